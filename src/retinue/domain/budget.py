@@ -1,0 +1,267 @@
+"""Limits, and the arithmetic that keeps a tree of agents inside them.
+
+`Budget` is what a contract says. Accounts form a tree: an amount is reserved at a node and, for
+what is shared (tokens, money), at every ancestor, before the act that may spend it; what was not
+used returns. The invariant, at every node and at all times:
+
+    spent + reserved <= limit
+
+as long as nobody spends more than they reserved. A server that bills more than the worst case we
+computed is booked as it is, since hiding it would be worse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from retinue.errors import BudgetExceeded, ContractError
+
+MICRO = 1_000_000
+MIN_TIMEOUT_S = 5.0
+
+DEFAULT_MAX_TOOL_CALLS = 15
+DEFAULT_MAX_TURNS = 50
+DEFAULT_MAX_TOKENS = 65_536
+DEFAULT_MAX_CONTEXT_TOKENS = 8_192
+DEFAULT_TIMEOUT_S = 300.0
+DEFAULT_MAX_RETRIES = 1
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one agent may use over its life (`timeout_s`: per attempt). None means no limit."""
+
+    max_tool_calls: int = DEFAULT_MAX_TOOL_CALLS
+    max_turns: int = DEFAULT_MAX_TURNS
+    max_tokens: int | None = DEFAULT_MAX_TOKENS
+    max_context_tokens: int = DEFAULT_MAX_CONTEXT_TOKENS
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    max_cost_usd: float | None = None
+    max_retries: int = DEFAULT_MAX_RETRIES
+
+    def __post_init__(self) -> None:
+        for name in ("max_tool_calls", "max_turns", "max_tokens", "max_context_tokens"):
+            value = getattr(self, name)
+            if value is None and name == "max_tokens":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ContractError(f"{name} must be a whole number, not {value!r}.")
+            if value <= 0:
+                raise ContractError(f"{name} must be positive, not {value}.")
+        if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int):
+            raise ContractError(f"max_retries must be a whole number, not {self.max_retries!r}.")
+        if self.max_retries < 0:
+            raise ContractError(f"max_retries must be 0 or more, not {self.max_retries}.")
+        # An int and the equal float would be two byte strings for one value.
+        _force_float(self, "timeout_s")
+        if self.timeout_s < MIN_TIMEOUT_S:
+            raise ContractError(
+                f"timeout_s must be at least {MIN_TIMEOUT_S:g} seconds, not {self.timeout_s:g}."
+            )
+        if self.max_cost_usd is not None:
+            _force_float(self, "max_cost_usd")
+            if self.max_cost_usd <= 0:
+                raise ContractError(f"max_cost_usd must be positive, not {self.max_cost_usd:g}.")
+            if round(self.max_cost_usd * MICRO) == 0:
+                raise ContractError(
+                    f"max_cost_usd must be at least {1 / MICRO:f}, not {self.max_cost_usd:g}."
+                )
+
+    def limits(self) -> Amounts:
+        """The budget as the amounts that a ledger counts."""
+        cost = None if self.max_cost_usd is None else round(self.max_cost_usd * MICRO)
+        return Amounts(
+            tool_calls=self.max_tool_calls,
+            turns=self.max_turns,
+            tokens=UNLIMITED if self.max_tokens is None else self.max_tokens,
+            cost_microusd=UNLIMITED if cost is None else cost,
+        )
+
+
+def _force_float(budget: Budget, name: str) -> None:
+    value = getattr(budget, name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ContractError(f"{name} must be a number, not {value!r}.")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ContractError(f"{name} must be a finite number.")
+    msgspec.structs.force_setattr(budget, name, number)
+
+
+UNLIMITED = 2**62
+
+
+class Amounts(msgspec.Struct, frozen=True):
+    """A vector of what can be spent. Money is whole micro-dollars, so that sums are exact."""
+
+    tool_calls: int = 0
+    turns: int = 0
+    tokens: int = 0
+    cost_microusd: int = 0
+
+    def __add__(self, other: Amounts) -> Amounts:
+        return Amounts(
+            self.tool_calls + other.tool_calls,
+            self.turns + other.turns,
+            self.tokens + other.tokens,
+            self.cost_microusd + other.cost_microusd,
+        )
+
+    def __sub__(self, other: Amounts) -> Amounts:
+        return Amounts(
+            self.tool_calls - other.tool_calls,
+            self.turns - other.turns,
+            self.tokens - other.tokens,
+            self.cost_microusd - other.cost_microusd,
+        )
+
+    def shared(self) -> Amounts:
+        """The part that ancestors pay too. A child's turns and tool calls are its own."""
+        return Amounts(0, 0, self.tokens, self.cost_microusd)
+
+    def above_zero(self) -> Amounts:
+        return Amounts(
+            max(0, self.tool_calls),
+            max(0, self.turns),
+            max(0, self.tokens),
+            max(0, self.cost_microusd),
+        )
+
+    def covers(self, other: Amounts) -> bool:
+        return not any(True for _ in self.short_of(other))
+
+    def short_of(self, other: Amounts) -> Iterator[str]:
+        """The names of the limits that `other` breaks."""
+        if other.tool_calls > self.tool_calls:
+            yield "max_tool_calls"
+        if other.turns > self.turns:
+            yield "max_turns"
+        if other.tokens > self.tokens:
+            yield "max_tokens"
+        if other.cost_microusd > self.cost_microusd:
+            yield "max_cost_usd"
+
+
+NOTHING = Amounts()
+
+
+class Account:
+    """One node of the ledger: a limit, what is spent, and what is promised."""
+
+    __slots__ = ("limit", "name", "parent", "reserved", "spent")
+
+    def __init__(self, name: str, limit: Amounts, parent: Account | None = None) -> None:
+        self.name = name
+        self.limit = limit
+        self.parent = parent
+        self.spent = NOTHING
+        self.reserved = NOTHING
+
+    @property
+    def left(self) -> Amounts:
+        """What may still be reserved here, ancestors aside."""
+        # Never negative: tokens overrun must not refuse a tool call, which asks for none.
+        return (self.limit - self.spent - self.reserved).above_zero()
+
+    def lineage(self) -> Iterator[Account]:
+        node: Account | None = self
+        while node is not None:
+            yield node
+            node = node.parent
+
+    def unspent(self) -> Amounts:
+        """What this account can still come to: its own rest and, if shared, that of its ancestors.
+
+        Open reservations are not counted: they return, or are spent, and one can wait for that.
+        """
+        own = (self.limit - self.spent).above_zero()
+        tokens, cost = own.tokens, own.cost_microusd
+        node = self.parent
+        while node is not None:
+            left = (node.limit - node.spent).above_zero()
+            tokens = min(tokens, left.tokens)
+            cost = min(cost, left.cost_microusd)
+            node = node.parent
+        return Amounts(own.tool_calls, own.turns, tokens, cost)
+
+    def reserve(self, amount: Amounts) -> Reservation:
+        """Set `amount` aside here and at every ancestor, or nowhere and raise BudgetExceeded."""
+        shared = amount.shared()
+        need = amount
+        for node in self.lineage():
+            if not node.left.covers(need):
+                limit = next(node.left.short_of(need))
+                raise BudgetExceeded(
+                    f"{node.name} has no room left under {limit}"
+                    f" ({_describe(node, limit)}; asked for {_amount(need, limit)}).",
+                    limit=limit,
+                )
+            need = shared
+            if need == NOTHING:
+                break
+        self.reserved += amount
+        if shared != NOTHING:
+            node_above = self.parent
+            while node_above is not None:
+                node_above.reserved += shared
+                node_above = node_above.parent
+        return Reservation(self, amount)
+
+    def blocked_only_by_promises(self, amount: Amounts) -> bool:
+        """Would `amount` fit if every open reservation were returned? Then waiting can help."""
+        need = amount
+        for node in self.lineage():
+            if not (node.limit - node.spent).above_zero().covers(need):
+                return False
+            need = amount.shared()
+        return True
+
+    def _settle(self, promised: Amounts, actual: Amounts) -> None:
+        for node in self.lineage():
+            node.reserved -= promised
+            node.spent += actual
+            promised, actual = promised.shared(), actual.shared()
+
+
+class Reservation:
+    """A promise of some amount. Settle it once, with what was really used."""
+
+    __slots__ = ("_account", "_open", "amount")
+
+    def __init__(self, account: Account, amount: Amounts) -> None:
+        self._account = account
+        self.amount = amount
+        self._open = True
+
+    @property
+    def open(self) -> bool:
+        return self._open
+
+    def settle(self, actual: Amounts) -> Amounts:
+        """Book `actual`, return the rest; answers by how much it overran the promise, if at all."""
+        if not self._open:
+            raise AssertionError("a reservation is settled once")
+        self._open = False
+        self._account._settle(self.amount, actual)
+        return (actual - self.amount).above_zero()
+
+    def release(self) -> None:
+        """Return everything: the act did not happen."""
+        if self._open:
+            self.settle(NOTHING)
+
+
+def _amount(amounts: Amounts, limit: str) -> str:
+    if limit == "max_cost_usd":
+        return f"{amounts.cost_microusd / MICRO:.4f} USD"
+    return f"{getattr(amounts, limit.removeprefix('max_')):,}"
+
+
+def _describe(node: Account, limit: str) -> str:
+    total, spent, held = (_amount(a, limit) for a in (node.limit, node.spent, node.reserved))
+    return f"{spent} of {total} used, {held} reserved"

@@ -1,0 +1,84 @@
+"""The hash chain of a journal: each event's hash covers its content and the hash before it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import msgspec
+
+from retinue.domain.events import Event
+from retinue.errors import ChainBroken
+
+GENESIS = "0" * 64
+
+_encoder = msgspec.json.Encoder()
+
+
+def link(
+    previous: str,
+    *,
+    seq: int,
+    run_id: str,
+    agent_id: str,
+    parent_agent_id: str | None,
+    attempt: int,
+    epoch: int,
+    time: float,
+    type: str,
+    version: int,
+    summary: str,
+    payload: bytes,
+) -> str:
+    """The hash of an event that follows the event of hash `previous`."""
+    # A JSON array has one reading only: no two different events share these bytes.
+    head = _encoder.encode(
+        # A store gives back 1.0 for a time of 1, which must not read as a change.
+        (previous, seq, run_id, agent_id, parent_agent_id, attempt, epoch, float(time), type,
+         version, summary)
+    )  # fmt: skip
+    return hashlib.sha256(head + payload).hexdigest()
+
+
+def verify(events: Iterable[Event], *, head_seq: int, head_hash: str) -> int:
+    """Count the events of an unbroken chain that ends in the given head; else raise ChainBroken.
+
+    The head is kept apart from the events, since a chain whose tail was cut is unbroken by itself.
+    """
+    previous, expected = GENESIS, 1
+    for event in events:
+        if event.seq != expected:
+            raise ChainBroken(
+                f"Event {expected} is missing (the next one is {event.seq}).", seq=expected
+            )
+        computed = link(
+            previous,
+            seq=event.seq,
+            run_id=event.run_id,
+            agent_id=event.agent_id,
+            parent_agent_id=event.parent_agent_id,
+            attempt=event.attempt,
+            epoch=event.epoch,
+            time=event.time,
+            type=event.type,
+            version=event.version,
+            summary=event.summary,
+            payload=bytes(event.payload),
+        )
+        if computed != event.hash:
+            raise ChainBroken(
+                f"Event {event.seq} ({event.type}) is not what was written.", seq=event.seq
+            )
+        if event.seq > head_seq:
+            raise ChainBroken(
+                f"Event {event.seq} was added after the end, which is {head_seq}.", seq=event.seq
+            )
+        previous, expected = event.hash, expected + 1
+    if expected - 1 < head_seq:
+        raise ChainBroken(
+            f"Event {expected} is missing: the journal ends at {expected - 1}, not at {head_seq}.",
+            seq=expected,
+        )
+    if previous != head_hash:
+        raise ChainBroken(f"Event {head_seq} is not the end that was written.", seq=head_seq)
+    return expected - 1

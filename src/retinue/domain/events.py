@@ -1,0 +1,274 @@
+"""The facts that a journal holds: one type per fact, past tense, never changed once written.
+
+`Event` is the envelope that every fact travels in. Types of agents' lives keep the names of the
+execution spec (`agent.subagent_created` … `agent.subagent_closed`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from retinue.domain.messages import Message, Timing, ToolCall, Usage
+from retinue.domain.result import FileChange, Receipt, Status
+
+VERSION = 1
+
+
+class _Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    @property
+    def summary(self) -> str:
+        raise NotImplementedError
+
+
+class RunStarted(_Fact, frozen=True, tag="run.started"):
+    kind: str
+    task: str
+    directory: str
+    model: str
+    mode: str
+    retinue_version: str
+    sandbox: str
+    planned_children: int = 0
+
+    @property
+    def summary(self) -> str:
+        return f"{_line(self.kind)} with {_line(self.model)}: {_line(self.task)}"
+
+
+class RunFinished(_Fact, frozen=True, tag="run.finished"):
+    """Only the parent of everything writes this one."""
+
+    status: Status
+    reason: str = ""
+
+    @property
+    def summary(self) -> str:
+        return f"run {self.status}" + (f": {_line(self.reason)}" if self.reason else "")
+
+
+class AgentCreated(_Fact, frozen=True, tag="agent.subagent_created"):
+    sub_agent_id: str
+    step_idx: int
+    path: str
+    depth: int
+    role: str
+    title: str
+    contract_sha256: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        return f"{_line(self.path)} created: {_line(self.title)}"
+
+
+class AgentStarted(_Fact, frozen=True, tag="agent.subagent_started"):
+    sub_agent_id: str
+
+    @property
+    def summary(self) -> str:
+        return "started"
+
+
+class AgentAttempted(_Fact, frozen=True, tag="agent.subagent_attempt"):
+    """An attempt begins, with the messages that open its conversation."""
+
+    number: int
+    of: int
+    timeout_s: float
+    opening: tuple[Message, ...]
+    because: str = ""
+
+    @property
+    def summary(self) -> str:
+        why = f" after {_line(self.because)}" if self.because else ""
+        return f"attempt {self.number}/{self.of}{why}"
+
+
+class TurnStarted(_Fact, frozen=True, tag="turn.started"):
+    turn: int
+    of: int
+    last: bool = False
+
+    @property
+    def summary(self) -> str:
+        return f"turn {self.turn}/{self.of}" + (", the last, without tools" if self.last else "")
+
+
+class ModelReplied(_Fact, frozen=True, tag="model.replied"):
+    turn: int
+    content: str
+    calls: tuple[ToolCall, ...] = ()
+    usage: Usage = Usage()
+    timing: Timing = Timing()
+    finish: str = ""
+
+    @property
+    def summary(self) -> str:
+        if self.calls:
+            return _line("asks for " + ", ".join(call.name for call in self.calls))
+        return _line(self.content) or "(nothing)"
+
+
+class ModelFailed(_Fact, frozen=True, tag="model.failed"):
+    turn: int
+    error: str
+    retry_in_s: float | None = None
+
+    @property
+    def summary(self) -> str:
+        again = "" if self.retry_in_s is None else f"; again in {self.retry_in_s:.1f}s"
+        return f"model failed: {_line(self.error)}{again}"
+
+
+class ToolStarted(_Fact, frozen=True, tag="tool.started"):
+    call_id: str
+    tool: str
+    arguments: str
+
+    @property
+    def summary(self) -> str:
+        return _line(f"{self.tool} {self.arguments}")
+
+
+class ToolFinished(_Fact, frozen=True, tag="tool.finished"):
+    """`content` is what the model was told; `receipt` is what the harness saw."""
+
+    call_id: str
+    tool: str
+    content: str
+    receipt: Receipt
+
+    @property
+    def summary(self) -> str:
+        how = "done" if self.receipt.ok else "failed"
+        return f"{_line(self.tool)} {how}: {_line(self.content)}"
+
+
+class ToolDenied(_Fact, frozen=True, tag="tool.denied"):
+    """The call was answered and counted, and nothing was run."""
+
+    call_id: str
+    tool: str
+    arguments: str
+    content: str
+
+    @property
+    def summary(self) -> str:
+        return f"{_line(self.tool)} denied: {_line(self.content)}"
+
+
+class LimitReached(_Fact, frozen=True, tag="agent.limit_reached"):
+    limit: str
+    detail: str
+
+    @property
+    def summary(self) -> str:
+        return f"limit {_line(self.limit)}: {_line(self.detail)}"
+
+
+class AgentWaiting(_Fact, frozen=True, tag="agent.subagent_waiting_for_merge"):
+    sub_agent_id: str
+    response: str
+    files_modified: tuple[FileChange, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        return f"waits to be integrated: {_line(self.response)}"
+
+
+class AgentCompleted(_Fact, frozen=True, tag="agent.subagent_completed"):
+    sub_agent_id: str
+
+    @property
+    def summary(self) -> str:
+        return "completed"
+
+
+class AgentFailed(_Fact, frozen=True, tag="agent.subagent_failed"):
+    """`response` keeps what it had when it failed: partial work is never thrown away."""
+
+    sub_agent_id: str
+    status: Status
+    reason: str
+    response: str = ""
+
+    @property
+    def summary(self) -> str:
+        return f"{self.status}: {_line(self.reason)}"
+
+
+class AgentClosed(_Fact, frozen=True, tag="agent.subagent_closed"):
+    sub_agent_id: str
+    step_idx: int
+    final_status: str
+    close_reason: str
+
+    @property
+    def summary(self) -> str:
+        return f"closed as {_line(self.final_status)}: {_line(self.close_reason)}"
+
+
+Fact = (
+    RunStarted
+    | RunFinished
+    | AgentCreated
+    | AgentStarted
+    | AgentAttempted
+    | TurnStarted
+    | ModelReplied
+    | ModelFailed
+    | ToolStarted
+    | ToolFinished
+    | ToolDenied
+    | LimitReached
+    | AgentWaiting
+    | AgentCompleted
+    | AgentFailed
+    | AgentClosed
+)
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact, with who, where and when. Unique by (run, seq); `hash` chains it to the last one."""
+
+    seq: int
+    run_id: str
+    agent_id: str
+    parent_agent_id: str | None
+    attempt: int
+    epoch: int
+    time: float
+    type: str
+    summary: str
+    payload: msgspec.Raw
+    hash: str
+    version: int = VERSION
+
+    @property
+    def fact(self) -> Fact:
+        return decode_fact(self.payload)
+
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Fact] = msgspec.json.Decoder(Fact)
+
+
+def encode_fact(fact: Fact) -> bytes:
+    return _encoder.encode(fact)
+
+
+def decode_fact(payload: bytes | msgspec.Raw | str) -> Fact:
+    return _decoder.decode(payload)
+
+
+def type_of(fact: Fact) -> str:
+    return str(fact.__struct_config__.tag)
+
+
+def _line(text: str, width: int = 100) -> str:
+    """The beginning of `text` on one row, with nothing in it that a terminal would act on."""
+    if len(text) > width or not text.isprintable():
+        text = " ".join(text[: 4 * width].split())
+        if not text.isprintable():
+            text = "".join(char for char in text if char.isprintable())
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,0 +1,41 @@
+"""The states of an agent, and the only moves between them.
+
+    created ──► running ──► waiting_for_merge ──► completed ──► closed
+       │           │                │                            ▲
+       └───────────┴────────────────┴────────► failed ───────────┘
+
+The same table stands as CHECKs and triggers in the database: hand-written SQL is refused too.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from retinue.errors import IllegalTransition
+
+
+class State(StrEnum):
+    CREATED = "created"
+    RUNNING = "running"
+    WAITING_FOR_MERGE = "waiting_for_merge"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.CREATED: frozenset({State.RUNNING, State.FAILED}),
+    State.RUNNING: frozenset({State.WAITING_FOR_MERGE, State.FAILED}),
+    State.WAITING_FOR_MERGE: frozenset({State.COMPLETED, State.FAILED}),
+    State.COMPLETED: frozenset({State.CLOSED}),
+    State.FAILED: frozenset({State.CLOSED}),
+    State.CLOSED: frozenset(),
+}
+
+
+def move(current: State, to: State) -> State:
+    """Return `to`, or raise IllegalTransition naming the moves there are."""
+    if to in TRANSITIONS[current]:
+        return to
+    allowed = ", ".join(sorted(TRANSITIONS[current])) or "nothing: it is final"
+    raise IllegalTransition(f"An agent cannot go from {current} to {to}; from here: {allowed}.")

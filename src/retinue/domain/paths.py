@@ -1,0 +1,31 @@
+"""The one spelling of a path inside a workspace. Pure text: no disk is read."""
+
+from __future__ import annotations
+
+
+def inside(path: str, root: str) -> str | None:
+    """`path` relative to `root`, without `.`, `..` or doubled slashes; None if it lies outside.
+
+    An absolute path is taken if it lies under `root`. The root itself is ".". What is checked
+    against a write scope and what is opened must both be this spelling.
+    """
+    if path.startswith("/"):
+        below = _parts(path)
+        base = _parts(root)
+        if below is None or base is None or below[: len(base)] != base:
+            return None
+        return "/".join(below[len(base) :]) or "."
+    parts = _parts(path)
+    return None if parts is None else "/".join(parts) or "."
+
+
+def _parts(path: str) -> list[str] | None:
+    parts: list[str] = []
+    for name in path.split("/"):
+        if name == "..":
+            if not parts:
+                return None
+            parts.pop()
+        elif name not in ("", "."):
+            parts.append(name)
+    return parts

@@ -1,0 +1,190 @@
+"""`fold(events)`: the view of a run that every interface draws. Nothing else is state.
+
+A view is built by applying events in order. It is mutable inside (a fan-out has ten thousand
+agents; copying them for each event would be quadratic) and is only ever changed through `apply`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from retinue.domain import events as ev
+from retinue.domain.lifecycle import State, move
+from retinue.domain.messages import Usage
+from retinue.domain.result import FileChange, Receipt, Status
+
+
+@dataclass(slots=True)
+class AgentView:
+    id: str
+    parent_id: str | None
+    path: str
+    role: str
+    title: str
+    depth: int
+    step_idx: int
+    contract_sha256: str
+    created_at: float
+    state: State = State.CREATED
+    started_at: float | None = None
+    closed_at: float | None = None
+    attempt: int = 0
+    turn: int = 0
+    max_turns: int = 0
+    tool_calls: int = 0
+    usage: Usage = field(default_factory=Usage)
+    doing: str = ""
+    status: Status | None = None
+    error: str = ""
+    response: str = ""
+    close_reason: str = ""
+    notes: tuple[str, ...] = ()
+    files_read: dict[str, None] = field(default_factory=dict)
+    files_modified: dict[str, FileChange] = field(default_factory=dict)
+    receipts: list[Receipt] = field(default_factory=list)
+    children: list[str] = field(default_factory=list)
+
+    @property
+    def duration_s(self) -> float:
+        if self.started_at is None or self.closed_at is None:
+            return 0.0
+        return self.closed_at - self.started_at
+
+
+@dataclass(slots=True)
+class RunView:
+    id: str = ""
+    kind: str = ""
+    task: str = ""
+    directory: str = ""
+    model: str = ""
+    mode: str = ""
+    sandbox: str = ""
+    planned_children: int = 0
+    started_at: float = 0.0
+    finished_at: float | None = None
+    status: Status | None = None
+    reason: str = ""
+    last_seq: int = 0
+    agents: dict[str, AgentView] = field(default_factory=dict)
+
+    @property
+    def root(self) -> AgentView | None:
+        return next(iter(self.agents.values()), None)
+
+    @property
+    def usage(self) -> Usage:
+        total = Usage()
+        for agent in self.agents.values():
+            total += agent.usage
+        return total
+
+    def apply(self, event: ev.Event) -> RunView:
+        """Take one more event in. Events come in order; an illegal move of an agent raises."""
+        self.last_seq = event.seq
+        fact = event.fact
+        match fact:
+            case ev.RunStarted():
+                self.id, self.started_at = event.run_id, event.time
+                self.kind, self.task, self.directory = fact.kind, fact.task, fact.directory
+                self.model, self.mode, self.sandbox = fact.model, fact.mode, fact.sandbox
+                self.planned_children = fact.planned_children
+            case ev.RunFinished():
+                self.status, self.reason, self.finished_at = fact.status, fact.reason, event.time
+            case ev.AgentCreated():
+                self._create(event, fact)
+            case _:
+                self._change(self.agents[event.agent_id], event, fact)
+        return self
+
+    def _create(self, event: ev.Event, fact: ev.AgentCreated) -> None:
+        self.agents[event.agent_id] = AgentView(
+            id=event.agent_id,
+            parent_id=event.parent_agent_id,
+            path=fact.path,
+            role=fact.role,
+            title=fact.title,
+            depth=fact.depth,
+            step_idx=fact.step_idx,
+            contract_sha256=fact.contract_sha256,
+            created_at=event.time,
+            notes=fact.notes,
+        )
+        if event.parent_agent_id is not None:
+            self.agents[event.parent_agent_id].children.append(event.agent_id)
+
+    def _change(
+        self,
+        agent: AgentView,
+        event: ev.Event,
+        fact: ev.AgentStarted
+        | ev.AgentAttempted
+        | ev.TurnStarted
+        | ev.ModelReplied
+        | ev.ModelFailed
+        | ev.ToolStarted
+        | ev.ToolFinished
+        | ev.ToolDenied
+        | ev.LimitReached
+        | ev.AgentWaiting
+        | ev.AgentCompleted
+        | ev.AgentFailed
+        | ev.AgentClosed,
+    ) -> None:
+        agent.doing = event.summary
+        match fact:
+            case ev.AgentStarted():
+                agent.state, agent.started_at = move(agent.state, State.RUNNING), event.time
+            case ev.AgentAttempted():
+                agent.attempt, agent.turn = fact.number, 0
+            case ev.TurnStarted():
+                agent.turn, agent.max_turns = fact.turn, fact.of
+            case ev.ModelReplied():
+                agent.usage += fact.usage
+            case ev.ModelFailed() | ev.LimitReached() | ev.ToolStarted():
+                pass
+            case ev.ToolDenied():
+                agent.tool_calls += 1
+            case ev.ToolFinished():
+                agent.tool_calls += 1
+                agent.receipts.append(fact.receipt)
+                agent.files_read.update(dict.fromkeys(fact.receipt.read))
+                for change in fact.receipt.changed:
+                    agent.files_modified[change.path] = merged(
+                        agent.files_modified.get(change.path), change
+                    )
+            case ev.AgentWaiting():
+                agent.state = move(agent.state, State.WAITING_FOR_MERGE)
+                agent.response = fact.response
+            case ev.AgentCompleted():
+                agent.state, agent.status = move(agent.state, State.COMPLETED), Status.COMPLETED
+            case ev.AgentFailed():
+                agent.state, agent.status = move(agent.state, State.FAILED), fact.status
+                agent.error = fact.reason
+                agent.response = fact.response or agent.response
+            case ev.AgentClosed():
+                agent.state, agent.closed_at = move(agent.state, State.CLOSED), event.time
+                agent.close_reason, agent.doing = fact.close_reason, ""
+            case _:
+                assert_never(fact)
+
+
+def fold(events: Iterable[ev.Event]) -> RunView:
+    view = RunView()
+    for event in events:
+        view.apply(event)
+    return view
+
+
+def merged(earlier: FileChange | None, later: FileChange) -> FileChange:
+    """Two changes to one file as one."""
+    if earlier is None:
+        return later
+    return FileChange(
+        path=later.path,
+        added=earlier.added + later.added,
+        removed=earlier.removed + later.removed,
+        new=earlier.new or later.new,
+    )

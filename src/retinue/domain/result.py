@@ -1,0 +1,107 @@
+"""What an agent hands back."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Status(StrEnum):
+    COMPLETED = "completed"
+    BUDGET_EXCEEDED = "budget_exceeded"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+    CONFLICT = "conflict"
+    REJECTED = "rejected"
+
+
+class FileChange(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    added: int = 0
+    removed: int = 0
+    new: bool = False
+
+    def __str__(self) -> str:
+        parts = [f"+{self.added}"] if self.added or not self.removed else []
+        if self.removed:
+            parts.append(f"-{self.removed}")
+        lines = "/".join(parts) + (" line" if self.added + self.removed == 1 else " lines")
+        return f"{self.path} ({lines}{', new file' if self.new else ''})"
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the harness saw a tool do; the model has no say in it."""
+
+    tool: str
+    ok: bool
+    output_sha256: str
+    command: str | None = None
+    exit_code: int | None = None
+    read: tuple[str, ...] = ()
+    changed: tuple[FileChange, ...] = ()
+    before_sha256: str | None = None
+    after_sha256: str | None = None
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The bill of one agent, or of a whole tree."""
+
+    tool_calls: int = 0
+    turns: int = 0
+    tokens_in: int = 0
+    tokens_cached: int = 0
+    tokens_out: int = 0
+    cost_usd: float = 0.0
+    duration_s: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        return self.tokens_in + self.tokens_out
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`response` is the whole answer, `summary` the part of it that a parent is given."""
+
+    status: Status
+    agent_id: str
+    run_id: str
+    role: str
+    task: str
+    summary: str = ""
+    response: str = ""
+    error: str | None = None
+    usage: Spent = Spent()
+    attempts: int = 1
+    files_read: tuple[str, ...] = ()
+    files_modified: tuple[FileChange, ...] = ()
+    receipts: tuple[Receipt, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Status.COMPLETED
+
+
+class RunResult(Result, frozen=True, kw_only=True, omit_defaults=True):
+    """The result of a run's root, with the bill of the whole tree and its number of children."""
+
+    total: Spent = Spent()
+    children: int = 0
+
+    @property
+    def id(self) -> str:
+        return self.run_id
+
+
+def cap(text: str, tokens: int) -> tuple[str, bool]:
+    """`text` within `tokens` (bytes / 4), cut at a line if one is near; and whether it was cut."""
+    limit = tokens * 4
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= limit:
+        return text, False
+    kept = data[:limit].decode("utf-8", "ignore")
+    line_end = kept.rfind("\n")
+    if line_end > len(kept) // 2:
+        kept = kept[:line_end]
+    return kept, True

@@ -1,0 +1,80 @@
+"""Path scopes: which files an agent may write.
+
+A scope is a conjunction of groups of globs: a path is inside when every group has a glob that
+matches it. Intersection is then just putting the groups together, which is exact for any globs,
+where computing "the glob that matches both" is not. `ANYWHERE` has no groups; `NOWHERE` has one
+empty group.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+Groups = tuple[tuple[str, ...], ...]
+
+ANYWHERE: Groups = ()
+NOWHERE: Groups = ((),)
+
+
+def scope(*globs: str) -> Groups:
+    """One group: paths that match any of `globs`. No globs at all means nowhere."""
+    return canonical((globs,))
+
+
+def intersect(a: Groups, b: Groups) -> Groups:
+    return canonical(a + b)
+
+
+def canonical(groups: Groups) -> Groups:
+    """The one spelling of a scope: sorted, no repeats, groups that allow everything left out."""
+    cleaned = {tuple(sorted({clean_glob(glob) for glob in group})) for group in groups}
+    narrowing = sorted(group for group in cleaned if "**" not in group)
+    return NOWHERE if () in narrowing else tuple(narrowing)
+
+
+def contains(groups: Groups, path: str) -> bool:
+    """Is `path`, relative to the root, inside? One that leaves the root is in no scope."""
+    # `src/../x` would match `src`.
+    if path.startswith("/") or ".." in path.split("/"):
+        return False
+    return all(any(_compiled(glob).fullmatch(path) for glob in group) for group in groups)
+
+
+def clean_glob(glob: str) -> str:
+    """`src/` and `src` mean everything below as well; `./x`, `/x` and `.//x` mean `x`."""
+    *above, last = (part.strip() for part in glob.split("/"))
+    parts = [part for part in (*above, last) if part not in ("", ".")]
+    if last == "" or not parts:
+        parts.append("**")
+    # `**/**` says no more than `**`, and costs the matcher much more.
+    parts = [p for i, p in enumerate(parts) if p != "**" or parts[i - 1 : i] != ["**"]]
+    return "/".join(parts)
+
+
+@lru_cache(maxsize=4096)
+def _compiled(glob: str) -> re.Pattern[str]:
+    """A glob as git and editors read it: `*` stays in one folder, `**` crosses them.
+
+    A glob without wildcards also covers what lies below it, so that `src/auth` owns a folder.
+    """
+    out: list[str] = []
+    i = 0
+    while i < len(glob):
+        if glob.startswith("**/", i):
+            out.append("(?:.*/)?")
+            i += 3
+        elif glob.startswith("**", i):
+            out.append(".*")
+            i += 2
+        elif glob[i] == "*":
+            out.append("[^/]*")
+            i += 1
+        elif glob[i] == "?":
+            out.append("[^/]")
+            i += 1
+        else:
+            out.append(re.escape(glob[i]))
+            i += 1
+    tail = "" if any(c in glob for c in "*?") else "(?:/.*)?"
+    return re.compile("".join(out) + tail, re.DOTALL)

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import enum
+import types
+import typing
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retinue.domain import events
+from retinue.domain.events import Event, Fact, decode_fact, encode_fact, type_of
+from retinue.domain.messages import ToolCall, Usage
+from retinue.domain.result import FileChange, Receipt, Status
+
+FACTS: tuple[type[Any], ...] = typing.get_args(Fact)
+
+# Long, with several lines, and with what a terminal would obey.
+texts = st.one_of(
+    st.text(max_size=30),
+    st.text(st.sampled_from("ab \n\r\t\v\f\x1b\x85\u2028\u202e\u200b"), max_size=30),
+    st.text(st.sampled_from("é\n "), min_size=300, max_size=900),
+)
+
+
+def values(hint: Any) -> st.SearchStrategy[Any]:
+    """Any value of a type that a fact can hold."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return st.builds(hint, **{f.name: values(f.type) for f in msgspec.structs.fields(hint)})
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return st.sampled_from(hint)
+    match typing.get_origin(hint):
+        case types.UnionType | typing.Union:
+            return st.one_of([values(choice) for choice in typing.get_args(hint)])
+        case origin if origin is tuple:
+            return st.lists(values(typing.get_args(hint)[0]), max_size=3).map(tuple)
+        case _:
+            return PLAIN[hint]
+
+
+PLAIN: dict[Any, st.SearchStrategy[Any]] = {
+    str: texts,
+    int: st.integers(-(2**31), 2**53),
+    float: st.floats(allow_nan=False, allow_infinity=False, width=32),
+    bool: st.booleans(),
+    type(None): st.none(),
+}
+
+any_fact: st.SearchStrategy[Fact] = st.one_of([values(cls) for cls in FACTS])
+
+
+def test_the_union_has_every_fact_of_the_module() -> None:
+    def tagged(cls: Any) -> bool:
+        return (
+            isinstance(cls, type)
+            and issubclass(cls, msgspec.Struct)
+            and cls.__module__ == events.__name__
+            and cls.__struct_config__.tag is not None
+            and not cls.__name__.startswith("_")
+        )
+
+    assert {cls for cls in vars(events).values() if tagged(cls)} == set(FACTS)
+
+
+def test_tags_are_unique() -> None:
+    tags = [cls.__struct_config__.tag for cls in FACTS]
+
+    assert len(set(tags)) == len(tags)
+
+
+def test_stored_tags_keep_their_spelling() -> None:
+    tags = {cls.__name__: cls.__struct_config__.tag for cls in FACTS}
+
+    # The names that the execution spec requires.
+    assert tags["AgentCreated"] == "agent.subagent_created"
+    assert tags["AgentStarted"] == "agent.subagent_started"
+    assert tags["AgentAttempted"] == "agent.subagent_attempt"
+    assert tags["AgentWaiting"] == "agent.subagent_waiting_for_merge"
+    assert tags["AgentFailed"] == "agent.subagent_failed"
+    assert tags["AgentClosed"] == "agent.subagent_closed"
+    # Ours; a journal on disk has them too.
+    assert tags["AgentCompleted"] == "agent.subagent_completed"
+    assert tags["RunStarted"] == "run.started"
+    assert tags["RunFinished"] == "run.finished"
+    assert tags["TurnStarted"] == "turn.started"
+    assert tags["ModelReplied"] == "model.replied"
+    assert tags["ModelFailed"] == "model.failed"
+    assert tags["ToolStarted"] == "tool.started"
+    assert tags["ToolFinished"] == "tool.finished"
+    assert tags["ToolDenied"] == "tool.denied"
+
+
+def test_a_closing_says_what_the_execution_spec_requires() -> None:
+    closed = events.AgentClosed(
+        sub_agent_id="a1", step_idx=0, final_status="completed", close_reason="integrated"
+    )
+
+    assert msgspec.json.decode(encode_fact(closed)) == {
+        "type": "agent.subagent_closed",
+        "sub_agent_id": "a1",
+        "step_idx": 0,
+        "final_status": "completed",
+        "close_reason": "integrated",
+    }
+
+
+@pytest.mark.parametrize("cls", FACTS, ids=lambda cls: cls.__name__)
+@given(data=st.data())
+@settings(max_examples=40)
+def test_every_fact_survives_its_json(cls: type[Any], data: st.DataObject) -> None:
+    fact = data.draw(values(cls))
+    payload = encode_fact(fact)
+
+    back = decode_fact(payload)
+
+    assert type(back) is cls
+    assert back == fact
+    assert encode_fact(back) == payload
+    assert decode_fact(payload.decode()) == decode_fact(msgspec.Raw(payload)) == fact
+    assert msgspec.json.decode(payload)["type"] == type_of(fact)
+
+
+@pytest.mark.parametrize("cls", FACTS, ids=lambda cls: cls.__name__)
+@given(data=st.data())
+@settings(max_examples=40)
+def test_every_summary_is_one_short_row(cls: type[Any], data: st.DataObject) -> None:
+    summary = data.draw(values(cls)).summary
+
+    assert summary.isprintable()
+    assert len(summary) <= 340
+
+
+@pytest.mark.parametrize(
+    ("fact", "summary"),
+    [
+        (events.RunFinished(status=Status.COMPLETED), "run completed"),
+        (events.RunFinished(status=Status.ERROR, reason="no\nmodel"), "run error: no model"),
+        (events.TurnStarted(turn=2, of=50), "turn 2/50"),
+        (events.TurnStarted(turn=50, of=50, last=True), "turn 50/50, the last, without tools"),
+        (
+            events.AgentAttempted(number=2, of=2, timeout_s=5.0, opening=(), because="timeout"),
+            "attempt 2/2 after timeout",
+        ),
+        (events.ModelReplied(turn=1, content=" \n "), "(nothing)"),
+        (events.ModelReplied(turn=1, content="Done.\nAll of it."), "Done. All of it."),
+        (
+            events.ModelReplied(
+                turn=1,
+                content="x",
+                calls=(ToolCall("1", "read", "{}"), ToolCall("2", "shell\x1b[2J", "{}")),
+            ),
+            "asks for read, shell[2J",
+        ),
+        (
+            events.ModelFailed(turn=1, error="busy", retry_in_s=2.0),
+            "model failed: busy; again in 2.0s",
+        ),
+        (events.ToolStarted(call_id="1", tool="read", arguments='{"p":1}'), 'read {"p":1}'),
+        (
+            events.ToolFinished(
+                call_id="1",
+                tool="shell",
+                content="exit 1",
+                receipt=Receipt(tool="shell", ok=False, output_sha256=""),
+            ),
+            "shell failed: exit 1",
+        ),
+        (
+            events.AgentFailed(sub_agent_id="a", status=Status.TIMEOUT, reason="x" * 101),
+            "timeout: " + "x" * 99 + "…",
+        ),
+    ],
+)
+def test_what_a_summary_says(fact: Fact, summary: str) -> None:
+    assert fact.summary == summary
+
+
+def test_what_a_fact_does_not_say_is_not_written() -> None:
+    fact = events.ModelReplied(turn=1, content="hi", usage=Usage(tokens_in=3))
+
+    assert encode_fact(fact) == (
+        b'{"type":"model.replied","turn":1,"content":"hi","usage":{"tokens_in":3}}'
+    )
+
+
+def test_a_field_from_a_later_version_does_not_make_a_journal_unreadable() -> None:
+    payload = b'{"type":"turn.started","turn":1,"of":2,"mood":"good"}'
+
+    assert decode_fact(payload) == events.TurnStarted(turn=1, of=2)
+
+
+def test_an_unknown_type_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError, match=r"turn\.imagined"):
+        decode_fact(b'{"type":"turn.imagined"}')
+
+
+@given(any_fact)
+def test_an_event_carries_its_fact_through_json(fact: Fact) -> None:
+    event = Event(
+        seq=1,
+        run_id="r",
+        agent_id="a",
+        parent_agent_id=None,
+        attempt=1,
+        epoch=1,
+        time=1.5,
+        type=type_of(fact),
+        summary=fact.summary,
+        payload=msgspec.Raw(encode_fact(fact)),
+        hash="h",
+    )
+
+    back = msgspec.json.decode(msgspec.json.encode(event), type=Event)
+
+    assert back == event
+    assert back.fact == fact
+
+
+def test_facts_cannot_be_changed() -> None:
+    fact = events.AgentWaiting(
+        sub_agent_id="a", response="r", files_modified=(FileChange(path="p"),)
+    )
+    with pytest.raises(AttributeError):
+        fact.response = "better"  # type: ignore[misc]

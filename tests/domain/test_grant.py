@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.grant import Grant, Mode, Network, narrow
+from retinue.domain.scope import ANYWHERE, Groups, contains, scope
+
+tools = st.lists(st.sampled_from(["read", "write", "shell", "web"]), max_size=5).map(tuple)
+roles = st.lists(st.sampled_from(["coder", "tester", "scout"]), max_size=3).map(tuple)
+globs = st.sampled_from(["src", "src/", "**/*.py", "docs/*", "**", "./tests", "src/a.py"])
+scopes: st.SearchStrategy[Groups] = st.lists(
+    st.lists(globs, max_size=3).map(tuple), max_size=2
+).map(tuple)
+grants = st.builds(
+    Grant,
+    allowed_tools=tools,
+    ask_tools=tools,
+    mode=st.sampled_from(Mode),
+    write_scope=scopes,
+    network=st.sampled_from(Network),
+    can_spawn_children=st.booleans(),
+    spawn_roles=roles,
+    max_delegation_depth=st.integers(0, 3),
+)
+paths = st.sampled_from(
+    ["src", "src/a.py", "src/b/c.py", "src/x.md", "docs/a", "docs/a/b", "tests/t.py", "z", "a.py"]
+)
+
+
+def assert_no_wider(narrowed: Grant, than: Grant, path: str) -> None:
+    assert set(narrowed.allowed_tools) <= set(than.allowed_tools)
+    offered = {*narrowed.allowed_tools, *narrowed.ask_tools}
+    assert offered <= {*than.allowed_tools, *than.ask_tools}
+    assert narrowed.mode.rank <= than.mode.rank
+    assert narrowed.network.rank <= than.network.rank
+    assert contains(narrowed.write_scope, path) <= contains(than.write_scope, path)
+    assert narrowed.can_spawn_children <= than.can_spawn_children
+    assert set(narrowed.spawn_roles) <= set(than.spawn_roles)
+    assert narrowed.max_delegation_depth <= than.max_delegation_depth
+
+
+@given(grants, grants, paths)
+def test_narrowing_is_never_wider_than_either_side(a: Grant, b: Grant, path: str) -> None:
+    assert_no_wider(narrow(a, b), a, path)
+    assert_no_wider(narrow(a, b), b, path)
+
+
+@given(grants, grants, paths)
+def test_narrowing_takes_no_more_than_it_must(a: Grant, b: Grant, path: str) -> None:
+    both = narrow(a, b)
+
+    assert set(both.allowed_tools) == set(a.allowed_tools) & set(b.allowed_tools)
+    assert {*both.allowed_tools, *both.ask_tools} == {*a.allowed_tools, *a.ask_tools} & {
+        *b.allowed_tools,
+        *b.ask_tools,
+    }
+    assert both.mode in (a.mode, b.mode)
+    assert both.network in (a.network, b.network)
+    assert contains(both.write_scope, path) == (
+        contains(a.write_scope, path) and contains(b.write_scope, path)
+    )
+    common = set(a.spawn_roles) & set(b.spawn_roles)
+    assert both.can_spawn_children == bool(common)
+    assert set(both.spawn_roles) == common
+    if common:
+        depths = (a.max_delegation_depth, b.max_delegation_depth)
+        assert both.max_delegation_depth == min(depths)
+
+
+@given(grants, grants, grants)
+def test_narrowing_does_not_depend_on_order(a: Grant, b: Grant, c: Grant) -> None:
+    assert narrow(a, b) == narrow(b, a)
+    assert narrow(narrow(a, b), c) == narrow(a, narrow(b, c))
+
+
+@given(grants, grants)
+def test_narrowing_twice_is_narrowing_once(a: Grant, b: Grant) -> None:
+    assert narrow(a, a) == a
+    assert narrow(narrow(a, b), b) == narrow(a, b)
+
+
+@given(grants)
+def test_a_grant_survives_its_json(grant: Grant) -> None:
+    data = msgspec.json.encode(grant)
+
+    assert msgspec.json.decode(data, type=Grant) == grant
+    assert msgspec.json.encode(msgspec.json.decode(data, type=Grant)) == data
+
+
+def test_a_tool_that_runs_freely_is_not_also_asked_for() -> None:
+    grant = Grant(allowed_tools=("write", "read", "read"), ask_tools=("write", "shell"))
+
+    assert grant.allowed_tools == ("read", "write")
+    assert grant.ask_tools == ("shell",)
+
+
+def test_free_on_one_side_and_asked_on_the_other_is_asked() -> None:
+    both = narrow(Grant(allowed_tools=("shell",)), Grant(ask_tools=("shell",)))
+
+    assert (both.allowed_tools, both.ask_tools) == ((), ("shell",))
+
+
+def test_scopes_are_kept_in_one_spelling() -> None:
+    assert Grant(write_scope=(("./src/", "src/**"),)).write_scope == scope("src/")
+    assert Grant(write_scope=(("src", ""),)).write_scope == ANYWHERE
+
+
+@pytest.mark.parametrize(
+    ("can", "roles", "depth"),
+    [
+        (False, ("coder",), 2),
+        (True, (), 2),
+        (True, ("coder",), 0),
+        (True, ("coder",), -1),
+    ],
+)
+def test_delegation_that_cannot_happen_is_spelled_as_none(
+    can: bool, roles: tuple[str, ...], depth: int
+) -> None:
+    grant = Grant(can_spawn_children=can, spawn_roles=roles, max_delegation_depth=depth)
+
+    assert grant == Grant()
+
+
+def test_delegation_is_off_unless_given() -> None:
+    grant = Grant()
+
+    assert not grant.can_spawn_children
+    assert grant.max_delegation_depth == 0
+    assert grant.network is Network.NONE
+
+
+def test_unknown_terms_are_refused() -> None:
+    with pytest.raises(msgspec.ValidationError, match="can_fly"):
+        msgspec.json.decode(b'{"can_fly": true}', type=Grant)
+
+
+def test_a_grant_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Grant().mode = Mode.DANGEROUS  # type: ignore[misc]
+
+
+def test_modes_and_networks_are_ranked_from_least_to_most() -> None:
+    assert sorted(Mode, key=lambda m: m.rank) == ["plan", "normal", "auto", "dangerous"]
+    assert sorted(Network, key=lambda n: n.rank) == ["none", "loopback", "all"]

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.messages import (
+    Assistant,
+    Effect,
+    Finish,
+    Message,
+    System,
+    Timing,
+    ToolAnswer,
+    ToolCall,
+    Usage,
+    User,
+    estimate_tokens,
+)
+
+usages = st.builds(Usage, *[st.integers(0, 10**9)] * 4, estimated=st.booleans())
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("", 0), ("a", 1), ("abcd", 1), ("abcde", 2), ("é", 1), ("ééé", 2), ("😀", 1), ("😀a", 2)],
+)
+def test_four_bytes_are_a_token(text: str, tokens: int) -> None:
+    assert estimate_tokens(text) == tokens
+    assert estimate_tokens(text.encode()) == tokens
+
+
+@given(st.text(st.characters()), st.text())
+def test_estimates_round_up_and_add_up(a: str, b: str) -> None:
+    size = len(a.encode("utf-8", "surrogatepass"))
+
+    assert size <= 4 * estimate_tokens(a) < size + 4
+    together = estimate_tokens(a + b)
+    assert together <= estimate_tokens(a) + estimate_tokens(b) <= together + 1
+
+
+def test_half_a_character_from_a_broken_stream_is_still_counted() -> None:
+    assert estimate_tokens("\ud83d") == 1
+
+
+@given(usages, usages, usages)
+def test_usage_adds_up(a: Usage, b: Usage, c: Usage) -> None:
+    assert a + b == b + a
+    assert (a + b) + c == a + (b + c)
+    assert a + Usage() == a
+    assert (a + b).tokens == a.tokens + b.tokens
+    assert (a + b).tokens_cached == a.tokens_cached + b.tokens_cached
+    assert (a + b).estimated == (a.estimated or b.estimated)
+    assert (a + b).cost_microusd == a.cost_microusd + b.cost_microusd
+
+
+def test_cached_tokens_are_part_of_those_that_went_in() -> None:
+    usage = Usage(tokens_in=100, tokens_cached=80, tokens_out=5, cost_microusd=1_500_000)
+
+    assert usage.tokens == 105
+    assert usage.cost_usd == 1.5
+
+
+@pytest.mark.parametrize(
+    ("message", "json"),
+    [
+        (System("s"), b'{"role":"system","content":"s"}'),
+        (User("u"), b'{"role":"user","content":"u"}'),
+        (Assistant("a"), b'{"role":"assistant","content":"a"}'),
+        (
+            Assistant(calls=(ToolCall("1", "read", "{not json"),)),
+            b'{"role":"assistant","calls":[{"id":"1","name":"read","arguments":"{not json"}]}',
+        ),
+        (ToolAnswer("1", "t"), b'{"role":"tool","call_id":"1","content":"t"}'),
+    ],
+)
+def test_a_message_is_known_by_its_role(message: Message, json: bytes) -> None:
+    assert msgspec.json.encode(message) == json
+    assert msgspec.json.decode(json, type=Message) == message
+
+
+def test_what_was_not_measured_is_not_written() -> None:
+    assert msgspec.json.encode((Usage(), Timing())) == b"[{},{}]"
+
+
+def test_words_that_are_stored_keep_their_spelling() -> None:
+    assert list(Effect) == ["read", "write", "execute"]
+    assert list(Finish) == ["stop", "tools", "length"]

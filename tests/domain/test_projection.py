@@ -1,0 +1,375 @@
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retinue.domain import events as ev
+from retinue.domain.lifecycle import TRANSITIONS, State
+from retinue.domain.messages import Usage
+from retinue.domain.projection import RunView, fold, merged
+from retinue.domain.result import FileChange, Receipt, Status
+from retinue.errors import IllegalTransition
+
+
+def event(seq: int, fact: ev.Fact, agent: str = "a0", parent: str | None = None) -> ev.Event:
+    return ev.Event(
+        seq=seq,
+        run_id="run",
+        agent_id=agent,
+        parent_agent_id=parent,
+        attempt=1,
+        epoch=1,
+        time=100.0 + seq,
+        type=ev.type_of(fact),
+        summary=fact.summary,
+        payload=msgspec.Raw(ev.encode_fact(fact)),
+        hash="",
+    )
+
+
+def journal(*facts: ev.Fact) -> list[ev.Event]:
+    return [event(seq, fact) for seq, fact in enumerate(facts, start=1)]
+
+
+STARTED = ev.RunStarted(
+    kind="run",
+    task="Add auth",
+    directory="/project",
+    model="m",
+    mode="auto",
+    retinue_version="1",
+    sandbox="full",
+    planned_children=3,
+)
+
+
+def created(agent: str = "a0", depth: int = 0) -> ev.AgentCreated:
+    return ev.AgentCreated(
+        sub_agent_id=agent,
+        step_idx=depth,
+        path=f"root/{agent}",
+        depth=depth,
+        role="coder",
+        title=f"the work of {agent}",
+        contract_sha256="0" * 64,
+        notes=("narrowed",),
+    )
+
+
+# --- plausible runs ---------------------------------------------------------------------------
+
+files = st.sampled_from(["a.py", "b.py", "c.md"])
+changes = st.builds(
+    FileChange, path=files, added=st.integers(0, 9), removed=st.integers(0, 9), new=st.booleans()
+)
+usages = st.builds(Usage, *[st.integers(0, 999)] * 4, estimated=st.booleans())
+receipts = st.builds(
+    Receipt,
+    tool=st.just("edit"),
+    ok=st.booleans(),
+    output_sha256=st.just("0"),
+    read=st.lists(files, max_size=2).map(tuple),
+    changed=st.lists(changes, max_size=2).map(tuple),
+)
+
+
+@st.composite
+def tool_uses(draw: st.DrawFn) -> list[ev.Fact]:
+    if draw(st.booleans()):
+        return [ev.ToolDenied(call_id="1", tool="shell", arguments="{}", content="not allowed")]
+    return [
+        ev.ToolStarted(call_id="1", tool="edit", arguments="{}"),
+        ev.ToolFinished(call_id="1", tool="edit", content="done", receipt=draw(receipts)),
+    ]
+
+
+@st.composite
+def turns(draw: st.DrawFn, number: int) -> list[ev.Fact]:
+    facts: list[ev.Fact] = [ev.TurnStarted(turn=number, of=9)]
+    if draw(st.booleans()):
+        facts.append(ev.ModelFailed(turn=number, error="busy", retry_in_s=1.0))
+    facts.append(ev.ModelReplied(turn=number, content="working", usage=draw(usages)))
+    for _ in range(draw(st.integers(0, 2))):
+        facts += draw(tool_uses())
+    return facts
+
+
+@st.composite
+def endings(draw: st.DrawFn, agent: str) -> list[ev.Fact]:
+    failed = ev.AgentFailed(
+        sub_agent_id=agent,
+        status=draw(st.sampled_from([s for s in Status if s is not Status.COMPLETED])),
+        reason="because",
+        response=draw(st.sampled_from(["", "partial"])),
+    )
+    closed = ev.AgentClosed(
+        sub_agent_id=agent, step_idx=0, final_status="failed", close_reason="closed by parent"
+    )
+    waiting = ev.AgentWaiting(sub_agent_id=agent, response="the answer")
+    completed = ev.AgentCompleted(sub_agent_id=agent)
+    won = msgspec.structs.replace(closed, final_status="completed")
+    return list(
+        draw(
+            st.sampled_from(
+                [(failed, closed), (waiting, failed, closed), (waiting, completed, won)]
+            )
+        )
+    )
+
+
+@st.composite
+def lives(draw: st.DrawFn, agent: str, depth: int) -> list[ev.Fact]:
+    """What one agent goes through; a crash may have cut it short anywhere after its creation."""
+    facts: list[ev.Fact] = [created(agent, depth), ev.AgentStarted(sub_agent_id=agent)]
+    for number in range(1, draw(st.integers(1, 2)) + 1):
+        facts.append(ev.AgentAttempted(number=number, of=2, timeout_s=5.0, opening=()))
+        for turn in range(1, draw(st.integers(0, 2)) + 1):
+            facts += draw(turns(turn))
+    if draw(st.booleans()):
+        facts.append(ev.LimitReached(limit="max_turns", detail="9 of 9"))
+    facts += draw(endings(agent))
+    crashed = draw(st.booleans())
+    return facts[: draw(st.integers(1, len(facts)))] if crashed else facts
+
+
+@dataclass
+class Story:
+    events: list[ev.Event] = field(default_factory=list)
+    lives: dict[str, list[ev.Fact]] = field(default_factory=dict)
+    parents: dict[str, str | None] = field(default_factory=dict)
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> Story:
+    """A run of several agents whose events interleave in any way that time allows."""
+    story = Story()
+    depths: dict[str, int] = {}
+    for number in range(draw(st.integers(1, 4))):
+        agent = f"a{number}"
+        parent = draw(st.sampled_from(sorted(depths))) if depths else None
+        depths[agent] = 0 if parent is None else depths[parent] + 1
+        story.parents[agent] = parent
+        story.lives[agent] = draw(lives(agent, depths[agent]))
+    story.events.append(event(1, STARTED))
+    left = {agent: list(life) for agent, life in story.lives.items()}
+    born: set[str | None] = {None}
+    while ready := [a for a, facts in left.items() if facts and story.parents[a] in born]:
+        agent = draw(st.sampled_from(ready))
+        fact = left[agent].pop(0)
+        seq = len(story.events) + 1
+        story.events.append(event(seq, fact, agent, story.parents[agent]))
+        born.add(agent)
+    return story
+
+
+def state_after(life: list[ev.Fact]) -> State:
+    state = State.CREATED
+    for fact in life:
+        match fact:
+            case ev.AgentStarted():
+                state = State.RUNNING
+            case ev.AgentWaiting():
+                state = State.WAITING_FOR_MERGE
+            case ev.AgentCompleted():
+                state = State.COMPLETED
+            case ev.AgentFailed():
+                state = State.FAILED
+            case ev.AgentClosed():
+                state = State.CLOSED
+    return state
+
+
+@given(stories())
+def test_the_view_is_what_happened(story: Story) -> None:
+    view = fold(story.events)
+
+    assert view.last_seq == len(story.events)
+    assert set(view.agents) == set(story.lives)
+    for agent, life in story.lives.items():
+        seen = view.agents[agent]
+        finished = [fact for fact in life if isinstance(fact, ev.ToolFinished)]
+        denied = [fact for fact in life if isinstance(fact, ev.ToolDenied)]
+        used = [fact.usage for fact in life if isinstance(fact, ev.ModelReplied)]
+        changed = [change for fact in finished for change in fact.receipt.changed]
+        attempts = [fact for fact in life if isinstance(fact, ev.AgentAttempted)]
+
+        assert seen.state is state_after(life)
+        assert seen.attempt == len(attempts)
+        assert seen.tool_calls == len(finished) + len(denied)
+        assert seen.usage == sum(used, Usage())
+        assert seen.receipts == [fact.receipt for fact in finished]
+        assert set(seen.files_read) == {path for fact in finished for path in fact.receipt.read}
+        assert set(seen.files_modified) == {change.path for change in changed}
+        for path, total in seen.files_modified.items():
+            same = [change for change in changed if change.path == path]
+            assert total.added == sum(change.added for change in same)
+            assert total.removed == sum(change.removed for change in same)
+            assert total.new == any(change.new for change in same)
+        assert seen.doing == ("" if seen.state is State.CLOSED else doing(life))
+
+
+def doing(life: list[ev.Fact]) -> str:
+    return "" if len(life) == 1 else life[-1].summary
+
+
+@given(stories())
+def test_the_tree_of_a_view_is_the_tree_of_agents(story: Story) -> None:
+    view = fold(story.events)
+
+    assert view.root is view.agents["a0"]
+    for agent, parent in story.parents.items():
+        assert view.agents[agent].parent_id == parent
+        children = [event.agent_id for event in story.events if is_birth_below(event, agent)]
+        assert view.agents[agent].children == children
+    total = view.usage
+    assert total == sum((seen.usage for seen in view.agents.values()), Usage())
+
+
+def is_birth_below(event: ev.Event, parent: str) -> bool:
+    return event.parent_agent_id == parent and event.type == "agent.subagent_created"
+
+
+@given(stories())
+@settings(max_examples=50)
+def test_a_view_that_follows_is_the_view_of_all_at_once(story: Story) -> None:
+    following = RunView()
+    for count, one in enumerate(story.events, start=1):
+        assert following.apply(one) is following
+        assert following == fold(story.events[:count])
+
+
+@given(stories(), st.data())
+@settings(max_examples=50)
+def test_folding_does_not_touch_the_view_of_an_earlier_moment(
+    story: Story, data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(story.events)))
+    earlier = fold(story.events[:cut])
+    kept = copy.deepcopy(earlier)
+
+    fold(story.events)
+
+    assert earlier == kept
+
+
+# --- single facts -----------------------------------------------------------------------------
+
+LIFE: dict[State, ev.Fact] = {
+    State.RUNNING: ev.AgentStarted(sub_agent_id="a0"),
+    State.WAITING_FOR_MERGE: ev.AgentWaiting(sub_agent_id="a0", response="the answer"),
+    State.COMPLETED: ev.AgentCompleted(sub_agent_id="a0"),
+    State.FAILED: ev.AgentFailed(sub_agent_id="a0", status=Status.ERROR, reason="because"),
+    State.CLOSED: ev.AgentClosed(
+        sub_agent_id="a0", step_idx=0, final_status="failed", close_reason="closed by parent"
+    ),
+}
+ROADS: dict[State, list[State]] = {
+    State.CREATED: [],
+    State.RUNNING: [State.RUNNING],
+    State.WAITING_FOR_MERGE: [State.RUNNING, State.WAITING_FOR_MERGE],
+    State.COMPLETED: [State.RUNNING, State.WAITING_FOR_MERGE, State.COMPLETED],
+    State.FAILED: [State.FAILED],
+    State.CLOSED: [State.FAILED, State.CLOSED],
+}
+
+
+@pytest.mark.parametrize("to", LIFE)
+@pytest.mark.parametrize("current", State)
+def test_a_journal_moves_agents_as_the_table_allows(current: State, to: State) -> None:
+    events = journal(created(), *(LIFE[state] for state in ROADS[current]), LIFE[to])
+    view = fold(events[:-1])
+    assert view.agents["a0"].state is current
+
+    if to in TRANSITIONS[current]:
+        view.apply(events[-1])
+        assert view.agents["a0"].state is to
+    else:
+        with pytest.raises(IllegalTransition, match=f"from {current} to {to}"):
+            view.apply(events[-1])
+        assert view.agents["a0"].state is current
+
+
+def test_a_run_from_beginning_to_end() -> None:
+    finished = ev.RunFinished(status=Status.ERROR, reason="no model")
+    view = fold(journal(STARTED, finished))
+
+    assert (view.id, view.kind, view.task, view.directory) == (
+        "run",
+        "run",
+        "Add auth",
+        "/project",
+    )
+    assert (view.model, view.mode, view.sandbox) == ("m", "auto", "full")
+    assert view.planned_children == 3
+    assert (view.started_at, view.finished_at) == (101.0, 102.0)
+    assert (view.status, view.reason) == (Status.ERROR, "no model")
+    assert view.root is None
+
+
+def test_what_is_known_of_an_agent_at_its_birth() -> None:
+    agent = fold(journal(created())).agents["a0"]
+
+    assert (agent.path, agent.role, agent.title) == ("root/a0", "coder", "the work of a0")
+    assert (agent.depth, agent.step_idx, agent.notes) == (0, 0, ("narrowed",))
+    assert agent.contract_sha256 == "0" * 64
+    assert agent.created_at == 101.0
+    assert agent.status is None
+
+
+def test_the_life_of_an_agent_that_completes() -> None:
+    states = (State.RUNNING, State.WAITING_FOR_MERGE, State.COMPLETED, State.CLOSED)
+    agent = fold(journal(created(), *(LIFE[state] for state in states))).agents["a0"]
+
+    assert agent.status is Status.COMPLETED
+    assert agent.response == "the answer"
+    assert agent.close_reason == "closed by parent"
+    assert agent.duration_s == 3.0
+    assert agent.error == ""
+
+
+@pytest.mark.parametrize(("late", "kept"), [("", "the answer"), ("better", "better")])
+def test_a_failed_integration_keeps_the_answer(late: str, kept: str) -> None:
+    failed = ev.AgentFailed(
+        sub_agent_id="a0", status=Status.CONFLICT, reason="merge", response=late
+    )
+    agent = fold(
+        journal(created(), LIFE[State.RUNNING], LIFE[State.WAITING_FOR_MERGE], failed)
+    ).agents["a0"]
+
+    assert (agent.status, agent.error, agent.response) == (Status.CONFLICT, "merge", kept)
+
+
+def test_an_agent_that_never_started_took_no_time() -> None:
+    agent = fold(journal(created(), LIFE[State.FAILED], LIFE[State.CLOSED])).agents["a0"]
+
+    assert agent.duration_s == 0.0
+
+
+def test_turns_are_counted_anew_in_each_attempt() -> None:
+    facts: list[ev.Fact] = [
+        created(),
+        LIFE[State.RUNNING],
+        ev.AgentAttempted(number=1, of=2, timeout_s=5.0, opening=()),
+        ev.TurnStarted(turn=4, of=9),
+        ev.AgentAttempted(number=2, of=2, timeout_s=5.0, opening=()),
+    ]
+    before, after = fold(journal(*facts[:-1])).agents["a0"], fold(journal(*facts)).agents["a0"]
+
+    assert (before.attempt, before.turn, before.max_turns) == (1, 4, 9)
+    assert (after.attempt, after.turn) == (2, 0)
+
+
+@given(changes, changes, changes)
+def test_changes_to_one_file_merge_in_any_grouping(
+    a: FileChange, b: FileChange, c: FileChange
+) -> None:
+    a, b, c = (msgspec.structs.replace(change, path="a.py") for change in (a, b, c))
+
+    assert merged(merged(a, b), c) == merged(a, merged(b, c))
+    assert merged(None, a) == a
+    assert merged(a, b).added == a.added + b.added
