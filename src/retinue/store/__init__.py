@@ -1,0 +1,1 @@
+"""Where journals live."""

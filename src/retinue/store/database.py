@@ -1,0 +1,153 @@
+"""Opening a database file, bringing its schema up to date, and naming what goes wrong with it."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+from retinue.errors import (
+    SchemaTooNew,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+)
+from retinue.store.queries import migrations
+
+APPLICATION_ID = 0x52455449  # "RETI", so that `file` and we can tell whose database it is
+BUSY_TIMEOUT_S = 10.0
+
+# Primary result codes of SQLite (the low byte of the extended ones).
+_BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 10, 11, 13, 14, 26
+
+
+def connect(path: Path, *, write: bool) -> sqlite3.Connection:
+    """Open the database; with `write`, make it and migrate it where that is needed."""
+    try:
+        return _connect_writing(path) if write else _connect_reading(path)
+    except sqlite3.Error as error:
+        raise named(error, path) from error
+
+
+def _connect_writing(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
+    try:
+        _check_owner(connection, path)
+        _switch_to_wal(connection)
+        # FULL: a commit survives a power cut too. With group commit it costs one fsync a batch.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        _migrate(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect_reading(path: Path) -> sqlite3.Connection:
+    if not path.exists():
+        raise StoreError(f"There is no journal at {path} yet; run something first.")
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        _check_owner(connection, path)
+        if _version(connection) == 0:
+            raise StoreError(f"There is no journal at {path} yet; run something first.")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables and application != APPLICATION_ID:
+        raise StoreError(f"{path} is a database of another program; move it away.")
+    version = _version(connection)
+    if version > len(migrations()):
+        raise SchemaTooNew(
+            f"{path} was written by a newer retinue (schema {version}, this one knows"
+            f" {len(migrations())}); upgrade retinue."
+        )
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    # SQLite does not call the busy handler for this pragma, so two processes that open a new file
+    # at the same moment would fail without a loop.
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if _code(error) not in (_BUSY, _LOCKED) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    if _version(connection) == len(migrations()):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for script in migrations()[_version(connection) :]:
+            for statement in statements(script):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(migrations())}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def statements(script: str) -> list[str]:
+    """The statements of a script one by one: executescript would commit before each."""
+    found, pending = [], ""
+    for line in script.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            found.append(pending.strip())
+            pending = ""
+    return found
+
+
+def named(error: sqlite3.Error, path: Path) -> StoreError:
+    """SQLite's error as the one sentence that the user needs."""
+    match _code(error):
+        case _ if isinstance(error, sqlite3.IntegrityError):
+            return StoreError(f"The journal refused a write: {error}.")
+        case code if code == _FULL:
+            return StoreFull(f"No room left on the disk of {path}; free some and resume the run.")
+        case code if code in (_BUSY, _LOCKED):
+            return StoreLocked(
+                f"{path} has been locked by another process for {BUSY_TIMEOUT_S:g} s;"
+                " end that process or try again."
+            )
+        case code if code == _READONLY:
+            return StoreReadOnly(f"{path} cannot be written; check its rights and its folder's.")
+        case code if code == _CANTOPEN:
+            return StoreReadOnly(f"{path} cannot be opened; check that its folder can be written.")
+        case code if code in (_CORRUPT, _NOTADB):
+            return StoreError(f"{path} is damaged or not a database; restore it or move it away.")
+        case code if code == _IOERR:
+            return StoreError(f"The disk of {path} fails or is full ({error}).")
+    return StoreError(f"{path}: {error}.")
+
+
+def _code(error: sqlite3.Error) -> int:
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
