@@ -1,0 +1,217 @@
+"""A reply in the making: chunks go in, the finished reply comes out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from retinue.domain.messages import (
+    Assistant,
+    Finish,
+    Reply,
+    Request,
+    Timing,
+    ToolCall,
+    Usage,
+    estimate_tokens,
+)
+from retinue.models.chunks import CallDelta, Chunk, Timings, UsageCount
+
+_FINISHES = {
+    "stop": Finish.STOP,
+    "tool_calls": Finish.TOOLS,
+    "function_call": Finish.TOOLS,
+    "length": Finish.LENGTH,
+    "max_tokens": Finish.LENGTH,
+}
+
+
+class _CallDraft:
+    __slots__ = ("arguments", "id", "name")
+
+    def __init__(self, call_id: str | None) -> None:
+        self.id = call_id
+        self.name = ""
+        self.arguments: list[str] = []
+
+
+class Draft:
+    """Collects one reply.
+
+    `finish_reason` is the server's word, or None as long as it has not said one.
+    """
+
+    __slots__ = (
+        "_by_index",
+        "_calls",
+        "_on_text",
+        "_text",
+        "_timings",
+        "_usage",
+        "finish_reason",
+        "first_token_at",
+    )
+
+    def __init__(self, on_text: Callable[[str], None] | None = None) -> None:
+        self._on_text = on_text
+        self._text: list[str] = []
+        self._calls: list[_CallDraft] = []
+        self._by_index: dict[int, _CallDraft] = {}
+        self._usage: UsageCount | None = None
+        self._timings: Timings | None = None
+        self.finish_reason: str | None = None
+        self.first_token_at: float | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not self._text and not self._calls
+
+    @property
+    def counted(self) -> bool:
+        """Whether the server has told its usage, which it does last."""
+        return self._usage is not None
+
+    def add(self, chunk: Chunk) -> None:
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        if chunk.timings is not None:
+            self._timings = chunk.timings
+        if not chunk.choices:
+            return
+        choice = chunk.choices[0]
+        if choice.finish_reason:
+            self.finish_reason = choice.finish_reason
+        delta = choice.delta or choice.message
+        if delta is None:
+            return
+        text = delta.content or delta.refusal
+        if text:
+            self._text.append(text)
+            if self._on_text is not None:
+                self._on_text(text)
+        if delta.tool_calls:
+            for call in delta.tool_calls:
+                self._add_call(call)
+        elif not (text or delta.reasoning_content or delta.reasoning):
+            return
+        if self.first_token_at is None:
+            self.first_token_at = time.perf_counter()
+
+    def _add_call(self, delta: CallDelta) -> None:
+        function = delta.function
+        name = function.name if function is not None else None
+        arguments = function.arguments if function is not None else None
+        call = self._continued(delta, name)
+        if call is None:
+            call = _CallDraft(delta.id or None)
+            self._calls.append(call)
+        elif delta.id and call.id is None:
+            call.id = delta.id
+        if delta.index is not None:
+            self._by_index[delta.index] = call
+        # A server that repeats the id repeats the name too; others send the name in pieces.
+        if name and not (name == call.name and (call.arguments or delta.id)):
+            call.name += name
+        if arguments:
+            call.arguments.append(arguments)
+
+    def _continued(self, delta: CallDelta, name: str | None) -> _CallDraft | None:
+        """The call that this delta goes on with, or None if it begins one."""
+        if delta.index is None:
+            if delta.id:
+                return next((call for call in self._calls if call.id == delta.id), None)
+            return self._calls[-1] if self._calls and not name else None
+        call = self._by_index.get(delta.index)
+        if call is None or not name:
+            return call
+        # From here on: servers that give every call the index 0.
+        if delta.id:
+            return None if call.id and call.id != delta.id else call
+        if call.arguments and _is_json("".join(call.arguments)):
+            return None
+        return call
+
+    def reply(self, request: Request, body: bytes, started_at: float) -> Reply:
+        """The finished reply. `body` is what was sent, for servers that do not count tokens."""
+        ended_at = time.perf_counter()
+        first_at = self.first_token_at or ended_at
+        text = "".join(self._text)
+        calls = self._finished_calls(request) if self._calls else ()
+        finish = _FINISHES.get(self.finish_reason or "stop", Finish.STOP)
+        if finish is not Finish.LENGTH:
+            finish = Finish.TOOLS if calls else Finish.STOP
+        return Reply(
+            message=Assistant(text, calls),
+            usage=self._used(body, text, calls),
+            finish=finish,
+            timing=Timing(
+                first_token_s=first_at - started_at,
+                generating_s=ended_at - first_at,
+            ),
+        )
+
+    def _finished_calls(self, request: Request) -> tuple[ToolCall, ...]:
+        taken: set[str] = set()
+        calls: list[ToolCall] = []
+        made_up = None
+        for draft in self._calls:
+            if not draft.name and not draft.arguments:
+                continue
+            call_id = draft.id
+            if call_id is None or call_id in taken:
+                made_up = made_up or _MadeUpIds(request, self._calls)
+                call_id = made_up.next()
+            taken.add(call_id)
+            calls.append(ToolCall(call_id, draft.name, "".join(draft.arguments)))
+        return tuple(calls)
+
+    def _used(self, body: bytes, text: str, calls: tuple[ToolCall, ...]) -> Usage:
+        usage, timings = self._usage, self._timings
+        cached = 0
+        if timings is not None:
+            cached = timings.cache_n or 0
+        if usage is not None and (usage.prompt_tokens or usage.completion_tokens):
+            details = usage.prompt_tokens_details
+            if details is not None and details.cached_tokens is not None:
+                cached = details.cached_tokens
+            elif usage.prompt_cache_hit_tokens is not None:
+                cached = usage.prompt_cache_hit_tokens
+            tokens_in = max(usage.prompt_tokens or 0, 0)
+            tokens_out = max(usage.completion_tokens or 0, 0)
+        elif timings is not None and timings.prompt_n is not None:
+            tokens_in = max(timings.prompt_n, 0) + max(cached, 0)
+            tokens_out = max(timings.predicted_n or 0, 0)
+        else:
+            written = text + "".join(call.name + call.arguments for call in calls)
+            return Usage(estimate_tokens(body), 0, estimate_tokens(written), estimated=True)
+        return Usage(tokens_in, min(max(cached, 0), tokens_in), tokens_out)
+
+
+class _MadeUpIds:
+    """Ids for a server that gives none: the same in every retry, and unique in a conversation."""
+
+    def __init__(self, request: Request, drafts: list[_CallDraft]) -> None:
+        earlier = [
+            call.id
+            for message in request.messages
+            if isinstance(message, Assistant)
+            for call in message.calls
+        ]
+        self._taken = {*earlier, *(draft.id for draft in drafts)}
+        self._number = len(earlier)
+
+    def next(self) -> str:
+        while (made_up := f"call_{self._number}") in self._taken:
+            self._number += 1
+        self._taken.add(made_up)
+        return made_up
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return False
+    return True

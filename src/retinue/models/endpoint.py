@@ -1,0 +1,61 @@
+"""Where a model is served, and how to get there."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+_HIDDEN = "***"
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """An OpenAI-compatible server, and one model on it. Its repr shows no secrets.
+
+    `key_source` is where the user keeps the key, such as OPENAI_API_KEY; errors name it.
+    `first_byte_timeout_s` limits the wait for the first token. It is None because reading a long
+    prompt takes minutes on a local machine, and the attempt has a timeout of its own.
+    `idle_timeout_s` limits every silence after that token.
+    """
+
+    base_url: str
+    model: str
+    api_key: str | None = None
+    key_source: str | None = None
+    proxy: str | None = None
+    ca_file: str | None = None
+    connect_timeout_s: float = 10.0
+    first_byte_timeout_s: float | None = None
+    idle_timeout_s: float = 120.0
+    max_connections: int = 256
+
+    @property
+    def address(self) -> str:
+        """The base URL as it may be shown: without a user's name and password."""
+        return without_userinfo(self.base_url)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"Endpoint({fields})"
+
+    # rich prints structs through this and not through their repr.
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        shown = []
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if field == "api_key" and value is not None:
+                value = _HIDDEN
+            elif field in ("base_url", "proxy") and value is not None:
+                value = without_userinfo(value)
+            shown.append((field, value))
+        return shown
+
+
+def without_userinfo(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        # Not a URL at all: everything before the last @ may be a password.
+        return url.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -1,0 +1,116 @@
+"""Server-sent events, cut out of bytes that arrive in any pieces."""
+
+from __future__ import annotations
+
+MAX_LINE_BYTES = 32 * 1024 * 1024
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class LineTooLong(Exception):
+    """A line, or the data of one event, is larger than any model's answer."""
+
+
+class EventSplitter:
+    """Feed it bytes; it returns the data of each event that has become complete.
+
+    Data keeps surrounding white space, which JSON ignores. An event named `error`, and the lines
+    `error: {…}` that some servers write instead of events, are put into `errors`.
+    """
+
+    __slots__ = ("_data", "_data_size", "_failing", "_rest", "_rest_size", "errors", "strays")
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+        self._rest_size = 0
+        self._data: list[bytes] = []
+        self._data_size = 0
+        self._failing = False
+        self.errors: list[bytes] = []
+        self.strays: list[bytes] = []
+        """The first few lines that are not server-sent events at all."""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        rest = self._rest
+        if rest:
+            if b"\n" not in piece:
+                self._keep(piece)
+                return []
+            rest.append(piece)
+            piece = b"".join(rest)
+            rest.clear()
+            self._rest_size = 0
+        lines = piece.split(b"\n")
+        last = lines.pop()
+        if last:
+            self._keep(last)
+        return self._events(lines)
+
+    def end(self) -> list[bytes]:
+        """What a stream without a final newline still holds."""
+        lines = [b"".join(self._rest), b""]
+        self._rest.clear()
+        return self._events(lines)
+
+    def _keep(self, piece: bytes) -> None:
+        self._rest.append(piece)
+        self._rest_size += len(piece)
+        if self._rest_size > MAX_LINE_BYTES:
+            raise LineTooLong
+
+    def _events(self, lines: list[bytes]) -> list[bytes]:
+        events: list[bytes] = []
+        data = self._data
+        for line in lines:
+            if line.startswith(b"data:"):
+                if data:
+                    self._continue(line[5:], events)
+                else:
+                    data.append(line[5:])
+            elif line and line != b"\r":
+                self._other(line)
+            elif data:
+                self._dispatch(events)
+        return events
+
+    def _continue(self, value: bytes, events: list[bytes]) -> None:
+        """A data line after another one."""
+        data = self._data
+        # Some servers leave out the blank line between events. Inside one JSON text a line never
+        # ends in } where the next begins with { or [.
+        if data[-1].rstrip()[-1:] == b"}" and value.lstrip()[:1] in (b"{", b"["):
+            self._dispatch(events)
+        data.append(value)
+        self._data_size += len(value)
+        if self._data_size > MAX_LINE_BYTES:
+            raise LineTooLong
+
+    def _dispatch(self, events: list[bytes]) -> None:
+        data = self._data
+        if len(data) == 1:
+            event = data.pop()
+        else:
+            event = b"\n".join(data)
+            data.clear()
+            self._data_size = 0
+        if self._failing:
+            self.errors.append(event)
+            self._failing = False
+        else:
+            events.append(event)
+
+    def _other(self, line: bytes) -> None:
+        line = line.removesuffix(b"\r")
+        if line.startswith(_BOM):
+            # Only at the very start, where no data is pending that this could reorder.
+            if line[3:].startswith(b"data:"):
+                self._data.append(line[8:])
+                return
+            line = line[3:]
+        field, _, value = line.partition(b":")
+        if field == b"event":
+            self._failing = value.strip() == b"error"
+        elif field == b"error":
+            self.errors.append(value)
+        elif field not in (b"", b"id", b"retry", b"data") and len(self.strays) < 4:
+            self.strays.append(line[:200])

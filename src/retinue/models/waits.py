@@ -1,0 +1,80 @@
+"""How long a server asks to be left alone, in the many ways that servers say it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_IN_TEXT = re.compile(r"(?:try again|retry) (?:in|after) (\d+(?:\.\d+)?) ?(ms|s\b|sec)", re.I)
+_WINDOWS = ("", "-requests", "-tokens")
+
+
+def retry_after_s(headers: Mapping[str, str], text: str = "") -> float | None:
+    """Seconds to wait by the headers (case-insensitive) or else by the message; None if unsaid."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return max(milliseconds / 1000, 0.0)
+    said = headers.get("retry-after")
+    if said is not None:
+        seconds = _number(said)
+        if seconds is None:
+            seconds = _until_date(said, headers)
+        if seconds is not None:
+            return max(seconds, 0.0)
+    waits = {}
+    for window in _WINDOWS:
+        wait = _duration(headers.get(f"x-ratelimit-reset{window}"), headers)
+        if wait is not None:
+            waits[window] = wait
+    # The window that is used up decides, not the one that merely refills later.
+    empty = [w for n, w in waits.items() if headers.get(f"x-ratelimit-remaining{n}") == "0"]
+    if empty:
+        return max(empty)
+    if waits:
+        return min(waits.values())
+    told = _IN_TEXT.search(text)
+    if told is not None:
+        return float(told[1]) * (0.001 if told[2].lower() == "ms" else 1.0)
+    return None
+
+
+def _number(text: str | None) -> float | None:
+    if text is None or not re.fullmatch(r"\s*-?\d+(\.\d+)?\s*", text):
+        return None
+    return float(text)
+
+
+def _until_date(text: str, headers: Mapping[str, str]) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp() - _server_time(headers)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _server_time(headers: Mapping[str, str]) -> float:
+    """By the server's own clock where it tells it, since ours may be wrong."""
+    try:
+        return parsedate_to_datetime(headers["date"]).timestamp()
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return time.time()
+
+
+def _duration(text: str | None, headers: Mapping[str, str]) -> float | None:
+    """`12`, `1m30.5s`, or a moment in seconds or milliseconds since the epoch."""
+    if text is None:
+        return None
+    number = _number(text)
+    if number is not None:
+        if number > 1e11:
+            number /= 1000
+        if number > 1e9:
+            number -= _server_time(headers)
+        return max(number, 0.0)
+    parts = _PART.findall(text)
+    if not parts or "".join(amount + unit for amount, unit in parts) != text.strip():
+        return None
+    return float(sum(float(amount) * _UNITS_S[unit] for amount, unit in parts))

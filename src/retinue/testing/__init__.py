@@ -1,0 +1,1 @@
+"""What we ship for other people's tests: fakes, servers and conformance suites."""

@@ -1,0 +1,365 @@
+"""A model server on loopback that answers what a test tells it to, byte by byte if need be.
+
+    async with ModelServer([call("read_file", path="a"), say("done")]) as server:
+        model = OpenAIModel(Endpoint(base_url=server.base_url, model="any"))
+
+Steps of a script are streamed as OpenAI streams them. A `Response` is sent as it is, which is how
+a test makes every answer that a real server should never give.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Any, Self
+
+import msgspec
+
+from retinue.domain.messages import Finish
+from retinue.models.scripted import Answer, Gate
+
+
+class Framing(StrEnum):
+    """How the body's end is known."""
+
+    CHUNKED = "chunked"
+    LENGTH = "length"
+    CLOSE = "close"
+
+
+class Ending(StrEnum):
+    """What the server does after the last byte it was given."""
+
+    PROPER = "proper"
+    DROP = "drop"
+    HANG = "hang"
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    """An HTTP answer. `cuts` are offsets into `body` where a new write begins.
+
+    `raw` is sent instead of everything else. Nothing is sent before `gate` opens.
+    """
+
+    status: int = 200
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+    cuts: tuple[int, ...] = ()
+    framing: Framing = Framing.CHUNKED
+    ending: Ending = Ending.PROPER
+    raw: bytes | None = None
+    gate: Gate | None = None
+
+    def pieces(self) -> list[bytes]:
+        edges = sorted({0, *(cut for cut in self.cuts if 0 < cut < len(self.body))})
+        return [
+            self.body[start:end]
+            for start, end in zip(edges, [*edges[1:], len(self.body)], strict=True)
+            if end > start
+        ]
+
+
+class Received(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as it came in; the names of its headers are in lower case."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+Answering = Response | Answer
+
+
+class ModelServer:
+    """Serves on a free port of 127.0.0.1 while it is entered.
+
+    `answers` are given in order, one for each request; a function makes them up instead. After the
+    last one it answers 500.
+    """
+
+    def __init__(
+        self,
+        answers: Iterable[Answering] | Callable[[Received], Answering],
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._answer = answers if callable(answers) else _in_order(answers)
+        self._tls = tls
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Condition()
+        self.port = 0
+        """Which it is on; known once it is entered."""
+        self.requests: list[Received] = []
+        self.connections = 0
+        """How many have been opened."""
+        self.hang_ups = 0
+        """How many were closed by the client."""
+
+    @property
+    def base_url(self) -> str:
+        scheme, host = ("http", "127.0.0.1") if self._tls is None else ("https", "localhost")
+        return f"{scheme}://{host}:{self.port}/v1"
+
+    async def received(self, count: int = 1) -> Received:
+        """The request of that number, as soon as it has come."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.requests) >= count)
+        return self.requests[count - 1]
+
+    async def hung_up(self, count: int = 1) -> None:
+        """Wait until that many clients have closed their connection."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.hang_ups >= count)
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(
+            self._connected, "127.0.0.1", 0, ssl=self._tls, backlog=1024
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        self.connections += 1
+        try:
+            while await self._serve(reader, writer):
+                pass
+        except ValueError:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n")
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        except asyncio.CancelledError:
+            # asyncio would log the cancellation of a connection's task as an error.
+            writer.transport.abort()
+        finally:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; False when the connection is over."""
+        request = await read_request(reader)
+        if request is None:
+            await self._hang_up()
+            return False
+        async with self._changed:
+            self.requests.append(request)
+            self._changed.notify_all()
+        answer = self._answer(request)
+        response = streamed(answer) if isinstance(answer, Answer) else answer
+        if response.gate is not None and not await self._opened(response.gate, reader):
+            return False
+        await self._send(response, writer)
+        match response.ending:
+            case Ending.HANG:
+                await reader.read()
+                await self._hang_up()
+                return False
+            case Ending.DROP:
+                writer.transport.abort()
+                return False
+            case Ending.PROPER:
+                return response.raw is None and response.framing is not Framing.CLOSE
+
+    async def _opened(self, gate: Gate, reader: asyncio.StreamReader) -> bool:
+        """Wait for the gate; False if the client was gone first."""
+        opened = asyncio.ensure_future(gate.wait())
+        gone = asyncio.ensure_future(reader.read(1))
+        try:
+            await asyncio.wait({opened, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if opened.done():
+                return True
+            await self._hang_up()
+            return False
+        finally:
+            opened.cancel()
+            gone.cancel()
+            await asyncio.gather(opened, gone, return_exceptions=True)
+
+    async def _hang_up(self) -> None:
+        async with self._changed:
+            self.hang_ups += 1
+            self._changed.notify_all()
+
+    @staticmethod
+    async def _send(response: Response, writer: asyncio.StreamWriter) -> None:
+        if response.raw is not None:
+            writer.write(response.raw)
+            await writer.drain()
+            return
+        writer.write(_head(response))
+        for piece in response.pieces():
+            if response.framing is Framing.CHUNKED:
+                piece = b"%x\r\n%b\r\n" % (len(piece), piece)
+            writer.write(piece)
+            await writer.drain()
+            # A client on the same loop gets the chance to read this piece by itself.
+            await asyncio.sleep(0)
+        if response.framing is Framing.CHUNKED and response.ending is Ending.PROPER:
+            writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+
+async def read_request(reader: asyncio.StreamReader) -> Received | None:
+    """The next request of a connection, or None at its end. ValueError if it is not HTTP."""
+    first_byte = await reader.read(1)
+    if not first_byte:
+        return None
+    if not first_byte.isalpha():
+        # Such as a TLS handshake, in which the end of a request's head would never come.
+        raise ValueError
+    head = (first_byte + await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    first, *lines = head.rstrip("\r\n").split("\r\n")
+    method, target, _ = first.split(" ", 2)
+    headers = {
+        name.strip().lower(): value.strip()
+        for name, _, value in (line.partition(":") for line in lines)
+    }
+    body = await _read_body(reader, headers)
+    return Received(method=method, target=target, headers=headers, body=body)
+
+
+async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
+    if headers.get("transfer-encoding", "").lower() != "chunked":
+        return await reader.readexactly(int(headers.get("content-length", "0")))
+    body = b""
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        body += await reader.readexactly(size)
+        await reader.readexactly(2)
+    await reader.readexactly(2)
+    return body
+
+
+def _head(response: Response) -> bytes:
+    try:
+        phrase = HTTPStatus(response.status).phrase
+    except ValueError:
+        phrase = "Unknown"
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    headers.setdefault("content-type", "text/event-stream")
+    match response.framing:
+        case Framing.CHUNKED:
+            headers["transfer-encoding"] = "chunked"
+        case Framing.LENGTH:
+            headers.setdefault("content-length", str(len(response.body)))
+        case Framing.CLOSE:
+            headers["connection"] = "close"
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {response.status} {phrase}\r\n{lines}\r\n".encode("latin-1")
+
+
+def _in_order(answers: Iterable[Answering]) -> Callable[[Received], Answering]:
+    waiting = iter(answers)
+    return lambda _: next(waiting, None) or failing(500, "The test server has no more answers.")
+
+
+def failing(
+    status: int,
+    message: str,
+    *,
+    kind: str | None = None,
+    code: str | int | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """An error in the form that OpenAI gives it."""
+    error = {"message": message, "type": kind, "param": None, "code": code}
+    return Response(
+        status=status,
+        headers={"content-type": "application/json", **(headers or {})},
+        body=msgspec.json.encode({"error": error}),
+        framing=Framing.LENGTH,
+    )
+
+
+def whole(answer: Answer) -> Response:
+    """A step as one JSON body, from a server that does not stream."""
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
+    if answer.calls:
+        message["tool_calls"] = [
+            {
+                "id": f"call_{number}",
+                "type": "function",
+                "function": {"name": plan.name, "arguments": plan.arguments},
+            }
+            for number, plan in enumerate(answer.calls)
+        ]
+    choice = {"index": 0, "message": message, "finish_reason": _finish_reason(answer)}
+    reply: dict[str, Any] = {"object": "chat.completion", "choices": [choice]}
+    if answer.usage is not None:
+        reply["usage"] = _usage(answer)
+    return Response(
+        headers={"content-type": "application/json"},
+        body=msgspec.json.encode(reply),
+        framing=Framing.LENGTH,
+    )
+
+
+def streamed(answer: Answer) -> Response:
+    """A step as OpenAI streams it: a few characters to a chunk."""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": piece} for piece in _bits(answer.text, 12)]
+    for number, plan in enumerate(answer.calls):
+        function = {"name": plan.name, "arguments": ""}
+        opening = {"index": number, "id": f"call_{number}", "type": "function"}
+        deltas.append({"tool_calls": [{**opening, "function": function}]})
+        deltas += [
+            {"tool_calls": [{"index": number, "function": {"arguments": piece}}]}
+            for piece in _bits(plan.arguments, 12)
+        ]
+    chunks = [chunk(delta) for delta in deltas]
+    chunks.append(chunk({}, finish_reason=_finish_reason(answer)))
+    if answer.usage is not None:
+        chunks.append({"object": "chat.completion.chunk", "choices": [], "usage": _usage(answer)})
+    return Response(body=events(*chunks, b"[DONE]"))
+
+
+def chunk(delta: Mapping[str, Any], *, finish_reason: str | None = None) -> dict[str, Any]:
+    """One chunk of a stream."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    return {"object": "chat.completion.chunk", "choices": [choice]}
+
+
+def events(*payloads: Mapping[str, Any] | bytes) -> bytes:
+    """Server-sent events; bytes are taken as they are, anything else as JSON."""
+    return b"".join(
+        b"data: %b\n\n" % (data if isinstance(data, bytes) else msgspec.json.encode(data))
+        for data in payloads
+    )
+
+
+def _bits(text: str, size: int) -> list[str]:
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def _finish_reason(answer: Answer) -> str:
+    if answer.finish is Finish.LENGTH:
+        return "length"
+    return "tool_calls" if answer.calls else "stop"
+
+
+def _usage(answer: Answer) -> dict[str, Any]:
+    usage = answer.usage
+    assert usage is not None
+    return {
+        "prompt_tokens": usage.tokens_in,
+        "completion_tokens": usage.tokens_out,
+        "total_tokens": usage.tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.tokens_cached},
+    }
