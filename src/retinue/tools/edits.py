@@ -1,0 +1,107 @@
+"""Replacing a piece of a file by exact text, and helping a model that quoted it wrongly."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+
+from retinue.errors import ToolFailure
+
+_LINES_FOR_A_HINT = 2_000
+_CHARS_FOR_A_HINT = 200
+_PLACES_SHOWN = 10
+
+
+def edited(path: str, data: bytes, old: bytes, new: bytes, *, all: bool) -> bytes:
+    """`data` with `old` replaced by `new`, in the line ends of the file; ToolFailure if it is not
+    there, or there more than once and not `all` is asked for.
+    """
+    if not old:
+        raise ToolFailure("old_text is empty; use write_file to create or replace a whole file.")
+    old, new = _in_line_ends_of(data, old, new)
+    if old == new:
+        raise ToolFailure("old_text and new_text are the same; nothing would change.")
+    places = list(_places(data, old))
+    if not places:
+        raise ToolFailure(_not_found(path, data, old))
+    if len(places) > 1 and not all:
+        numbers = ", ".join(str(_line_number(data, at)) for at in places[:_PLACES_SHOWN])
+        more = ", …" if len(places) > _PLACES_SHOWN else ""
+        raise ToolFailure(
+            f"old_text is in '{path}' {len(places)} times, at lines {numbers}{more}. Add lines"
+            " around it to make it unique, or send all=true."
+        )
+    return data.replace(old, new)
+
+
+def _in_line_ends_of(data: bytes, old: bytes, new: bytes) -> tuple[bytes, bytes]:
+    """Models write \\n; a file that has \\r\\n keeps it, and one that mixes both is left alone."""
+    ends = data.count(b"\n")
+    windows = data.count(b"\r\n")
+    if ends and windows == ends:
+        return _crlf(old), _crlf(new)
+    if not windows and b"\r\n" in old:
+        return old.replace(b"\r\n", b"\n"), new.replace(b"\r\n", b"\n")
+    if old not in data and _crlf(old) in data:
+        return _crlf(old), _crlf(new)
+    return old, new
+
+
+def _crlf(text: bytes) -> bytes:
+    return text.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
+
+
+def _places(data: bytes, old: bytes) -> Iterator[int]:
+    # Overlaps count: where `aa` is in `aaa` is not unique.
+    at = data.find(old)
+    while at >= 0:
+        yield at
+        at = data.find(old, at + 1)
+
+
+def _line_number(data: bytes, at: int) -> int:
+    return data.count(b"\n", 0, at) + 1
+
+
+def _not_found(path: str, data: bytes, old: bytes) -> str:
+    said = f"old_text is not in '{path}'."
+    lines = data.decode("utf-8", "replace").splitlines()
+    wanted = [line for line in old.decode("utf-8", "replace").splitlines() if line.strip()]
+    if not wanted or not lines:
+        return f"{said} Read the file first."
+    at = _ignoring_space(lines, wanted)
+    if at is not None:
+        return (
+            f"{said} Line {at + 1} differs only in whitespace: {_quoted(lines[at])}."
+            " Copy the spaces and tabs exactly."
+        )
+    first = wanted[0].strip()[:_CHARS_FOR_A_HINT]
+    near = [line.strip()[:_CHARS_FOR_A_HINT] for line in lines[:_LINES_FOR_A_HINT]]
+    close = difflib.get_close_matches(first, near, n=1)
+    if not close:
+        return f"{said} No line is like its first one; read the file again."
+    at = near.index(close[0])
+    if close[0] == first and len(wanted) > 1:
+        return (
+            f"{said} Its first line is line {at + 1}, but the lines after it differ; read the file"
+            " again."
+        )
+    return f"{said} Closest is line {at + 1}: {_quoted(lines[at])}."
+
+
+def _ignoring_space(lines: list[str], wanted: list[str]) -> int | None:
+    """Where the wanted lines begin, if only spaces, tabs and blank lines are compared loosely."""
+    squeezed = [(at, "".join(line.split())) for at, line in enumerate(lines)]
+    present = [(at, text) for at, text in squeezed if text]
+    target = ["".join(line.split()) for line in wanted]
+    for i in range(len(present) - len(target) + 1):
+        if all(present[i + k][1] == text for k, text in enumerate(target)):
+            return present[i][0]
+    return None
+
+
+def _quoted(line: str) -> str:
+    # As JSON, since tabs must be seen.
+    clipped = line if len(line) <= _CHARS_FOR_A_HINT else line[:_CHARS_FOR_A_HINT] + "…"
+    return json.dumps(clipped, ensure_ascii=False)

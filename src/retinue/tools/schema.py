@@ -1,0 +1,84 @@
+"""JSON schemas as models need them: short, and without the generator's ceremony."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+_NOISE = frozenset({"title", "default"})
+
+
+def compact(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """The schema of an object: no titles, no defaults, nothing by reference that can be inline.
+
+    Only a type that contains itself stays a reference. `X | None` is shown as X: for a model,
+    leaving an argument out says the same.
+    """
+    (ref,), definitions = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
+    kept: dict[str, Any] = {}
+    schema = _inlined(ref, definitions, (), kept)
+    assert isinstance(schema, dict)
+    schema.pop("description", None)
+    schema.setdefault("properties", {})
+    if not schema.get("required"):
+        schema.pop("required", None)
+    if kept:
+        schema["$defs"] = kept
+    return schema
+
+
+def outline(schema: dict[str, Any]) -> str:
+    """A schema on one line, for an error message: `{"path": string, "start"?: integer}`."""
+    required = schema.get("required", ())
+    fields = (
+        f'"{name}"{"" if name in required else "?"}: {_kind(field)}'
+        for name, field in schema["properties"].items()
+    )
+    return "{" + ", ".join(fields) + "}"
+
+
+def _kind(field: dict[str, Any]) -> str:
+    if "enum" in field:
+        return "|".join(msgspec.json.encode(value).decode() for value in field["enum"])
+    if "anyOf" in field:
+        return "|".join(_kind(one) for one in field["anyOf"])
+    kind = str(field.get("type", "any"))
+    if kind == "array":
+        return f"[{_kind(field.get('items', {}))}, …]"
+    return kind
+
+
+def _inlined(
+    node: Any, definitions: dict[str, Any], within: tuple[str, ...], kept: dict[str, Any]
+) -> Any:
+    if isinstance(node, list):
+        return [_inlined(one, definitions, within, kept) for one in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        name = node["$ref"].removeprefix("#/$defs/")
+        if name in within:
+            if name not in kept:
+                kept[name] = None
+                kept[name] = _inlined(definitions[name], definitions, (*within, name), kept)
+            return node
+        rest = {key: value for key, value in node.items() if key != "$ref"}
+        return _inlined({**definitions[name], **rest}, definitions, (*within, name), kept)
+    out: dict[str, Any] = {}
+    for key, value in node.items():
+        if key == "properties":
+            # Here the keys are names that a title or a default may have.
+            out[key] = {n: _inlined(v, definitions, within, kept) for n, v in value.items()}
+        elif key not in _NOISE:
+            out[key] = _inlined(value, definitions, within, kept)
+    return _without_null(out)
+
+
+def _without_null(node: dict[str, Any]) -> dict[str, Any]:
+    options = node.get("anyOf")
+    if not isinstance(options, list):
+        return node
+    real = [one for one in options if one != {"type": "null"}]
+    rest = {key: value for key, value in node.items() if key != "anyOf"}
+    return {**real[0], **rest} if len(real) == 1 else {**rest, "anyOf": real}

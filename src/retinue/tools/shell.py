@@ -1,0 +1,47 @@
+"""Shell commands, in whatever sandbox the agent was given."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from retinue.domain.messages import Effect
+from retinue.errors import ToolFailure
+from retinue.ports import Hands, Outcome
+from retinue.tools.excerpt import MAX_BYTES
+from retinue.tools.function import tool
+
+MAX_TIMEOUT_S = 600.0
+
+
+@tool(effect=Effect.EXECUTE)
+async def run_command(
+    hands: Hands,
+    command: str,
+    timeout_s: Annotated[float, Meta(description="at most 600")] = 60.0,
+) -> Outcome:
+    """Run a shell command in the workspace."""
+    if hands.sandbox is None:
+        raise ToolFailure(
+            "Shell commands are off: no sandbox is available here. Do without them; only the user"
+            " can allow commands without one, by --unsafe-no-sandbox."
+        )
+    if not command.strip():
+        raise ToolFailure("run_command: 'command' is empty.")
+    if not timeout_s > 0:
+        raise ToolFailure(f"run_command: 'timeout_s' must be positive, not {timeout_s:g}.")
+    limit_s = min(timeout_s, MAX_TIMEOUT_S)
+    done = await hands.sandbox.run(
+        command, directory=hands.workspace.root, timeout_s=limit_s, max_output_bytes=MAX_BYTES
+    )
+    if done.timed_out:
+        head = f"Killed after {limit_s:g} s, with everything it had started."
+    else:
+        head = f"Exit code {done.exit_code}"
+    return Outcome(
+        content=f"{head}\n{done.output}" if done.output else head,
+        ok=done.exit_code == 0 and not done.timed_out,
+        command=command,
+        exit_code=done.exit_code,
+    )

@@ -1,0 +1,167 @@
+"""Opening a path beneath a directory, whatever others do to the tree meanwhile.
+
+Two ways with one contract. `open_at_once` lets the kernel resolve (`openat2`); `open_by_walking`
+goes from descriptor to descriptor with O_NOFOLLOW and works everywhere. Neither ever opens
+something by a path that was checked before, since what a path means can change in between.
+
+Links are always resolved by walking, even where `openat2` could: a link may lead to a name that is
+off limits, and only who walks sees each name. So `openat2` serves the usual case, a path without
+links, in one call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Protocol
+
+# Nothing that is opened may block, become our terminal, or be inherited by a command.
+SAFE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+READ = os.O_RDONLY | SAFE
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | SAFE
+# Passing through a directory needs no right to list it.
+PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+
+_OPENAT2 = 437
+_RESOLVE_NO_MAGICLINKS = 0x02
+_RESOLVE_NO_SYMLINKS = 0x04
+_RESOLVE_BENEATH = 0x08
+_RESOLVE = _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_SYMLINKS
+_MAX_LINKS = 40
+# Each is a descriptor held while links are followed.
+_MAX_DEPTH = 256
+
+Visit = Callable[[str], None]
+
+
+class Opening(Protocol):
+    def __call__(self, root_fd: int, path: str, flags: int, *, visit: Visit | None = None) -> int:
+        """Open `path`, which has no `..`, beneath the directory `root_fd`; an OSError if it fails.
+
+        Without `visit` a link anywhere in the path is an ELOOP. With it links are followed, each
+        name they lead through is given to `visit` (which may raise), and one that leads outside is
+        an EXDEV.
+        """
+        ...
+
+
+def open_by_walking(root_fd: int, path: str, flags: int, *, visit: Visit | None = None) -> int:
+    try:
+        return _walk(root_fd, path, flags, None)
+    except OSError as error:
+        if error.errno != errno.ELOOP or visit is None:
+            raise
+    return _walk(root_fd, path, flags, visit)
+
+
+def _walk(root_fd: int, path: str, flags: int, visit: Visit | None) -> int:
+    pending = path.split("/")[::-1]
+    held: list[int] = []
+    links = 0
+    try:
+        while True:
+            name = pending.pop()
+            if name == "..":
+                # The way back is the one we came, not what `..` means on disk by now.
+                if not held:
+                    raise _os_error(errno.EXDEV, path)
+                os.close(held.pop())
+            if name in ("", ".", ".."):
+                if pending:
+                    continue
+                name = "."
+            elif visit is not None:
+                visit(name)
+            here = held[-1] if held else root_fd
+            try:
+                if not pending:
+                    return os.open(name, flags | os.O_NOFOLLOW, dir_fd=here)
+                below = os.open(name, PASS | os.O_NOFOLLOW, dir_fd=here)
+            except OSError as error:
+                target = _target(error, name, here)
+                if target is None:
+                    raise
+                links += 1
+                if visit is None or links > _MAX_LINKS:
+                    raise _os_error(errno.ELOOP, path) from None
+                if target.startswith("/"):
+                    raise _os_error(errno.EXDEV, path) from None
+                pending.extend(reversed(target.split("/")))
+            else:
+                # Only a link can send us back up; without links nothing above is needed again.
+                if visit is None and held:
+                    os.close(held.pop())
+                held.append(below)
+                if len(held) > _MAX_DEPTH:
+                    raise _os_error(errno.ENAMETOOLONG, path)
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+def open_at_once(root_fd: int, path: str, flags: int, *, visit: Visit | None = None) -> int:
+    how = _how(flags)
+    while True:
+        fd = _syscall()(_OPENAT2, root_fd, os.fsencode(path), how, len(how))
+        if fd >= 0:
+            return int(fd)
+        number = ctypes.get_errno()
+        if number == errno.ELOOP and visit is not None:
+            return _walk(root_fd, path, flags, visit)
+        if number not in (errno.EINTR, errno.EAGAIN):
+            raise _os_error(number, path)
+
+
+@cache
+def preferred() -> Opening:
+    """`open_at_once` where the kernel has it and lets us use it."""
+    if not sys.platform.startswith("linux"):
+        return open_by_walking
+    here = os.open("/", PASS)
+    try:
+        os.close(open_at_once(here, ".", PASS))
+    except OSError:
+        # ENOSYS before Linux 5.6; EPERM from the seccomp profile of an older container engine.
+        return open_by_walking
+    finally:
+        os.close(here)
+    return open_at_once
+
+
+def _target(error: OSError, name: str, dir_fd: int) -> str | None:
+    """Where the link goes that made an open fail; None if a link was not the reason."""
+    # With O_DIRECTORY, a link is reported as "not a directory".
+    if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+        return None
+    try:
+        return os.readlink(name, dir_fd=dir_fd)
+    except OSError:
+        return None
+
+
+def _os_error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)
+
+
+@cache
+def _how(flags: int) -> bytes:
+    return struct.pack("=QQQ", flags, 0, _RESOLVE)
+
+
+@cache
+def _syscall() -> Callable[..., int]:
+    syscall = ctypes.CDLL(None, use_errno=True).syscall
+    syscall.restype = ctypes.c_long
+    syscall.argtypes = (
+        ctypes.c_long,
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    )
+    return syscall

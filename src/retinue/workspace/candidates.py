@@ -1,0 +1,110 @@
+"""Which files there are to find and to search: what git would show, or else a plain walk.
+
+Both give regular files, sorted, and never follow a link.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+import msgspec
+
+from retinue.errors import WorkspaceError
+from retinue.workspace.beneath import DIRECTORY, Opening
+from retinue.workspace.git import git, repository
+from retinue.workspace.names import protected
+
+MAX_ENTRIES = 200_000
+_GIT_TIMEOUT_S = 20.0
+# What a repository would ignore, for trees that are none.
+_SKIPPED = frozenset({"node_modules", ".venv", "__pycache__"})
+
+
+class Candidates(msgspec.Struct, frozen=True):
+    """Paths from the root, sorted; `complete` is false if there were too many to look at."""
+
+    paths: list[str]
+    complete: bool
+
+
+def candidates(root: str, root_fd: int, opening: Opening, under: str) -> Candidates:
+    """The files below the folder `under`."""
+    known = _known_to_git(root, under)
+    # An ignored folder that is asked for by its name is meant: git has nothing to say about it.
+    if known is None or (not known and under != "."):
+        return _walked(root_fd, opening, under)
+    paths: set[str] = set()
+    complete = len(known) <= MAX_ENTRIES
+    for path in known[:MAX_ENTRIES]:
+        if protected(path):
+            continue
+        if path.endswith("/"):
+            # A repository inside the repository: git names it and stays out.
+            inner = _walked(root_fd, opening, path[:-1])
+            paths.update(inner.paths)
+            complete = complete and inner.complete
+        else:
+            paths.add(path)
+    return Candidates(sorted(paths), complete)
+
+
+def size_of(root_fd: int, path: str) -> int | None:
+    """The size of a regular file; None for all else, such as a file that git knows and is gone."""
+    try:
+        found = os.stat(path, dir_fd=root_fd, follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _known_to_git(root: str, under: str) -> list[str] | None:
+    where = repository(root)
+    if where is None:
+        return None
+    try:
+        listed = git(
+            where,
+            ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", under],
+            timeout_s=_GIT_TIMEOUT_S,
+        )
+    except WorkspaceError:
+        return None
+    if not listed.ok:
+        return None
+    return os.fsdecode(listed.stdout).split("\0")[:-1]
+
+
+def _walked(root_fd: int, opening: Opening, under: str) -> Candidates:
+    paths: list[str] = []
+    folders = [under]
+    seen = 0
+    while folders:
+        folder = folders.pop()
+        for entry in _entries(root_fd, opening, folder):
+            seen += 1
+            if seen > MAX_ENTRIES:
+                return Candidates(sorted(paths), False)
+            if protected(entry.name):
+                continue
+            path = entry.name if folder == "." else f"{folder}/{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in _SKIPPED:
+                    folders.append(path)
+            elif entry.is_file(follow_symlinks=False):
+                paths.append(path)
+    return Candidates(sorted(paths), True)
+
+
+def _entries(root_fd: int, opening: Opening, folder: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        fd = opening(root_fd, folder, DIRECTORY)
+    except OSError:
+        # Gone, swapped for a link, or not ours to read: not a candidate.
+        return
+    try:
+        with os.scandir(fd) as entries:
+            yield from entries
+    finally:
+        os.close(fd)

@@ -1,0 +1,49 @@
+"""Names of files: which are off limits, and how any of them is shown."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+
+PROTECTED = frozenset({".git", ".retinue"})
+_SHOWN_LENGTH = 200
+
+
+def protected(path: str) -> str | None:
+    """The first name in `path` that file tools must not enter.
+
+    Case is ignored, since `.GIT` is `.git` on some file systems.
+    """
+    folded = path.casefold()
+    if ".git" not in folded and ".retinue" not in folded:
+        return None
+    return next((name for name in path.split("/") if name.casefold() in PROTECTED), None)
+
+
+def shown(path: str) -> str:
+    """`path` as text that is valid UTF-8 and stays on its line."""
+    if path.isprintable():
+        return path
+    text = os.fsencode(path).decode("utf-8", "backslashreplace") if _encodes(path) else path
+    return "".join(
+        c
+        if c.isprintable() or unicodedata.category(c) == "Zs"
+        else c.encode("unicode_escape").decode()
+        for c in text
+    )
+
+
+def quoted(path: str) -> str:
+    """`path` for an error message: shown, in quotes, and never longer than a message should be."""
+    text = shown(path)
+    if len(text) > _SHOWN_LENGTH:
+        text = text[: _SHOWN_LENGTH // 2] + "…" + text[-_SHOWN_LENGTH // 2 :]
+    return f"'{text}'"
+
+
+def _encodes(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,89 @@
+"""Writing a file so that it is either the old one or the new one, never a part of either."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import stat
+from collections import Counter
+
+from retinue.workspace.beneath import PASS, SAFE, Opening
+
+
+def read_regular(fd: int, max_bytes: int) -> bytes | None:
+    """All of an open file, or None if it has more than `max_bytes`, whatever its size says."""
+    chunks: list[bytes] = []
+    left = max_bytes + 1
+    while left > 0:
+        # Small files are read in two calls; a terabyte of holes is never asked for at once.
+        chunk = os.read(fd, min(left, 1 << 16 if not chunks else 1 << 20))
+        if not chunk:
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.append(chunk)
+        left -= len(chunk)
+    return None
+
+
+def replace(directory_fd: int, name: str, data: bytes, like: os.stat_result | None) -> None:
+    """Put `data` under `name`, with the mode and owner of `like`, the file that it replaces."""
+    temporary = f".retinue-{secrets.token_hex(8)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | SAFE
+    fd = os.open(temporary, flags, 0o666, dir_fd=directory_fd)
+    try:
+        try:
+            if like is not None:
+                _become(fd, like)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+        finally:
+            os.close(fd)
+        os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+    except BaseException:
+        os.unlink(temporary, dir_fd=directory_fd)
+        raise
+
+
+def open_folder(opening: Opening, root_fd: int, folder: str) -> int:
+    """The folder beneath the root, made where it is missing. A link in the way is an error."""
+    try:
+        return opening(root_fd, folder, PASS)
+    except FileNotFoundError:
+        here = os.dup(root_fd)
+    for name in folder.split("/"):
+        try:
+            # It may be there, or be made by somebody else in this moment.
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=here)
+            below = opening(here, name, PASS)
+        finally:
+            os.close(here)
+        here = below
+    return here
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def changed_lines(before: bytes, after: bytes) -> tuple[int, int]:
+    """How many lines came and how many went.
+
+    Lines are counted as a bag: linear in the size, where a true diff can be quadratic, and the same
+    as a diff unless lines only change places, which counts as nothing.
+    """
+    old = Counter(before.splitlines(keepends=True))
+    new = Counter(after.splitlines(keepends=True))
+    return (new - old).total(), (old - new).total()
+
+
+def _become(fd: int, like: os.stat_result) -> None:
+    own = os.fstat(fd)
+    if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
+        # Only root can give files away; else the new file is the writer's.
+        with contextlib.suppress(PermissionError):
+            os.fchown(fd, like.st_uid, like.st_gid)
+    # Without set-uid bits: new content must not inherit an old file's privileges.
+    os.fchmod(fd, stat.S_IMODE(like.st_mode) & 0o777)

@@ -1,0 +1,244 @@
+"""Searching files for a regular expression, by ripgrep or by a small process of our own.
+
+ripgrep opens files by their path, so a folder that is swapped for a link in that moment leads it
+outside. It therefore only says where to look: the text of a hit is read through our own opening,
+and a hit whose text is not found there is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from retinue.errors import ToolFailure
+from retinue.ports import Match
+from retinue.workspace import grep
+from retinue.workspace.names import shown
+
+TIME_LIMIT_S = 20.0
+MAX_FILE_BYTES = 4 * 1024 * 1024
+MAX_PATTERN_CHARS = 2_000
+_SNIFFED_BYTES = 8192
+_COMPARED_BYTES = 1_000
+_COLUMNS = 2_000
+# Well below what a command line may hold.
+_ARGUMENT_BYTES = 200_000
+_PIPED_BYTES = 8 * 1024 * 1024
+
+Read = Callable[[str], bytes | None]
+"""The bytes of a file, or None if it cannot or should not be read."""
+
+
+class TooSlow(Exception):
+    """The time is up; `found` is what there was until then."""
+
+    def __init__(self, found: list[Match]) -> None:
+        super().__init__()
+        self.found = found
+
+
+class _NotItsDialect(Exception):
+    """ripgrep does not take the pattern; it has no look-around, for one."""
+
+
+def search(
+    pattern: str,
+    paths: Iterable[str],
+    *,
+    root: str,
+    read: Read,
+    limit: int,
+    ripgrep: str | None,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> list[Match]:
+    """The first `limit` lines that match, in the order of `paths`; TooSlow if time runs out."""
+    if len(pattern) > MAX_PATTERN_CHARS:
+        raise ToolFailure(f"The pattern is longer than {MAX_PATTERN_CHARS:,} characters.")
+    if "\0" in pattern:
+        raise ToolFailure("The pattern holds a NUL, which no text file has.")
+    try:
+        pattern.encode()
+    except UnicodeEncodeError:
+        raise ToolFailure("The pattern is not valid Unicode.") from None
+    paths = list(paths)
+    deadline = time.monotonic() + time_limit_s
+    hits = _Hits(read, limit)
+    if ripgrep is not None:
+        try:
+            _by_ripgrep(ripgrep, pattern, paths, root, hits, deadline)
+        except _NotItsDialect:
+            hits = _Hits(read, limit)
+        else:
+            return hits.found
+    _by_python(pattern, paths, hits, deadline)
+    return hits.found
+
+
+class _Hits:
+    """Hits as they come in, file after file, each with the text that our own opening gives."""
+
+    def __init__(self, read: Read, limit: int) -> None:
+        self._read = read
+        self._limit = limit
+        self._path: str | None = None
+        self._lines: list[bytes] = []
+        self.found: list[Match] = []
+
+    @property
+    def full(self) -> bool:
+        return len(self.found) >= self._limit
+
+    def content(self, path: str) -> bytes | None:
+        """A file that can be searched: readable, and text."""
+        data = self._read(path)
+        return None if data is None or b"\0" in data[:_SNIFFED_BYTES] else data
+
+    def claim(self, path: str, number: int, claimed: bytes) -> None:
+        """Take a hit in, if the file really has that line."""
+        if path != self._path:
+            data = self.content(path)
+            self._path, self._lines = path, [] if data is None else data.split(b"\n")
+        if number > len(self._lines):
+            return
+        line = self._lines[number - 1].rstrip(b"\r")
+        if line[:_COMPARED_BYTES] == claimed.rstrip(b"\r")[: min(len(line), _COMPARED_BYTES)]:
+            self.take(path, number, line)
+
+    def take(self, path: str, number: int, line: bytes) -> None:
+        text = line[: 4 * _COLUMNS].decode("utf-8", "replace")[:_COLUMNS]
+        self.found.append(Match(shown(path), number, text))
+
+
+def _by_ripgrep(
+    ripgrep: str, pattern: str, paths: list[str], root: str, hits: _Hits, deadline: float
+) -> None:
+    command = [
+        ripgrep, "--no-config", "--null", "--line-number", "--no-heading", "--with-filename",
+        "--color=never", "--case-sensitive", "--crlf", "--encoding=none", "--no-messages",
+        # One thread keeps the order of the files, so that the first hits are always the same.
+        "--threads=1", f"--max-columns={_COLUMNS}", "--max-columns-preview", "-e", pattern, "--",
+    ]  # fmt: skip
+    # With nothing to search, the pattern is still looked at.
+    for batch in _batches(paths) if paths else [[os.devnull]]:
+        with _process([*command, *batch], deadline, hits, root=root) as process:
+            assert process.stdout is not None
+            for row in process.stdout:
+                path, _, rest = row.rstrip(b"\n").partition(b"\0")
+                number, colon, text = rest.partition(b":")
+                # What does not look like a hit is a remark, such as on a binary file.
+                if colon and number.isdigit():
+                    hits.claim(os.fsdecode(path).removeprefix("./"), int(number), text)
+                if hits.full:
+                    return
+            failed = process.wait() == 2
+        # It is also a 2 if a file has vanished, so ask about the pattern alone.
+        if failed and not hits.found:
+            with _process([*command, os.devnull], deadline, hits, root=root) as process:
+                if process.wait() == 2:
+                    raise _NotItsDialect
+
+
+def _by_python(pattern: str, paths: list[str], hits: _Hits, deadline: float) -> None:
+    batch: dict[str, bytes] = {}
+    size = 0
+    for path in paths:
+        data = hits.content(path)
+        if data is not None:
+            batch[path] = data
+            size += len(data)
+        if size >= _PIPED_BYTES:
+            _match(pattern, batch, hits, deadline)
+            batch, size = {}, 0
+        if hits.full:
+            return
+    # Also when nothing is left: what is no regular expression must be told.
+    _match(pattern, batch, hits, deadline)
+
+
+def _match(pattern: str, batch: dict[str, bytes], hits: _Hits, deadline: float) -> None:
+    paths = list(batch)
+    current, lines = -1, [b""]
+    # A file as its input cannot block either side, where a pipe could.
+    with tempfile.TemporaryFile() as questions:
+        questions.write(json.dumps(pattern).encode() + b"\n")
+        for data in batch.values():
+            questions.write(b"%d\n" % len(data))
+            questions.write(data)
+        questions.seek(0)
+        command = [sys.executable, "-I", "-S", "-W", "ignore", grep.__file__]
+        with _process(command, deadline, hits, stdin=questions) as process:
+            assert process.stdout is not None
+            for row in process.stdout:
+                answer = json.loads(row)
+                if isinstance(answer, dict):
+                    raise ToolFailure(
+                        f"The pattern is not a regular expression: {answer['error']}."
+                        " Put a backslash before ( [ { . * + ? to search for the character itself."
+                    )
+                index, number = answer
+                if index != current:
+                    current, lines = index, batch[paths[index]].split(b"\n")
+                hits.take(paths[index], number, lines[number - 1].rstrip(b"\r"))
+                if hits.full:
+                    return
+
+
+@contextmanager
+def _process(
+    command: list[str],
+    deadline: float,
+    hits: _Hits,
+    *,
+    root: str | None = None,
+    stdin: IO[bytes] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block, or at the deadline and then TooSlow is raised."""
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise TooSlow(hits.found)
+    late = threading.Event()
+    with subprocess.Popen(
+        command,
+        stdin=stdin or subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=root,
+        env={},
+    ) as process:
+
+        def expire() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(left_s, expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield process
+        finally:
+            timer.cancel()
+            process.kill()
+    if late.is_set():
+        raise TooSlow(hits.found)
+
+
+def _batches(paths: list[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for path in paths:
+        # The ./ keeps a name from being taken for an option or for standard input.
+        batch.append(f"./{path}")
+        size += 4 * len(path)
+        if size > _ARGUMENT_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,365 @@
+"""A directory as the workspace of an agent: every path stays beneath it."""
+
+from __future__ import annotations
+
+import builtins
+import difflib
+import errno
+import os
+import posixpath
+import shutil
+import stat
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from retinue.domain.paths import inside
+from retinue.domain.result import FileChange
+from retinue.errors import ToolFailure, WorkspaceError
+from retinue.ports import Entry, Match, Written
+from retinue.workspace.beneath import DIRECTORY, PASS, READ, Opening, preferred
+from retinue.workspace.candidates import candidates, size_of
+from retinue.workspace.glob import matcher
+from retinue.workspace.names import protected, quoted, shown
+from retinue.workspace.replacement import (
+    changed_lines,
+    open_folder,
+    read_regular,
+    replace,
+    sha256,
+)
+from retinue.workspace.search import MAX_FILE_BYTES, TooSlow, search
+
+MAX_ENTRIES = 100_000
+MAX_REPLACED_BYTES = 32 * 1024 * 1024
+MAX_PATH_CHARS = 4_000
+_NAMES_FOR_A_HINT = 2_000
+
+
+class DirectoryTree:
+    """A Workspace on disk. Safe to use from many threads, and while others change the tree.
+
+    Its descriptor is closed when nothing refers to the tree any more, a thread that is still
+    reading included: a number that is closed earlier could by then mean another directory.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        opening: Opening | None = None,
+        ripgrep: str | None = "rg",
+    ) -> None:
+        """`ripgrep` is the program to search with, if there is one of that name; None for never."""
+        self._root = os.path.realpath(root)
+        self._named_root = os.path.abspath(root)
+        self._open = opening or preferred()
+        self._ripgrep = None if ripgrep is None else shutil.which(ripgrep)
+        try:
+            self._fd = os.open(self._root, DIRECTORY)
+        except OSError as error:
+            raise WorkspaceError(
+                f"{self._root} cannot be a workspace: {error.strerror}."
+            ) from error
+        weakref.finalize(self, os.close, self._fd)
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    def read(self, path: str, *, max_bytes: int) -> bytes:
+        """The whole file. One that is larger than `max_bytes` is refused."""
+        path = self._normal(path)
+        with self._explained(path):
+            fd = self._open(self._fd, path, READ, visit=_refuse)
+            try:
+                size = _regular(os.fstat(fd), path).st_size
+                data = read_regular(fd, max_bytes) if size <= max_bytes else None
+            finally:
+                os.close(fd)
+        if data is None:
+            raise ToolFailure(
+                f"{quoted(path)} has {size:,} bytes; at most {max_bytes:,} can be read."
+            )
+        return data
+
+    def list(self, path: str) -> builtins.list[Entry]:
+        path = self._normal(path)
+        found: builtins.list[tuple[str, Entry]] = []
+        with self._explained(path):
+            fd = self._open(self._fd, path, DIRECTORY, visit=_refuse)
+            try:
+                with os.scandir(fd) as entries:
+                    for entry in entries:
+                        if protected(entry.name):
+                            continue
+                        if len(found) == MAX_ENTRIES:
+                            raise ToolFailure(
+                                f"{quoted(path)} has more than {MAX_ENTRIES:,} entries; use"
+                                " find_files with a pattern."
+                            )
+                        found.append((entry.name, _entry(entry)))
+            finally:
+                os.close(fd)
+        return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
+
+    def find(self, pattern: str, *, under: str, limit: int) -> tuple[builtins.list[str], bool]:
+        found: builtins.list[str] = []
+        paths, complete = self._candidates(under, pattern)
+        for path in paths:
+            # Git also lists what was deleted, and links, which are not files.
+            if size_of(self._fd, path) is None:
+                continue
+            if len(found) == limit:
+                return found, True
+            found.append(shown(path))
+        return found, not complete
+
+    def search(
+        self, pattern: str, *, under: str, glob: str | None, limit: int
+    ) -> tuple[builtins.list[Match], bool]:
+        paths, complete = self._candidates(under, glob)
+        try:
+            found = search(
+                pattern,
+                (p for p in paths if (size_of(self._fd, p) or 0) in range(1, MAX_FILE_BYTES + 1)),
+                root=self._root,
+                read=self._searchable,
+                limit=limit + 1,
+                ripgrep=self._ripgrep,
+            )
+        except TooSlow as late:
+            if not late.found:
+                raise ToolFailure(
+                    "The search took too long and found nothing until then. Use a simpler pattern,"
+                    " or narrow it with path or glob."
+                ) from None
+            found, complete = late.found, False
+        return found[:limit], len(found) > limit or not complete
+
+    def write(self, path: str, data: bytes) -> Written:
+        """Create or replace a file. Links are never written through: the path is what it says."""
+        path = self._normal(path)
+        folder, _, name = path.rpartition("/")
+        with self._explained(path):
+            if path == ".":
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            parent = open_folder(self._open, self._fd, folder or ".")
+            try:
+                before, like = self._existing(parent, path, name)
+                if data != before:
+                    replace(parent, name, data, like)
+            finally:
+                os.close(parent)
+        added, removed = changed_lines(before or b"", data)
+        return Written(
+            FileChange(path=shown(path), added=added, removed=removed, new=before is None),
+            None if before is None else sha256(before),
+            sha256(data),
+        )
+
+    def _existing(
+        self, parent: int, path: str, name: str
+    ) -> tuple[bytes | None, os.stat_result | None]:
+        try:
+            fd = self._open(parent, name, READ)
+        except FileNotFoundError:
+            return None, None
+        try:
+            like = _regular(os.fstat(fd), path)
+            # A rename asks for no right on the file itself, but its owner took that right away.
+            if not os.access(name, os.W_OK, dir_fd=parent, effective_ids=_EFFECTIVE):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            before = (
+                read_regular(fd, MAX_REPLACED_BYTES) if like.st_size <= MAX_REPLACED_BYTES else None
+            )
+        finally:
+            os.close(fd)
+        if before is None:
+            raise ToolFailure(
+                f"{quoted(path)} has {like.st_size:,} bytes, too many to replace; write another"
+                " file."
+            )
+        return before, like
+
+    def _normal(self, path: str) -> str:
+        """The spelling that is checked, opened and shown; ToolFailure if it cannot be used."""
+        if "\0" in path:
+            raise ToolFailure(f"{quoted(path)} holds a NUL; no file has such a name.")
+        try:
+            os.fsencode(path)
+        except UnicodeEncodeError:
+            raise ToolFailure(f"{quoted(path)} is not valid Unicode.") from None
+        if len(path) > MAX_PATH_CHARS:
+            raise ToolFailure(f"{quoted(path)} is too long for a path.")
+        normal = inside(path, self._root)
+        if normal is None and self._named_root != self._root:
+            normal = inside(path, self._named_root)
+        if normal is None:
+            raise ToolFailure(
+                f"{quoted(path)} leads outside the workspace. Use a path relative to it."
+            )
+        _refuse(normal)
+        return normal
+
+    def _candidates(self, under: str, glob: str | None) -> tuple[Iterator[str], bool]:
+        under = self._normal(under)
+        with self._explained(under):
+            # Links are not followed: what is found must be named by its own path.
+            fd = self._open(self._fd, under, READ)
+            try:
+                folder = stat.S_ISDIR(os.fstat(fd).st_mode)
+            finally:
+                os.close(fd)
+        if not folder:
+            return iter([under] if glob is None or matcher(glob)(under) else []), True
+        all_of = candidates(self._root, self._fd, self._open, under)
+        if glob is None:
+            return iter(all_of.paths), all_of.complete
+        matches = matcher(glob)
+        skip = 0 if under == "." else len(under) + 1
+        # Both readings of a glob are common: from the folder that is searched, and from the root.
+        return (
+            p for p in all_of.paths if matches(p[skip:]) or (skip and matches(p))
+        ), all_of.complete
+
+    def _searchable(self, path: str) -> bytes | None:
+        try:
+            fd = self._open(self._fd, path, READ)
+        except OSError:
+            return None
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
+            return read_regular(fd, MAX_FILE_BYTES)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _explained(self, path: str) -> Iterator[None]:
+        """Turn what the system says about `path` into what the model can act on."""
+        try:
+            yield
+        except OSError as error:
+            raise ToolFailure(self._explanation(error, path)) from error
+
+    def _explanation(self, error: OSError, path: str) -> str:
+        name = quoted(path)
+        match error.errno:
+            case errno.ENOENT:
+                return self._missing(path)
+            case errno.EXDEV:
+                return f"{name} leads outside the workspace."
+            case errno.EISDIR:
+                return f"{name} is a directory; use list_dir."
+            case errno.ELOOP | errno.ENOTDIR:
+                return self._link(path) or self._not_a_folder(path)
+            case errno.EACCES | errno.EPERM:
+                return f"No permission for {name}."
+            case errno.ENAMETOOLONG:
+                return f"{name} is too long for a path."
+            case errno.ENXIO | errno.EOPNOTSUPP:
+                return f"{name} is not a regular file."
+            case errno.EROFS:
+                return f"{name} cannot be written: the file system is read-only."
+            case errno.ENOSPC | errno.EDQUOT:
+                return f"{name} cannot be written: no space is left."
+            case _:
+                return f"{name}: {error.strerror}."
+
+    def _missing(self, path: str) -> str:
+        """What is not there, and the name that may have been meant."""
+        parts = path.split("/")
+        for depth in range(len(parts)):
+            folder = "/".join(parts[:depth]) or "."
+            names = self._names(folder)
+            if parts[depth] in names:
+                continue
+            missing = "/".join(parts[: depth + 1])
+            where = "" if missing == path else f": there is no {quoted(missing)}"
+            close = difflib.get_close_matches(parts[depth], names, n=1)
+            if not close:
+                hint = "Use list_dir or find_files to see what is there."
+            else:
+                hint = f"Did you mean {quoted('/'.join([*parts[:depth], close[0]]))}?"
+            return f"No file {quoted(path)}{where}. {hint}"
+        return f"No file {quoted(path)}: it is a link to nothing, or was just removed."
+
+    def _names(self, folder: str) -> builtins.list[str]:
+        names: builtins.list[str] = []
+        try:
+            fd = self._open(self._fd, folder, DIRECTORY, visit=_refuse)
+        except (OSError, ToolFailure):
+            return names
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    if not protected(entry.name):
+                        names.append(entry.name)
+                    if len(names) == _NAMES_FOR_A_HINT:
+                        break
+        finally:
+            os.close(fd)
+        return names
+
+    def _link(self, path: str) -> str | None:
+        """Which part of `path` is a link, and the path to use instead; None if none is."""
+        parts = path.split("/")
+        for depth in range(1, len(parts) + 1):
+            link = "/".join(parts[:depth])
+            try:
+                target = os.readlink(link, dir_fd=self._fd)
+            except OSError:
+                continue
+            rest = "/".join(parts[depth:])
+            meant = inside(posixpath.join(posixpath.dirname(link), target, rest), self._root)
+            if target.startswith("/") or meant is None:
+                return f"{quoted(path)} leads outside the workspace."
+            _refuse(meant)
+            if meant == path:
+                return f"{quoted(path)} is a link to itself."
+            return f"{quoted(link)} is a link; use {quoted(meant)} instead."
+        return None
+
+    def _not_a_folder(self, path: str) -> str:
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            folder = "/".join(parts[:depth])
+            try:
+                os.close(self._open(self._fd, folder, PASS, visit=_refuse))
+            except (OSError, ToolFailure):
+                return f"{quoted(folder)} is a file, so {quoted(path)} cannot exist."
+        return f"{quoted(path)} is a file; use read_file."
+
+
+_EFFECTIVE = os.access in os.supports_effective_ids
+
+
+def _refuse(path: str) -> None:
+    name = protected(path)
+    if name is not None:
+        raise ToolFailure(f"{quoted(path)} is off limits: file tools do not enter {quoted(name)}.")
+
+
+def _regular(found: os.stat_result, path: str) -> os.stat_result:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):
+        raise ToolFailure(f"{quoted(path)} is not a regular file.")
+    return found
+
+
+def _entry(entry: os.DirEntry[str]) -> Entry:
+    name = shown(entry.name)
+    if entry.is_symlink():
+        return Entry(name, "link")
+    if entry.is_dir(follow_symlinks=False):
+        return Entry(name, "dir")
+    if not entry.is_file(follow_symlinks=False):
+        return Entry(name, "other")
+    try:
+        return Entry(name, "file", entry.stat(follow_symlinks=False).st_size)
+    except OSError:
+        return Entry(name, "file")

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import msgspec
+
+from retinue.domain.messages import Effect, estimate_tokens
+from retinue.tools.builtin import builtin_tools
+
+
+def test_the_schemas_are_short() -> None:
+    sent = [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.spec.name,
+                "description": tool.spec.description,
+                "parameters": tool.spec.parameters,
+            },
+        }
+        for tool in builtin_tools()
+    ]
+    assert estimate_tokens(msgspec.json.encode(sent)) < 650
+
+
+def test_effects() -> None:
+    effects = {tool.spec.name: tool.effect for tool in builtin_tools()}
+    assert effects == {
+        "read_file": Effect.READ,
+        "list_dir": Effect.READ,
+        "find_files": Effect.READ,
+        "search_files": Effect.READ,
+        "write_file": Effect.WRITE,
+        "edit_file": Effect.WRITE,
+        "run_command": Effect.EXECUTE,
+    }
+
+
+def test_without_a_shell() -> None:
+    assert "run_command" not in [tool.spec.name for tool in builtin_tools(shell=False)]

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from retinue.domain.messages import Effect
+from retinue.errors import ToolFailure, UsageError
+from retinue.ports import Hands, Outcome, Tool
+from retinue.tools.function import tool
+
+
+class Point(msgspec.Struct):
+    x: int
+    y: int = 0
+
+
+DEFAULT = [Point(1)]
+
+
+@tool
+async def greet(
+    name: Annotated[str, msgspec.Meta(description="whom")],
+    times: int = 1,
+    loud: bool = False,
+    title: str | None = None,
+) -> str:
+    """Say hello,
+    several times if wanted.
+
+    This paragraph is for people.
+    """
+    text = f"hello {title or ''}{name}"
+    return " ".join([text.upper() if loud else text] * times)
+
+
+async def refusal(subject: Tool, arguments: dict[str, Any], hands: Hands) -> str:
+    with pytest.raises(ToolFailure) as caught:
+        await subject.run(arguments, hands)
+    return str(caught.value)
+
+
+def test_what_the_model_is_told() -> None:
+    assert greet.spec.name == "greet"
+    assert greet.spec.description == "Say hello, several times if wanted."
+    assert msgspec.json.decode(greet.spec.parameters) == {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "description": "whom"},
+            "times": {"type": "integer"},
+            "loud": {"type": "boolean"},
+            "title": {"type": "string"},
+        },
+        "required": ["name"],
+    }
+    assert greet.effect is Effect.WRITE
+    assert repr(greet) == "FunctionTool('greet')"
+
+
+async def test_it_is_still_a_function() -> None:
+    assert await greet("Ada", times=2) == "hello Ada hello Ada"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content"),
+    [
+        ({"name": "Ada"}, "hello Ada"),
+        ({"name": "Ada", "times": "2", "loud": "true"}, "HELLO ADA HELLO ADA"),
+        ({"name": "Ada", "times": None, "loud": None, "title": None}, "hello Ada"),
+        ({"name": "Ada", "times": 2.0}, "hello Ada hello Ada"),
+        ({"name": "Ada", "mood": "good"}, "hello Ada"),
+    ],
+)
+async def test_arguments(arguments: dict[str, Any], content: str, hands: Hands) -> None:
+    assert await greet.run(arguments, hands) == Outcome(content=content)
+
+
+SEND = 'Send {"name": string, "times"?: integer, "loud"?: boolean, "title"?: string}.'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "greet: missing 'name'."),
+        ({"nam": "Ada"}, "greet: missing 'name' (there is no 'nam')."),
+        ({"name": None}, "greet: wrong 'name': Expected 'str', got 'null', in null."),
+        ({"name": 3}, "greet: wrong 'name': Expected 'str', got 'int', in 3."),
+        (
+            {"name": "Ada", "times": "x" * 200},
+            f"greet: wrong 'times': Expected 'int', got 'str', in \"{'x' * 79}….",
+        ),
+    ],
+)
+async def test_wrong_arguments(arguments: dict[str, Any], said: str, hands: Hands) -> None:
+    assert await refusal(greet, arguments, hands) == f"{said} {SEND}"
+
+
+async def test_values_of_any_type(hands: Hands) -> None:
+    @tool(name="where-is", description="Find it.", effect="read")
+    async def where(point: Point, near: list[Point] = DEFAULT) -> list[Point]:
+        return [point, *near]
+
+    assert where.spec.name == "where-is"
+    assert where.spec.description == "Find it."
+    assert where.effect is Effect.READ
+    done = await where.run({"point": {"x": 2}}, hands)
+    assert done.content == '[{"x":2,"y":0},{"x":1,"y":0}]'
+    assert "wrong 'point'" in await refusal(where, {"point": {"x": "?"}}, hands)
+
+
+async def test_hands_are_given_and_not_shown(hands: Hands) -> None:
+    @tool(effect=Effect.EXECUTE)
+    async def who(hands: Hands) -> Outcome:
+        return Outcome(content=hands.agent_id, ok=False)
+
+    assert msgspec.json.decode(who.spec.parameters) == {"type": "object", "properties": {}}
+    assert await who.run({}, hands) == Outcome(content="a1", ok=False)
+
+
+async def test_a_plain_function_runs_in_a_thread(hands: Hands) -> None:
+    @tool
+    def where(hands: Hands, deep: bool) -> dict[str, Any]:
+        return {"main": threading.current_thread() is threading.main_thread(), "deep": deep}
+
+    assert (await where.run({"deep": True}, hands)).content == '{"main":false,"deep":true}'
+
+
+async def test_a_plain_function_may_hand_on_a_coroutine(hands: Hands) -> None:
+    @tool
+    def later() -> Awaitable[str]:
+        return asyncio.sleep(0, "done")
+
+    assert (await later.run({}, hands)).content == "done"
+
+
+async def test_what_json_has_not_is_shown_as_text(hands: Hands) -> None:
+    @tool
+    async def odd() -> object:
+        return {"a": complex(1, 2)}
+
+    assert (await odd.run({}, hands)).content == '{"a":"(1+2j)"}'
+
+
+async def test_an_error_of_the_function_is_not_hidden(hands: Hands) -> None:
+    @tool
+    async def broken() -> str:
+        raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        await broken.run({}, hands)
+
+
+def test_functions_that_cannot_be_tools() -> None:
+    async def untyped(a, b: int):  # type: ignore[no-untyped-def]
+        return a
+
+    async def starred(*names: str) -> None: ...
+
+    async def keywords(**options: str) -> None: ...
+
+    async def positional(a: str, /) -> None: ...
+
+    async def unknown(a: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    async def misfit(a: threading.Thread) -> None: ...
+
+    cases: list[tuple[Callable[..., object], str]] = [
+        (untyped, "Tool 'untyped': parameter 'a' has no type; write for example 'a: str'."),
+        (starred, "Tool 'starred': parameter '*names: 'str''"),
+        (keywords, "Tool 'keywords': parameter '**options: 'str''"),
+        (positional, "Tool 'positional': parameter 'a: 'str''"),
+        (unknown, "Tool 'unknown': its types cannot be resolved: name 'Missing' is not defined."),
+        (misfit, "Tool 'misfit': "),
+    ]
+    for function, said in cases:
+        with pytest.raises(UsageError) as caught:
+            tool(function)
+        assert str(caught.value).startswith(said)
+
+
+def test_names_and_effects_that_cannot_be() -> None:
+    async def fine() -> None: ...
+
+    with pytest.raises(UsageError, match="A tool cannot be called 'a b'"):
+        tool(fine, name="a b")
+    with pytest.raises(UsageError, match="Unknown effect 'reed'; known: read, write, execute"):
+        tool(fine, effect="reed")
+    with pytest.raises(UsageError, match="A tool cannot be called '<lambda>'"):
+        tool(lambda: None)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from retinue.tools.threads import in_thread, to_the_end
+
+
+async def test_results_and_errors() -> None:
+    for run in (in_thread, to_the_end):
+        assert await run(lambda: 3) == 3
+        with pytest.raises(ZeroDivisionError):
+            await run(lambda: 1 // 0)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_writes_is_waited_for_even_if_cancelled(fails: bool) -> None:
+    started, go, wrote = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        started.set()
+        go.wait()
+        wrote.set()
+        if fails:
+            raise OSError("disk full")
+
+    task = asyncio.create_task(to_the_end(work))
+    await in_thread(started.wait)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+    assert not task.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert wrote.is_set()

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from retinue.workspace.beneath import Opening, open_at_once, open_by_walking, preferred
+from retinue.workspace.tree import DirectoryTree
+
+MakeRepository = Callable[[Path], None]
+
+
+@pytest.fixture(params=["openat2", "walking"])
+def opening(request: pytest.FixtureRequest) -> Opening:
+    if request.param == "walking":
+        return open_by_walking
+    if preferred() is not open_at_once:
+        pytest.skip("this kernel has no openat2, or forbids it")
+    return open_at_once
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture
+def tree(root: Path, opening: Opening) -> DirectoryTree:
+    return DirectoryTree(root, opening=opening, ripgrep=None)
+
+
+@pytest.fixture(params=["ripgrep", "python"])
+def searched(request: pytest.FixtureRequest, root: Path) -> DirectoryTree:
+    """A tree to search in, by each of the two programs."""
+    if request.param == "python":
+        return DirectoryTree(root, ripgrep=None)
+    if shutil.which("rg") is None:
+        pytest.skip("ripgrep is not installed")
+    return DirectoryTree(root)
+
+
+@pytest.fixture
+def make_repository() -> MakeRepository:
+    def make(at: Path) -> None:
+        subprocess.run(["git", "init", "-q", str(at)], check=True)
+
+    return make

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from retinue.workspace.beneath import DIRECTORY
+from retinue.workspace.replacement import changed_lines, replace
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (b"", b"a\nb\n", (2, 0)),
+        (b"a\nb\n", b"", (0, 2)),
+        (b"a\nb\n", b"a\nc\nb\n", (1, 0)),
+        (b"a\na\n", b"a\n", (0, 1)),
+        (b"a", b"a\n", (1, 1)),
+        (b"a\nb\n", b"b\na\n", (0, 0)),
+        (b"a\n", b"a\r\n", (1, 1)),
+    ],
+)
+def test_changed_lines(before: bytes, after: bytes, expected: tuple[int, int]) -> None:
+    assert changed_lines(before, after) == expected
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    fd = os.open(tmp_path, DIRECTORY)
+    try:
+        with pytest.raises(IsADirectoryError):
+            replace(fd, "taken", b"x", None)
+    finally:
+        os.close(fd)
+    assert os.listdir(tmp_path) == ["taken"]
