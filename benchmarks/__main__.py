@@ -1,0 +1,138 @@
+"""The command line of the benchmark. Exit code 0 unless something broke; a missed goal is news,
+not a failure."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import sys
+from pathlib import Path
+
+from benchmarks.chart import draw
+from benchmarks.endpoint import endpoint
+from benchmarks.goals import judge
+from benchmarks.machine import this_machine
+from benchmarks.peers import interpreter, load_peers
+from benchmarks.race import Contender, Heat, run_heat
+from benchmarks.report import PICTURE, Report, markdown, plain
+from benchmarks.startup import Startup, measure_startup
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".bench"
+
+_FULL = (100, 1000, 10_000)
+_QUICK = (100, 300)
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def _children(text: str) -> tuple[int, ...]:
+    return tuple(sorted({_count(part) for part in text.split(",")}))
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="script/bench", description="What a child costs.")
+    parser.add_argument("--quick", action="store_true", help="100 and 300 children, no peers")
+    parser.add_argument(
+        "--peers", action=argparse.BooleanOptionalAction, help="measure peers too (the default)"
+    )
+    parser.add_argument("--children", type=_children, metavar="N,…", help="default: 100,1000,10000")
+    parser.add_argument("--concurrency", type=_count, default=100, metavar="N")
+    parser.add_argument("--repeat", type=_count, default=5, metavar="N", help="laps of each")
+    parser.add_argument("--write", action="store_true", help="write the page and its picture")
+    parser.add_argument(
+        "--docs", type=Path, default=ROOT / "docs", metavar="DIR", help="where --write writes"
+    )
+    return parser.parse_args(argv)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    given = _arguments(argv)
+    floor = Contender(
+        name="floor",
+        version=f"aiohttp {_version('aiohttp')}, msgspec {_version('msgspec')}",
+        python=Path(sys.executable),
+        module="benchmarks.floor",
+    )
+    retinue = Contender(
+        name="retinue",
+        version=_version("retinue"),
+        python=Path(sys.executable),
+        module="benchmarks.contestants.retinue",
+    )
+    failures: list[str] = []
+    # Peers join the heat of their size, so that they meet the same floor as retinue does.
+    field: dict[int, list[Contender]] = {
+        children: [retinue] for children in given.children or (_QUICK if given.quick else _FULL)
+    }
+    if given.peers if given.peers is not None else not given.quick:
+        for peer in load_peers():
+            _say(f"preparing {peer.name} {peer.version}")
+            try:
+                python = interpreter(peer, CACHE)
+            except RuntimeError as error:
+                failures.append(str(error))
+                continue
+            field.setdefault(peer.children, [retinue]).append(
+                Contender(name=peer.name, version=peer.version, python=python, module=peer.module)
+            )
+
+    heats: dict[int, Heat] = {}
+    with endpoint(ROOT) as server:
+        for children, others in sorted(field.items()):
+            _say(f"{children:,} children: floor, {', '.join(each.name for each in others)}")
+            heats[children] = run_heat(
+                floor,
+                others,
+                endpoint=server,
+                children=children,
+                concurrency=given.concurrency,
+                repeat=given.repeat,
+                root=ROOT,
+            )
+            failures += heats[children].failures
+
+    startup: Startup | None = None
+    _say("start-up")
+    try:
+        startup = measure_startup()
+    except RuntimeError as error:
+        failures.append(str(error))
+
+    report = Report(
+        machine=this_machine(),
+        concurrency=given.concurrency,
+        repeat=given.repeat,
+        heats=tuple(heats.values()),
+        startup=startup,
+        goals=tuple(judge(heats, startup)),
+        failures=tuple(failures),
+    )
+    print(plain(report))
+    if given.write:
+        given.docs.mkdir(parents=True, exist_ok=True)
+        (given.docs / "benchmarks.md").write_text(markdown(report))
+        # The heat with the most contestants is the one worth a picture.
+        widest = max(report.heats, key=lambda heat: len(heat.others))
+        (given.docs / PICTURE).write_text(draw(widest))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

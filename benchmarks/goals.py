@@ -1,0 +1,86 @@
+"""The goals, and whether a run met them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from benchmarks.race import Heat, Score
+from benchmarks.startup import Startup
+
+TIMES_FLOOR = 2.5
+GROWTH = 1.3
+PEAK_MB = 1024
+HELP_MS = 120
+IMPORT_MS = 80
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
+    """`measured` is None where the run did not include what the goal is about."""
+
+    name: str
+    limit: float
+    measured: float | None
+    unit: str
+
+    @property
+    def verdict(self) -> str:
+        if self.measured is None:
+            return "not measured in this run"
+        value = f"{self.measured:.2f}{self.unit}" if self.unit == "×" else self._whole()
+        if self.measured <= self.limit:
+            return f"met: {value}"
+        over = 100 * (self.measured / self.limit - 1)
+        return f"missed by {over:.0f} %: {value}"
+
+    def _whole(self) -> str:
+        return f"{self.measured:.0f} {self.unit}"
+
+    @property
+    def line(self) -> str:
+        limit = f"{self.limit:g}{'' if self.unit == '×' else ' '}{self.unit}"
+        return f"{self.name} (at most {limit}): {self.verdict}"
+
+
+def _retinue(heats: Mapping[int, Heat], children: int) -> Score | None:
+    heat = heats.get(children)
+    if heat is None:
+        return None
+    return next((s for s in heat.others if s.contender.name == "retinue"), None)
+
+
+def judge(heats: Mapping[int, Heat], startup: Startup | None) -> list[Goal]:
+    few, some, many = (_retinue(heats, children) for children in (100, 1000, 10_000))
+    return [
+        Goal(
+            name="CPU of a child against the floor, N = 1,000",
+            limit=TIMES_FLOOR,
+            measured=None if some is None else heats[1000].times_floor(some),
+            unit="×",
+        ),
+        Goal(
+            name="CPU of a child at N = 10,000 against N = 100",
+            limit=GROWTH,
+            measured=None if many is None or few is None else many.cpu_ms / few.cpu_ms,
+            unit="×",
+        ),
+        Goal(
+            name="peak memory at N = 10,000",
+            limit=PEAK_MB,
+            measured=None if many is None else many.peak_mb,
+            unit="MiB",
+        ),
+        Goal(
+            name="`retinue --help` over a bare interpreter",
+            limit=HELP_MS,
+            measured=None if startup is None else startup.help_over_bare_ms,
+            unit="ms CPU",
+        ),
+        Goal(
+            name="`import retinue` over a bare interpreter",
+            limit=IMPORT_MS,
+            measured=None if startup is None else startup.import_over_bare_ms,
+            unit="ms CPU",
+        ),
+    ]
