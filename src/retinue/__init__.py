@@ -1,0 +1,85 @@
+"""retinue: children for your agent, bound by contracts.
+
+    import retinue
+
+    async with retinue.open(".", model="openai:qwen3@http://127.0.0.1:8080/v1") as rt:
+        found = await rt.spawn("researcher", "How does auth work here?")
+        print(found.summary)
+
+Everything is imported when it is first used, so that `import retinue` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from retinue import errors as errors
+    from retinue.app import open_runtime as open
+    from retinue.domain.budget import Budget as Budget
+    from retinue.domain.events import Event as Event
+    from retinue.domain.grant import Mode as Mode
+    from retinue.domain.projection import fold as fold
+    from retinue.domain.result import Result as Result
+    from retinue.domain.result import RunResult as RunResult
+    from retinue.domain.result import Status as Status
+    from retinue.errors import RetinueError as RetinueError
+    from retinue.models.scripted import ScriptedModel as ScriptedModel
+    from retinue.runtime.facade import Job as Job
+    from retinue.runtime.facade import Runtime as Runtime
+    from retinue.runtime.facade import Task as Task
+    from retinue.tools.function import tool as tool
+    from retinue.version import VERSION as __version__  # noqa: N811 - the public name
+
+_HOMES = {
+    "Budget": "retinue.domain.budget:Budget",
+    "Event": "retinue.domain.events:Event",
+    "Job": "retinue.runtime.facade:Job",
+    "Mode": "retinue.domain.grant:Mode",
+    "Result": "retinue.domain.result:Result",
+    "RetinueError": "retinue.errors:RetinueError",
+    "RunResult": "retinue.domain.result:RunResult",
+    "Runtime": "retinue.runtime.facade:Runtime",
+    "ScriptedModel": "retinue.models.scripted:ScriptedModel",
+    "Status": "retinue.domain.result:Status",
+    "Task": "retinue.runtime.facade:Task",
+    "__version__": "retinue.version:VERSION",
+    "errors": "retinue.errors",
+    "fold": "retinue.domain.projection:fold",
+    "open": "retinue.app:open_runtime",
+    "tool": "retinue.tools.function:tool",
+}
+
+__all__ = [
+    "Budget",
+    "Event",
+    "Job",
+    "Mode",
+    "Result",
+    "RetinueError",
+    "RunResult",
+    "Runtime",
+    "ScriptedModel",
+    "Status",
+    "Task",
+    "__version__",
+    "errors",
+    "fold",
+    "open",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'retinue' has no attribute {name!r}")
+    module, _, attribute = home.partition(":")
+    value = getattr(import_module(module), attribute) if attribute else import_module(module)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

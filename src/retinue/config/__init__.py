@@ -1,0 +1,1 @@
+"""Settings, roles, and everything that is read from the environment."""

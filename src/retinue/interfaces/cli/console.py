@@ -1,0 +1,203 @@
+"""Running a command's work: interrupts, progress on standard error, questions to the person."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from retinue.domain.events import Event
+from retinue.domain.result import Result, RunResult, Status
+from retinue.errors import ApprovalNeeded
+from retinue.ports import Approve
+from retinue.runtime.facade import Runtime
+from retinue.runtime.toolbox import nobody
+
+T = TypeVar("T")
+
+INTERRUPTED = "interrupted by the user"
+SHOWN = {
+    "agent.subagent_created",
+    "agent.subagent_attempt",
+    "agent.subagent_closed",
+    "agent.limit_reached",
+    "model.failed",
+    "tool.started",
+    "tool.denied",
+}
+
+
+def perform(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` to its end."""
+    return asyncio.run(work)
+
+
+class Interrupts:
+    """While entered, SIGINT and SIGTERM tell the runtime why, and cancel the task that entered."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.happened = False
+
+    def __enter__(self) -> Interrupts:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+
+        def interrupt() -> None:
+            if not self.happened:
+                self.happened = True
+                self._runtime.stop(INTERRUPTED)
+                task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, interrupt)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+class Console:
+    """What a working command prints while it works, and at its end."""
+
+    def __init__(self, *, as_json: bool, quiet: bool) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+        self._paths: dict[str, str] = {}
+
+    @property
+    def listener(self) -> Callable[[Event], None] | None:
+        if self.as_json:
+            return self._print_json
+        return None if self.quiet else self._print_progress
+
+    @property
+    def approve(self) -> Approve:
+        """Ask at the terminal where there is one."""
+        people = sys.stdin.isatty() and sys.stderr.isatty() and not self.as_json
+        return Questions() if people else nobody
+
+    def _print_json(self, event: Event) -> None:
+        sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
+        sys.stdout.flush()
+
+    def _print_progress(self, event: Event) -> None:
+        if event.type == "agent.subagent_created":
+            fact = event.fact
+            self._paths[event.agent_id] = getattr(fact, "path", event.agent_id)
+            for note in getattr(fact, "notes", ()):
+                self._line(event, f"note: {note}")
+        if event.type not in SHOWN or (event.parent_agent_id is None and event.attempt == 0):
+            return
+        if event.type == "agent.subagent_attempt" and event.attempt == 1:
+            return
+        self._line(event, event.summary)
+
+    def _line(self, event: Event, text: str) -> None:
+        path = self._paths.get(event.agent_id, event.agent_id)
+        if text.startswith(path):
+            text = text[len(path) :].lstrip()
+        click.echo(click.style(f"  {path}: {text}", dim=True), err=True)
+
+    def print_result(self, result: Result) -> None:
+        if self.as_json:
+            return
+        if not self.quiet:
+            click.echo(described(result), err=True)
+        if result.response:
+            click.echo(result.response)
+        if not result.ok:
+            click.echo(f"retinue: {result.status}: {result.error}", err=True)
+
+    def print_results(self, results: list[Result]) -> None:
+        if self.as_json:
+            return
+        for result in results:
+            mark = "ok" if result.ok else result.status
+            click.echo(f"## {result.agent_id or '-'} {result.role} [{mark}] {result.task}\n")
+            click.echo((result.response or "").rstrip() or f"({result.error})")
+            if not result.ok:
+                click.echo(f"\n[{result.status}] {result.error}")
+            click.echo()
+        if not self.quiet and results:
+            done = sum(r.ok for r in results)
+            tokens = sum(r.usage.tokens for r in results)
+            click.echo(
+                f"{done} of {len(results)} done, {tokens:,} tokens;"
+                f" `retinue show {results[0].run_id}` has the details.",
+                err=True,
+            )
+
+
+class Questions:
+    """Asks a person, one question at a time."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._always: set[tuple[str, str]] = set()
+
+    async def __call__(self, path: str, tool: str, arguments: str) -> bool:
+        async with self._lock:
+            if (path, tool) in self._always:
+                return True
+            shown = arguments if len(arguments) <= 600 else arguments[:600] + "…"
+            click.echo(f"{path} wants {tool} {shown}", err=True)
+            click.echo("[y]es, [a]lways in this run, [N]o? ", err=True, nl=False)
+            answer = (await _line_from_terminal()).strip().lower()
+            if answer in ("a", "always"):
+                self._always.add((path, tool))
+            return answer in ("y", "yes", "a", "always")
+
+
+async def _line_from_terminal() -> str:
+    """One line of standard input. A thread could not be cancelled while it waits for a key."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[str] = loop.create_future()
+
+    def read() -> None:
+        if not ready.done():
+            line = sys.stdin.readline()
+            if line:
+                ready.set_result(line)
+            else:
+                ready.set_exception(ApprovalNeeded("The terminal was closed before an answer."))
+
+    loop.add_reader(sys.stdin.fileno(), read)
+    try:
+        return await ready
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+
+
+def described(result: Result) -> str:
+    """The block that stands at the end of an agent's work."""
+    usage = result.total if isinstance(result, RunResult) and result.children else result.usage
+    word = "Completed" if result.ok else f"Ended ({result.status})"
+    lines = [
+        f'[{result.role}] {word}: "{result.task.splitlines()[0][:72]}"',
+        f"  Duration: {usage.duration_s:.1f}s ({usage.turns} turns, {usage.tool_calls} tool calls,"
+        f" {usage.tokens:,} tokens)",
+    ]
+    if result.files_modified:
+        lines.append("  Files modified: " + ", ".join(map(str, result.files_modified)))
+    lines.append(f"  Run: {result.run_id}")
+    return "\n".join(lines)
+
+
+def exit_code(results: list[Result]) -> int:
+    """0 all done; else the code of the worst: failed before limits before missing approvals."""
+    bad = [r.status for r in results if not r.ok]
+    if not bad:
+        return 0
+    if all(status is Status.REJECTED for status in bad):
+        return 4
+    if all(status in (Status.BUDGET_EXCEEDED, Status.TIMEOUT) for status in bad):
+        return 3
+    return 1

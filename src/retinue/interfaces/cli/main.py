@@ -1,0 +1,78 @@
+"""The command `retinue`: its subcommands are imported when they are called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from retinue.version import VERSION
+
+# name -> (module, one line for the help). Importing them all would cost more than the help does.
+COMMANDS = {
+    "run": ("work", "Let an agent do one job in this directory."),
+    "spawn": ("work", "Give one task to one child."),
+    "fan-out": ("work", "Give many tasks to children side by side."),
+    "runs": ("records", "List the runs in this directory's journal."),
+    "show": ("records", "Show a run, or one of its agents."),
+    "audit": ("records", "Check that a run's journal is what was written."),
+    "demo": ("demo", "See a fan-out on a small bundled repository."),
+}
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"retinue.interfaces.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="retinue")
+def cli() -> None:
+    """Children for your agent, bound by contracts.
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 a limit ended it, 4 an approval was needed and nobody
+    was there, 130 interrupted.
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The console script."""
+    from retinue.errors import ApprovalNeeded, RetinueError, UsageError
+
+    try:
+        code = cli.main(argv, prog_name="retinue", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except UsageError as error:
+        fail(error, 2)
+    except ApprovalNeeded as error:
+        fail(error, 4)
+    except RetinueError as error:
+        fail(error, 1)
+    except BrokenPipeError:
+        # The reader of a pipe has seen enough. Without this, Python complains while it exits.
+        sys.stderr.close()
+        sys.exit(141)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def fail(error: Exception, code: int) -> NoReturn:
+    click.echo(f"retinue: {error}", err=True)
+    sys.exit(code)

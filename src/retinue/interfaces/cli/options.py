@@ -1,0 +1,57 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from retinue.domain.grant import Mode
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _all(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+directory = click.option(
+    "-C", "directory", metavar="DIR", default=".", show_default=True, help="Work in this directory."
+)
+as_json = click.option("--json", "as_json", is_flag=True, help="One JSON event per line.")
+
+working = _all(
+    directory,
+    click.option(
+        "-m",
+        "model",
+        metavar="MODEL",
+        help="provider:model@endpoint, such as openai:qwen3@http://127.0.0.1:8080/v1.",
+    ),
+    click.option(
+        "--mode",
+        type=click.Choice([str(mode) for mode in Mode]),
+        help="How much happens without asking: plan only reads, auto edits.",
+    ),
+    as_json,
+    click.option("-q", "--quiet", is_flag=True, help="Print the answer and nothing else."),
+    click.option(
+        "--unsafe-no-sandbox",
+        is_flag=True,
+        help="Let agents run shell commands, although nothing confines them.",
+    ),
+)
+
+limits = _all(
+    click.option("--max-tool-calls", type=int, metavar="N", help="Tool calls, denied ones too."),
+    click.option("--max-turns", type=int, metavar="N", help="Replies of the model."),
+    click.option("--max-tokens", type=int, metavar="N", help="Tokens in and out, in all."),
+    click.option("--max-cost-usd", type=float, metavar="USD", help="Money, if prices are known."),
+    click.option("--timeout", "timeout_s", type=float, metavar="S", help="Seconds per attempt."),
+)

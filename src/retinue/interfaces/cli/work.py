@@ -1,0 +1,136 @@
+"""The commands that make agents work: run, spawn, fan-out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import click
+
+from retinue.app import open_runtime
+from retinue.domain.result import Result
+from retinue.errors import UsageError
+from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
+from retinue.interfaces.cli.options import limits, working
+from retinue.runtime.facade import Runtime, Task
+
+
+@click.command()
+@click.argument("task")
+@working
+@limits
+def run(task: str, **options: Any) -> int:
+    """Let an agent do TASK in this directory, and print its answer.
+
+    Example: retinue run -m openai:qwen3@http://127.0.0.1:8080/v1 "What does this project do?"
+    """
+    console, opened = _opened(options)
+
+    async def work(runtime: Runtime) -> list[Result]:
+        result = await runtime.run(task)
+        console.print_result(result)
+        return [result]
+
+    return _perform(opened, console, work, budget=_chosen(options))
+
+
+@click.command()
+@click.argument("role")
+@click.argument("task")
+@working
+@limits
+def spawn(role: str, task: str, **options: Any) -> int:
+    """Give TASK to one child with the terms of ROLE, and print its answer.
+
+    Example: retinue spawn researcher "Where are errors logged?"
+    """
+    console, opened = _opened(options)
+
+    async def work(runtime: Runtime) -> list[Result]:
+        result = await runtime.spawn(role, task, **_chosen(options))
+        console.print_result(result)
+        return [result]
+
+    return _perform(opened, console, work)
+
+
+@click.command(name="fan-out")
+@click.argument("tasks", nargs=-1)
+@click.option("-r", "--role", default="researcher", show_default=True, help="The children's role.")
+@click.option("--tasks", "file", type=click.File("r"), help="A file, a task per line; - is stdin.")
+@click.option("--max-concurrent", type=int, metavar="N", help="Children at a time; 3 if not said.")
+@working
+@limits
+def fan_out(
+    tasks: tuple[str, ...], role: str, file: Any, max_concurrent: int | None, **options: Any
+) -> int:
+    """Give each of TASKS to a child of its own; the answers come in the order of the tasks.
+
+    A task may begin with a role of its own, as in "reviewer: look at the last commit".
+
+    Example: retinue fan-out "Summarise src/a.py" "Summarise src/b.py"
+    """
+    given = [*tasks, *(line.strip() for line in file or () if line.strip())]
+    if not given:
+        raise UsageError('No tasks. Write them behind the command: retinue fan-out "…" "…".')
+    console, opened = _opened(options)
+
+    async def work(runtime: Runtime) -> list[Result]:
+        asked = [_task(runtime, role, text, _chosen(options)) for text in given]
+        results = await runtime.fan_out(asked, max_concurrent=max_concurrent)
+        console.print_results(results)
+        return results
+
+    return _perform(opened, console, work)
+
+
+def _task(runtime: Runtime, role: str, text: str, terms: Mapping[str, Any]) -> Task:
+    before, colon, rest = text.partition(":")
+    if colon and before.strip() in runtime.roles:
+        role, text = before.strip(), rest.strip()
+    return Task(role=role, task=text, **terms)
+
+
+_LIMITS = ("max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
+
+
+def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in _LIMITS if options[name] is not None}
+
+
+def _opened(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
+    console = Console(as_json=options["as_json"], quiet=options["quiet"])
+    return console, {
+        "directory": options["directory"],
+        "model": options["model"],
+        "mode": options["mode"],
+        "unsafe_no_sandbox": options["unsafe_no_sandbox"],
+    }
+
+
+def _perform(
+    opened: Mapping[str, Any],
+    console: Console,
+    work: Callable[[Runtime], Awaitable[list[Result]]],
+    *,
+    budget: Mapping[str, Any] | None = None,
+) -> int:
+    """Open a runtime, do `work` in it, and make an exit code of its results."""
+
+    async def inside() -> int:
+        interrupts: Interrupts | None = None
+        try:
+            async with open_runtime(
+                **opened, limits=budget, approve=console.approve, on_event=console.listener
+            ) as runtime:
+                with Interrupts(runtime) as interrupts:
+                    return exit_code(await work(runtime))
+        except asyncio.CancelledError:
+            if interrupts is None or not interrupts.happened:
+                raise
+            if not console.as_json:
+                click.echo("retinue: interrupted; every agent was closed.", err=True)
+            return 130
+
+    return perform(inside())

@@ -1,0 +1,93 @@
+"""Checking a run's journal: is it what was written, and do the rows say the same?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from retinue.domain.chain import verify
+from retinue.domain.events import Event
+from retinue.domain.lifecycle import State
+from retinue.domain.projection import RunView, fold
+from retinue.errors import ChainBroken, IllegalTransition
+from retinue.ports import AgentRow, RunRow, Store
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    run_id: str
+    events: int
+    agents: int
+    head_hash: str
+
+
+async def audit(store: Store, run_id: str) -> Audit:
+    """Verify the chain, then every contract and every row against it; else raise ChainBroken."""
+    row = await store.run(run_id)
+    events = await read_all(store, row.id)
+    agents = await store.agents(row.id)
+    count = verify(events, head_seq=row.head_seq, head_hash=row.head_hash)
+    view = _folded(events)
+    _check_agents(view, agents, events)
+    _check_run(view, row)
+    return Audit(run_id=row.id, events=count, agents=len(agents), head_hash=row.head_hash)
+
+
+async def read_all(store: Store, run_id: str) -> list[Event]:
+    found: list[Event] = []
+    while page := await store.events(run_id, after=found[-1].seq if found else 0):
+        found += page
+    return found
+
+
+def _folded(events: Iterable[Event]) -> RunView:
+    view, seq = RunView(), 0
+    for event in events:
+        try:
+            view.apply(event)
+        except (IllegalTransition, KeyError, msgspec.DecodeError) as error:
+            raise ChainBroken(
+                f"Event {event.seq} ({event.type}) does not follow from those before it: {error}",
+                seq=event.seq,
+            ) from error
+        seq = event.seq
+    return view if seq else fold(())
+
+
+def _check_agents(view: RunView, agents: Sequence[AgentRow], events: Sequence[Event]) -> None:
+    born = {e.agent_id: e.seq for e in events if e.type == "agent.subagent_created"}
+    rows = {agent.id: agent for agent in agents}
+    for agent_id in view.agents.keys() | rows.keys():
+        folded, row, seq = view.agents.get(agent_id), rows.get(agent_id), born.get(agent_id, 0)
+        if folded is None:
+            raise ChainBroken(f"Agent {agent_id} has a row, and no event created it.", seq=seq)
+        if row is None:
+            raise ChainBroken(f"Event {seq} created agent {agent_id}; its row is gone.", seq=seq)
+        if hashlib.sha256(row.context_json.encode()).hexdigest() != folded.contract_sha256:
+            raise ChainBroken(
+                f"The contract of agent {agent_id} is not the one that event {seq} created.",
+                seq=seq,
+            )
+        if row.state != folded.state or row.path != folded.path or row.role != folded.role:
+            raise ChainBroken(
+                f"The row of agent {agent_id} ({row.path}, {row.state}) disagrees with its events"
+                f" ({folded.path}, {folded.state}).",
+                seq=seq,
+            )
+
+
+def _check_run(view: RunView, row: RunRow) -> None:
+    if row.status != view.status or row.task != view.task or row.kind != view.kind:
+        raise ChainBroken(
+            f"The row of run {row.id} ({row.status or 'not finished'}) disagrees with its events"
+            f" ({view.status or 'not finished'}).",
+            seq=view.last_seq,
+        )
+    if row.status is not None:
+        for agent in view.agents.values():
+            if agent.state is not State.CLOSED:
+                raise ChainBroken(
+                    f"The run is finished, but agent {agent.id} is {agent.state}.",
+                    seq=view.last_seq,
+                )

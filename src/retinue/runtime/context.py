@@ -1,0 +1,124 @@
+"""What a model is told: how a conversation opens, and how it is kept inside its window.
+
+Siblings share the bytes of the system message and of the tool schemas, so nothing that differs
+between them (task, budget, ids) may stand before the first user message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from retinue.domain.contract import Contract
+from retinue.domain.messages import (
+    Assistant,
+    Message,
+    System,
+    ToolAnswer,
+    ToolSpec,
+    User,
+    estimate_tokens,
+)
+
+MANNERS = "Be concise. End with a short summary of what you found or did."
+LAST_TURN = "You have reached your limit ({limit}). No more tools: answer now with what you have."
+PER_MESSAGE_TOKENS = 16  # what a chat template puts around one message, generously
+KEPT_ANSWERS = 2  # the newest tool answers are never masked: the model is about to use them
+
+
+def opening(contract: Contract, directory: str, *, because: str = "") -> tuple[Message, ...]:
+    """The messages that an attempt begins with. `because` says why an earlier attempt ended."""
+    execution = contract.execution
+    lines = [
+        contract.step.description,
+        "",
+        f"Directory: {directory}",
+        f"Budget: {execution.max_tool_calls} tool calls, {execution.max_turns} turns.",
+    ]
+    if contract.step.success_criteria:
+        lines += ["Done when:", *(f"- {item}" for item in contract.step.success_criteria)]
+    if because:
+        lines.append(f"An earlier attempt ended: {because}")
+    return (System(f"{execution.instructions}\n{MANNERS}"), User("\n".join(lines)))
+
+
+class Conversation:
+    """The messages of one attempt, and what is known about their size in tokens.
+
+    `ceiling` is a true upper bound for the next prompt, for reserving: what the server counted
+    last time, plus one token a byte for all that is new (no tokenizer makes more). `estimate` is
+    the likely size, for deciding when to mask.
+    """
+
+    def __init__(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> None:
+        self.messages: list[Message] = list(messages)
+        self._tools_bytes = sum(
+            len(t.name) + len(t.description) + len(bytes(t.parameters)) + 64 for t in tools
+        )
+        self._counted_tokens = 0
+        self._counted_messages = 0
+        self._new_bytes = self._tools_bytes + sum(map(_size, self.messages))
+
+    def add(self, message: Message) -> None:
+        self.messages.append(message)
+        self._new_bytes += _size(message)
+
+    def counted(self, tokens: int) -> None:
+        """The server says that all up to here, the newest reply included, is so many tokens."""
+        self._counted_tokens = tokens
+        self._counted_messages = len(self.messages)
+        self._new_bytes = 0
+
+    @property
+    def ceiling(self) -> int:
+        new = len(self.messages) - self._counted_messages
+        return self._counted_tokens + self._new_bytes + PER_MESSAGE_TOKENS * (new + 1)
+
+    @property
+    def estimate(self) -> int:
+        new = len(self.messages) - self._counted_messages
+        return self._counted_tokens + self._new_bytes // 4 + PER_MESSAGE_TOKENS // 4 * new
+
+    @property
+    def likely(self) -> int:
+        """The estimate with a margin, for text that packs more tokens into its bytes than usual."""
+        return self.estimate + self.estimate // 4
+
+    def mask(self, max_tokens: int) -> int:
+        """Shorten old tool answers until the estimate fits; answers how many were shortened.
+
+        The originals stay in the journal. What the server counted is no longer true afterwards, so
+        counting starts again from bytes.
+        """
+        excess = self.estimate - max_tokens
+        if excess <= 0:
+            return 0
+        answers = [i for i, m in enumerate(self.messages) if isinstance(m, ToolAnswer)]
+        masked = 0
+        for i in answers[:-KEPT_ANSWERS]:
+            answer = self.messages[i]
+            assert isinstance(answer, ToolAnswer)
+            tokens = estimate_tokens(answer.content)
+            note = (
+                f"[masked: {tokens:,} tokens of an earlier result; call the tool again if needed]"
+            )
+            if len(answer.content) <= len(note) * 2:
+                continue
+            self.messages[i] = msgspec.structs.replace(answer, content=note)
+            masked += 1
+            excess -= tokens - estimate_tokens(note)
+            if excess <= 0:
+                break
+        if masked:
+            self._counted_tokens = self._counted_messages = 0
+            self._new_bytes = self._tools_bytes + sum(map(_size, self.messages))
+        return masked
+
+
+def _size(message: Message) -> int:
+    """The UTF-8 bytes of what a model reads in a message."""
+    size = len(message.content.encode())
+    if isinstance(message, Assistant):
+        size += sum(len(c.name) + len(c.arguments.encode()) + 32 for c in message.calls)
+    return size

@@ -1,0 +1,80 @@
+"""The journal of one run: it numbers, chains and hands on every event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from retinue.domain.chain import GENESIS, link
+from retinue.domain.events import VERSION, Event, Fact, encode_fact, type_of
+from retinue.ports import Change, Clock, NewAgent, Store
+
+Listener = Callable[[Event], None]
+
+
+class Journal:
+    """Numbers are taken when an event is recorded, not when it is written: order is never in doubt.
+
+    `record` is synchronous: a task that is being cancelled can still say so. `durable` waits until
+    everything recorded so far is safe.
+    """
+
+    def __init__(
+        self, store: Store, clock: Clock, run_id: str, *, epoch: int = 1, listener: Listener | None
+    ) -> None:
+        self.run_id = run_id
+        self._store = store
+        self._clock = clock
+        self._epoch = epoch
+        self._listener = listener
+        self._seq = 0
+        self._head = GENESIS
+
+    def record(
+        self,
+        fact: Fact,
+        *,
+        agent_id: str,
+        parent_agent_id: str | None,
+        attempt: int = 0,
+        born: NewAgent | None = None,
+    ) -> Event:
+        seq, time = self._seq + 1, self._clock.now()
+        kind, summary, payload = type_of(fact), fact.summary, encode_fact(fact)
+        digest = link(
+            self._head,
+            seq=seq,
+            run_id=self.run_id,
+            agent_id=agent_id,
+            parent_agent_id=parent_agent_id,
+            attempt=attempt,
+            epoch=self._epoch,
+            time=time,
+            type=kind,
+            version=VERSION,
+            summary=summary,
+            payload=payload,
+        )
+        event = Event(
+            seq=seq,
+            run_id=self.run_id,
+            agent_id=agent_id,
+            parent_agent_id=parent_agent_id,
+            attempt=attempt,
+            epoch=self._epoch,
+            time=time,
+            type=kind,
+            summary=summary,
+            payload=msgspec.Raw(payload),
+            hash=digest,
+        )
+        self._store.append(Change(event=event, agent=born))
+        self._seq, self._head = seq, digest
+        if self._listener is not None:
+            self._listener(event)
+        return event
+
+    async def durable(self) -> None:
+        """Return when everything recorded so far is safe. Raises StoreError if it cannot be."""
+        await self._store.flush()

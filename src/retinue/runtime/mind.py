@@ -1,0 +1,151 @@
+"""Asking the model: reserve, call with retries, book what it cost, write it down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from retinue.domain.budget import UNLIMITED, Amounts, Reservation
+from retinue.domain.events import LimitReached, ModelFailed, ModelReplied, TurnStarted
+from retinue.domain.messages import Message, Reply, Request, ToolSpec, User
+from retinue.errors import BudgetExceeded, ContextOverflow, ModelError
+from retinue.ports import Clock, Model
+from retinue.runtime.agent import Agent
+from retinue.runtime.allowance import Allowance
+from retinue.runtime.context import LAST_TURN, Conversation
+
+MAX_OUTPUT_TOKENS = 8_192
+MIN_OUTPUT_TOKENS = 256
+RETRIES = 4
+BACKOFF_S = 0.25
+LONGEST_WAIT_S = 60.0
+
+OnText = Callable[[str], None]
+
+
+class Mind:
+    """One agent's access to its model, for one attempt."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        model: Model,
+        tools: tuple[ToolSpec, ...],
+        *,
+        opening: tuple[Message, ...],
+        allowance: Allowance,
+        clock: Clock,
+        on_text: OnText | None = None,
+    ) -> None:
+        self.conversation = Conversation(opening, tools)
+        self._agent = agent
+        self._model = model
+        self._tools = tools
+        self._allowance = allowance
+        self._clock = clock
+        self._on_text = on_text
+        self._turns = agent.contract.execution.max_turns
+        self._asked = 0
+
+    def limit(self) -> str | None:
+        """The limit that leaves this agent only one more turn, if one does."""
+        agent, execution = self._agent, self._agent.contract.execution
+        if self._asked == 0:
+            return None  # Nothing has been said yet, so there is no last word to ask for.
+        if self._turns - agent.account.spent.turns <= 1:
+            return "max_turns"
+        self.conversation.mask(execution.max_context_tokens)
+        if self.conversation.estimate > execution.max_context_tokens:
+            return "max_context_tokens"
+        # A turn must leave room for a last word on what it found: that prompt again, and an answer.
+        if agent.account.unspent().tokens < 2 * (self.conversation.likely + MIN_OUTPUT_TOKENS):
+            return "max_tokens"
+        return None
+
+    async def ask(self, *, limit: str | None = None) -> Reply:
+        """The model's next reply. At a `limit` it is asked for its last word, without tools."""
+        agent, conversation = self._agent, self.conversation
+        if limit is not None:
+            agent.record(LimitReached(limit=limit, detail=_detail(agent, limit)))
+            conversation.add(User(LAST_TURN.format(limit=limit)))
+        # What the tools before this turn did must be on record before it is built upon.
+        await agent.durable()
+        reservation, max_output = await self._reserve()
+        try:
+            self._asked += 1
+            turn = agent.account.spent.turns + 1
+            agent.record(TurnStarted(turn=turn, of=self._turns, last=limit is not None))
+            request = Request(
+                messages=tuple(conversation.messages),
+                tools=() if limit else self._tools,
+                max_output_tokens=max_output,
+            )
+            reply = await self._reply(request, turn)
+        except BaseException:
+            reservation.release()
+            self._allowance.returned()
+            raise
+        usage = reply.usage
+        reservation.settle(Amounts(turns=1, tokens=usage.tokens, cost_microusd=usage.cost_microusd))
+        self._allowance.returned()
+        agent.usage += usage
+        conversation.add(reply.message)
+        if not usage.estimated:
+            conversation.counted(usage.tokens)
+        if reply.message.content.strip():
+            agent.last_text = reply.message.content
+        agent.record(
+            ModelReplied(
+                turn=turn,
+                content=reply.message.content,
+                calls=reply.message.calls,
+                usage=usage,
+                timing=reply.timing,
+                finish=reply.finish,
+            )
+        )
+        # Paid for: it must be on record before anything is done with it.
+        await agent.durable()
+        return reply
+
+    async def _reserve(self) -> tuple[Reservation, int | None]:
+        """Promise the worst case of one call: the largest prompt, and the longest answer."""
+        account, prompt = self._agent.account, self.conversation.ceiling
+        left = account.unspent().tokens
+        if left >= UNLIMITED // 2:
+            return await self._allowance.reserve(account, Amounts(turns=1)), None
+        if self.conversation.likely + MIN_OUTPUT_TOKENS <= left < prompt + MIN_OUTPUT_TOKENS:
+            # The bound, a token a byte, does not fit any more, but the likely size does: the call
+            # gets all that is left to itself.
+            prompt = left - MIN_OUTPUT_TOKENS
+        output = max(MIN_OUTPUT_TOKENS, min(MAX_OUTPUT_TOKENS, left - prompt))
+        amount = Amounts(turns=1, tokens=prompt + output)
+        return await self._allowance.reserve(account, amount), output
+
+    async def _reply(self, request: Request, turn: int) -> Reply:
+        """Call the model; what a retry can help is tried again, each failure on record."""
+        for wait in _waits():
+            try:
+                return await self._model.reply(request, self._on_text)
+            except ContextOverflow as error:
+                raise BudgetExceeded(str(error), limit="max_context_tokens") from error
+            except ModelError as error:
+                delay = None
+                if error.retryable and wait is not None:
+                    delay = min(max(wait, error.retry_after_s or 0.0), LONGEST_WAIT_S)
+                failed = ModelFailed(turn=turn, error=str(error), retry_in_s=delay)
+                self._agent.record(failed)
+                if delay is None:
+                    raise
+                await self._clock.sleep(delay)
+        raise AssertionError("the last wait is None, and ends the loop")
+
+
+def _waits() -> Iterator[float | None]:
+    for i in range(RETRIES - 1):
+        yield BACKOFF_S * 2**i
+    yield None
+
+
+def _detail(agent: Agent, limit: str) -> str:
+    value = getattr(agent.contract.execution, limit)
+    return f"{limit} is {value:,}; this is the last turn"

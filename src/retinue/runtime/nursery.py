@@ -1,0 +1,28 @@
+"""Where tasks are born: nothing started in a nursery outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+
+class Nursery(asyncio.TaskGroup):
+    """A TaskGroup that raises errors as they are, without a group around them.
+
+    Our tasks turn every failure of theirs into a result. What gets through (a broken store, a bug)
+    hits all of them alike, so the first tells as much as the group would; and an error of the body
+    is the caller's own, and must reach them as they raised it.
+    """
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await super().__aexit__(kind, error, trace)
+        except BaseExceptionGroup as several:
+            # Returning lets an error of the body go on as it was raised.
+            if several.exceptions[0] is not error:
+                raise several.exceptions[0] from None

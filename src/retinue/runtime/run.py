@@ -1,0 +1,211 @@
+"""A run: one job, a tree of agents, one journal, one outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from retinue.domain.budget import Account
+from retinue.domain.contract import Contract
+from retinue.domain.drafting import Draft, Order, Superior, draft
+from retinue.domain.events import AgentCreated, AgentStarted, RunFinished, RunStarted
+from retinue.domain.grant import Grant
+from retinue.domain.result import Result, RunResult, Spent, Status
+from retinue.domain.scope import contains
+from retinue.ports import Approve, Clock, Hands, Model, NewAgent, Sandbox, Store, Workspace
+from retinue.runtime.agent import Agent
+from retinue.runtime.allowance import Allowance
+from retinue.runtime.journal import Journal, Listener
+from retinue.runtime.life import Ending, Means, close, live
+from retinue.runtime.mind import OnText
+from retinue.runtime.toolbox import Tools
+
+STOPPED = "stopped with its run"
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """What all agents of a run share."""
+
+    store: Store
+    clock: Clock
+    tools: Tools
+    workspace: Workspace
+    sandbox: Sandbox | None
+    approve: Approve
+    model_for: Callable[[str], Model]
+    listener: Listener | None = None
+    on_text: OnText | None = None
+
+
+class Run:
+    """Start it, give it work, finish it. Everything between is in its journal."""
+
+    def __init__(self, run_id: str, root: Draft, around: Surroundings) -> None:
+        self.id = run_id
+        self._around = around
+        self._allowance = Allowance()
+        self._journal = Journal(around.store, around.clock, run_id, listener=around.listener)
+        self._ids = 0
+        self._open: dict[str, Agent] = {}
+        self.why_stopped = STOPPED
+        self._total = Spent()
+        self._started_at = around.clock.monotonic()
+        self.root = self._agent(root.contract, "root", None)
+        self._root_notes = root.notes
+
+    @property
+    def children(self) -> int:
+        return self._ids - 1
+
+    def start(self, fact: RunStarted) -> None:
+        root = self.root
+        self._journal.record(fact, agent_id=root.id, parent_agent_id=None)
+        self._create(root, self._root_notes)
+
+    def stop(self, why: str) -> None:
+        """Say why the tasks that are about to be cancelled are cancelled."""
+        self.why_stopped = why
+
+    # The root
+
+    async def lead(self) -> Result:
+        """Let the root work, as a model's agent."""
+        return await self.see_through(self.root)
+
+    def preside(self) -> None:
+        """Let the calling program be the root: it gives the orders, and no model does."""
+        self.root.record(AgentStarted(sub_agent_id=self.root.id))
+
+    async def finish(self, status: Status, reason: str) -> None:
+        """Write the outcome, which nobody but the run may do, and see it safe."""
+        for agent in reversed(list(self._open.values())):
+            if agent is self.root:
+                self._end(agent, Ending(status, reason or "done", reason))
+            else:
+                # A task that is cancelled before its first step never runs, so it could not say so.
+                self._end(agent, Ending(Status.CANCELLED, "", self.why_stopped))
+        self._journal.record(
+            RunFinished(status=status, reason=reason), agent_id=self.root.id, parent_agent_id=None
+        )
+        await self._journal.durable()
+
+    def with_total(self, result: Result) -> RunResult:
+        """The root's result with the bill of the whole tree."""
+        fields = {name: getattr(result, name) for name in result.__struct_fields__}
+        return RunResult(**fields, total=self.total, children=self.children)
+
+    @property
+    def total(self) -> Spent:
+        """The bill of the whole tree so far."""
+        return self._total
+
+    # Its children
+
+    async def employ(self, order: Order, by: Agent) -> Result:
+        """Give `order` to a new child of `by` and see it through to its closing."""
+        return await self.see_through(self.create(order, by))
+
+    def create(self, order: Order, by: Agent) -> Agent:
+        """Write the contract for `order` and bring its child into being. Raises ContractError."""
+        superior = Superior.of(by.contract, by.id, by.account)
+        step_idx, path = by.next_step(order.role.name)
+        drafted = draft(order, superior, step_idx=step_idx, effects=self._around.tools.effects)
+        self._around.model_for(drafted.contract.execution.model)  # Unknown models fail here.
+        child = self._agent(drafted.contract, path, by)
+        self._create(child, drafted.notes)
+        return child
+
+    async def see_through(self, agent: Agent) -> Result:
+        """Let `agent` live, from its contract to its closing."""
+        around, contract = self._around, agent.contract
+        means = Means(
+            model=around.model_for(contract.execution.model),
+            tools=around.tools,
+            hands=Hands(
+                workspace=around.workspace,
+                sandbox=around.sandbox,
+                may_write=_writes(contract.permissions),
+                agent_id=agent.id,
+            ),
+            approve=around.approve,
+            allowance=self._allowance,
+            clock=around.clock,
+            on_text=around.on_text if agent is self.root else None,
+        )
+        try:
+            ending = await live(agent, means)
+        except asyncio.CancelledError:
+            self._end(agent, Ending(Status.CANCELLED, agent.last_text, self.why_stopped))
+            raise
+        result = self._end(agent, ending)
+        # Closing is on record before anybody reads the result.
+        await agent.durable()
+        return result
+
+    def _end(self, agent: Agent, ending: Ending) -> Result:
+        """Close `agent` and bill what it cost. No await: it works in a cancelled task."""
+        del self._open[agent.id]
+        self._bill(agent)
+        return close(agent, ending, duration_s=self._around.clock.monotonic() - agent.since)
+
+    def _bill(self, agent: Agent) -> None:
+        mine, so_far = agent.spent(0.0), self._total
+        self._total = Spent(
+            tool_calls=so_far.tool_calls + mine.tool_calls,
+            turns=so_far.turns + mine.turns,
+            tokens_in=so_far.tokens_in + mine.tokens_in,
+            tokens_cached=so_far.tokens_cached + mine.tokens_cached,
+            tokens_out=so_far.tokens_out + mine.tokens_out,
+            cost_usd=so_far.cost_usd + mine.cost_usd,
+            duration_s=self._around.clock.monotonic() - self._started_at,
+        )
+
+    def _agent(self, contract: Contract, path: str, parent: Agent | None) -> Agent:
+        agent_id = f"a{self._ids}"
+        self._ids += 1
+        account = Account(
+            path, contract.execution.budget.limits(), None if parent is None else parent.account
+        )
+        return Agent(
+            id=agent_id,
+            path=path,
+            depth=0 if parent is None else parent.depth + 1,
+            contract=contract,
+            account=account,
+            journal=self._journal,
+            parent=parent,
+            since=self._around.clock.monotonic(),
+        )
+
+    def _create(self, agent: Agent, notes: tuple[str, ...]) -> None:
+        self._open[agent.id] = agent
+        contract, parent = agent.contract, agent.parent
+        agent.record(
+            AgentCreated(
+                sub_agent_id=agent.id,
+                step_idx=contract.parent.step_idx,
+                path=agent.path,
+                depth=agent.depth,
+                role=agent.role,
+                title=contract.step.title,
+                contract_sha256=contract.digest,
+                notes=notes,
+            ),
+            born=NewAgent(
+                run_id=self.id,
+                agent_id=agent.id,
+                parent_agent_id=None if parent is None else parent.id,
+                path=agent.path,
+                role=agent.role,
+                contract=contract,
+            ),
+        )
+
+
+def _writes(grant: Grant) -> Callable[[str], bool]:
+    def may_write(path: str) -> bool:
+        return contains(grant.write_scope, path)
+
+    return may_write
