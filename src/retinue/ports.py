@@ -81,6 +81,10 @@ class Workspace(Protocol):
 
     def read(self, path: str, *, max_bytes: int) -> bytes: ...
 
+    def read_now(self, path: str, *, max_bytes: int) -> bytes | None:
+        """The file if it can be had without waiting for a disk or a network, else None."""
+        ...
+
     def list(self, path: str) -> Sequence[Entry]: ...
 
     def find(self, pattern: str, *, under: str, limit: int) -> tuple[Sequence[str], bool]:

@@ -179,38 +179,68 @@ class Account:
 
         Open reservations are not counted: they return, or are spent, and one can wait for that.
         """
-        own = (self.limit - self.spent).above_zero()
+        own = self.limit - self.spent
         tokens, cost = own.tokens, own.cost_microusd
         node = self.parent
         while node is not None:
-            left = (node.limit - node.spent).above_zero()
-            tokens = min(tokens, left.tokens)
-            cost = min(cost, left.cost_microusd)
+            tokens = min(tokens, node.limit.tokens - node.spent.tokens)
+            cost = min(cost, node.limit.cost_microusd - node.spent.cost_microusd)
             node = node.parent
-        return Amounts(own.tool_calls, own.turns, tokens, cost)
+        return Amounts(own.tool_calls, own.turns, tokens, cost).above_zero()
 
     def reserve(self, amount: Amounts) -> Reservation:
         """Set `amount` aside here and at every ancestor, or nowhere and raise BudgetExceeded."""
-        shared = amount.shared()
-        need = amount
-        for node in self.lineage():
-            if not node.left.covers(need):
-                limit = next(node.left.short_of(need))
+        self._check(amount)
+        self._add(amount, NOTHING)
+        return Reservation(self, amount)
+
+    def spend(self, amount: Amounts) -> None:
+        """Reserve `amount` and use all of it, in one step."""
+        self._check(amount)
+        self._add(NOTHING, amount)
+
+    def _check(self, amount: Amounts) -> None:
+        need, node = amount, self
+        while True:
+            limit = node._broken_by(need)
+            if limit is not None:
                 raise BudgetExceeded(
                     f"{node.name} has no room left under {limit}"
                     f" ({_describe(node, limit)}; asked for {_amount(need, limit)}).",
                     limit=limit,
                 )
-            need = shared
-            if need == NOTHING:
-                break
-        self.reserved += amount
-        if shared != NOTHING:
-            node_above = self.parent
-            while node_above is not None:
-                node_above.reserved += shared
-                node_above = node_above.parent
-        return Reservation(self, amount)
+            if node.parent is None or not (amount.tokens or amount.cost_microusd):
+                return
+            need, node = amount.shared(), node.parent
+
+    def _broken_by(self, need: Amounts) -> str | None:
+        """The limit that `need` would break. Asking for nothing of a kind breaks no limit of it."""
+        limit, spent, held = self.limit, self.spent, self.reserved
+        if need.tool_calls and need.tool_calls > (
+            limit.tool_calls - spent.tool_calls - held.tool_calls
+        ):
+            return "max_tool_calls"
+        if need.turns and need.turns > limit.turns - spent.turns - held.turns:
+            return "max_turns"
+        if need.tokens and need.tokens > limit.tokens - spent.tokens - held.tokens:
+            return "max_tokens"
+        if need.cost_microusd and need.cost_microusd > (
+            limit.cost_microusd - spent.cost_microusd - held.cost_microusd
+        ):
+            return "max_cost_usd"
+        return None
+
+    def _add(self, reserved: Amounts, spent: Amounts) -> None:
+        self.reserved += reserved
+        self.spent += spent
+        reserved, spent = reserved.shared(), spent.shared()
+        if reserved == NOTHING and spent == NOTHING:
+            return
+        node = self.parent
+        while node is not None:
+            node.reserved += reserved
+            node.spent += spent
+            node = node.parent
 
     def blocked_only_by_promises(self, amount: Amounts) -> bool:
         """Would `amount` fit if every open reservation were returned? Then waiting can help."""
@@ -220,12 +250,6 @@ class Account:
                 return False
             need = amount.shared()
         return True
-
-    def _settle(self, promised: Amounts, actual: Amounts) -> None:
-        for node in self.lineage():
-            node.reserved -= promised
-            node.spent += actual
-            promised, actual = promised.shared(), actual.shared()
 
 
 class Reservation:
@@ -247,7 +271,7 @@ class Reservation:
         if not self._open:
             raise AssertionError("a reservation is settled once")
         self._open = False
-        self._account._settle(self.amount, actual)
+        self._account._add(NOTHING - self.amount, actual)
         return (actual - self.amount).above_zero()
 
     def release(self) -> None:

@@ -103,17 +103,9 @@ class OpenAIModel:
         self, body: bytes, draft: Draft, deadline: asyncio.Timeout
     ) -> ModelError | None:
         """Send, and read into the draft. What went wrong is returned, not raised: see the class."""
-        for tries_left in reversed(range(_STALE_TRIES)):
-            sent_at = time.perf_counter()
-            try:
-                response = await self._post(body)
-                break
-            except aiohttp.ClientError as error:
-                late = time.perf_counter() - sent_at > _STALE_WITHIN_S
-                if not tries_left or late or not (self._reuses and _was_stale(error)):
-                    return self._faults.unreachable(error)
-        if response is None:
-            return self._faults.closed()
+        response = await self._send(body)
+        if isinstance(response, ModelError):
+            return response
         self._reuses = True
         try:
             if not 200 <= response.status < 300:
@@ -126,17 +118,26 @@ class OpenAIModel:
             # connection back already, and this does not take it away again.
             response.close()
 
-    async def _post(self, body: bytes) -> aiohttp.ClientResponse | None:
-        session = self._session
-        if session is None:
+    async def _send(self, body: bytes) -> aiohttp.ClientResponse | ModelError:
+        tries_left = _STALE_TRIES
+        while True:
             if self._closed:
-                return None
-            session = self._session = self._open()
-        return await session.post(
-            self._url,
-            data=body if len(body) <= _WHOLE_BODY_BYTES else io.BytesIO(body),
-            allow_redirects=False,
-        )
+                return self._faults.closed()
+            session = self._session
+            if session is None:
+                session = self._session = self._open()
+            tries_left -= 1
+            sent_at = time.perf_counter()
+            try:
+                return await session.post(
+                    self._url,
+                    data=body if len(body) <= _WHOLE_BODY_BYTES else io.BytesIO(body),
+                    allow_redirects=False,
+                )
+            except aiohttp.ClientError as error:
+                late = time.perf_counter() - sent_at > _STALE_WITHIN_S
+                if not tries_left or late or not (self._reuses and _was_stale(error)):
+                    return self._faults.unreachable(error)
 
     def _open(self) -> aiohttp.ClientSession:
         endpoint = self._endpoint

@@ -144,7 +144,7 @@ class Runtime:
 
     async def spawn(self, role: str, task: str, **terms: Any) -> Result:
         """Give one task to one child and wait for it."""
-        return await self._employ(as_task(role, task, terms))
+        return await self._employ(self._order(as_task(role, task, terms)))
 
     async def fan_out(
         self, tasks: Sequence[Task | tuple[str, str]], *, max_concurrent: int | None = None
@@ -157,24 +157,25 @@ class Runtime:
         if most < 1:
             raise UsageError(f"max_concurrent must be at least 1, not {most}.")
         asked = [t if isinstance(t, Task) else as_task(*t, {}) for t in tasks]
-        for task in asked:
-            self._order(task)  # A wrong one is told before any work begins.
+        orders = [
+            self._order(task) for task in asked
+        ]  # A wrong one is told before any work begins.
         slots = asyncio.Semaphore(most)
         results: dict[int, Result] = {}
 
-        async def work(index: int, task: Task) -> None:
+        async def work(index: int, order: Order) -> None:
             try:
-                results[index] = await self._employ(task)
+                results[index] = await self._employ(order)
             finally:
                 slots.release()
 
         async with Nursery() as nursery:
             # A child is made when there is a slot for it: ten thousand tasks cost no more memory
             # than those that run.
-            for index, task in enumerate(asked):
+            for index, order in enumerate(orders):
                 await slots.acquire()
-                nursery.create_task(work(index, task))
-        return [results[index] for index in range(len(asked))]
+                nursery.create_task(work(index, order))
+        return [results[index] for index in range(len(orders))]
 
     async def start(self, role: str, task: str, **terms: Any) -> Job:
         """Give a task to a child in the background. Its contract is on record when this returns."""
@@ -199,8 +200,8 @@ class Runtime:
 
     # Inside
 
-    async def _employ(self, task: Task) -> Result:
-        order, run = self._order(task), self._open_office()
+    async def _employ(self, order: Order) -> Result:
+        run = self._open_office()
         try:
             child = run.create(order, run.root)
         except ContractError as error:
@@ -209,8 +210,8 @@ class Runtime:
                 status=Status.REJECTED,
                 agent_id="",
                 run_id=run.id,
-                role=task.role,
-                task=task.task,
+                role=order.role.name,
+                task=order.task,
                 error=str(error),
             )
         return await self._see_through(run, child)

@@ -67,8 +67,6 @@ class Mind:
         if limit is not None:
             agent.record(LimitReached(limit=limit, detail=_detail(agent, limit)))
             conversation.add(User(LAST_TURN.format(limit=limit)))
-        # What the tools before this turn did must be on record before it is built upon.
-        await agent.durable()
         reservation, max_output = await self._reserve()
         try:
             self._asked += 1
@@ -103,8 +101,6 @@ class Mind:
                 finish=reply.finish,
             )
         )
-        # Paid for: it must be on record before anything is done with it.
-        await agent.durable()
         return reply
 
     async def _reserve(self) -> tuple[Reservation, int | None]:

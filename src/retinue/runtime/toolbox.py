@@ -49,6 +49,8 @@ class Toolbox:
 
     async def run(self, calls: Sequence[ToolCall]) -> list[ToolAnswer]:
         """Answer every call, in order. Neighbours that only read run side by side."""
+        # The reply that asks for them is paid for: it must be on record before anything is done.
+        await self._agent.durable()
         answers: list[ToolAnswer] = []
         for reads, group in groupby(calls, key=self._only_reads):
             batch = list(group)
@@ -66,7 +68,7 @@ class Toolbox:
     async def _answer(self, call: ToolCall) -> ToolAnswer:
         account = self._agent.account
         try:
-            account.reserve(ONE_CALL).settle(ONE_CALL)
+            account.spend(ONE_CALL)
         except BudgetExceeded:
             self.exhausted = True
             return self._deny(call, "No tool calls are left. Answer with what you have.")
@@ -108,6 +110,9 @@ class Toolbox:
         agent.record(
             ToolFinished(call_id=call.id, tool=call.name, content=outcome.content, receipt=receipt)
         )
+        if tool.effect is not Effect.READ:
+            # And nothing may be built upon a change before the journal knows what it was.
+            await agent.durable()
         return outcome.content
 
     async def _act(self, tool: Tool, arguments: Mapping[str, Any]) -> Outcome:

@@ -17,7 +17,15 @@ from retinue.domain.paths import inside
 from retinue.domain.result import FileChange
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports import Entry, Match, Written
-from retinue.workspace.beneath import DIRECTORY, PASS, READ, Opening, preferred
+from retinue.workspace.beneath import (
+    DIRECTORY,
+    PASS,
+    READ,
+    Opening,
+    open_at_once,
+    open_without_waiting,
+    preferred,
+)
 from retinue.workspace.candidates import candidates, size_of
 from retinue.workspace.glob import matcher
 from retinue.workspace.names import protected, quoted, shown
@@ -82,6 +90,28 @@ class DirectoryTree:
                 f"{quoted(path)} has {size:,} bytes; at most {max_bytes:,} can be read."
             )
         return data
+
+    def read_now(self, path: str, *, max_bytes: int) -> bytes | None:
+        """The whole file if it is small and in memory: then reading it cannot block."""
+        if self._open is not open_at_once:
+            return None
+        path = self._normal(path)
+        fd = open_without_waiting(self._fd, path)
+        if fd is None:
+            return None
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > max_bytes:
+                return None
+            data = bytearray(found.st_size + 1)
+            # One byte more than its size, so that a file that has grown is noticed.
+            length = os.preadv(fd, [data], 0, os.RWF_NOWAIT)
+        except OSError:
+            # Not in memory, or a file system that cannot tell.
+            return None
+        finally:
+            os.close(fd)
+        return bytes(memoryview(data)[:length]) if length == found.st_size else None
 
     def list(self, path: str) -> builtins.list[Entry]:
         path = self._normal(path)

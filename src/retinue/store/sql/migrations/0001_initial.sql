@@ -29,7 +29,7 @@ CREATE TABLE sub_agents (
                                      'failed', 'closed')),
     context_json    TEXT NOT NULL CHECK (json_valid(context_json)),
     PRIMARY KEY (run_id, id)
-) WITHOUT ROWID;
+);
 
 CREATE TABLE events (
     run_id          TEXT NOT NULL REFERENCES runs (id),

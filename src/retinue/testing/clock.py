@@ -1,0 +1,84 @@
+"""A clock that stands still until a test moves it.
+
+    clock = FakeClock()
+    async with retinue.open(".", model=model, clock=clock) as rt:
+        job = await rt.start("researcher", "…", timeout_s=60)
+        await model.asked()
+        clock.advance(60)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from weakref import WeakKeyDictionary
+
+EPOCH = 1_700_000_000.0
+
+
+class FakeClock:
+    """Implements the port `Clock`. Time passes in `advance` and nowhere else."""
+
+    def __init__(self, now: float = EPOCH) -> None:
+        self._began = now
+        self._passed_s = 0.0
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+        # Weak, since a timeout does not tell when it is left.
+        self._timeouts: WeakKeyDictionary[asyncio.Timeout, float] = WeakKeyDictionary()
+        self._watchers: list[tuple[int, asyncio.Future[None]]] = []
+        self.sleeps: list[float] = []
+        """How long everybody asked to sleep, in order."""
+
+    def now(self) -> float:
+        return self._began + self._passed_s
+
+    def monotonic(self) -> float:
+        return self._passed_s
+
+    async def sleep(self, seconds: float) -> None:
+        waking: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        sleeper = (self._passed_s + seconds, waking)
+        self._sleepers.append(sleeper)
+        self.sleeps.append(seconds)
+        for count, watcher in self._watchers:
+            if len(self.sleeps) >= count and not watcher.done():
+                watcher.set_result(None)
+        try:
+            await waking
+        finally:
+            if sleeper in self._sleepers:
+                self._sleepers.remove(sleeper)
+
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        timeout = asyncio.timeout(None)
+        self._timeouts[timeout] = self._passed_s + seconds
+        return timeout
+
+    async def slept(self, count: int = 1) -> None:
+        """Wait until `sleep` has been called that many times in all."""
+        watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if len(self.sleeps) >= count:
+            watcher.set_result(None)
+        self._watchers.append((count, watcher))
+        await watcher
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: wake who has slept enough, and end what has taken too long.
+
+        They run when the caller next awaits something, earliest first.
+        """
+        self._passed_s += seconds
+        for sleeper in sorted(self._sleepers, key=lambda sleeper: sleeper[0]):
+            deadline, waking = sleeper
+            if deadline <= self._passed_s:
+                self._sleepers.remove(sleeper)
+                if not waking.done():
+                    waking.set_result(None)
+        now = asyncio.get_running_loop().time()
+        for timeout, deadline in sorted(self._timeouts.items(), key=lambda item: item[1]):
+            if deadline <= self._passed_s:
+                del self._timeouts[timeout]
+                try:
+                    timeout.reschedule(now)
+                except RuntimeError:
+                    # It was left before, or never entered.
+                    continue
