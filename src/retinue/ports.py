@@ -49,7 +49,7 @@ class Model(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One name in a folder. `kind` is file, dir, link or other."""
 
     name: str
@@ -57,13 +57,13 @@ class Entry(msgspec.Struct, frozen=True):
     size_bytes: int = 0
 
 
-class Match(msgspec.Struct, frozen=True):
+class Match(msgspec.Struct, frozen=True, gc=False):
     path: str
     line: int
     text: str
 
 
-class Written(msgspec.Struct, frozen=True):
+class Written(msgspec.Struct, frozen=True, gc=False):
     change: FileChange
     before_sha256: str | None
     after_sha256: str
@@ -100,7 +100,7 @@ class Workspace(Protocol):
     def write(self, path: str, data: bytes) -> Written: ...
 
 
-class Completed(msgspec.Struct, frozen=True, kw_only=True):
+class Completed(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How a command ended. A non-zero exit is a result."""
 
     exit_code: int
@@ -131,7 +131,7 @@ class Hands(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: str
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a tool did: the text for the model, and the facts for the receipt."""
 
     content: str
@@ -156,7 +156,7 @@ class Tool(Protocol):
         ...
 
 
-class NewAgent(msgspec.Struct, frozen=True, kw_only=True):
+class NewAgent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The row of an agent at its birth."""
 
     run_id: str
@@ -167,14 +167,14 @@ class NewAgent(msgspec.Struct, frozen=True, kw_only=True):
     contract: Contract
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One step of the journal: an event and, at its birth, the agent; both are written or none."""
 
     event: Event
     agent: NewAgent | None = None
 
 
-class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     id: str
     kind: str
     task: str
@@ -186,7 +186,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     head_hash: str
 
 
-class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
+class AgentRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     run_id: str
     id: str
     parent_agent_id: str | None
@@ -194,6 +194,29 @@ class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     state: State
     context_json: str
+
+
+class Memory(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One thing remembered. `kind` says whose it is: children's are `sub_agent_result`."""
+
+    id: int
+    kind: str
+    text: str
+    time: float
+    run_id: str
+    agent_id: str
+
+
+class Vault(Protocol):
+    """What is remembered across runs."""
+
+    async def remember(self, *, kind: str, text: str, run_id: str, agent_id: str) -> int:
+        """Keep `text`; answers its id."""
+        ...
+
+    async def recall(self, query: str, *, kind: str | None = None, limit: int = 5) -> list[Memory]:
+        """The memories that fit `query` best; the latest for an empty one."""
+        ...
 
 
 class Store(Protocol):

@@ -30,7 +30,7 @@ DEFAULT_TIMEOUT_S = 300.0
 DEFAULT_MAX_RETRIES = 1
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Budget(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     """What one agent may use over its life (`timeout_s`: per attempt). None means no limit."""
 
     max_tool_calls: int = DEFAULT_MAX_TOOL_CALLS
@@ -96,7 +96,7 @@ def _force_float(budget: Budget, name: str) -> None:
 UNLIMITED = 2**62
 
 
-class Amounts(msgspec.Struct, frozen=True):
+class Amounts(msgspec.Struct, frozen=True, gc=False):
     """A vector of what can be spent. Money is whole micro-dollars, so that sums are exact."""
 
     tool_calls: int = 0

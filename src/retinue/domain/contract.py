@@ -19,7 +19,7 @@ REPORT_PATH_PATTERN = ".retinue/step-<idx>-result.md"
 RESULT_CAP_TOKENS = 2_000
 
 
-class Parent(msgspec.Struct, frozen=True, kw_only=True):
+class Parent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Where the work comes from. Nothing here widens what the child may do."""
 
     run_id: str
@@ -29,7 +29,7 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
     goal_summary: str = ""
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Step(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The work itself."""
 
     title: str
@@ -41,7 +41,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "success_criteria", tuple(self.success_criteria))
 
 
-class Execution(msgspec.Struct, frozen=True, kw_only=True):
+class Execution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How it is carried out, and the limits of that."""
 
     role: str
@@ -70,7 +70,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Outputs(msgspec.Struct, frozen=True, kw_only=True):
+class Outputs(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What comes back, and where it is written."""
 
     report_format: str = "markdown"
@@ -78,7 +78,7 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
     result_cap_tokens: int = RESULT_CAP_TOKENS
 
 
-class Contract(msgspec.Struct, frozen=True, kw_only=True):
+class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     parent: Parent
     step: Step
     permissions: Grant

@@ -28,7 +28,7 @@ from retinue.errors import ContractError
 FREE_HANDED = (Mode.AUTO, Mode.DANGEROUS)
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class Order(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What is asked of a child, before anybody has looked at what may be given. None: not said."""
 
     task: str
@@ -46,7 +46,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     max_retries: int | None = None
 
 
-class Superior(msgspec.Struct, frozen=True, kw_only=True):
+class Superior(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What the giver of an order has to give."""
 
     run_id: str
@@ -72,7 +72,7 @@ class Superior(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Draft(msgspec.Struct, frozen=True):
+class Draft(msgspec.Struct, frozen=True, gc=False):
     contract: Contract
     notes: tuple[str, ...]
 

@@ -14,13 +14,15 @@ from retinue.domain.result import FileChange, Receipt, Status
 VERSION = 1
 
 
-class _Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+class _Fact(
+    msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="type", omit_defaults=True
+):
     @property
     def summary(self) -> str:
         raise NotImplementedError
 
 
-class RunStarted(_Fact, frozen=True, tag="run.started"):
+class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     kind: str
     task: str
     directory: str
@@ -35,7 +37,7 @@ class RunStarted(_Fact, frozen=True, tag="run.started"):
         return f"{_line(self.kind)} with {_line(self.model)}: {_line(self.task)}"
 
 
-class RunFinished(_Fact, frozen=True, tag="run.finished"):
+class RunFinished(_Fact, frozen=True, gc=False, tag="run.finished"):
     """Only the parent of everything writes this one."""
 
     status: Status
@@ -46,7 +48,7 @@ class RunFinished(_Fact, frozen=True, tag="run.finished"):
         return f"run {self.status}" + (f": {_line(self.reason)}" if self.reason else "")
 
 
-class AgentCreated(_Fact, frozen=True, tag="agent.subagent_created"):
+class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
     sub_agent_id: str
     step_idx: int
     path: str
@@ -61,7 +63,7 @@ class AgentCreated(_Fact, frozen=True, tag="agent.subagent_created"):
         return f"{_line(self.path)} created: {_line(self.title)}"
 
 
-class AgentStarted(_Fact, frozen=True, tag="agent.subagent_started"):
+class AgentStarted(_Fact, frozen=True, gc=False, tag="agent.subagent_started"):
     sub_agent_id: str
 
     @property
@@ -69,7 +71,7 @@ class AgentStarted(_Fact, frozen=True, tag="agent.subagent_started"):
         return "started"
 
 
-class AgentAttempted(_Fact, frozen=True, tag="agent.subagent_attempt"):
+class AgentAttempted(_Fact, frozen=True, gc=False, tag="agent.subagent_attempt"):
     """An attempt begins, with the messages that open its conversation."""
 
     number: int
@@ -84,7 +86,7 @@ class AgentAttempted(_Fact, frozen=True, tag="agent.subagent_attempt"):
         return f"attempt {self.number}/{self.of}{why}"
 
 
-class TurnStarted(_Fact, frozen=True, tag="turn.started"):
+class TurnStarted(_Fact, frozen=True, gc=False, tag="turn.started"):
     turn: int
     of: int
     last: bool = False
@@ -94,7 +96,7 @@ class TurnStarted(_Fact, frozen=True, tag="turn.started"):
         return f"turn {self.turn}/{self.of}" + (", the last, without tools" if self.last else "")
 
 
-class ModelReplied(_Fact, frozen=True, tag="model.replied"):
+class ModelReplied(_Fact, frozen=True, gc=False, tag="model.replied"):
     turn: int
     content: str
     calls: tuple[ToolCall, ...] = ()
@@ -109,7 +111,7 @@ class ModelReplied(_Fact, frozen=True, tag="model.replied"):
         return _line(self.content) or "(nothing)"
 
 
-class ModelFailed(_Fact, frozen=True, tag="model.failed"):
+class ModelFailed(_Fact, frozen=True, gc=False, tag="model.failed"):
     turn: int
     error: str
     retry_in_s: float | None = None
@@ -120,7 +122,7 @@ class ModelFailed(_Fact, frozen=True, tag="model.failed"):
         return f"model failed: {_line(self.error)}{again}"
 
 
-class ToolStarted(_Fact, frozen=True, tag="tool.started"):
+class ToolStarted(_Fact, frozen=True, gc=False, tag="tool.started"):
     call_id: str
     tool: str
     arguments: str
@@ -130,7 +132,7 @@ class ToolStarted(_Fact, frozen=True, tag="tool.started"):
         return _line(f"{self.tool} {self.arguments}")
 
 
-class ToolFinished(_Fact, frozen=True, tag="tool.finished"):
+class ToolFinished(_Fact, frozen=True, gc=False, tag="tool.finished"):
     """`content` is what the model was told; `receipt` is what the harness saw."""
 
     call_id: str
@@ -144,7 +146,7 @@ class ToolFinished(_Fact, frozen=True, tag="tool.finished"):
         return f"{_line(self.tool)} {how}: {_line(self.content)}"
 
 
-class ToolDenied(_Fact, frozen=True, tag="tool.denied"):
+class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
     """The call was answered and counted, and nothing was run."""
 
     call_id: str
@@ -157,7 +159,7 @@ class ToolDenied(_Fact, frozen=True, tag="tool.denied"):
         return f"{_line(self.tool)} denied: {_line(self.content)}"
 
 
-class LimitReached(_Fact, frozen=True, tag="agent.limit_reached"):
+class LimitReached(_Fact, frozen=True, gc=False, tag="agent.limit_reached"):
     limit: str
     detail: str
 
@@ -166,7 +168,7 @@ class LimitReached(_Fact, frozen=True, tag="agent.limit_reached"):
         return f"limit {_line(self.limit)}: {_line(self.detail)}"
 
 
-class AgentWaiting(_Fact, frozen=True, tag="agent.subagent_waiting_for_merge"):
+class AgentWaiting(_Fact, frozen=True, gc=False, tag="agent.subagent_waiting_for_merge"):
     sub_agent_id: str
     response: str
     files_modified: tuple[FileChange, ...] = ()
@@ -176,7 +178,7 @@ class AgentWaiting(_Fact, frozen=True, tag="agent.subagent_waiting_for_merge"):
         return f"waits to be integrated: {_line(self.response)}"
 
 
-class AgentCompleted(_Fact, frozen=True, tag="agent.subagent_completed"):
+class AgentCompleted(_Fact, frozen=True, gc=False, tag="agent.subagent_completed"):
     sub_agent_id: str
 
     @property
@@ -184,7 +186,7 @@ class AgentCompleted(_Fact, frozen=True, tag="agent.subagent_completed"):
         return "completed"
 
 
-class AgentFailed(_Fact, frozen=True, tag="agent.subagent_failed"):
+class AgentFailed(_Fact, frozen=True, gc=False, tag="agent.subagent_failed"):
     """`response` keeps what it had when it failed: partial work is never thrown away."""
 
     sub_agent_id: str
@@ -197,7 +199,7 @@ class AgentFailed(_Fact, frozen=True, tag="agent.subagent_failed"):
         return f"{self.status}: {_line(self.reason)}"
 
 
-class AgentClosed(_Fact, frozen=True, tag="agent.subagent_closed"):
+class AgentClosed(_Fact, frozen=True, gc=False, tag="agent.subagent_closed"):
     sub_agent_id: str
     step_idx: int
     final_status: str
@@ -228,7 +230,7 @@ Fact = (
 )
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A fact, with who, where and when. Unique by (run, seq); `hash` chains it to the last one."""
 
     seq: int

@@ -38,7 +38,7 @@ class Network(StrEnum):
 _NETWORKS = [Network.NONE, Network.LOOPBACK, Network.ALL]
 
 
-class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Grant(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     """`allowed_tools` run freely, `ask_tools` after a person's yes; any other tool is denied.
 
     `spawn_roles` are the roles (or profiles) it may give work to; none means that it cannot

@@ -9,7 +9,7 @@ import msgspec
 from retinue.domain.budget import MICRO
 
 
-class ToolCall(msgspec.Struct, frozen=True):
+class ToolCall(msgspec.Struct, frozen=True, gc=False):
     """`arguments` is the raw JSON text that the model wrote, right or wrong."""
 
     id: str
@@ -17,20 +17,22 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: str
 
 
-class System(msgspec.Struct, frozen=True, tag_field="role", tag="system"):
+class System(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="system"):
     content: str
 
 
-class User(msgspec.Struct, frozen=True, tag_field="role", tag="user"):
+class User(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="user"):
     content: str
 
 
-class Assistant(msgspec.Struct, frozen=True, tag_field="role", tag="assistant", omit_defaults=True):
+class Assistant(
+    msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="assistant", omit_defaults=True
+):
     content: str = ""
     calls: tuple[ToolCall, ...] = ()
 
 
-class ToolAnswer(msgspec.Struct, frozen=True, tag_field="role", tag="tool"):
+class ToolAnswer(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="tool"):
     call_id: str
     content: str
 
@@ -39,14 +41,20 @@ Message = System | User | Assistant | ToolAnswer
 
 
 class Effect(StrEnum):
-    """What running a tool can do to the world. Only READ may be repeated, or run in parallel."""
+    """What running a tool can do to the world.
+
+    READ may be repeated, and run beside others. DELEGATE makes children, which may run beside each
+    other. REMEMBER writes into the memory, and nothing else.
+    """
 
     READ = "read"
     WRITE = "write"
     EXECUTE = "execute"
+    DELEGATE = "delegate"
+    REMEMBER = "remember"
 
 
-class ToolSpec(msgspec.Struct, frozen=True):
+class ToolSpec(msgspec.Struct, frozen=True, gc=False):
     """A tool as the model sees it. `parameters` is a JSON schema, already encoded."""
 
     name: str
@@ -54,7 +62,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
     parameters: msgspec.Raw
 
 
-class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What was used. `tokens_in` includes `tokens_cached`."""
 
     tokens_in: int = 0
@@ -81,7 +89,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
+class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Where the time of one reply went."""
 
     queued_s: float = 0.0
@@ -95,14 +103,16 @@ class Finish(StrEnum):
     LENGTH = "length"
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
+class Reply(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     message: Assistant
     usage: Usage
     finish: Finish
     timing: Timing = Timing()
+    repairs: tuple[str, ...] = ()
+    """What had to be mended in it before it could be used, a line each."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One question to a model. `tools` come sorted by name: prefixes must be byte-stable."""
 
     messages: tuple[Message, ...]

@@ -17,7 +17,7 @@ class Status(StrEnum):
     REJECTED = "rejected"
 
 
-class FileChange(msgspec.Struct, frozen=True, kw_only=True):
+class FileChange(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     path: str
     added: int = 0
     removed: int = 0
@@ -31,7 +31,7 @@ class FileChange(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.path} ({lines}{', new file' if self.new else ''})"
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What the harness saw a tool do; the model has no say in it."""
 
     tool: str
@@ -45,7 +45,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     after_sha256: str | None = None
 
 
-class Spent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Spent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The bill of one agent, or of a whole tree."""
 
     tool_calls: int = 0
@@ -61,7 +61,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.tokens_in + self.tokens_out
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """`response` is the whole answer, `summary` the part of it that a parent is given."""
 
     status: Status
@@ -83,7 +83,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.status is Status.COMPLETED
 
 
-class RunResult(Result, frozen=True, kw_only=True, omit_defaults=True):
+class RunResult(Result, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The result of a run's root, with the bill of the whole tree and its number of children."""
 
     total: Spent = Spent()

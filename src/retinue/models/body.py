@@ -11,44 +11,44 @@ from retinue.domain.messages import Assistant, Message, Request, System, ToolAns
 _TOOLS_REMEMBERED = 64
 
 
-class _Function(msgspec.Struct, frozen=True):
+class _Function(msgspec.Struct, frozen=True, gc=False):
     name: str
     arguments: str
 
 
-class _Call(msgspec.Struct, frozen=True):
+class _Call(msgspec.Struct, frozen=True, gc=False):
     id: str
     function: _Function
     type: str = "function"
 
 
-class _Assistant(msgspec.Struct, frozen=True, tag_field="role", tag="assistant"):
+class _Assistant(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="assistant"):
     # null and not absent: some servers insist on the key.
     content: str | None
     tool_calls: list[_Call] | msgspec.UnsetType = msgspec.UNSET
 
 
-class _Answer(msgspec.Struct, frozen=True, tag_field="role", tag="tool"):
+class _Answer(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="tool"):
     tool_call_id: str
     content: str
 
 
-class _ToolFunction(msgspec.Struct, frozen=True):
+class _ToolFunction(msgspec.Struct, frozen=True, gc=False):
     name: str
     description: str
     parameters: msgspec.Raw
 
 
-class _Tool(msgspec.Struct, frozen=True):
+class _Tool(msgspec.Struct, frozen=True, gc=False):
     function: _ToolFunction
     type: str = "function"
 
 
-class _StreamOptions(msgspec.Struct, frozen=True):
+class _StreamOptions(msgspec.Struct, frozen=True, gc=False):
     include_usage: bool = True
 
 
-class _Body(msgspec.Struct, frozen=True):
+class _Body(msgspec.Struct, frozen=True, gc=False):
     model: str
     messages: list[System | User | _Assistant | _Answer]
     tools: msgspec.Raw | msgspec.UnsetType

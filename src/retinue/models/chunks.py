@@ -12,18 +12,18 @@ from typing import Any
 import msgspec
 
 
-class FunctionDelta(msgspec.Struct, frozen=True):
+class FunctionDelta(msgspec.Struct, frozen=True, gc=False):
     name: str | None = None
     arguments: str | None = None
 
 
-class CallDelta(msgspec.Struct, frozen=True):
+class CallDelta(msgspec.Struct, frozen=True, gc=False):
     index: int | None = None
     id: str | None = None
     function: FunctionDelta | None = None
 
 
-class Delta(msgspec.Struct, frozen=True):
+class Delta(msgspec.Struct, frozen=True, gc=False):
     content: str | None = None
     tool_calls: list[CallDelta] | None = None
     reasoning_content: str | None = None
@@ -31,7 +31,7 @@ class Delta(msgspec.Struct, frozen=True):
     refusal: str | None = None
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """`delta` in a stream, `message` in a body that came as a whole."""
 
     delta: Delta | None = None
@@ -39,18 +39,18 @@ class Choice(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
 
 
-class PromptDetails(msgspec.Struct, frozen=True):
+class PromptDetails(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int | None = None
 
 
-class UsageCount(msgspec.Struct, frozen=True):
+class UsageCount(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: PromptDetails | None = None
     prompt_cache_hit_tokens: int | None = None
 
 
-class Timings(msgspec.Struct, frozen=True):
+class Timings(msgspec.Struct, frozen=True, gc=False):
     """What llama.cpp tells besides. `prompt_n` leaves out what the cache had (`cache_n`)."""
 
     prompt_n: int | None = None
@@ -58,7 +58,7 @@ class Timings(msgspec.Struct, frozen=True):
     predicted_n: int | None = None
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     choices: list[Choice] | None = None
     usage: UsageCount | None = None
     timings: Timings | None = None

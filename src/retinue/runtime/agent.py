@@ -7,7 +7,7 @@ from retinue.domain.contract import Contract
 from retinue.domain.events import Event, Fact
 from retinue.domain.messages import Usage
 from retinue.domain.projection import merged
-from retinue.domain.result import FileChange, Receipt, Spent
+from retinue.domain.result import FileChange, Receipt, Result, Spent
 from retinue.ports import NewAgent
 from retinue.runtime.journal import Journal
 
@@ -37,6 +37,8 @@ class Agent:
         self.attempt = 0
         self.usage = Usage()
         self.last_text = ""
+        self.dismissal = ""
+        self.result: Result | None = None
         self.files_read: dict[str, None] = {}
         self.files_modified: dict[str, FileChange] = {}
         self.receipts: list[Receipt] = []

@@ -65,22 +65,27 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 class Job:
     """A child that was started in the background."""
 
-    def __init__(self, agent_id: str, run_id: str, task: asyncio.Task[Result]) -> None:
-        self.id = agent_id
-        self.run_id = run_id
+    def __init__(self, child: Agent, task: asyncio.Task[Result]) -> None:
+        self.id = child.id
+        self.run_id = child.contract.parent.run_id
+        self._child = child
         self._task = task
 
     @property
     def done(self) -> bool:
         return self._task.done()
 
-    def cancel(self) -> None:
+    def cancel(self, why: str = "cancelled by its parent") -> None:
         """Stop the child; it is closed as cancelled, and its result says so."""
+        self._child.dismissal = why
         self._task.cancel()
 
     async def result(self) -> Result:
         """Wait for the child. Cancelling the wait does not cancel the child."""
-        return await asyncio.shield(self._task)
+        await asyncio.wait([self._task])
+        if self._task.cancelled() and self._child.result is not None:
+            return self._child.result
+        return self._task.result()
 
 
 class Runtime:
@@ -98,7 +103,7 @@ class Runtime:
         self._nursery = Nursery()
         self._runs: dict[str, Run] = {}
         self._office: Run | None = None
-        self._failed = 0
+        self._rejected = 0
 
     async def __aenter__(self) -> Self:
         await self._nursery.__aenter__()
@@ -111,8 +116,9 @@ class Runtime:
         trace: TracebackType | None,
     ) -> None:
         try:
-            for job in self._jobs.values():
-                job.cancel()
+            if self._office is not None:
+                for job in self._jobs.values():
+                    job.cancel(self._office.why_stopped)
             await self._nursery.__aexit__(kind, error, trace)
         finally:
             if self._office is not None:
@@ -134,8 +140,8 @@ class Runtime:
         run = self._open_run("run", task, self.terms.lead)
         try:
             result = await run.lead()
-        except asyncio.CancelledError:
-            await asyncio.shield(run.finish(Status.CANCELLED, run.why_stopped))
+        except BaseException as error:
+            await asyncio.shield(run.finish(*_outcome(run, error)))
             raise
         finally:
             self._runs.pop(run.id)
@@ -157,9 +163,8 @@ class Runtime:
         if most < 1:
             raise UsageError(f"max_concurrent must be at least 1, not {most}.")
         asked = [t if isinstance(t, Task) else as_task(*t, {}) for t in tasks]
-        orders = [
-            self._order(task) for task in asked
-        ]  # A wrong one is told before any work begins.
+        # All of them first: a wrong one is told before any work begins.
+        orders = [self._order(task) for task in asked]
         slots = asyncio.Semaphore(most)
         results: dict[int, Result] = {}
 
@@ -181,8 +186,8 @@ class Runtime:
         """Give a task to a child in the background. Its contract is on record when this returns."""
         order, run = self._order(as_task(role, task, terms)), self._open_office()
         child = run.create(order, run.root)
-        work = self._nursery.create_task(self._see_through(run, child))
-        job = self._jobs[child.id] = Job(child.id, run.id, work)
+        work = self._nursery.create_task(run.see_through(child))
+        job = self._jobs[child.id] = Job(child, work)
         await child.durable()
         return job
 
@@ -205,29 +210,25 @@ class Runtime:
         try:
             child = run.create(order, run.root)
         except ContractError as error:
-            self._failed += 1
+            self._rejected += 1
+            spent_up = run.root.account.unspent().tokens == 0
             return Result(
-                status=Status.REJECTED,
+                status=Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED,
                 agent_id="",
                 run_id=run.id,
                 role=order.role.name,
                 task=order.task,
                 error=str(error),
             )
-        return await self._see_through(run, child)
-
-    async def _see_through(self, run: Run, child: Agent) -> Result:
-        result = await run.see_through(child)
-        self._failed += not result.ok
-        return result
+        return await run.see_through(child)
 
     def _order(self, task: Task) -> Order:
         """`task` with its role looked up. Raises UsageError for what can never be done."""
         if not task.task.strip():
             raise ContractError("The task is empty; say what the agent should do.")
         role = pick(self.roles, task.role)
-        if task.model is not None:
-            self._around.model_for(task.model)
+        if model := task.model or role.model:
+            self._around.model_for(model)
         unknown = sorted(set(task.tools or ()) - self._around.tools.effects.keys())
         if unknown:
             raise ContractError(
@@ -246,12 +247,12 @@ class Runtime:
         return self._office
 
     async def _adjourn(self, run: Run, error: BaseException | None) -> None:
-        if isinstance(error, asyncio.CancelledError):
-            outcome = Status.CANCELLED, run.why_stopped
-        elif error is not None:
-            outcome = Status.ERROR, f"the program ended with {type(error).__name__}"
-        elif self._failed:
-            outcome = Status.ERROR, f"{self._failed} of {run.children} children failed"
+        failed = run.failures + self._rejected
+        if error is not None:
+            outcome = _outcome(run, error)
+        elif failed:
+            asked = run.children + self._rejected
+            outcome = Status.ERROR, f"{failed} of {asked} children failed"
         else:
             outcome = Status.COMPLETED, ""
         await run.finish(*outcome)
@@ -292,6 +293,13 @@ class Runtime:
 
 
 _LIMITS = Budget.__struct_fields__
+
+
+def _outcome(run: Run, error: BaseException) -> tuple[Status, str]:
+    """How a run ends that an exception has ended."""
+    if isinstance(error, asyncio.CancelledError):
+        return Status.CANCELLED, run.why_stopped
+    return Status.ERROR, f"the program ended with {type(error).__name__}"
 
 
 def as_task(role: str, task: str, terms: Mapping[str, Any]) -> Task:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from retinue.domain.budget import UNLIMITED, Amounts, Reservation
 from retinue.domain.events import LimitReached, ModelFailed, ModelReplied, TurnStarted
 from retinue.domain.messages import Message, Reply, Request, ToolSpec, User
-from retinue.errors import BudgetExceeded, ContextOverflow, ModelError
+from retinue.errors import BudgetExceeded, ContextOverflow, ModelError, ProviderError
 from retinue.ports import Clock, Model
 from retinue.runtime.agent import Agent
 from retinue.runtime.allowance import Allowance
@@ -133,6 +133,11 @@ class Mind:
                 if delay is None:
                     raise
                 await self._clock.sleep(delay)
+            except Exception as error:
+                # A bug of an adapter ends its own agent; siblings have done nothing wrong.
+                broke = f"{self._model.name} broke: {type(error).__name__}: {error}"
+                self._agent.record(ModelFailed(turn=turn, error=broke))
+                raise ProviderError(broke) from error
         raise AssertionError("the last wait is None, and ends the loop")
 
 

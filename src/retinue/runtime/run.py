@@ -50,6 +50,7 @@ class Run:
         self._ids = 0
         self._open: dict[str, Agent] = {}
         self.why_stopped = STOPPED
+        self._failed = 0
         self._total = Spent()
         self._started_at = around.clock.monotonic()
         self.root = self._agent(root.contract, "root", None)
@@ -58,6 +59,11 @@ class Run:
     @property
     def children(self) -> int:
         return self._ids - 1
+
+    @property
+    def failures(self) -> int:
+        """Children that did not complete. One that is still open when it is asked never will."""
+        return self._failed + sum(agent is not self.root for agent in self._open.values())
 
     def start(self, fact: RunStarted) -> None:
         root = self.root
@@ -137,7 +143,8 @@ class Run:
         try:
             ending = await live(agent, means)
         except asyncio.CancelledError:
-            self._end(agent, Ending(Status.CANCELLED, agent.last_text, self.why_stopped))
+            why = agent.dismissal or self.why_stopped
+            self._end(agent, Ending(Status.CANCELLED, agent.last_text, why))
             raise
         result = self._end(agent, ending)
         # Closing is on record before anybody reads the result.
@@ -148,7 +155,10 @@ class Run:
         """Close `agent` and bill what it cost. No await: it works in a cancelled task."""
         del self._open[agent.id]
         self._bill(agent)
-        return close(agent, ending, duration_s=self._around.clock.monotonic() - agent.since)
+        duration_s = self._around.clock.monotonic() - agent.since
+        result = agent.result = close(agent, ending, duration_s=duration_s)
+        self._failed += agent is not self.root and not result.ok
+        return result
 
     def _bill(self, agent: Agent) -> None:
         mine, so_far = agent.spent(0.0), self._total

@@ -1,10 +1,10 @@
 """A clock that stands still until a test moves it.
 
-    clock = FakeClock()
-    async with retinue.open(".", model=model, clock=clock) as rt:
-        job = await rt.start("researcher", "…", timeout_s=60)
-        await model.asked()
-        clock.advance(60)
+clock = FakeClock()
+async with retinue.open(".", model=model, clock=clock) as rt:
+    job = await rt.start("researcher", "…", timeout_s=60)
+    await model.asked()
+    clock.advance(60)
 """
 
 from __future__ import annotations

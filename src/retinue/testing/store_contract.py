@@ -1,0 +1,505 @@
+"""What every adapter of the port `Store` must do, as tests that its own tests inherit.
+
+class TestMyStore(StoreContract):
+    @asynccontextmanager
+    async def opened(self, place):
+        store = MyStore(...)  # the one of that place, made if it is not there yet
+        try:
+            yield store
+        finally:
+            await store.aclose()
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from retinue.domain.chain import verify
+from retinue.domain.contract import Contract, Execution, Parent, Step
+from retinue.domain.events import (
+    AgentClosed,
+    AgentCompleted,
+    AgentCreated,
+    AgentFailed,
+    AgentStarted,
+    AgentWaiting,
+    Event,
+    Fact,
+    LimitReached,
+    RunFinished,
+    RunStarted,
+)
+from retinue.domain.grant import Grant
+from retinue.domain.lifecycle import State
+from retinue.domain.result import Status
+from retinue.errors import StoreError, UnknownRun
+from retinue.ports import Change, Clock, NewAgent, Store
+from retinue.runtime.journal import Journal
+from retinue.testing.clock import EPOCH, FakeClock
+
+TEXTS = (
+    "Grüße, 世界! 🪶",
+    "quotes \" ' ` and \\ and {rows} and ? and :name",
+    "lines\nand\r\ttabs\u2028",
+    "nothing \0 and \x1b[31m",
+    "long " * 50_000,
+)
+
+
+class Scribe:
+    """Writes the journal of a run that nobody runs: the steps that a test of a store needs."""
+
+    def __init__(
+        self, store: Store, run_id: str, *, epoch: int = 1, clock: Clock | None = None
+    ) -> None:
+        self.run_id = run_id
+        self.journal = Journal(store, clock or FakeClock(), run_id, epoch=epoch, listener=None)
+
+    def begin(self, task: str = "Do it.") -> Event:
+        return self.record(
+            RunStarted(
+                kind="run",
+                task=task,
+                directory="/project",
+                model="scripted",
+                mode="normal",
+                retinue_version="0",
+                sandbox="none",
+            )
+        )
+
+    def birth(self, agent_id: str = "a0", task: str = "Do it.") -> NewAgent:
+        """Record the creation of an agent, and answer what should be in its row."""
+        parent = None if agent_id == "a0" else "a0"
+        born = NewAgent(
+            run_id=self.run_id,
+            agent_id=agent_id,
+            parent_agent_id=parent,
+            path="root" if parent is None else f"root/{agent_id}",
+            role="researcher",
+            contract=contract(self.run_id, parent, task),
+        )
+        fact = AgentCreated(
+            sub_agent_id=agent_id,
+            step_idx=0,
+            path=born.path,
+            depth=0 if parent is None else 1,
+            role=born.role,
+            title=task[:20],
+            contract_sha256=born.contract.digest,
+        )
+        self.journal.record(fact, agent_id=agent_id, parent_agent_id=parent, born=born)
+        return born
+
+    def note(self, text: str = "a fact that changes no row") -> Event:
+        return self.record(LimitReached(limit="max_turns", detail=text))
+
+    def finish(self, status: Status = Status.COMPLETED) -> Event:
+        return self.record(RunFinished(status=status))
+
+    def record(self, fact: Fact, agent_id: str = "a0") -> Event:
+        return self.journal.record(fact, agent_id=agent_id, parent_agent_id=None)
+
+
+def contract(run_id: str, agent_id: str | None = None, task: str = "Do it.") -> Contract:
+    return Contract(
+        parent=Parent(run_id=run_id, agent_id=agent_id, step_idx=0, task_prompt=task),
+        step=Step(title="A task", description=task, success_criteria=("It is done.",)),
+        permissions=Grant(allowed_tools=("read_file",)),
+        execution=Execution(
+            role="researcher",
+            instructions="Look.",
+            model="scripted",
+            attempt_timeout_ms=5_000,
+            max_retries=0,
+            max_tool_calls=3,
+            max_turns=4,
+            max_tokens=None,
+            max_context_tokens=100,
+        ),
+    )
+
+
+class StoreContract:
+    def opened(self, place: Path) -> AbstractAsyncContextManager[Store]:
+        """The store of that place, made if it is not there yet; leaving closes it.
+
+        Two that are open at once are two processes' views of the same data.
+        """
+        raise NotImplementedError
+
+    # Events
+
+    async def test_what_was_flushed_is_read_back_as_it_was(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9")
+            written = [scribe.begin(), *(scribe.note(text) for text in TEXTS), scribe.finish()]
+            await store.flush()
+            assert list(await store.events("k3f9")) == written
+            row = await store.run("k3f9")
+        assert verify(written, head_seq=row.head_seq, head_hash=row.head_hash) == len(written)
+
+    async def test_events_come_in_pages_behind_a_cursor(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9")
+            written = [scribe.begin(), *(scribe.note(str(n)) for n in range(6))]
+            await store.flush()
+            assert list(await store.events("k3f9", limit=3)) == written[:3]
+            assert list(await store.events("k3f9", after=3, limit=3)) == written[3:6]
+            assert list(await store.events("k3f9", after=6, limit=3)) == written[6:]
+            assert list(await store.events("k3f9", after=7)) == []
+
+    async def test_a_run_that_is_not_there_has_no_events_and_no_agents(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.opened(tmp_path) as store:
+            assert list(await store.events("k3f9")) == []
+            assert list(await store.agents("k3f9")) == []
+
+    async def test_runs_are_kept_apart(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            one, two = Scribe(store, "one"), Scribe(store, "two")
+            mine, theirs = [one.begin()], [two.begin()]
+            for _ in range(3):
+                mine.append(one.note())
+                theirs.append(two.note())
+            await store.flush()
+            assert list(await store.events("one")) == mine
+            assert list(await store.events("two")) == theirs
+
+    async def test_a_batch_may_be_large(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9")
+            scribe.begin()
+            for number in range(3_000):
+                scribe.birth(f"a{number}")
+            await store.flush()
+            assert len(await store.agents("k3f9")) == 3_000
+            assert (await store.run("k3f9")).head_seq == 3_001
+
+    # Runs
+
+    async def test_a_run_is_found_by_a_unique_beginning(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            for run_id in ("ab", "abcd", "abce", "xyz9"):
+                Scribe(store, run_id).begin()
+            await store.flush()
+            for beginning, run_id in {
+                "x": "xyz9",
+                "xyz9": "xyz9",
+                "abcd": "abcd",
+                # The whole id of one, although two more begin with it.
+                "ab": "ab",
+            }.items():
+                assert (await store.run(beginning)).id == run_id
+
+    async def test_an_ambiguous_beginning_is_told(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            for run_id in ("abcd", "abce"):
+                Scribe(store, run_id).begin()
+            await store.flush()
+            for beginning in ("a", "abc"):
+                with pytest.raises(UnknownRun) as caught:
+                    await store.run(beginning)
+                assert str(caught.value) == (
+                    f"{beginning!r} is the beginning of several runs; write more of it."
+                )
+
+    async def test_a_run_that_is_not_there_is_told(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            Scribe(store, "abcd").begin()
+            await store.flush()
+            for name in ("", "b", "abcde", "ABCD", "%", "a%", "a_cd", "a'b", "ü", "\udcff", "\0"):
+                with pytest.raises(UnknownRun, match=r"^No run .* `retinue runs` lists them\.$"):
+                    await store.run(name)
+
+    async def test_runs_come_newest_first(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            for number, run_id in enumerate(("old", "older", "new")):
+                clock = FakeClock(EPOCH + (5, 1, 9)[number])
+                Scribe(store, run_id, clock=clock).begin()
+            await store.flush()
+            assert [row.id for row in await store.runs()] == ["new", "old", "older"]
+            assert [row.id for row in await store.runs(limit=2)] == ["new", "old"]
+
+    async def test_a_run_says_how_far_it_is(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9", clock=clock)
+            scribe.begin("Count the herons.")
+            scribe.birth()
+            last = scribe.note()
+            await store.flush()
+            row = await store.run("k3f9")
+            assert (row.kind, row.task, row.agents) == ("run", "Count the herons.", 1)
+            assert (row.status, row.started_at, row.finished_at) == (None, EPOCH, None)
+            assert (row.head_seq, row.head_hash) == (last.seq, last.hash)
+            clock.advance(2.5)
+            scribe.finish(Status.BUDGET_EXCEEDED)
+            await store.flush()
+            row = await store.run("k3f9")
+            assert (row.status, row.finished_at) == ("budget_exceeded", EPOCH + 2.5)
+            assert list(await store.runs()) == [row]
+
+    # Agents
+
+    async def test_contracts_are_kept_to_the_byte(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9")
+            scribe.begin()
+            born = [scribe.birth(f"a{n}", text) for n, text in enumerate(TEXTS)]
+            await store.flush()
+            rows = await store.agents("k3f9")
+        assert [row.context_json.encode() for row in rows] == [
+            agent.contract.canonical() for agent in born
+        ]
+        for row, agent in zip(rows, born, strict=True):
+            assert (row.run_id, row.id) == (agent.run_id, agent.agent_id)
+            assert (row.parent_agent_id, row.path) == (agent.parent_agent_id, agent.path)
+            assert (row.role, row.state) == (agent.role, State.CREATED)
+
+    async def test_agents_come_in_order_of_birth(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9")
+            scribe.begin()
+            for number in range(12):
+                scribe.birth(f"a{number}")
+            await store.flush()
+            assert [row.id for row in await store.agents("k3f9")] == [f"a{n}" for n in range(12)]
+
+    async def test_states_follow_the_events(self, tmp_path: Path) -> None:
+        closed = AgentClosed(sub_agent_id="a0", step_idx=0, final_status="x", close_reason="x")
+        lives: list[list[tuple[Fact, State]]] = [
+            [
+                (AgentStarted(sub_agent_id="a0"), State.RUNNING),
+                (AgentWaiting(sub_agent_id="a0", response=""), State.WAITING_FOR_MERGE),
+                (AgentCompleted(sub_agent_id="a0"), State.COMPLETED),
+                (closed, State.CLOSED),
+            ],
+            [
+                (
+                    AgentFailed(sub_agent_id="a0", status=Status.ERROR, reason="No."),
+                    State.FAILED,
+                ),
+                (closed, State.CLOSED),
+            ],
+        ]
+        async with self.opened(tmp_path) as store:
+            for number, life in enumerate(lives):
+                scribe = Scribe(store, f"run{number}")
+                scribe.begin()
+                scribe.birth()
+                for fact, state in life:
+                    scribe.record(fact)
+                    await store.flush()
+                    (row,) = await store.agents(scribe.run_id)
+                    assert row.state is state
+
+    async def test_an_illegal_move_is_refused(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9")
+            scribe.begin()
+            scribe.birth()
+            await store.flush()
+            scribe.record(AgentCompleted(sub_agent_id="a0"))
+            with pytest.raises(StoreError, match="illegal move of an agent"):
+                await store.flush()
+            (row,) = await store.agents("k3f9")
+            assert row.state is State.CREATED
+            assert len(await store.events("k3f9")) == 2
+            await _close_broken(store)
+
+    # All or nothing
+
+    async def test_a_batch_is_written_whole_or_not_at_all(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            scribe, other = Scribe(store, "k3f9"), Scribe(store, "x2")
+            before = [scribe.begin(), scribe.note()]
+            await store.flush()
+            scribe.note()
+            other.begin()
+            scribe.birth("a0")
+            scribe.birth("a0")
+            scribe.note()
+            with pytest.raises(StoreError):
+                await store.flush()
+            assert list(await store.events("k3f9")) == before
+            assert list(await store.agents("k3f9")) == []
+            assert [row.id for row in await store.runs()] == ["k3f9"]
+            await _close_broken(store)
+
+    async def test_after_an_error_nothing_more_is_written(self, tmp_path: Path) -> None:
+        """A chain with a hole would be worse than a chain that ends."""
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9")
+            scribe.begin()
+            await store.flush()
+            scribe.birth("a0")
+            scribe.birth("a0")
+            with pytest.raises(StoreError) as first:
+                await store.flush()
+            scribe.note()
+            for _ in range(2):
+                with pytest.raises(StoreError) as again:
+                    await store.flush()
+                assert str(again.value) == str(first.value)
+            assert (await store.run("k3f9")).head_seq == 1
+            await _close_broken(store)
+
+    async def test_what_cannot_be_written_is_an_error_of_the_flush(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            event = Scribe(store, "k3f9").begin()
+            await store.flush()
+            store.append(Change(event=msgspec.structs.replace(event, seq=2, summary="\udcff")))
+            with pytest.raises(StoreError):
+                await store.flush()
+            await _close_broken(store)
+
+    async def test_a_journal_begins_with_the_start_of_its_run(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            Scribe(store, "k3f9").note()
+            with pytest.raises(StoreError):
+                await store.flush()
+            assert list(await store.runs()) == []
+            await _close_broken(store)
+
+    async def test_everybody_who_waits_is_told_of_an_error(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9")
+            scribe.begin()
+            scribe.birth("a0")
+            scribe.birth("a0")
+            told = await asyncio.gather(*(store.flush() for _ in range(5)), return_exceptions=True)
+            assert [type(error) for error in told] == [type(told[0])] * 5
+            assert isinstance(told[0], StoreError)
+            await _close_broken(store)
+
+    async def test_closing_tells_what_could_not_be_made_durable(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9")
+            scribe.begin()
+            scribe.birth("a0")
+            scribe.birth("a0")
+            await _close_broken(store)
+
+    # Owners
+
+    async def test_a_run_that_another_has_taken_over_is_refused(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as mine, self.opened(tmp_path) as theirs:
+            scribe = Scribe(mine, "k3f9")
+            first = scribe.begin()
+            await mine.flush()
+            theirs.append(Change(event=scribe.note()))
+            with pytest.raises(StoreError) as caught:
+                await theirs.flush()
+            assert str(caught.value) == (
+                "Another process has taken over run k3f9; this one must stop."
+            )
+            # The owner goes on as if nothing had happened.
+            await mine.flush()
+            assert (await mine.run("k3f9")).head_seq == first.seq + 1
+            await _close_broken(theirs)
+
+    async def test_a_run_is_started_once(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as mine, self.opened(tmp_path) as theirs:
+            Scribe(mine, "k3f9").begin("First.")
+            await mine.flush()
+            Scribe(theirs, "k3f9").begin("Second.")
+            with pytest.raises(StoreError):
+                await theirs.flush()
+            assert (await mine.run("k3f9")).task == "First."
+            await _close_broken(theirs)
+
+    @pytest.mark.parametrize("epoch", [1, 3])
+    async def test_an_event_of_another_epoch_is_refused(self, tmp_path: Path, epoch: int) -> None:
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9", epoch=2)
+            event = scribe.begin()
+            await store.flush()
+            stranger = msgspec.structs.replace(event, seq=2, epoch=epoch)
+            store.append(Change(event=stranger))
+            with pytest.raises(StoreError, match="taken over run k3f9"):
+                await store.flush()
+            assert list(await store.events("k3f9")) == [event]
+            await _close_broken(store)
+
+    async def test_others_read_what_was_flushed(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as writer, self.opened(tmp_path) as reader:
+            scribe = Scribe(writer, "k3f9")
+            written = [scribe.begin()]
+            for _ in range(3):
+                await writer.flush()
+                assert list(await reader.events("k3f9")) == written
+                written.append(scribe.note())
+
+    # Waiting and closing
+
+    async def test_a_flush_of_nothing_returns(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            await store.flush()
+
+    async def test_many_flush_at_once(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9")
+            scribe.begin()
+
+            async def work() -> None:
+                for _ in range(5):
+                    seq = scribe.note().seq
+                    await store.flush()
+                    assert (await store.run("k3f9")).head_seq >= seq
+
+            await asyncio.gather(*(work() for _ in range(40)))
+            assert [e.seq for e in await store.events("k3f9")] == list(range(1, 202))
+
+    async def test_a_cancelled_flush_loses_nothing(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9")
+            scribe.begin()
+            for _ in range(20):
+                scribe.note()
+                waiting = asyncio.ensure_future(store.flush())
+                # Once around the loop, so that it waits when the cancellation comes.
+                await asyncio.sleep(0)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+            await store.flush()
+            assert [e.seq for e in await store.events("k3f9")] == list(range(1, 22))
+
+    async def test_closing_makes_everything_durable(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9")
+            written = [scribe.begin(), *(scribe.note() for _ in range(100))]
+        async with self.opened(tmp_path) as store:
+            assert list(await store.events("k3f9")) == written
+
+    async def test_closing_twice_is_fine(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            Scribe(store, "k3f9").begin()
+            await store.aclose()
+            await store.aclose()
+
+    async def test_what_comes_after_closing_is_refused(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9")
+            scribe.begin()
+            await store.aclose()
+            scribe.note()
+            with pytest.raises(StoreError, match="closed"):
+                await store.flush()
+            with pytest.raises(StoreError, match="closed"):
+                await store.events("k3f9")
+        async with self.opened(tmp_path) as store:
+            assert (await store.run("k3f9")).head_seq == 1
+
+
+async def _close_broken(store: Store) -> None:
+    """Close a store that has refused a write. It says so once: closing it again is fine."""
+    with pytest.raises(StoreError):
+        await store.aclose()

@@ -1,0 +1,239 @@
+"""Many children at once: in order, within bounds, and none the worse for another's failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+import retinue
+from retinue.domain.events import Event
+from retinue.domain.messages import Assistant, Finish, Reply, Request, Usage
+from retinue.errors import ConfigError, ContractError, ProviderError, UsageError
+from retinue.models.scripted import ScriptedModel, fail, hold, say
+from retinue.runtime.facade import Runtime
+
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+
+class Gates:
+    """A model whose every reply waits until the test lets that task go."""
+
+    name = "gates"
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[str] = asyncio.Queue()
+        self.gates: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self.active = 0
+
+    async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
+        task = request.messages[1].content.splitlines()[0]
+        self.active += 1
+        self.asked.put_nowait(task)
+        await self.gates[task].wait()
+        self.active -= 1
+        return Reply(message=Assistant(f"did {task}"), usage=Usage(10, 0, 5), finish=Finish.STOP)
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_results_come_in_the_order_of_the_tasks(opened: Opened) -> None:
+    model, tasks = Gates(), [f"task {n}" for n in range(5)]
+    async with opened(model=model) as rt:
+        fan = asyncio.create_task(
+            rt.fan_out([("researcher", task) for task in tasks], max_concurrent=5)
+        )
+        for _ in tasks:
+            await model.asked.get()
+        for task in reversed(tasks):
+            model.gates[task].set()
+            while model.active > tasks.index(task):
+                await asyncio.sleep(0)
+        results = await fan
+    assert [result.response for result in results] == [f"did {task}" for task in tasks]
+    assert [result.task for result in results] == tasks
+
+
+@pytest.mark.parametrize("most", [1, 3])
+async def test_no_more_run_at_once_than_allowed(opened: Opened, most: int) -> None:
+    model, tasks = Gates(), [f"task {n}" for n in range(7)]
+    async with opened(model=model) as rt:
+        fan = asyncio.create_task(
+            rt.fan_out([("researcher", task) for task in tasks], max_concurrent=most)
+        )
+        for done in range(len(tasks)):
+            while model.asked.qsize() < min(most, len(tasks) - done):
+                await asyncio.sleep(0)
+            assert model.active == min(most, len(tasks) - done)
+            model.gates[model.asked.get_nowait()].set()
+            while model.active == min(most, len(tasks) - done) and not fan.done():
+                if model.asked.qsize() >= most:
+                    break
+                await asyncio.sleep(0)
+        assert len(await fan) == 7
+
+
+async def test_three_run_at_once_where_nobody_says(opened: Opened) -> None:
+    model = Gates()
+    async with opened(model=model) as rt:
+        fan = asyncio.create_task(rt.fan_out([("researcher", f"task {n}") for n in range(5)]))
+        first = [await model.asked.get() for _ in range(3)]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert model.asked.empty()
+        for task in (*first, "task 3", "task 4"):
+            model.gates[task].set()
+        await fan
+
+
+async def test_a_failing_child_never_sinks_its_siblings(opened: Opened) -> None:
+    broken, last = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel(
+        {
+            "task bad": [fail(ProviderError("The server refused."))],
+            "task good": [hold(last, say("fine"))],
+        }
+    )
+
+    def listen(event: Event) -> None:
+        if event.type == "agent.subagent_failed":
+            broken.set()
+
+    async with opened(model=model, on_event=listen) as rt:
+        fan = asyncio.create_task(
+            rt.fan_out([("researcher", "task bad"), ("researcher", "task good")])
+        )
+        await broken.wait()
+        last.set()
+        bad, good = await fan
+    assert (bad.status, bad.error) == ("error", "The server refused.")
+    assert (good.status, good.response) == ("completed", "fine")
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "message"),
+    [
+        (
+            ("resercher", "x"),
+            ConfigError,
+            "Unknown role 'resercher'; there are: executor, planner, researcher, reviewer, tester.",
+        ),
+        (("researcher", " \n"), ContractError, "The task is empty; say what the agent should do."),
+        (
+            retinue.Task(role="researcher", task="x", tools=("read_fil",)),
+            ContractError,
+            "Unknown tool 'read_fil'; there are: edit_file, find_files, list_dir, read_file,"
+            " search_files, write_file.",
+        ),
+        (
+            retinue.Task(role="researcher", task="x", model="opnai:gpt"),
+            ConfigError,
+            "Unknown provider 'opnai' in model 'opnai:gpt'; write openai:…",
+        ),
+        (
+            retinue.Task(role="researcher", task="x", max_turns=0),
+            ContractError,
+            "max_turns must be positive, not 0.",
+        ),
+    ],
+)
+async def test_a_wrong_task_is_told_before_any_begins(
+    opened: Opened, task: retinue.Task, error: type[UsageError], message: str
+) -> None:
+    seen: list[Event] = []
+    async with opened(model=ScriptedModel([]), on_event=seen.append) as rt:
+        with pytest.raises(error) as caught:
+            await rt.fan_out([("researcher", "fine"), task])
+    assert str(caught.value) == message
+    assert seen == []
+
+
+async def test_a_role_with_a_wrong_model_is_told_before_any_begins(
+    opened: Opened, project: Path
+) -> None:
+    (project / "retinue.toml").write_text('[roles.researcher]\nmodel = "opnai:gpt"\n')
+    seen: list[Event] = []
+    async with opened(model=ScriptedModel([]), on_event=seen.append) as rt:
+        with pytest.raises(ConfigError, match="Unknown provider 'opnai'"):
+            await rt.fan_out([("planner", "fine"), ("researcher", "not fine")])
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        ({"color": "red"}, r"Unknown term 'color'; there are: role, task, tools, .*max_retries\."),
+        ({"max_turns": "many"}, r"A term is of the wrong type: .*max_turns"),
+    ],
+)
+async def test_a_wrong_term_is_told_by_name(
+    opened: Opened, terms: dict[str, str], message: str
+) -> None:
+    async with opened(model=ScriptedModel([])) as rt:
+        with pytest.raises(UsageError, match=message):
+            await rt.spawn("researcher", "x", **terms)
+
+
+async def test_at_least_one_must_run(opened: Opened) -> None:
+    async with opened(model=ScriptedModel([])) as rt:
+        with pytest.raises(UsageError, match=r"max_concurrent must be at least 1, not 0\."):
+            await rt.fan_out([("researcher", "x")], max_concurrent=0)
+
+
+async def test_no_tasks_are_no_results(opened: Opened) -> None:
+    async with opened(model=ScriptedModel([])) as rt:
+        assert await rt.fan_out([]) == []
+
+
+async def test_children_have_ids_and_paths_that_can_be_read(opened: Opened) -> None:
+    seen: list[Event] = []
+    roles = ["researcher", "planner", "researcher"]
+    async with opened(model=ScriptedModel({"": [say("ok")]}), on_event=seen.append) as rt:
+        results = await rt.fan_out([(role, "x") for role in roles])
+    view = retinue.fold(seen)
+    assert [result.agent_id for result in results] == ["a1", "a2", "a3"]
+    assert {a.id: a.path for a in view.agents.values()} == {
+        "a0": "root",
+        "a1": "root/researcher.1",
+        "a2": "root/planner.1",
+        "a3": "root/researcher.2",
+    }
+    assert [a.step_idx for a in view.agents.values()][1:] == [0, 1, 2]
+    assert len({result.run_id for result in results}) == 1
+
+
+async def test_two_hundred_children_stay_within_one_budget(opened: Opened) -> None:
+    class Counting:
+        name = "counting"
+
+        def __init__(self) -> None:
+            self.spent = 0
+
+        async def reply(
+            self, request: Request, on_text: Callable[[str], None] | None = None
+        ) -> Reply:
+            await asyncio.sleep(0)
+            usage = Usage(300, 0, min(200, request.max_output_tokens or 200))
+            self.spent += usage.tokens
+            return Reply(message=Assistant("x" * 800), usage=usage, finish=Finish.STOP)
+
+        async def aclose(self) -> None:
+            pass
+
+    model = Counting()
+    budget = retinue.Budget(max_tokens=40_000)
+    async with opened(model=model, budget=budget) as rt:
+        tasks = [("researcher", f"task {n}") for n in range(200)]
+        results = await rt.fan_out(tasks, max_concurrent=20)
+    assert model.spent <= 40_000
+    assert sum(result.usage.tokens for result in results) == model.spent
+    done = [result for result in results if result.ok]
+    assert len(done) >= 60, "the budget is used, not only guarded"
+    assert {result.status for result in results} <= {"completed", "budget_exceeded"}
+    for result in results:
+        assert result.ok or "tokens" in str(result.error)

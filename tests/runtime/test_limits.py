@@ -1,0 +1,393 @@
+"""Limits: what ends an agent, what it may still say, and what it costs at most."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import retinue
+from retinue.config.environment import Environment
+from retinue.domain.events import Event, LimitReached, TurnStarted
+from retinue.domain.messages import (
+    Assistant,
+    Finish,
+    Reply,
+    Request,
+    ToolAnswer,
+    ToolCall,
+    Usage,
+    User,
+)
+from retinue.errors import ContractError
+from retinue.models.scripted import Answer, ScriptedModel, Step, call, calls, hold, say
+from retinue.runtime.facade import Runtime
+from retinue.testing.clock import FakeClock
+
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+
+def limits(events: list[Event]) -> list[str]:
+    return [e.fact.limit for e in events if isinstance(e.fact, LimitReached)]
+
+
+def last_turns(events: list[Event]) -> list[bool]:
+    return [e.fact.last for e in events if isinstance(e.fact, TurnStarted)]
+
+
+@retinue.tool(effect="read")
+async def ping() -> str:
+    """Do nothing."""
+    return "pong"
+
+
+def pings(count: int) -> Answer:
+    return calls(*(call("ping") for _ in range(count)), text="Still at it.")
+
+
+# Tool calls
+
+
+@pytest.mark.parametrize("effect", ["read", "write"])
+async def test_exactly_as_many_tools_run_as_were_allowed(opened: Opened, effect: str) -> None:
+    ran: list[int] = []
+
+    @retinue.tool(effect=effect)
+    async def work(n: int) -> str:
+        """Work."""
+        ran.append(n)
+        return "worked"
+
+    seen: list[Event] = []
+    model = ScriptedModel(
+        [calls(*(call("work", n=n) for n in range(20))), say("That is what I have.")]
+    )
+    async with opened(model=model, tools=[work], mode="auto", on_event=seen.append) as rt:
+        result = await rt.spawn("executor", "Work.", tools=("work",), max_tool_calls=3)
+    assert ran == [0, 1, 2]
+    assert result.usage.tool_calls == 3
+    assert len(result.receipts) == 3
+    assert (result.status, result.error) == ("budget_exceeded", "max_tool_calls 3 reached")
+    assert result.response == "That is what I have."
+    assert limits(seen) == ["max_tool_calls"]
+    last = model.requests[1]
+    assert last.tools == ()
+    assert isinstance(last.messages[-1], User)
+    assert last.messages[-1].content == (
+        "You have reached your limit (max_tool_calls). No more tools: answer now with what you"
+        " have."
+    )
+    answers = [m.content for m in last.messages if isinstance(m, ToolAnswer)]
+    assert len(answers) == 20, "every call is answered, or no server would take the conversation"
+    assert answers[2].endswith("[no tool calls left]")
+    assert set(answers[3:]) == {"[DENIED] No tool calls are left. Answer with what you have."}
+
+
+async def test_denied_calls_count(opened: Opened) -> None:
+    model = ScriptedModel([calls(call("nope"), call("nope"), call("list_dir")), say("Enough.")])
+    async with opened(model=model) as rt:
+        result = await rt.spawn("researcher", "Try.", max_tool_calls=2)
+    assert result.status == "budget_exceeded"
+    assert result.usage.tool_calls == 2
+    assert result.receipts == ()
+
+
+async def test_an_agent_that_needs_exactly_its_tool_calls_completes(opened: Opened) -> None:
+    model = ScriptedModel([pings(2), pings(1), say("Done.")])
+    async with opened(model=model, tools=[ping]) as rt:
+        result = await rt.spawn("researcher", "Ping.", tools=("ping",), max_tool_calls=3)
+    assert (result.status, result.response, result.usage.tool_calls) == ("completed", "Done.", 3)
+
+
+async def test_the_model_is_told_when_few_calls_are_left(opened: Opened) -> None:
+    model = ScriptedModel([pings(1)] * 5 + [say("Done.")])
+    async with opened(model=model, tools=[ping]) as rt:
+        await rt.spawn("researcher", "Ping.", tools=("ping",), max_tool_calls=5)
+    answers = [m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
+    assert answers == [
+        "pong",
+        "pong\n[3 tool calls left]",
+        "pong\n[2 tool calls left]",
+        "pong\n[1 tool call left]",
+        "pong\n[no tool calls left]",
+    ]
+
+
+# Turns
+
+
+async def test_the_last_turn_has_no_tools(opened: Opened) -> None:
+    seen: list[Event] = []
+    model = ScriptedModel([pings(1), pings(1), say("So far, so good.")])
+    async with opened(model=model, tools=[ping], on_event=seen.append) as rt:
+        result = await rt.spawn("researcher", "Ping.", tools=("ping",), max_turns=3)
+    assert (result.status, result.error) == ("budget_exceeded", "max_turns 3 reached")
+    assert (result.response, result.usage.turns) == ("So far, so good.", 3)
+    assert last_turns(seen) == [False, False, True]
+    assert model.requests[-1].tools == ()
+
+
+async def test_an_agent_that_needs_fewer_turns_completes(opened: Opened) -> None:
+    model = ScriptedModel([pings(1), say("Done.")])
+    async with opened(model=model, tools=[ping]) as rt:
+        result = await rt.spawn("researcher", "Ping.", tools=("ping",), max_turns=3)
+    assert result.ok
+
+
+async def test_one_turn_is_enough_for_an_answer(opened: Opened) -> None:
+    async with opened(model=ScriptedModel([say("A title")])) as rt:
+        result = await rt.spawn("researcher", "Write a title.", max_turns=1)
+    assert (result.status, result.response, result.usage.turns) == ("completed", "A title", 1)
+
+
+async def test_a_last_word_that_asks_for_tools_is_kept_and_they_do_not_run(opened: Opened) -> None:
+    model = ScriptedModel([pings(1), pings(4)])
+    async with opened(model=model, tools=[ping]) as rt:
+        result = await rt.spawn("researcher", "Ping.", tools=("ping",), max_turns=2)
+    assert (result.status, result.response) == ("budget_exceeded", "Still at it.")
+    assert result.usage.tool_calls == 1
+
+
+# Context
+
+
+async def test_old_answers_of_tools_are_masked_when_the_context_is_full(
+    opened: Opened, project: Path
+) -> None:
+    (project / "long.txt").write_text("words and more words\n" * 300)
+    reads = [call("read_file", path="long.txt")] * 6
+    model = ScriptedModel([*reads, say("Read it.")])
+    async with opened(model=model) as rt:
+        result = await rt.spawn("researcher", "Read.", max_context_tokens=5_000)
+    assert result.ok
+    answers = [m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
+    masked = [text for text in answers if text.startswith("[masked: ")]
+    assert len(answers) == 6
+    assert masked
+    assert not answers[-1].startswith("[masked: "), "what it just asked for is not masked"
+    assert not answers[-2].startswith("[masked: ")
+    assert masked[0].endswith(" tokens of an earlier result; call the tool again if needed]")
+    for request in model.requests:
+        assert len(msgspec.json.encode(request.messages)) / 4 < 6_000
+
+
+async def test_what_was_masked_is_whole_in_the_journal(opened: Opened, project: Path) -> None:
+    (project / "long.txt").write_text("words and more words\n" * 300)
+    seen: list[Event] = []
+    model = ScriptedModel([*[call("read_file", path="long.txt")] * 6, say("Read it.")])
+    async with opened(model=model, on_event=seen.append) as rt:
+        await rt.spawn("researcher", "Read.", max_context_tokens=5_000)
+    kept = [e.fact.content for e in seen if e.fact.__struct_config__.tag == "tool.finished"]  # type: ignore[union-attr]
+    assert len(kept) == 6
+    assert all("words and more words" in text for text in kept)
+
+
+async def test_a_context_that_stays_too_large_ends_with_a_last_word(
+    opened: Opened, project: Path
+) -> None:
+    (project / "long.txt").write_text("words and more words\n" * 600)
+    seen: list[Event] = []
+    model = ScriptedModel([call("read_file", path="long.txt"), say("Too much.")])
+    async with opened(model=model, on_event=seen.append) as rt:
+        result = await rt.spawn("researcher", "Read.", max_context_tokens=1_000)
+    assert result.status == "budget_exceeded"
+    assert result.error == "max_context_tokens 1,000 reached"
+    assert result.response == "Too much."
+    assert limits(seen) == ["max_context_tokens"]
+
+
+# Time
+
+
+async def test_an_attempt_that_takes_too_long_ends_and_keeps_its_text(
+    opened: Opened, clock: FakeClock
+) -> None:
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    def hang(request: Request) -> Step:
+        asked.set()
+        return hold(never, say("too late"))
+
+    model = ScriptedModel([pings(1), hang])
+    async with opened(model=model, tools=[ping]) as rt:
+        job = await rt.start(
+            "researcher", "Ping.", tools=("ping",), timeout_s=60.0, max_retries=0
+        )
+        await asked.wait()
+        clock.advance(59.0)
+        await asyncio.sleep(0)
+        assert not job.done
+        clock.advance(1.0)
+        result = await job.result()
+    assert (result.status, result.error) == ("timeout", "timeout after 60 s")
+    assert result.response == "Still at it."
+    assert result.usage.tool_calls == 1
+    assert result.usage.duration_s == 60.0
+
+
+async def test_a_tool_that_hangs_is_ended_with_its_attempt(
+    opened: Opened, clock: FakeClock
+) -> None:
+    acting, cancelled = asyncio.Event(), asyncio.Event()
+
+    @retinue.tool(effect="write")
+    async def hang() -> str:
+        """Hang."""
+        acting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return "never"
+
+    async with opened(model=ScriptedModel([call("hang")]), tools=[hang], mode="auto") as rt:
+        job = await rt.start("executor", "Hang.", tools=("hang",), timeout_s=5, max_retries=0)
+        await acting.wait()
+        clock.advance(5.0)
+        result = await job.result()
+    assert result.status == "timeout"
+    assert result.usage.tool_calls == 1
+    assert cancelled.is_set()
+
+
+# Tokens
+
+
+class Honest:
+    """A model that counts a token for every few bytes, and never writes more than it may.
+
+    It asks for a tool in each reply until it is given none.
+    """
+
+    name = "honest"
+
+    def __init__(self, sizes: list[int], *, bytes_per_token: int) -> None:
+        self._sizes = sizes
+        self._bytes_per_token = bytes_per_token
+        self.spent = 0
+        self.asked = 0
+
+    async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
+        size = self._sizes[self.asked % len(self._sizes)]
+        self.asked += 1
+        if request.max_output_tokens is not None:
+            size = min(size, request.max_output_tokens)
+        text = "x" * (size * self._bytes_per_token // 2)
+        read = sum(len(m.content) for m in request.messages)
+        read += sum(len(bytes(t.parameters)) for t in request.tools)
+        usage = Usage(read // self._bytes_per_token, 0, size)
+        self.spent += usage.tokens
+        # A reservation is for concurrent askers; let them come in between.
+        await asyncio.sleep(0)
+        asking = (ToolCall(f"c{self.asked}", "ping", "{}"),) if request.tools else ()
+        finish = Finish.TOOLS if asking else Finish.STOP
+        return Reply(message=Assistant(text, asking), usage=usage, finish=finish)
+
+    async def aclose(self) -> None:
+        pass
+
+
+@given(
+    sizes=st.lists(st.integers(0, 12_000), min_size=1, max_size=6),
+    bytes_per_token=st.integers(4, 8),
+    max_tokens=st.integers(1, 40_000),
+)
+@settings(max_examples=40)
+async def test_no_child_spends_more_tokens_than_it_has(
+    sizes: list[int], bytes_per_token: int, max_tokens: int
+) -> None:
+    model = Honest(sizes, bytes_per_token=bytes_per_token)
+    with TemporaryDirectory() as directory:
+        async with retinue.open(
+            directory,
+            model=model,
+            tools=[ping],
+            clock=FakeClock(),
+            environment=Environment(variables={"HOME": directory}),
+        ) as rt:
+            result = await rt.spawn(
+                "researcher",
+                "Ping.",
+                tools=("ping",),
+                max_tokens=max_tokens,
+                max_context_tokens=100_000,
+                max_retries=0,
+            )
+    assert model.spent <= max_tokens
+    assert result.usage.tokens == model.spent
+    assert result.status == "budget_exceeded"
+
+
+async def test_tokens_run_out_with_a_last_word(opened: Opened) -> None:
+    seen: list[Event] = []
+    model = ScriptedModel(
+        [pings(1).using(900, 100), pings(1).using(1_100, 100), say("All I have.").using(1_300, 50)]
+    )
+    async with opened(model=model, tools=[ping], on_event=seen.append) as rt:
+        result = await rt.spawn("researcher", "Ping.", tools=("ping",), max_tokens=4_500)
+    assert (result.status, result.error) == ("budget_exceeded", "max_tokens 4,500 reached")
+    assert (result.response, result.usage.tokens) == ("All I have.", 3_550)
+    assert limits(seen) == ["max_tokens"]
+
+
+async def test_a_budget_too_small_for_one_question_is_never_spent(opened: Opened) -> None:
+    async with opened(model=ScriptedModel([])) as rt:
+        result = await rt.spawn("researcher", "Look.", max_tokens=100)
+    assert result.status == "budget_exceeded"
+    assert result.usage.tokens == 0
+    assert result.error is not None
+    assert "max_tokens" in result.error
+    assert "100" in result.error
+
+
+async def test_the_longest_reply_is_what_the_rest_of_the_budget_allows(opened: Opened) -> None:
+    model = ScriptedModel([say("ok")])
+    async with opened(model=model) as rt:
+        await rt.spawn("researcher", "Look.", max_tokens=6_000)
+    assert model.requests[0].max_output_tokens is not None
+    assert 256 <= model.requests[0].max_output_tokens < 6_000
+
+
+# Limits that make no sense
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        ({"max_tool_calls": 0}, "max_tool_calls must be positive, not 0."),
+        ({"max_turns": -1}, "max_turns must be positive, not -1."),
+        ({"max_tokens": 0}, "max_tokens must be positive, not 0."),
+        ({"max_context_tokens": 0}, "max_context_tokens must be positive, not 0."),
+        ({"timeout_s": 4.9}, "timeout_s must be at least 5 seconds, not 4.9."),
+        ({"max_cost_usd": 0.0}, "max_cost_usd must be positive, not 0."),
+        ({"max_retries": -1}, "max_retries must be 0 or more, not -1."),
+    ],
+)
+async def test_a_senseless_limit_is_named(
+    opened: Opened, terms: dict[str, float], message: str
+) -> None:
+    async with opened(model=ScriptedModel([])) as rt:
+        with pytest.raises(ContractError) as caught:
+            await rt.spawn("researcher", "Look.", **terms)
+    assert str(caught.value) == message
+
+
+async def test_a_limit_above_the_parents_is_clamped_and_noted(opened: Opened) -> None:
+    seen: list[Event] = []
+    budget = retinue.Budget(max_turns=7, max_tokens=20_000)
+    async with opened(
+        model=ScriptedModel([say("ok")]), budget=budget, on_event=seen.append
+    ) as rt:
+        await rt.spawn("researcher", "Look.", max_turns=9, max_tokens=30_000)
+        view = retinue.fold(seen)
+    assert view.agents["a1"].notes == (
+        "max_turns 9 became 7: the parent has no more",
+        "max_tokens 30000 became 20000: the parent has no more",
+    )

@@ -1,0 +1,199 @@
+"""Failures that a retry can help, and those that it cannot: by call, and by attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from retinue.domain.events import AgentAttempted, Event, ModelFailed
+from retinue.domain.messages import Reply, Request
+from retinue.errors import ContextOverflow, ModelError, ModelTimeout, ProviderError, RateLimited
+from retinue.models.scripted import ScriptedModel, Step, call, fail, hold, say
+from retinue.runtime.facade import Runtime
+from retinue.testing.clock import FakeClock
+
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+BUSY = ProviderError("The server failed (503).", retryable=True)
+
+
+def failures(events: list[Event]) -> list[tuple[str, float | None]]:
+    return [(e.fact.error, e.fact.retry_in_s) for e in events if isinstance(e.fact, ModelFailed)]
+
+
+def attempts(events: list[Event]) -> list[tuple[int, int, str]]:
+    found = [e.fact for e in events if isinstance(e.fact, AgentAttempted)]
+    return [(fact.number, fact.of, fact.because) for fact in found]
+
+
+async def let_pass(clock: FakeClock, *waits: float) -> None:
+    """Let the waits between tries pass, and see that they are no shorter."""
+    for count, wait in enumerate(waits, start=1):
+        await clock.slept(count)
+        assert clock.sleeps[-1] == wait
+        clock.advance(wait)
+
+
+# A call
+
+
+async def test_a_passing_failure_is_tried_again_with_growing_waits(
+    opened: Opened, clock: FakeClock
+) -> None:
+    seen: list[Event] = []
+    model = ScriptedModel([fail(BUSY), fail(BUSY), fail(BUSY), say("Here.")])
+    async with opened(model=model, on_event=seen.append) as rt:
+        job = await rt.start("researcher", "Look.")
+        await let_pass(clock, 0.25, 0.5, 1.0)
+        result = await job.result()
+    assert (result.response, result.attempts, result.usage.turns) == ("Here.", 1, 1)
+    assert failures(seen) == [(str(BUSY), 0.25), (str(BUSY), 0.5), (str(BUSY), 1.0)]
+
+
+async def test_a_rate_limit_says_when_to_come_back_and_is_obeyed(
+    opened: Opened, clock: FakeClock
+) -> None:
+    model = ScriptedModel([fail(RateLimited("Slow down.", retry_after_s=17.0)), say("Here.")])
+    async with opened(model=model) as rt:
+        job = await rt.start("researcher", "Look.")
+        await clock.slept()
+        clock.advance(16.9)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(model.requests) == 1
+        clock.advance(0.1)
+        result = await job.result()
+    assert result.ok
+    assert clock.sleeps == [17.0]
+
+
+async def test_no_wait_is_longer_than_a_minute(opened: Opened, clock: FakeClock) -> None:
+    model = ScriptedModel([fail(RateLimited("Come tomorrow.", retry_after_s=86_400)), say("Here.")])
+    async with opened(model=model) as rt:
+        job = await rt.start("researcher", "Look.")
+        await let_pass(clock, 60.0)
+        assert (await job.result()).ok
+
+
+async def test_when_retries_are_used_up_the_servers_words_are_the_error(
+    opened: Opened, clock: FakeClock
+) -> None:
+    seen: list[Event] = []
+    model = ScriptedModel([fail(BUSY)] * 8)
+    async with opened(model=model, on_event=seen.append) as rt:
+        job = await rt.start("researcher", "Look.")
+        await let_pass(clock, 0.25, 0.5, 1.0, 0.25, 0.5, 1.0)
+        result = await job.result()
+    assert (result.status, result.error, result.attempts) == ("error", str(BUSY), 2)
+    assert [wait for _, wait in failures(seen)] == [0.25, 0.5, 1.0, None] * 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ProviderError("The API key was refused (401)."), ModelError("No.")],
+    ids=lambda e: type(e).__name__,
+)
+async def test_a_lasting_failure_is_not_tried_again(opened: Opened, error: ModelError) -> None:
+    seen: list[Event] = []
+    async with opened(model=ScriptedModel([fail(error)]), on_event=seen.append) as rt:
+        result = await rt.spawn("researcher", "Look.")
+    assert (result.status, result.error, result.attempts) == ("error", str(error), 1)
+    assert failures(seen) == [(str(error), None)]
+
+
+async def test_a_prompt_that_does_not_fit_is_a_limit_and_not_a_failure(opened: Opened) -> None:
+    overflow = ContextOverflow("The prompt is larger than the context window of 'm'.")
+    model = ScriptedModel([call("list_dir"), fail(overflow)])
+    async with opened(model=model) as rt:
+        result = await rt.spawn("researcher", "Look.")
+    assert (result.status, result.error) == ("budget_exceeded", str(overflow))
+    assert (result.attempts, result.usage.tool_calls) == (1, 1)
+
+
+async def test_a_failed_call_costs_nothing_and_promises_nothing(
+    opened: Opened, clock: FakeClock
+) -> None:
+    model = ScriptedModel([fail(BUSY), say("Here.").using(500, 10)])
+    async with opened(model=model) as rt:
+        # Two promises of the worst case do not fit into this budget side by side.
+        job = await rt.start("researcher", "Look.", max_tokens=4_000)
+        await let_pass(clock, 0.25)
+        result = await job.result()
+    assert result.ok
+    assert (result.usage.tokens, result.usage.turns) == (510, 1)
+
+
+# An attempt
+
+
+async def test_a_timeout_and_then_success_are_both_on_record(
+    opened: Opened, clock: FakeClock
+) -> None:
+    asked, never, seen = asyncio.Event(), asyncio.Event(), list[Event]()
+
+    def hang(request: Request) -> Step:
+        asked.set()
+        return hold(never, say("too late"))
+
+    model = ScriptedModel([call("list_dir"), hang, say("Second try.")])
+    async with opened(model=model, on_event=seen.append) as rt:
+        job = await rt.start("researcher", "Look.", timeout_s=30)
+        await asked.wait()
+        clock.advance(30)
+        result = await job.result()
+    assert (result.status, result.response, result.attempts) == ("completed", "Second try.", 2)
+    assert attempts(seen) == [(1, 2, ""), (2, 2, "timeout after 30 s")]
+    assert [event.attempt for event in seen if event.type == "turn.started"] == [1, 1, 2]
+    again = model.requests[-1].messages
+    assert len(again) == 2, "an attempt begins from an empty conversation"
+    assert again[1].content.endswith("An earlier attempt ended: timeout after 30 s")
+
+
+async def test_each_attempt_may_time_out(opened: Opened, clock: FakeClock) -> None:
+    asked: asyncio.Queue[None] = asyncio.Queue()
+    never = asyncio.Event()
+
+    def hang(request: Request) -> Step:
+        asked.put_nowait(None)
+        return hold(never, say("too late"))
+
+    async with opened(model=ScriptedModel([hang] * 3)) as rt:
+        job = await rt.start("researcher", "Look.", timeout_s=30, max_retries=2)
+        for _ in range(3):
+            await asked.get()
+            clock.advance(30)
+        result = await job.result()
+    assert (result.status, result.attempts, result.usage.duration_s) == ("timeout", 3, 90.0)
+
+
+async def test_no_retries_means_one_attempt(opened: Opened, clock: FakeClock) -> None:
+    model = ScriptedModel([fail(ModelTimeout("The server went silent."))] * 4)
+    async with opened(model=model) as rt:
+        job = await rt.start("researcher", "Look.", max_retries=0)
+        await let_pass(clock, 0.25, 0.5, 1.0)
+        result = await job.result()
+    assert (result.status, result.attempts) == ("error", 1)
+
+
+# A model that breaks its promise to raise nothing but ModelError
+
+
+class Broken:
+    name = "broken"
+
+    async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
+        raise TimeoutError("a bug of the adapter")
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_a_model_that_breaks_fails_its_agent_and_nobody_else(opened: Opened) -> None:
+    async with opened(model=Broken()) as rt:
+        one, two = await rt.fan_out([("researcher", "a"), ("researcher", "b")])
+    for result in (one, two):
+        assert (result.status, result.attempts) == ("error", 1)
+        assert result.error == "broken broke: TimeoutError: a bug of the adapter"

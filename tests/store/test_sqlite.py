@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import retinue
+from retinue.config.environment import Environment
+from retinue.domain.messages import Request
+from retinue.errors import StoreError
+from retinue.models.scripted import Step, say
+from retinue.ports import Store
+from retinue.runtime.clock import SystemClock
+from retinue.runtime.follow import follow
+from retinue.store.sqlite import SqliteStore
+from retinue.testing.store_contract import Scribe, StoreContract
+
+
+class TestSqliteStore(StoreContract):
+    @asynccontextmanager
+    async def opened(self, place: Path) -> AsyncIterator[Store]:
+        store = SqliteStore(place / "retinue.db")
+        try:
+            yield store
+        finally:
+            await store.aclose()
+
+
+async def test_a_store_for_reading_writes_nothing(database: Path) -> None:
+    before = database.read_bytes()
+    store = SqliteStore(database, write=False)
+    with pytest.raises(StoreError) as caught:
+        Scribe(store, "x2").begin()
+    assert str(caught.value) == f"{database} was opened for reading only."
+    with pytest.raises(StoreError):
+        await store.flush()
+    assert (await store.run("k3f9")).head_seq == 3
+    await store.aclose()
+    assert database.read_bytes() == before
+
+
+async def test_what_nobody_waits_for_is_written_too(tmp_path: Path) -> None:
+    path = tmp_path / "retinue.db"
+    writer = SqliteStore(path)
+    scribe = Scribe(writer, "k3f9")
+    scribe.begin()
+    await writer.flush()
+    reader = SqliteStore(path, write=False)
+    scribe.note()
+    scribe.finish()
+    # Ends when another connection has seen the end of the run, which nobody has flushed.
+    seen = [event.seq async for event in follow(reader, SystemClock(), "k3f9", live=True)]
+    assert seen == [1, 2, 3]
+    await reader.aclose()
+    await writer.aclose()
+
+
+async def test_a_contract_is_on_disk_before_its_agent_does_anything(tmp_path: Path) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def look(request: Request) -> Step:
+        connection = sqlite3.connect(tmp_path / ".retinue" / "retinue.db")
+        seen.extend(connection.execute("SELECT state, context_json FROM sub_agents ORDER BY id"))
+        seen.extend(connection.execute("SELECT seq, type FROM events ORDER BY seq"))
+        connection.close()
+        return say("done")
+
+    environment = Environment(variables={"HOME": str(tmp_path)})
+    model = retinue.ScriptedModel([look])
+    async with retinue.open(tmp_path, model=model, environment=environment) as rt:
+        await rt.spawn("researcher", "Count the herons.")
+    (_, root), (state, child), *events = seen
+    assert state == "running"
+    assert '"description":"Count the herons."' in child
+    assert root != child
+    assert [kind for _, kind in events].count("agent.subagent_created") == 2
+
+
+def test_it_is_a_wal_database_of_our_own(database: Path) -> None:
+    connection = sqlite3.connect(database)
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert connection.execute("PRAGMA application_id").fetchone() == (0x52455449,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    connection.close()
