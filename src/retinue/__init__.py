@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from retinue.domain.result import Status as Status
     from retinue.errors import RetinueError as RetinueError
     from retinue.models.scripted import ScriptedModel as ScriptedModel
-    from retinue.runtime.facade import Job as Job
     from retinue.runtime.facade import Runtime as Runtime
     from retinue.runtime.facade import Task as Task
+    from retinue.runtime.staff import Job as Job
     from retinue.tools.function import tool as tool
     from retinue.version import VERSION as __version__  # noqa: N811 - the public name
 
 _HOMES = {
     "Budget": "retinue.domain.budget:Budget",
     "Event": "retinue.domain.events:Event",
-    "Job": "retinue.runtime.facade:Job",
+    "Job": "retinue.runtime.staff:Job",
     "Mode": "retinue.domain.grant:Mode",
     "Result": "retinue.domain.result:Result",
     "RetinueError": "retinue.errors:RetinueError",

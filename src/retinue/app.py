@@ -5,33 +5,38 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.roles import LEAD, configured_roles
+from retinue.config.roles import LEAD, catalogue
 from retinue.config.routes import OPENAI_URL, Route, parse_route
-from retinue.config.settings import Layers, Settings, load
+from retinue.config.settings import MAX_CONCURRENT, MAX_DEPTH, Layers, Settings, load
 from retinue.domain.budget import Budget
 from retinue.domain.events import Event
 from retinue.domain.grant import Mode
+from retinue.domain.role import Role
 from retinue.errors import ConfigError, StoreError, UsageError
-from retinue.ports import Approve, Clock, Model, Sandbox, Tool
+from retinue.models.repair import Repaired
+from retinue.ports import Approve, Ask, Clock, Model, Sandbox, Tool
+from retinue.runtime.cache import Cache
 from retinue.runtime.clock import SystemClock
 from retinue.runtime.facade import Runtime, Terms
 from retinue.runtime.run import Surroundings
-from retinue.runtime.toolbox import nobody
+from retinue.runtime.toolbox import Breaker, nobody
+from retinue.store.reports import FileReports
 from retinue.store.sqlite import SqliteStore
-from retinue.tools.builtin import builtin_tools
+from retinue.store.vault import SqliteVault
+from retinue.tools.builtin import REPEATABLE, builtin_tools
+from retinue.tools.delegate import delegation_tools
+from retinue.tools.person import ask_user
 from retinue.tools.registry import Registry
 from retinue.workspace.tree import DirectoryTree
 
 STATE_DIR = ".retinue"
 DATABASE = "retinue.db"
-MAX_CONCURRENT = 3
-MAX_DEPTH = 2
 
 NO_MODEL = (
     "No model is chosen. Name one with -m, for example -m openai:MODEL@http://127.0.0.1:8080/v1,"
@@ -44,12 +49,15 @@ async def open_runtime(
     directory: str | Path = ".",
     *,
     model: str | Model | None = None,
+    models: Mapping[str, Model] | None = None,
     mode: Mode | str | None = None,
     budget: Budget | None = None,
     limits: Mapping[str, Any] | None = None,
     tools: Iterable[Tool] = (),
+    cache: bool = True,
     unsafe_no_sandbox: bool = False,
     approve: Approve = nobody,
+    ask: Ask | None = None,
     on_event: Callable[[Event], None] | None = None,
     on_text: Callable[[str], None] | None = None,
     clock: Clock | None = None,
@@ -57,46 +65,90 @@ async def open_runtime(
 ) -> AsyncIterator[Runtime]:
     """Open a project for agents to work in.
 
-    `model` is a name such as "openai:qwen3@http://127.0.0.1:8080/v1", or a Model. `mode` is how
-    much may happen without a person's word: plan, normal, auto or dangerous. `budget` limits
-    everything together; `limits` changes single limits of the one in the settings. Shell commands
-    stay off until there is a sandbox, or `unsafe_no_sandbox`.
+    `model` is a name such as "openai:qwen3@http://127.0.0.1:8080/v1", or a Model; `models` are more
+    of them, by name. `mode` is how much may happen without a person's word: plan, normal, auto or
+    dangerous. `budget` limits everything together; `limits` changes single limits of the one in the
+    settings. `cache=False` never uses an earlier child's result. Shell commands stay off until
+    there is a sandbox, or `unsafe_no_sandbox`.
     """
-    root = project(directory)
+    root, clock = project(directory), clock or SystemClock()
     environment = environment or Environment.current()
     layers = load(environment.user_settings, root)
     settings = layers.merged
     sandbox = _sandbox(environment) if unsafe_no_sandbox else None
-    clients = Clients(environment, layers, root)
-    try:
+    more_tools = tuple(tools)
+    roles = catalogue(
+        layers,
+        root,
+        environment.home,
+        config_home=environment.config_home,
+        tools=[tool.spec.name for tool in more_tools],
+    ).roles
+    async with Clients(environment, layers, root, models or {}) as clients:
         terms = Terms(
             model=clients.default(model, settings),
             mode=_mode(mode, environment, settings),
             budget=budget or _budget(settings, limits or {}),
-            roles=configured_roles(settings.roles, "settings"),
             lead=LEAD,
-            max_concurrent=settings.max_concurrent or MAX_CONCURRENT,
             max_depth=settings.max_depth or MAX_DEPTH,
             directory=str(root),
+            silence_s=settings.silence_s,
+            delegation=settings.delegation,
         )
-        offered = builtin_tools(shell=sandbox is not None)
-        registry = Registry((*offered, *tools))
-        async with _store(root) as store:
+        registry = Registry(_tools(roles, more_tools, settings, shell=sandbox is not None, ask=ask))
+        async with _store(root) as store, _vault(root, clock) as vault:
             around = Surroundings(
                 store=store,
-                clock=clock or SystemClock(),
+                vault=vault,
+                reports=FileReports(root),
+                clock=clock,
                 tools=registry,
-                workspace=DirectoryTree(root),
+                roles=roles,
+                cache=Cache(store, registry, REPEATABLE if cache and settings.cache else None),
+                workspace_for=_Workspaces(),
                 sandbox=sandbox,
                 approve=approve,
                 model_for=clients.get,
+                route=clients.route,
+                price_for=settings.prices.get,
+                max_concurrent=settings.max_concurrent or MAX_CONCURRENT,
+                report_path_pattern=settings.report_path,
+                breaker=Breaker(warn_at=settings.warn_at_calls, pause_at=settings.pause_at_calls),
+                ask=ask,
                 listener=on_event,
                 on_text=on_text,
             )
             async with Runtime(terms, around) as runtime:
                 yield runtime
-    finally:
-        await clients.aclose()
+
+
+def _tools(
+    roles: Mapping[str, Role],
+    more: Iterable[Tool],
+    settings: Settings,
+    *,
+    shell: bool,
+    ask: Ask | None,
+) -> list[Tool]:
+    """The tools there are. One that cannot work here is not offered: it would cost tokens."""
+    found = [*builtin_tools(shell=shell), *more]
+    if settings.delegation:
+        found += delegation_tools(roles)
+    if ask is not None:
+        found.append(ask_user)
+    return found
+
+
+class _Workspaces:
+    """The directories that agents work in, each opened once."""
+
+    def __init__(self) -> None:
+        self._trees: dict[str, DirectoryTree] = {}
+
+    def __call__(self, directory: str) -> DirectoryTree:
+        if directory not in self._trees:
+            self._trees[directory] = DirectoryTree(directory)
+        return self._trees[directory]
 
 
 @asynccontextmanager
@@ -121,38 +173,95 @@ def project(directory: str | Path) -> Path:
 class Clients:
     """The model clients of a runtime, one per name, shared by all of its agents."""
 
-    def __init__(self, environment: Environment, layers: Layers, root: Path) -> None:
+    def __init__(
+        self, environment: Environment, layers: Layers, root: Path, given: Mapping[str, Model]
+    ) -> None:
         self._environment = environment
         self._root = root
-        self._made: dict[str, Model] = {}
-        self._user_model = layers.user.model
+        self._made: dict[str, Model] = {name: Repaired(model) for name, model in given.items()}
+        self._short_names = layers.user.models
+        self._default = ""
+        self._given = set(given)
         # Origins that may be sent the user's key. A project's file or a model can name an endpoint
         # as well, and must not be able to have the key sent there.
         self._trusted = {_origin(self._openai_url)}
-        for name in (environment.get("RETINUE_MODEL"), layers.user.model):
+        user = layers.user
+        self._trusted |= {_origin(address) for address in user.endpoints}
+        for name in (
+            environment.get("RETINUE_MODEL"),
+            user.model,
+            *user.models.values(),
+            *(role.model for role in user.roles.values()),
+            *(profile.model or profile.pool for profile in user.profiles.values()),
+        ):
             self._trust(name)
 
     def default(self, chosen: str | Model | None, settings: Settings) -> str:
         """The name of the model to use where nobody names another."""
         if chosen is not None and not isinstance(chosen, str):
-            self._made[chosen.name] = chosen
+            self._made[chosen.name] = Repaired(chosen)
+            self._given.add(chosen.name)
+            self._default = chosen.name
             return chosen.name
         self._trust(chosen)
         name = chosen or self._environment.get("RETINUE_MODEL") or settings.model
         if name is None:
             raise ConfigError(NO_MODEL)
+        name = self._short_names.get(name, name)
         self.get(name)
+        self._default = name
         return name
+
+    def route(self, model: str | None, endpoint: str | None) -> str | None:
+        """The model name for somebody's choice of model and endpoint; None if nothing is chosen.
+
+        A model may have made this choice, so an address must be one that the user knows. A bare
+        model name means another model of the server in use.
+        """
+        if not model and not endpoint:
+            return None
+        if endpoint and _origin(endpoint) not in self._trusted:
+            known = ", ".join(sorted(self._trusted))
+            raise ConfigError(
+                f"Endpoint {endpoint!r} is not known; add it to `endpoints` in your settings."
+                f" Known: {known}."
+            )
+        if model in self._made:
+            return model
+        name = self._short_names.get(model or "", model or "")
+        default = None if self._default in self._given else parse_route(self._default)
+        if endpoint:
+            served = name or ("" if default is None else default.model)
+            return str(Route(provider="openai", model=served, endpoint=endpoint.rstrip("/")))
+        route = parse_route(name)
+        if route.provider != "openai":
+            raise ConfigError(f"Model {name!r} cannot be chosen here; name one that is served.")
+        if route.endpoint:
+            self.route(None, route.endpoint)  # Must be known as well.
+            return name
+        if default is None or default.provider != "openai":
+            raise ConfigError(
+                f"Unknown model {name!r}; there are: {', '.join(sorted(self._made))}."
+            )
+        return str(Route(provider="openai", model=route.model, endpoint=default.endpoint))
 
     def get(self, name: str) -> Model:
         """The client for a model name. Raises ConfigError for a name that means nothing."""
         if name not in self._made:
-            self._made[name] = self._make(parse_route(name))
+            self._made[name] = Repaired(self._make(parse_route(self._short_names.get(name, name))))
         return self._made[name]
 
-    async def aclose(self) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for model in self._made.values():
-            await model.aclose()
+            try:
+                await model.aclose()
+            except Exception:
+                # What happened inside tells more than what it does to the closing.
+                if kind is None:
+                    raise
 
     @property
     def _openai_url(self) -> str:
@@ -205,6 +314,15 @@ async def _store(root: Path) -> AsyncIterator[SqliteStore]:
         await store.aclose()
 
 
+@asynccontextmanager
+async def _vault(root: Path, clock: Clock) -> AsyncIterator[SqliteVault]:
+    vault = SqliteVault(root / STATE_DIR / DATABASE, clock)
+    try:
+        yield vault
+    finally:
+        await vault.aclose()
+
+
 def _state_directory(root: Path) -> Path:
     """`.retinue/`, which ignores itself: the user's repository is never touched."""
     path = root / STATE_DIR
@@ -212,7 +330,8 @@ def _state_directory(root: Path) -> Path:
         path.mkdir(exist_ok=True)
         ignore = path / ".gitignore"
         if not ignore.exists():
-            ignore.write_text("*\n", "utf-8")
+            # All but the agents, which people write, and may want to share.
+            ignore.write_text("*\n!/agents/\n!/agents/**\n", "utf-8")
     except OSError as error:
         raise StoreError(f"{path} cannot be written ({error.strerror}).") from error
     return path

@@ -12,6 +12,7 @@ RetinueError
 │  ├─ RateLimited
 │  ├─ ContextOverflow
 │  ├─ ModelTimeout
+│  ├─ ModelStuck
 │  └─ ProviderError
 ├─ WorkspaceError        the operator
 │  ├─ SandboxUnavailable
@@ -86,6 +87,12 @@ class ContextOverflow(ModelError):
 
 class ModelTimeout(ModelError):
     """The server accepted the call and then went silent."""
+
+    retryable = True
+
+
+class ModelStuck(ModelError):
+    """The model repeats a call that cannot work; from the beginning it may do better."""
 
     retryable = True
 

@@ -13,6 +13,7 @@ import msgspec
 
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event
+from retinue.domain.grant import Grant
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect, Reply, Request, ToolSpec
 from retinue.domain.result import FileChange
@@ -97,6 +98,10 @@ class Workspace(Protocol):
         """Lines that match a regular expression; and whether there were more."""
         ...
 
+    def fingerprint(self, under: str) -> str:
+        """A hash that changes when a file is added, removed or touched that a search would see."""
+        ...
+
     def write(self, path: str, data: bytes) -> Written: ...
 
 
@@ -122,6 +127,57 @@ class Sandbox(Protocol):
         ...
 
 
+class Subtask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    # A comment and not a docstring, which would cost tokens in the schema that is made of this: one
+    # step of a `delegate_task`; `depends_on` are indices of earlier steps, from 0.
+    task: str
+    role: str | None = None
+    scope: str | None = None
+    depends_on: int | list[int] | None = None
+
+
+class Errand(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What a model asks for when it spawns a child, as it asked for it."""
+
+    task: str
+    role: str | None = None
+    profile: str | None = None
+    scope: str | list[str] | None = None
+    context: str | None = None
+    context_files: list[str] | str | None = None
+    tools: list[str] | str | None = None
+    mode: str | None = None
+    model: str | None = None
+    endpoint: str | None = None
+    system_prompt: str | None = None
+    output_schema: dict[str, Any] | str | None = None
+    max_tool_calls: int | None = None
+    max_turns: int | None = None
+    max_tokens: int | None = None
+    timeout_s: float | None = None
+    background: bool = False
+
+
+class Delegation(Protocol):
+    """What an agent can do with children. Everything is answered in words; nothing raises."""
+
+    async def spawn(self, errand: Errand) -> Outcome: ...
+
+    async def wait(self, job_ids: str) -> Outcome: ...
+
+    async def delegate(self, plan: str, subtasks: Sequence[Subtask]) -> Outcome: ...
+
+    async def message(self, id: str, text: str) -> Outcome: ...
+
+    async def cancel(self, id: str) -> Outcome: ...
+
+    async def result(self, id: str, start: int) -> Outcome: ...
+
+
+Ask = Callable[[str, str], Awaitable[str]]
+"""Put a question to the user: (path of who asks, question) -> answer."""
+
+
 class Hands(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool is given to act with."""
 
@@ -129,6 +185,14 @@ class Hands(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Sandbox | None
     may_write: Callable[[str], bool]
     agent_id: str
+    delegation: Delegation | None = None
+    ask: Ask | None = None
+    vault: Vault | None = None
+    run_id: str = ""
+    depth: int = 0
+    """How far below the root; a child has more than 0."""
+    remembered: bool = False
+    """Whether the result may be used again, so that it must be known what was looked at."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -148,6 +212,10 @@ class Tool(Protocol):
     @property
     def spec(self) -> ToolSpec: ...
 
+    def spec_for(self, grant: Grant) -> ToolSpec:
+        """The spec as an agent with that grant sees it; mostly just `spec`."""
+        ...
+
     @property
     def effect(self) -> Effect: ...
 
@@ -165,6 +233,8 @@ class NewAgent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     path: str
     role: str
     contract: Contract
+    cache_key: str | None = None
+    """What it was asked, as one key: agents with the same one can stand in for each other."""
 
 
 class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -211,11 +281,26 @@ class Vault(Protocol):
     """What is remembered across runs."""
 
     async def remember(self, *, kind: str, text: str, run_id: str, agent_id: str) -> int:
-        """Keep `text`; answers its id."""
+        """Keep `text`; answers its id. UsageError for a kind or a text that cannot be kept.
+
+        A kind is 1 to 40 of a-z and _, and a text has something in it.
+        """
         ...
 
     async def recall(self, query: str, *, kind: str | None = None, limit: int = 5) -> list[Memory]:
         """The memories that fit `query` best; the latest for an empty one."""
+        ...
+
+
+class Reports(Protocol):
+    """Where the reports of steps are written for people to read."""
+
+    def keep(self, path: str, text: str) -> None:
+        """Write `text` soon, to `path` in the project."""
+        ...
+
+    async def drained(self) -> None:
+        """Return when everything kept is written."""
         ...
 
 
@@ -234,6 +319,10 @@ class Store(Protocol):
         self, run_id: str, *, after: int = 0, limit: int = 10_000
     ) -> Sequence[Event]: ...
 
+    async def agent_events(self, run_id: str, agent_id: str) -> Sequence[Event]:
+        """The events of one agent, in order."""
+        ...
+
     async def runs(self, *, limit: int = 50) -> Sequence[RunRow]: ...
 
     async def run(self, run_id: str) -> RunRow:
@@ -241,6 +330,14 @@ class Store(Protocol):
         ...
 
     async def agents(self, run_id: str) -> Sequence[AgentRow]: ...
+
+    async def cached(self, cache_key: str, *, limit: int = 3) -> Sequence[tuple[str, str]]:
+        """(run id, agent id) of closed agents of that key that had completed, latest first."""
+        ...
+
+    async def cache_keys(self) -> frozenset[str]:
+        """The keys of all closed agents, completed or failed: those that are worth a `cached`."""
+        ...
 
     async def aclose(self) -> None:
         """Make everything durable and let go of the file."""

@@ -81,7 +81,15 @@ receipts = st.builds(
 @st.composite
 def tool_uses(draw: st.DrawFn) -> list[ev.Fact]:
     if draw(st.booleans()):
-        return [ev.ToolDenied(call_id="1", tool="shell", arguments="{}", content="not allowed")]
+        return [
+            ev.ToolDenied(
+                call_id="1",
+                tool="shell",
+                arguments="{}",
+                content="not allowed",
+                counted=draw(st.booleans()),
+            )
+        ]
     return [
         ev.ToolStarted(call_id="1", tool="edit", arguments="{}"),
         ev.ToolFinished(call_id="1", tool="edit", content="done", receipt=draw(receipts)),
@@ -193,14 +201,15 @@ def test_the_view_is_what_happened(story: Story) -> None:
     for agent, life in story.lives.items():
         seen = view.agents[agent]
         finished = [fact for fact in life if isinstance(fact, ev.ToolFinished)]
-        denied = [fact for fact in life if isinstance(fact, ev.ToolDenied)]
+        started = [fact for fact in life if isinstance(fact, ev.ToolStarted)]
+        denied = [fact for fact in life if isinstance(fact, ev.ToolDenied) and fact.counted]
         used = [fact.usage for fact in life if isinstance(fact, ev.ModelReplied)]
         changed = [change for fact in finished for change in fact.receipt.changed]
         attempts = [fact for fact in life if isinstance(fact, ev.AgentAttempted)]
 
         assert seen.state is state_after(life)
         assert seen.attempt == len(attempts)
-        assert seen.tool_calls == len(finished) + len(denied)
+        assert seen.tool_calls == len(started) + len(denied)
         assert seen.usage == sum(used, Usage())
         assert seen.receipts == [fact.receipt for fact in finished]
         assert set(seen.files_read) == {path for fact in finished for path in fact.receipt.read}

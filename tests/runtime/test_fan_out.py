@@ -28,11 +28,12 @@ class Gates:
     def __init__(self) -> None:
         self.asked: asyncio.Queue[str] = asyncio.Queue()
         self.gates: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self.active = 0
+        self.active = self.most = 0
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
         task = request.messages[1].content.splitlines()[0]
         self.active += 1
+        self.most = max(self.most, self.active)
         self.asked.put_nowait(task)
         await self.gates[task].wait()
         self.active -= 1
@@ -44,7 +45,13 @@ class Gates:
 
 async def test_results_come_in_the_order_of_the_tasks(opened: Opened) -> None:
     model, tasks = Gates(), [f"task {n}" for n in range(5)]
-    async with opened(model=model) as rt:
+    closed: asyncio.Queue[str] = asyncio.Queue()
+
+    def listen(event: Event) -> None:
+        if event.type == "agent.subagent_closed":
+            closed.put_nowait(event.agent_id)
+
+    async with opened(model=model, on_event=listen) as rt:
         fan = asyncio.create_task(
             rt.fan_out([("researcher", task) for task in tasks], max_concurrent=5)
         )
@@ -52,8 +59,7 @@ async def test_results_come_in_the_order_of_the_tasks(opened: Opened) -> None:
             await model.asked.get()
         for task in reversed(tasks):
             model.gates[task].set()
-            while model.active > tasks.index(task):
-                await asyncio.sleep(0)
+            await closed.get()
         results = await fan
     assert [result.response for result in results] == [f"did {task}" for task in tasks]
     assert [result.task for result in results] == tasks
@@ -66,16 +72,15 @@ async def test_no_more_run_at_once_than_allowed(opened: Opened, most: int) -> No
         fan = asyncio.create_task(
             rt.fan_out([("researcher", task) for task in tasks], max_concurrent=most)
         )
-        for done in range(len(tasks)):
-            while model.asked.qsize() < min(most, len(tasks) - done):
-                await asyncio.sleep(0)
-            assert model.active == min(most, len(tasks) - done)
-            model.gates[model.asked.get_nowait()].set()
-            while model.active == min(most, len(tasks) - done) and not fan.done():
-                if model.asked.qsize() >= most:
-                    break
-                await asyncio.sleep(0)
+        waiting = [await model.asked.get() for _ in range(most)]
+        for _ in range(most, len(tasks)):
+            model.gates[waiting.pop(0)].set()
+            waiting.append(await model.asked.get())
+            assert model.active == most
+        for task in waiting:
+            model.gates[task].set()
         assert len(await fan) == 7
+    assert model.most == most
 
 
 async def test_three_run_at_once_where_nobody_says(opened: Opened) -> None:
@@ -127,8 +132,7 @@ async def test_a_failing_child_never_sinks_its_siblings(opened: Opened) -> None:
         (
             retinue.Task(role="researcher", task="x", tools=("read_fil",)),
             ContractError,
-            "Unknown tool 'read_fil'; there are: edit_file, find_files, list_dir, read_file,"
-            " search_files, write_file.",
+            "Unknown tool 'read_fil'; there are: ",
         ),
         (
             retinue.Task(role="researcher", task="x", model="opnai:gpt"),
@@ -149,7 +153,7 @@ async def test_a_wrong_task_is_told_before_any_begins(
     async with opened(model=ScriptedModel([]), on_event=seen.append) as rt:
         with pytest.raises(error) as caught:
             await rt.fan_out([("researcher", "fine"), task])
-    assert str(caught.value) == message
+    assert str(caught.value).startswith(message)
     assert seen == []
 
 

@@ -14,8 +14,9 @@ import retinue
 from retinue.app import open_journal
 from retinue.domain.contract import decode_contract
 from retinue.domain.events import Event, RunFinished
+from retinue.domain.messages import Request
 from retinue.errors import StoreError, UsageError
-from retinue.models.scripted import ScriptedModel, call, hold, say
+from retinue.models.scripted import ScriptedModel, Step, call, hold, say
 from retinue.runtime.audit import audit
 from retinue.runtime.facade import Runtime
 
@@ -87,9 +88,9 @@ async def test_a_cancelled_job_has_a_result_that_says_so(opened: Opened, project
     async with opened(model=model, on_event=listen) as rt:
         job = await rt.start("researcher", "Wait.")
         await asked.wait()
-        job.cancel()
+        job.cancel("no longer needed")
         result = await job.result()
-        assert (result.status, result.error) == ("cancelled", "cancelled by its parent")
+        assert (result.status, result.error) == ("cancelled", "no longer needed")
         assert result.usage.tool_calls == 1
         assert await rt.join("*") == [result]
         job.cancel()
@@ -147,11 +148,15 @@ async def test_a_run_of_a_program_succeeds_when_all_its_children_did(opened: Ope
 
 async def test_children_that_were_given_up_are_no_success(opened: Opened) -> None:
     never, seen = asyncio.Event(), list[Event]()
-    model = ScriptedModel([hold(never, say("never"))], strict=False)
-    async with opened(model=model, on_event=seen.append) as rt:
+    asked = asyncio.Event()
+
+    def hang(request: Request) -> Step:
+        asked.set()
+        return hold(never, say("never"))
+
+    async with opened(model=ScriptedModel([hang]), on_event=seen.append) as rt:
         spawn = asyncio.create_task(rt.spawn("researcher", "Wait."))
-        while not model.requests:
-            await asyncio.sleep(0)
+        await asked.wait()
         spawn.cancel()
         with pytest.raises(asyncio.CancelledError):
             await spawn
@@ -168,10 +173,14 @@ class Mine(Exception):
 async def test_an_error_of_the_body_reaches_the_caller_as_it_was_raised(opened: Opened) -> None:
     never, seen, error = asyncio.Event(), list[Event](), Mine("mine")
     model = ScriptedModel([hold(never, say("never"))])
-    with pytest.raises(Mine) as caught:
+
+    async def work() -> None:
         async with opened(model=model, on_event=seen.append) as rt:
             await rt.start("researcher", "Wait.")
             raise error
+
+    with pytest.raises(Mine) as caught:
+        await work()
     assert caught.value is error
     view = retinue.fold(seen)
     assert (view.status, view.reason) == ("error", "the program ended with Mine")
@@ -205,7 +214,8 @@ async def test_a_broken_store_is_raised_as_it_is(opened: Opened, project: Path, 
         return "done"
 
     model = ScriptedModel({"": [call("sabotage"), say("unheard")]})
-    with pytest.raises(StoreError) as caught:
+
+    async def work() -> None:
         async with opened(model=model, tools=[sabotage]) as rt:
             task = retinue.Task(role="researcher", task="Break it.", tools=("sabotage",))
             match how:
@@ -218,6 +228,9 @@ async def test_a_broken_store_is_raised_as_it_is(opened: Opened, project: Path, 
                 case _:
                     job = await rt.start("researcher", "Break it.", tools=("sabotage",))
                     await job.result()
+
+    with pytest.raises(StoreError) as caught:
+        await work()
     assert str(caught.value).startswith("Another process has taken over run ")
 
 
@@ -231,7 +244,11 @@ async def test_a_job_that_meets_a_broken_store_stops_the_body(
         return "done"
 
     model = ScriptedModel([call("sabotage"), say("unheard")], strict=False)
-    with pytest.raises(StoreError, match="Another process has taken over run"):
+
+    async def work() -> None:
         async with opened(model=model, tools=[sabotage]) as rt:
             await rt.start("researcher", "Break it.", tools=("sabotage",))
             await asyncio.Event().wait()
+
+    with pytest.raises(StoreError, match="Another process has taken over run"):
+        await work()

@@ -217,9 +217,7 @@ async def test_an_attempt_that_takes_too_long_ends_and_keeps_its_text(
 
     model = ScriptedModel([pings(1), hang])
     async with opened(model=model, tools=[ping]) as rt:
-        job = await rt.start(
-            "researcher", "Ping.", tools=("ping",), timeout_s=60.0, max_retries=0
-        )
+        job = await rt.start("researcher", "Ping.", tools=("ping",), timeout_s=60.0, max_retries=0)
         await asked.wait()
         clock.advance(59.0)
         await asyncio.sleep(0)
@@ -382,9 +380,7 @@ async def test_a_senseless_limit_is_named(
 async def test_a_limit_above_the_parents_is_clamped_and_noted(opened: Opened) -> None:
     seen: list[Event] = []
     budget = retinue.Budget(max_turns=7, max_tokens=20_000)
-    async with opened(
-        model=ScriptedModel([say("ok")]), budget=budget, on_event=seen.append
-    ) as rt:
+    async with opened(model=ScriptedModel([say("ok")]), budget=budget, on_event=seen.append) as rt:
         await rt.spawn("researcher", "Look.", max_turns=9, max_tokens=30_000)
         view = retinue.fold(seen)
     assert view.agents["a1"].notes == (

@@ -141,10 +141,8 @@ async def test_an_unknown_tool_is_answered_and_counted(opened: Opened) -> None:
         result = await rt.spawn("researcher", "Launch.")
     assert result.ok
     assert result.usage.tool_calls == 1
-    assert told(model.requests[1]) == [
-        "[DENIED] You have no tool 'launch_rocket'."
-        " You have: find_files, list_dir, read_file, search_files."
-    ]
+    (said,) = told(model.requests[1])
+    assert said.startswith("[DENIED] You have no tool 'launch_rocket'. You have: find_files, ")
     assert "tool.denied" in types(seen)
     assert "tool.started" not in types(seen)
 
@@ -184,7 +182,7 @@ async def test_arguments_that_are_not_json_are_answered(opened: Opened) -> None:
                 raw_call("list_dir", '{"path": '),
                 raw_call("list_dir", '["."]'),
                 raw_call("list_dir", ""),
-                raw_call("read_file", '{"file": "x"}'),
+                raw_call("read_file", '{"colour": "red"}'),
             ),
             say("I see."),
         ]
@@ -197,7 +195,7 @@ async def test_arguments_that_are_not_json_are_answered(opened: Opened) -> None:
     assert truncated.endswith("Send one JSON object.")
     assert a_list == "[DENIED] The arguments of list_dir must be one JSON object."
     assert nothing == "[The directory is empty.]"
-    assert "read_file: missing 'path' (there is no 'file')" in misnamed
+    assert "read_file: missing 'path' (there is no 'colour')" in misnamed
     assert result.usage.tool_calls == 4
 
 

@@ -21,9 +21,16 @@ LIVES: dict[State, tuple[State, ...]] = {
     State.CLOSED: (State.FAILED, State.CLOSED),
 }
 
+AGENT = (
+    "INTO sub_agents (run_id, id, parent_agent_id, step_idx, path, role, state, context_json)"
+    " SELECT run_id, {id}, parent_agent_id, step_idx, path, role, {state}, {contract}"
+    " FROM sub_agents"
+)
+
 EVENT = (
-    "INTO events SELECT run_id, {seq}, agent_id, parent_agent_id, attempt, epoch, time, {type},"
-    " version, 'other', payload, hash FROM events WHERE seq = 3"
+    "INTO events (run_id, seq, agent_id, parent_agent_id, attempt, epoch, time, type, version,"
+    " summary, payload, hash) SELECT run_id, {seq}, agent_id, parent_agent_id, attempt, epoch,"
+    " time, {type}, version, 'other', payload, hash FROM events WHERE seq = 3"
 )
 
 
@@ -74,11 +81,8 @@ def test_an_agent_is_in_some_state(sql: sqlite3.Connection) -> None:
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.CREATED])
 def test_an_agent_is_born_as_created(sql: sqlite3.Connection, state: State) -> None:
-    insert = (
-        "INSERT INTO sub_agents SELECT run_id, 'a1', 'a0', step_idx, path, role,"
-        f" '{state}', context_json FROM sub_agents"
-    )
-    assert refusal(sql, insert) == "an agent is born once, as created"
+    agent = AGENT.format(id="'a1'", state=f"'{state}'", contract="context_json")
+    assert refusal(sql, f"INSERT {agent}") == "an agent is born once, as created"
 
 
 def test_an_event_cannot_make_an_illegal_move(sql: sqlite3.Connection) -> None:
@@ -143,19 +147,13 @@ def test_a_contract_is_never_changed(sql: sqlite3.Connection, change: str) -> No
 
 
 def test_a_contract_is_never_replaced(sql: sqlite3.Connection) -> None:
-    insert = (
-        "INSERT OR REPLACE INTO sub_agents SELECT run_id, id, parent_agent_id, step_idx, path,"
-        " role, state, '{}' FROM sub_agents"
-    )
-    assert refusal(sql, insert) == "an agent is born once, as created"
+    agent = AGENT.format(id="id", state="state", contract="'{}'")
+    assert refusal(sql, f"INSERT OR REPLACE {agent}") == "an agent is born once, as created"
 
 
 def test_a_contract_is_json(sql: sqlite3.Connection) -> None:
-    insert = (
-        "INSERT INTO sub_agents SELECT run_id, 'a1', 'a0', step_idx, path,"
-        " role, state, '{' FROM sub_agents"
-    )
-    assert "json_valid" in refusal(sql, insert)
+    agent = AGENT.format(id="'a1'", state="state", contract="'{'")
+    assert "json_valid" in refusal(sql, f"INSERT {agent}")
 
 
 def test_an_agent_is_never_deleted(sql: sqlite3.Connection) -> None:

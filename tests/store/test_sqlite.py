@@ -1,20 +1,24 @@
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
 
 import retinue
 from retinue.config.environment import Environment
+from retinue.domain.contract import decode_contract
 from retinue.domain.messages import Request
 from retinue.errors import StoreError
 from retinue.models.scripted import Step, say
 from retinue.ports import Store
 from retinue.runtime.clock import SystemClock
 from retinue.runtime.follow import follow
+from retinue.store.database import connect
+from retinue.store.queries import migrations
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.store_contract import Scribe, StoreContract
 
@@ -29,8 +33,13 @@ class TestSqliteStore(StoreContract):
             await store.aclose()
 
 
-async def test_a_store_for_reading_writes_nothing(database: Path) -> None:
+def test_a_store_for_reading_writes_nothing(database: Path) -> None:
     before = database.read_bytes()
+    asyncio.run(try_to_write(database))
+    assert database.read_bytes() == before
+
+
+async def try_to_write(database: Path) -> None:
     store = SqliteStore(database, write=False)
     with pytest.raises(StoreError) as caught:
         Scribe(store, "x2").begin()
@@ -39,7 +48,6 @@ async def test_a_store_for_reading_writes_nothing(database: Path) -> None:
         await store.flush()
     assert (await store.run("k3f9")).head_seq == 3
     await store.aclose()
-    assert database.read_bytes() == before
 
 
 async def test_what_nobody_waits_for_is_written_too(tmp_path: Path) -> None:
@@ -63,7 +71,7 @@ async def test_a_contract_is_on_disk_before_its_agent_does_anything(tmp_path: Pa
 
     def look(request: Request) -> Step:
         connection = sqlite3.connect(tmp_path / ".retinue" / "retinue.db")
-        seen.extend(connection.execute("SELECT state, context_json FROM sub_agents ORDER BY id"))
+        seen.extend(connection.execute("SELECT id, context_json FROM sub_agents ORDER BY id"))
         seen.extend(connection.execute("SELECT seq, type FROM events ORDER BY seq"))
         connection.close()
         return say("done")
@@ -72,16 +80,22 @@ async def test_a_contract_is_on_disk_before_its_agent_does_anything(tmp_path: Pa
     model = retinue.ScriptedModel([look])
     async with retinue.open(tmp_path, model=model, environment=environment) as rt:
         await rt.spawn("researcher", "Count the herons.")
-    (_, root), (state, child), *events = seen
-    assert state == "running"
-    assert '"description":"Count the herons."' in child
-    assert root != child
+    (_, root), (agent_id, child), *events = seen
+    assert agent_id == "a1"
+    assert decode_contract(child).step.description == "Count the herons."
+    assert decode_contract(root).parent.agent_id is None
     assert [kind for _, kind in events].count("agent.subagent_created") == 2
+
+
+def test_a_commit_survives_a_power_cut(database: Path) -> None:
+    with closing(connect(database, write=True)) as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+        assert connection.execute("PRAGMA foreign_keys").fetchone() == (1,)
 
 
 def test_it_is_a_wal_database_of_our_own(database: Path) -> None:
     connection = sqlite3.connect(database)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert connection.execute("PRAGMA application_id").fetchone() == (0x52455449,)
-    assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (len(migrations()),)
     connection.close()

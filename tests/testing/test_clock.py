@@ -55,6 +55,18 @@ async def test_a_sleep_can_be_waited_for() -> None:
     await clock.slept(2)
 
 
+async def test_a_sleep_of_that_length_can_be_waited_for() -> None:
+    clock = FakeClock()
+    async with asyncio.TaskGroup() as group:
+        watcher = group.create_task(clock.asleep(2.0))
+        group.create_task(clock.sleep(1.0))
+        await clock.asleep(1.0)
+        assert not watcher.done()
+        group.create_task(clock.sleep(2.0))
+        await watcher
+        clock.advance(2.0)
+
+
 async def test_a_cancelled_sleeper_is_forgotten() -> None:
     clock = FakeClock()
     sleeper = asyncio.create_task(clock.sleep(1.0))

@@ -30,6 +30,8 @@ def test_effects() -> None:
         "search_files": Effect.READ,
         "write_file": Effect.WRITE,
         "edit_file": Effect.WRITE,
+        "remember": Effect.REMEMBER,
+        "recall": Effect.READ,
         "run_command": Effect.EXECUTE,
     }
 

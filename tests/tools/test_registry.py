@@ -17,7 +17,7 @@ def test_a_mapping() -> None:
     registry = Registry(builtin_tools())
     assert registry["read_file"].spec.name == "read_file"
     assert registry.get("nothing") is None
-    assert len(registry) == 7
+    assert len(registry) == 9
     assert registry.effects["read_file"] is Effect.READ
     assert repr(Registry([shout])) == "Registry(shout)"
 

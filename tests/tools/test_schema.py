@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from retinue.tools.schema import compact, outline
+from retinue.tools.schema import UNTOLD, compact, outline
 
 
 class Colour(Enum):
@@ -84,3 +84,14 @@ def test_an_outline() -> None:
         '{"path": string, "kind": "a"|"b", "many": [integer, …], "either"?: string|integer,'
         ' "any"?: any}',
     )
+
+
+def test_what_is_understood_and_not_told_of() -> None:
+    optional = Annotated[int | None, UNTOLD] | msgspec.UnsetType
+    struct = msgspec.defstruct("S", [("a", str), ("b", optional, msgspec.UNSET)])
+    assert compact(struct) == {
+        "type": "object",
+        "properties": {"a": {"type": "string"}},
+        "required": ["a"],
+    }
+    assert outline(compact(struct)) == '{"a": string}'

@@ -36,10 +36,17 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return self.variables.get(name) or None
 
     @property
-    def user_settings(self) -> Path:
+    def home(self) -> Path:
+        return Path(self.get("HOME") or Path.home())
+
+    @property
+    def config_home(self) -> Path:
         base = self.get("XDG_CONFIG_HOME")
-        home = Path(self.get("HOME") or Path.home())
-        return (Path(base) if base else home / ".config") / "retinue" / "config.toml"
+        return Path(base) if base else self.home / ".config"
+
+    @property
+    def user_settings(self) -> Path:
+        return self.config_home / "retinue" / "config.toml"
 
     @property
     def ca_file(self) -> str | None:
@@ -49,7 +56,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         """The proxy to use for `url`, by the usual variables and NO_PROXY."""
         parts = urlsplit(url)
         host = parts.hostname or ""
-        names = {k.lower(): v for k, v in self.variables.items() if k.lower().endswith("_proxy")}
+        # Sorted, so that the lower-case name of a variable counts if both are set.
+        pairs = sorted(self.variables.items())
+        names = {k.lower(): v for k, v in pairs if k.lower().endswith("_proxy")}
         proxies = {k.removesuffix("_proxy"): v for k, v in names.items() if v}
         if "REQUEST_METHOD" in self.variables:
             proxies.pop("http", None)  # In CGI, HTTP_PROXY is set by a request header.

@@ -1,17 +1,28 @@
-"""Roles: five built in, as data files, and what the user's settings make of them."""
+"""Roles: five built in, as data files, and what settings and agent files make of them."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 import msgspec
 
-from retinue.config.settings import RoleSettings
+from retinue.config.agents import AgentFile, Names, Unusable, read_agent
+from retinue.config.folders import Folder, files_in, project_folders, user_folders
+from retinue.config.settings import (
+    PROJECT_FILE,
+    RUN_BUDGET,
+    Layers,
+    ProfileSettings,
+    RoleSettings,
+    Settings,
+)
+from retinue.config.toolnames import TOOLS, Dialect
 from retinue.domain.budget import Budget
-from retinue.domain.role import Role
+from retinue.domain.role import BOOTSTRAP_FILES, Role
 from retinue.domain.scope import scope
 from retinue.errors import ConfigError, ContractError
 
@@ -22,11 +33,17 @@ LEAD = Role(
         "You are a coding agent at work in the user's project. Do the task with the tools, look"
         " before you change, check what you claim."
     ),
-    budget=Budget(
-        max_tool_calls=100, max_turns=200, max_tokens=None, max_context_tokens=32_768,
-        timeout_s=3_600, max_retries=0,
-    ),
-)  # fmt: skip
+    budget=RUN_BUDGET,
+)
+
+USER_SETTINGS = "settings"
+
+
+class Catalogue(msgspec.Struct, frozen=True):
+    """Every role and profile there is; and a line for whatever could not become one."""
+
+    roles: dict[str, Role]
+    problems: tuple[str, ...] = ()
 
 
 @cache
@@ -36,36 +53,174 @@ def builtin_roles() -> Mapping[str, Role]:
         if item.name.endswith(".toml"):
             name = item.name.removesuffix(".toml")
             spec = msgspec.convert(tomllib.loads(item.read_text("utf-8")), RoleSettings)
-            found[name] = _role(name, spec, None, "built in")
+            found[name] = _role(name, _as_profile(spec), None, source="built in", profile=False)
     return dict(sorted(found.items()))
+
+
+def catalogue(
+    layers: Layers,
+    project: Path,
+    home: Path,
+    *,
+    config_home: Path | None = None,
+    tools: Iterable[str] = (),
+) -> Catalogue:
+    """The built-in roles, those of the settings, and the agents of every folder that has some.
+
+    Of two with one name the user's stands before the project's, a setting before a file, and an
+    earlier folder before a later one; the other is told of in `problems`. `tools` are the names of
+    tools beyond those that come with retinue.
+    """
+    names = Names(
+        tools=frozenset({*TOOLS, *tools}),
+        models={name.casefold(): model for name, model in layers.user.models.items()},
+        roles=tuple(builtin_roles()),
+    )
+    shelf = _Shelf(names)
+    theirs = user_folders(home, config_home or home / ".config")
+    shelf.add_settings(layers.user, USER_SETTINGS)
+    shelf.add_folders(theirs)
+    shelf.add_settings(layers.project, PROJECT_FILE)
+    # At home, the project's folders are the user's.
+    seen = {folder.path.resolve() for folder in theirs}
+    shelf.add_folders(f for f in project_folders(project) if f.path.resolve() not in seen)
+    if layers.project.models:
+        shelf.problems.append(f"{PROJECT_FILE}: [models] counts in the user's own settings only")
+    added = {name: shelf.roles[name] for name in sorted(shelf.roles)}
+    return Catalogue({**builtin_roles(), **added}, tuple(shelf.problems))
+
+
+class _Shelf:
+    """Roles as they come, those that matter most first. A name that is taken stays taken."""
+
+    def __init__(self, names: Names) -> None:
+        self.roles: dict[str, Role] = {}
+        self.problems: list[str] = []
+        self._names = names
+
+    def add_settings(self, settings: Settings, source: str) -> None:
+        for name, spec in settings.roles.items():
+            self._add_setting(name, _as_profile(spec), source, profile=False)
+        for name, profile in settings.profiles.items():
+            self._add_setting(name, profile, source, profile=True)
+
+    def add_folders(self, folders: Iterable[Folder]) -> None:
+        for folder in folders:
+            for file in files_in(folder):
+                if file.problem:
+                    self.problems.append(f"{file.shown}: {file.problem}")
+                    continue
+                agent = read_agent(
+                    file.text, file=file.name, dialect=folder.dialect, names=self._names
+                )
+                match agent:
+                    case AgentFile():
+                        self._add_file(agent, file.shown)
+                    case Unusable(why=why) if why:
+                        self.problems.append(f"{file.shown}: left out: {why}")
+
+    def _add_setting(self, name: str, spec: ProfileSettings, source: str, *, profile: bool) -> None:
+        if self._is_taken(name, source):
+            return
+        before = builtin_roles().get(name)
+        what = "profile" if profile else "role"
+        if before is None and not profile and not spec.system_prompt:
+            raise ConfigError(f"{source}: role {name!r}: a new role needs `instructions`.")
+        problems: tuple[str, ...] = ()
+        if unknown := sorted(set(spec.tools or ()) - set(self._names.tools)):
+            problems = (
+                f"unknown tools: {', '.join(unknown)}; there are:"
+                f" {', '.join(sorted(self._names.tools))}",
+            )
+        wanted = spec.model or spec.pool
+        model = self._names.models.get(wanted.casefold(), wanted) if wanted else None
+        try:
+            self.roles[name] = _role(
+                name,
+                msgspec.structs.replace(spec, model=model),
+                before,
+                source=source,
+                profile=profile or before is None,
+                problems=problems,
+            )
+        except ContractError as error:
+            raise ConfigError(f"{source}: {what} {name!r}: {error}") from error
+
+    def _add_file(self, agent: AgentFile, source: str) -> None:
+        name = agent.name
+        before = builtin_roles().get(name)
+        if before is not None and agent.dialect is not Dialect.RETINUE:
+            # It was not written to replace a role of ours that happens to have its name.
+            name, before = f"{agent.dialect}:{name}", None
+        if self._is_taken(name, source):
+            return
+        try:
+            self.roles[name] = _role(
+                name,
+                agent.spec,
+                before,
+                source=source,
+                profile=before is None,
+                problems=agent.problems,
+            )
+        except ContractError as error:
+            self.problems.append(f"{source}: left out: {error}")
+
+    def _is_taken(self, name: str, source: str) -> bool:
+        if name not in self.roles:
+            return False
+        first = self.roles[name].source
+        self.problems.append(f"{source}: left out: {name!r} is the name of one in {first}")
+        return True
 
 
 def configured_roles(overrides: Mapping[str, RoleSettings], source: str) -> dict[str, Role]:
     """The built-in roles with the user's changes, and the user's own."""
-    roles = dict(builtin_roles())
-    for name, spec in overrides.items():
-        try:
-            roles[name] = _role(name, spec, roles.get(name), source)
-        except ContractError as error:
-            raise ConfigError(f"{source}: role {name!r}: {error}") from error
-    return roles
+    shelf = _Shelf(Names())
+    shelf.add_settings(Settings(roles=dict(overrides)), source)
+    return {**builtin_roles(), **shelf.roles}
 
 
-def _role(name: str, spec: RoleSettings, before: Role | None, source: str) -> Role:
+def _as_profile(spec: RoleSettings) -> ProfileSettings:
+    return ProfileSettings(
+        description=spec.description,
+        system_prompt=spec.instructions,
+        tools=spec.tools,
+        write=spec.write,
+        spawns=spec.spawns,
+        model=spec.model,
+        budget=spec.budget,
+    )
+
+
+def _role(
+    name: str,
+    spec: ProfileSettings,
+    before: Role | None,
+    *,
+    source: str,
+    profile: bool,
+    problems: Collection[str] = (),
+) -> Role:
+    """`spec` as a role. What it leaves out is as in `before`, the role that it changes."""
     if before is None:
-        if not spec.instructions:
-            raise ContractError("a new role needs `instructions`.")
-        before = Role(name=name, description="", instructions="", source=source)
+        before = Role(name=name, description="", instructions="")
     budget = {field: getattr(before.budget, field) for field in Budget.__struct_fields__}
-    budget |= {f: v for f in budget if (v := getattr(spec.budget, f)) is not None}
+    what = "profile" if profile else "role"
+    bootstrap_files = spec.bootstrap_files
     return Role(
         name=name,
-        description=spec.description or before.description or f"The role {name}.",
-        instructions=spec.instructions or before.instructions,
+        description=spec.description or before.description or f"The {what} {name}.",
+        instructions=spec.system_prompt or before.instructions,
+        profile=profile,
         tools=before.tools if spec.tools is None else spec.tools,
-        budget=Budget(**budget),
+        mode=spec.mode or before.mode,
+        budget=Budget(**(budget | spec.budget.chosen())),
         write_scope=before.write_scope if spec.write is None else scope(*spec.write),
         spawns=before.spawns if spec.spawns is None else spec.spawns,
         model=spec.model or before.model,
+        bootstrap_files=BOOTSTRAP_FILES if bootstrap_files is None else bootstrap_files,
+        prompt_file=spec.system_prompt_file,
         source=source,
+        problems=tuple(problems),
     )

@@ -44,12 +44,21 @@ def parse_route(name: str) -> Route:
     if not model:
         raise ConfigError(f"No model in {name!r}. Write openai:MODEL@http://HOST:PORT/v1.")
     if endpoint:
-        parts = urlsplit(endpoint)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        # First, so that no other message shows a key.
+        if "@" in endpoint:
+            raise ConfigError("Put the key into OPENAI_API_KEY, not into the model's address.")
+        if not _is_web_address(endpoint):
             raise ConfigError(
                 f"{endpoint!r} in model {name!r} is not a web address;"
                 " write openai:MODEL@http://HOST:PORT/v1."
             )
-        if parts.username or parts.password:
-            raise ConfigError("Put the key into OPENAI_API_KEY, not into the model's address.")
     return Route(provider=provider, model=model, endpoint=endpoint.rstrip("/"))
+
+
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        # Reading the port checks it.
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

@@ -8,15 +8,34 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
 from retinue.domain.budget import Budget
+from retinue.domain.contract import REPORT_PATH_PATTERN
 from retinue.domain.grant import Mode
+from retinue.domain.paths import inside
+from retinue.domain.price import Price
 from retinue.errors import ConfigError, ContractError
 
+T = TypeVar("T", int, float)
+
 PROJECT_FILE = "retinue.toml"
+
+# What holds for a run where nobody says anything else.
+RUN_BUDGET = Budget(
+    max_tool_calls=100,
+    max_turns=200,
+    max_tokens=None,
+    max_context_tokens=32_768,
+    timeout_s=3_600,
+    max_retries=0,
+)
+MAX_CONCURRENT = 3
+MAX_DEPTH = 2
 
 
 class BudgetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,8 +63,28 @@ class RoleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     budget: BudgetSettings = BudgetSettings()
 
 
+class ProfileSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A sub-agent of the user's own. What is left out of it is as for any child.
+
+    Its prompt is made of `bootstrap_files`, then `system_prompt_file`, both of them files of the
+    project, then `system_prompt`. `pool` is another word for `model`.
+    """
+
+    description: str = ""
+    system_prompt: str = ""
+    system_prompt_file: str | None = None
+    bootstrap_files: tuple[str, ...] | None = None
+    tools: tuple[str, ...] | None = None
+    model: str | None = None
+    pool: str | None = None
+    mode: Mode | None = None
+    write: tuple[str, ...] | None = None
+    spawns: tuple[str, ...] | None = None
+    budget: BudgetSettings = BudgetSettings()
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`budget` is for the run as a whole."""
+    """`budget` is for the run as a whole. `models` are short names for models."""
 
     model: str | None = None
     mode: Mode | None = None
@@ -53,6 +92,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_depth: int | None = None
     budget: BudgetSettings = BudgetSettings()
     roles: dict[str, RoleSettings] = {}
+    profiles: dict[str, ProfileSettings] = {}
+    models: dict[str, str] = {}
+    endpoints: tuple[str, ...] = ()
+    """Addresses that models may be routed to by name, and that are sent the user's key."""
+    prices: dict[str, Price] = {}
+    """By model name, in US dollars per million tokens."""
+    delegation: bool = True
+    cache: bool = True
+    silence_s: float = 120.0
+    warn_at_calls: int = 60
+    pause_at_calls: int = 80
+    report_path: str = REPORT_PATH_PATTERN
 
 
 class Layers(msgspec.Struct, frozen=True):
@@ -83,11 +134,11 @@ def read(path: Path) -> Settings:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: {_toml_place(str(error))}") from error
+        raise ConfigError(f"{path}: {_toml_place(str(error), text)}") from error
     try:
         settings = msgspec.convert(data, Settings)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {_place(str(error), text)}") from error
+        raise ConfigError(f"{path}: {_place(str(error), data, text)}") from error
     _check(settings, path, text)
     return settings
 
@@ -98,35 +149,52 @@ def narrowed(user: Settings, project: Settings) -> Settings:
     if project.mode is not None:
         mode = min(user.mode or Mode.NORMAL, project.mode, key=lambda m: m.rank)
     mine, theirs = user.budget.chosen(), project.budget.chosen()
-    lower = {k: min(v, mine.get(k, v)) for k, v in theirs.items()}
+    lower = {k: _least(v, mine.get(k, getattr(RUN_BUDGET, k))) for k, v in theirs.items()}
     return Settings(
         model=user.model or project.model,
         mode=mode,
-        max_concurrent=_least(user.max_concurrent, project.max_concurrent),
-        max_depth=_least(user.max_depth, project.max_depth),
+        max_concurrent=_least(user.max_concurrent or MAX_CONCURRENT, project.max_concurrent),
+        max_depth=_least(user.max_depth or MAX_DEPTH, project.max_depth),
         budget=BudgetSettings(**(mine | lower)),  # type: ignore[arg-type]
         # Roles give no rights (a contract is the intersection with the parent's), so a project may
         # bring its own.
         roles=project.roles | user.roles,
+        profiles=project.profiles | user.profiles,
+        # A project that could say what `sonnet` is could have the user's work sent elsewhere.
+        models=user.models,
+        endpoints=user.endpoints,
+        prices=user.prices,
+        delegation=user.delegation and project.delegation,
+        cache=user.cache and project.cache,
+        silence_s=min(user.silence_s, project.silence_s),
+        warn_at_calls=min(user.warn_at_calls, project.warn_at_calls),
+        pause_at_calls=min(user.pause_at_calls, project.pause_at_calls),
+        report_path=user.report_path,
     )
 
 
-def _least(a: int | None, b: int | None) -> int | None:
+def _least(a: T | None, b: T | None) -> T | None:
+    """The smaller one; None is no limit."""
     return b if a is None else a if b is None else min(a, b)
 
 
 def _check(settings: Settings, path: Path, text: str) -> None:
-    tables = {"budget": settings.budget}
-    tables |= {f"roles.{name}.budget": role.budget for name, role in settings.roles.items()}
+    tables: dict[tuple[str, ...], BudgetSettings] = {("budget",): settings.budget}
+    tables |= {("roles", name, "budget"): role.budget for name, role in settings.roles.items()}
+    tables |= {("profiles", name, "budget"): p.budget for name, p in settings.profiles.items()}
     for table, chosen in tables.items():
         try:
             Budget(**chosen.chosen())  # type: ignore[arg-type]
         except ContractError as error:
             key = str(error).split()[0]
             raise ConfigError(
-                f"{path}: line {_line_of(text, f'{table}.{key}'.split('.'))},"
-                f" key {table}.{key}: {error}"
+                f"{path}: line {_line_of(text, (*table, key))},"
+                f" key {'.'.join((*table, key))}: {error}"
             ) from error
+    for name, profile in settings.profiles.items():
+        if problem := _wrong_with(name, profile, settings):
+            line = _line_of(text, ["profiles", name])
+            raise ConfigError(f"{path}: line {line}, key profiles.{name}: {problem}")
     for name in ("max_concurrent", "max_depth"):
         value = getattr(settings, name)
         if value is not None and value < 1:
@@ -136,44 +204,83 @@ def _check(settings: Settings, path: Path, text: str) -> None:
             )
 
 
-def _toml_place(message: str) -> str:
-    found = re.search(r"\(at line (\d+), column (\d+)\)", message)
+def _wrong_with(name: str, profile: ProfileSettings, settings: Settings) -> str | None:
+    if not re.fullmatch(r"[A-Za-z0-9_.:-]+", name):
+        return "a name has letters, digits and _.:- only."
+    if name in settings.roles:
+        return f"[roles.{name}] is there too; keep one."
+    if profile.model and profile.pool:
+        return "`model` and `pool` mean the same; set one."
+    files = (*(profile.bootstrap_files or ()), profile.system_prompt_file or "a file")
+    for file in files:
+        if file.startswith("/") or inside(file, "/") in (None, "."):
+            return f"{file!r} must be a file inside the project, such as docs/agent.md."
+    return None
+
+
+def _toml_place(message: str, text: str) -> str:
+    found = re.search(r"\(at (?:line (\d+), column (\d+)|end of document)\)", message)
     if found is None:
         return f"{message}."
-    what = message[: found.start()].strip()
-    return f"line {found[1]}, column {found[2]}: {what}."
+    lines = text.rstrip().split("\n")
+    line, column = found[1] or len(lines), found[2] or len(lines[-1]) + 1
+    return f"line {line}, column {column}: {message[: found.start()].strip()}."
 
 
-def _place(message: str, text: str) -> str:
+def _place(message: str, data: dict[str, Any], text: str) -> str:
     """msgspec's message, with the line and the key it speaks of."""
     found = re.search(r" - at `\$\.?(.*)`$", message)
     what = message[: found.start()] if found else message
-    keys = [k for k in re.split(r"\.|\[\.\.\.\]|\[(\d+)\]", found[1] if found else "") if k]
-    unknown = re.search(r"unknown field `(.*)`", what)
-    if unknown:
+    keys: list[str | int] = []
+    for part in re.findall(r"\[\.\.\.\]|\[\d+\]|[^.\[\]]+", found[1] if found else ""):
+        if part == "[...]":
+            keys += _culprit(data, keys)
+        else:
+            keys.append(int(part[1:-1]) if part.startswith("[") else part)
+    if unknown := re.search(r"unknown field `(.*)`", what):
         keys.append(unknown[1])
         what = f"unknown key {unknown[1]!r}"
-    if "[...]" in (found[1] if found else ""):
-        # msgspec leaves the key of a mapping out; the bad one has the last key somewhere below.
-        keys = keys[-1:] if unknown or len(keys) > 1 else keys
-    line = _line_of(text, keys)
-    return f"line {line}, key {'.'.join(keys) or '(top)'}: {what[0].lower() + what[1:]}."
+    elif "enum value" in what:
+        what += f"; there are: {', '.join(Mode)}"
+    name = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
+    return (
+        f"line {_line_of(text, keys)}, key {name.lstrip('.') or '(top)'}:"
+        f" {what[0].lower() + what[1:]}."
+    )
 
 
-def _line_of(text: str, keys: list[str]) -> int:
-    """The line where the last of `keys` is set, in the table of those before it if it has one."""
-    if not keys:
-        return 1
-    *tables, key = keys
-    header, best, current = ".".join(tables), 0, ""
-    for number, line in enumerate(text.splitlines(), 1):
-        stripped = line.strip()
-        if table := re.match(r"\[+\s*([^\]]+?)\s*\]+", stripped):
-            current = re.sub(r"\s*\.\s*", ".", table[1]).replace('"', "")
-            if current == ".".join(keys) and not best:
-                best = number
-        elif re.match(rf"\"?{re.escape(key)}\"?\s*[=.]", stripped):
-            if current == header:
-                return number
-            best = best or number
-    return best or 1
+def _culprit(data: dict[str, Any], keys: Sequence[str | int]) -> list[str]:
+    """The name of the bad one in a table of tables, which msgspec leaves out."""
+    (table,) = keys
+    for name, value in data[str(table)].items():
+        try:
+            msgspec.convert({table: {name: value}}, Settings)
+        except msgspec.ValidationError:
+            return [name]
+    return []
+
+
+def _line_of(text: str, keys: Sequence[str | int]) -> int:
+    """The line where the statement begins that sets the last of `keys`."""
+    # Every way to write a key (dotted, quoted, inline) and every string that looks like one is
+    # known to the parser: the statement is the one after which the parser has the key.
+    lines = text.replace("\r\n", "\n").split("\n")
+    start = 1
+    for end in range(1, len(lines) + 1):
+        try:
+            data = tomllib.loads("\n".join(lines[:end]))
+        except tomllib.TOMLDecodeError:
+            continue
+        if _has(data, keys):
+            return start
+        start = end + 1
+    return 1
+
+
+def _has(data: Any, keys: Sequence[str | int]) -> bool:
+    for key in keys:
+        try:
+            data = data[key]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True

@@ -35,6 +35,10 @@ class Step(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     title: str
     description: str
     success_criteria: tuple[str, ...] = ()
+    scope: tuple[str, ...] = ()
+    """The paths to keep to; for writing they are binding."""
+    context: str = ""
+    """What the parent gives along, already framed as data."""
 
     def __post_init__(self) -> None:
         # A list would stay changeable, and unequal to the tuple that its bytes decode to.
@@ -55,6 +59,8 @@ class Execution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     max_context_tokens: int
     max_cost_usd: float | None = None
     working_directory: str = "."
+    silence_ms: int = 120_000
+    """How long it may give no sign of life before it is noticed; it is stopped after twice that."""
     close_on_completion: bool = True
 
     @property
@@ -76,6 +82,8 @@ class Outputs(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     report_format: str = "markdown"
     report_path_pattern: str = REPORT_PATH_PATTERN
     result_cap_tokens: int = RESULT_CAP_TOKENS
+    output_schema: str | None = None
+    """A JSON schema, as text with sorted keys, that the answer must fit."""
 
 
 class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True):

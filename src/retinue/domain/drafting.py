@@ -11,6 +11,7 @@ import msgspec
 
 from retinue.domain.budget import Account, Amounts, Budget
 from retinue.domain.contract import (
+    REPORT_PATH_PATTERN,
     Contract,
     Execution,
     Outputs,
@@ -22,10 +23,13 @@ from retinue.domain.contract import (
 from retinue.domain.grant import Grant, Mode, Network, narrow
 from retinue.domain.messages import Effect
 from retinue.domain.role import Role
-from retinue.domain.scope import ANYWHERE, Groups, scope
+from retinue.domain.scope import Groups, scope
 from retinue.errors import ContractError
 
 FREE_HANDED = (Mode.AUTO, Mode.DANGEROUS)
+ASK_USER = "ask_user"
+# What changes nothing that a person would want to be asked about first.
+_HARMLESS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE)
 
 
 class Order(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -33,10 +37,18 @@ class Order(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     task: str
     role: Role
+    instructions: str | None = None
+    extra_instructions: str | None = None
+    cache: bool = True
     tools: tuple[str, ...] | None = None
     mode: Mode | None = None
+    scope: tuple[str, ...] = ()
     write: tuple[str, ...] | None = None
+    context: str = ""
     model: str | None = None
+    directory: str | None = None
+    output_schema: str | None = None
+    success_criteria: tuple[str, ...] = ()
     max_tool_calls: int | None = None
     max_turns: int | None = None
     max_tokens: int | None = None
@@ -57,6 +69,8 @@ class Superior(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     left: Amounts
     model: str
     working_directory: str
+    silence_ms: int = 120_000
+    report_path_pattern: str = REPORT_PATH_PATTERN
 
     @classmethod
     def of(cls, contract: Contract, agent_id: str, account: Account) -> Superior:
@@ -69,6 +83,8 @@ class Superior(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             left=account.unspent(),
             model=contract.execution.model,
             working_directory=contract.execution.working_directory,
+            silence_ms=contract.execution.silence_ms,
+            report_path_pattern=contract.outputs.report_path_pattern,
         )
 
 
@@ -81,17 +97,31 @@ def root_grant(
     mode: Mode, effects: Mapping[str, Effect], *, roles: tuple[str, ...], depth: int
 ) -> Grant:
     """What a run's root may do, from the mode that the user chose."""
-    reads = tuple(name for name, effect in effects.items() if effect is Effect.READ)
-    others = tuple(name for name, effect in effects.items() if effect is not Effect.READ)
+    freely, asked = [], []
+    for name, effect in effects.items():
+        if mode is Mode.PLAN and effect is not Effect.READ:
+            continue
+        if mode in FREE_HANDED or effect in _HARMLESS:
+            freely.append(name)
+        else:
+            asked.append(name)
     return Grant(
-        allowed_tools=reads + others if mode in FREE_HANDED else reads,
-        ask_tools=others if mode is Mode.NORMAL else (),
+        allowed_tools=tuple(freely),
+        ask_tools=tuple(asked),
         mode=mode,
         network=Network.ALL,
         can_spawn_children=True,
         spawn_roles=roles,
         max_delegation_depth=depth,
     )
+
+
+def without_delegation(grant: Grant, effects: Mapping[str, Effect]) -> Grant:
+    """`grant` without the tools that make children, where it gives no right to have any."""
+    if grant.can_spawn_children:
+        return grant
+    kept = tuple(n for n in grant.allowed_tools if effects.get(n) is not Effect.DELEGATE)
+    return msgspec.structs.replace(grant, allowed_tools=kept)
 
 
 def draft(
@@ -101,6 +131,7 @@ def draft(
     notes: list[str] = []
     grant = _grant(order, superior.grant, effects, notes)
     budget = _budget(order, superior, notes)
+    role = order.role
     contract = Contract(
         parent=Parent(
             run_id=superior.run_id,
@@ -108,77 +139,123 @@ def draft(
             step_idx=step_idx,
             task_prompt=superior.task_prompt,
         ),
-        step=Step(title=title_of(order.task), description=order.task),
+        step=Step(
+            title=title_of(order.task),
+            description=order.task,
+            success_criteria=order.success_criteria,
+            scope=order.scope,
+            context=order.context,
+        ),
         permissions=grant,
         execution=Execution(
-            role=order.role.name,
-            instructions=order.role.instructions,
-            model=order.model or order.role.model or superior.model,
-            working_directory=superior.working_directory,
+            role=role.name,
+            instructions=role.instructions if order.instructions is None else order.instructions,
+            model=order.model or role.model or superior.model,
+            working_directory=order.directory or superior.working_directory,
+            silence_ms=superior.silence_ms,
             **execution_limits(budget),  # type: ignore[arg-type]
         ),
-        outputs=Outputs(),
+        outputs=Outputs(
+            output_schema=order.output_schema, report_path_pattern=superior.report_path_pattern
+        ),
     )
     return Draft(contract, tuple(notes))
 
 
 def _grant(order: Order, parent: Grant, effects: Mapping[str, Effect], notes: list[str]) -> Grant:
+    _check_right_to_spawn(order.role, parent)
+    mode = _mode(order, parent, notes)
+    spawns = order.role.spawns if mode is not Mode.PLAN else ()
+    depth = parent.max_delegation_depth - 1
+    child = Grant(
+        allowed_tools=_tools(order, parent, mode, effects, notes, spawns=bool(spawns and depth)),
+        mode=mode,
+        write_scope=_scope(order),
+        network=Network.NONE,
+        can_spawn_children=bool(spawns),
+        spawn_roles=spawns,
+        max_delegation_depth=depth,
+    )
+    # `_tools` has decided what becomes of what the parent is asked about; nothing is asked below.
+    offered = (*parent.allowed_tools, *parent.ask_tools)
+    opened = msgspec.structs.replace(
+        parent, allowed_tools=offered, ask_tools=(), max_delegation_depth=max(0, depth)
+    )
+    return without_delegation(narrow(opened, child), effects)
+
+
+def _check_right_to_spawn(role: Role, parent: Grant) -> None:
     if not parent.can_spawn_children:
-        raise ContractError("This agent may not delegate; do the work with the tools at hand.")
-    if order.role.name not in parent.spawn_roles:
         raise ContractError(
-            f"This agent may not employ {order.role.name!r}; it may employ:"
+            "This agent may not delegate (its contract does not allow it, or the depth limit is"
+            " reached); do the work with the tools at hand."
+        )
+    if role.name not in parent.spawn_roles:
+        raise ContractError(
+            f"This agent may not employ {role.name!r}; it may employ:"
             f" {', '.join(parent.spawn_roles)}."
         )
+
+
+def _mode(order: Order, parent: Grant, notes: list[str]) -> Mode:
+    """The least of what the parent has, the role says and the order asks for."""
+    mode = parent.mode
+    for asked in (order.role.mode, order.mode):
+        if asked is None:
+            continue
+        if asked.rank > parent.mode.rank:
+            notes.append(f"mode {asked} became {parent.mode}: the parent has no more than that")
+        mode = min(mode, asked, key=lambda m: m.rank)
+    return mode
+
+
+def _tools(
+    order: Order,
+    parent: Grant,
+    mode: Mode,
+    effects: Mapping[str, Effect],
+    notes: list[str],
+    *,
+    spawns: bool,
+) -> tuple[str, ...]:
+    """What the child may use: the call's choice before the role's before all the parent has."""
     offered = {*parent.allowed_tools, *parent.ask_tools}
-    wanted = order.tools if order.tools is not None else order.role.tools
+    wanted = order.role.tools
     if order.tools is not None:
         unknown = sorted(set(order.tools) - effects.keys())
         if unknown:
             raise ContractError(
                 f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
             )
-    mode = parent.mode
-    if order.mode is not None:
-        mode = min(order.mode, parent.mode, key=lambda m: m.rank)
-        if mode is not order.mode:
-            notes.append(f"mode {order.mode} became {mode}: the parent has no more than that")
-    asked = frozenset(offered if wanted is None else wanted)
-    missing = sorted(name for name in asked - offered if name in effects)
-    if missing:
+        wanted = order.tools
+    asked = offered if wanted is None else {name for name in wanted if name in effects}
+    if spawns:
+        asked = {*asked, *(n for n in offered if effects.get(n) is Effect.DELEGATE)}
+    if missing := sorted(asked - offered):
         notes.append(f"without {', '.join(missing)}: the parent does not have it")
-    allowed = set()
+    allowed = []
     for name in sorted(asked & offered):
-        writes = effects.get(name, Effect.EXECUTE) is not Effect.READ
-        if mode is Mode.PLAN and writes:
+        effect = effects.get(name, Effect.EXECUTE)
+        if name == ASK_USER:
+            notes.append("without ask_user: a child never talks to the user")
+        elif effect is Effect.DELEGATE and not spawns:
+            if wanted is not None:
+                notes.append(f"without {name}: {order.role.name} has no right to delegate")
+        elif mode is Mode.PLAN and effect is not Effect.READ:
             notes.append(f"without {name}: plan mode only reads")
         elif name in parent.ask_tools and mode not in FREE_HANDED:
             notes.append(f"without {name}: it needs a person's yes in {mode} mode; use mode auto")
         else:
-            allowed.add(name)
-    spawns = bool(order.role.spawns)
-    child = Grant(
-        allowed_tools=tuple(allowed),
-        mode=mode,
-        write_scope=_scope(order),
-        network=Network.NONE,
-        can_spawn_children=spawns,
-        spawn_roles=order.role.spawns,
-        max_delegation_depth=parent.max_delegation_depth - 1,
-    )
-    # What `ask` became was decided above; nothing of the parent's asking is left in a child.
-    opened = msgspec.structs.replace(
-        parent,
-        allowed_tools=tuple(offered),
-        ask_tools=(),
-        max_delegation_depth=parent.max_delegation_depth - 1,
-    )
-    return narrow(opened, child)
+            allowed.append(name)
+    return tuple(allowed)
 
 
 def _scope(order: Order) -> Groups:
-    asked = ANYWHERE if order.write is None else scope(*order.write)
-    return (*order.role.write_scope, *asked)
+    """Where it may write: inside its role's paths, inside its scope, and where the order says."""
+    groups: Groups = order.role.write_scope
+    if order.scope:
+        groups = (*groups, *scope(*order.scope))
+    return groups if order.write is None else (*groups, *scope(*order.write))
 
 
 _CLAMPED = ("max_tool_calls", "max_turns", "timeout_s")
@@ -186,30 +263,29 @@ _CLAMPED = ("max_tool_calls", "max_turns", "timeout_s")
 
 def _budget(order: Order, superior: Superior, notes: list[str]) -> Budget:
     fields = {name: getattr(order.role.budget, name) for name in Budget.__struct_fields__}
-    for name in fields:
-        asked = getattr(order, name)
-        if asked is not None:
-            fields[name] = asked
-    Budget(**fields)  # What was asked for must make sense before it is clamped.
     explicit = {name for name in fields if getattr(order, name) is not None}
+    fields |= {name: getattr(order, name) for name in explicit}
+    Budget(**fields)  # What was asked for must make sense before it is clamped.
 
     def clamp(name: str, most: float) -> None:
         value = fields[name]
         if value is None or value > most:
             fields[name] = most
-            if value is not None or name in explicit:
-                notes.append(
-                    f"{name} {_plain(value)} became {_plain(most)}: the parent has no more"
-                )
+            if name in explicit or (value is not None and name not in _CLAMPED):
+                became = f"{name} {_plain(value)} became {_plain(most)}"
+                notes.append(f"{became}: the parent has no more")
 
     for name in _CLAMPED:
         clamp(name, getattr(superior.budget, name))
-    if superior.budget.max_tokens is not None or superior.left.tokens < (fields["max_tokens"] or 0):
-        if superior.left.tokens <= 0:
-            raise ContractError("No tokens are left for a child; finish with what there is.")
-        clamp("max_tokens", superior.left.tokens)
+    left = superior.left
+    if left.tokens <= 0:
+        raise ContractError("No tokens are left for a child; finish with what there is.")
+    if superior.budget.max_tokens is not None or left.tokens < (fields["max_tokens"] or 0):
+        clamp("max_tokens", left.tokens)
     if superior.budget.max_cost_usd is not None:
-        clamp("max_cost_usd", superior.budget.max_cost_usd)
+        if left.cost_microusd <= 0:
+            raise ContractError("No money is left for a child; finish with what there is.")
+        clamp("max_cost_usd", left.cost_microusd / 1_000_000)
     return Budget(**fields)
 
 

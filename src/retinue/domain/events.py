@@ -103,6 +103,7 @@ class ModelReplied(_Fact, frozen=True, gc=False, tag="model.replied"):
     usage: Usage = Usage()
     timing: Timing = Timing()
     finish: str = ""
+    repairs: tuple[str, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -115,6 +116,7 @@ class ModelFailed(_Fact, frozen=True, gc=False, tag="model.failed"):
     turn: int
     error: str
     retry_in_s: float | None = None
+    usage: Usage = Usage()
 
     @property
     def summary(self) -> str:
@@ -147,16 +149,76 @@ class ToolFinished(_Fact, frozen=True, gc=False, tag="tool.finished"):
 
 
 class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
-    """The call was answered and counted, and nothing was run."""
+    """The call was answered, and nothing was run. `counted` unless no calls were left to count."""
 
     call_id: str
     tool: str
     arguments: str
     content: str
+    counted: bool = True
 
     @property
     def summary(self) -> str:
         return f"{_line(self.tool)} denied: {_line(self.content)}"
+
+
+class AgentTold(_Fact, frozen=True, gc=False, tag="agent.told"):
+    """Words that reached an agent in the middle of its work. `about` names a child they tell of."""
+
+    content: str
+    source: str
+    about: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        return f"told by {_line(self.source, 20)}: {_line(self.content)}"
+
+
+class ContextCompacted(_Fact, frozen=True, gc=False, tag="agent.context_compacted"):
+    """Old messages were replaced in the prompt: by a note each, or all by one summary."""
+
+    masked: int = 0
+    dropped: int = 0
+    content: str = ""
+
+    @property
+    def summary(self) -> str:
+        if self.dropped:
+            return f"{self.dropped} messages became a summary"
+        return f"{self.masked} old results masked"
+
+
+class AgentSilent(_Fact, frozen=True, gc=False, tag="agent.silent"):
+    quiet_s: float
+    stopped: bool = False
+
+    @property
+    def summary(self) -> str:
+        what = "stopped" if self.stopped else "noticed"
+        return f"no sign of life for {self.quiet_s:.0f}s: {what}"
+
+
+class AgentCached(_Fact, frozen=True, gc=False, tag="agent.cached"):
+    """The result of an earlier agent was used; everything that it had read is unchanged."""
+
+    run_id: str
+    agent_id: str
+
+    @property
+    def summary(self) -> str:
+        return _line(f"same as {self.run_id} {self.agent_id}, nothing it read has changed")
+
+
+class BreakerTripped(_Fact, frozen=True, gc=False, tag="agent.breaker"):
+    """The circuit breaker of a root: at `warn` it is told, at `pause` a person is asked."""
+
+    stage: str
+    tool_calls: int
+    of: int
+
+    @property
+    def summary(self) -> str:
+        return _line(f"{self.stage}: {self.tool_calls} of {self.of} tool calls used")
 
 
 class LimitReached(_Fact, frozen=True, gc=False, tag="agent.limit_reached"):
@@ -222,6 +284,11 @@ Fact = (
     | ToolStarted
     | ToolFinished
     | ToolDenied
+    | AgentTold
+    | ContextCompacted
+    | AgentSilent
+    | AgentCached
+    | BreakerTripped
     | LimitReached
     | AgentWaiting
     | AgentCompleted

@@ -40,6 +40,7 @@ class AgentView:
     error: str = ""
     response: str = ""
     close_reason: str = ""
+    cached: bool = False
     notes: tuple[str, ...] = ()
     files_read: dict[str, None] = field(default_factory=dict)
     files_modified: dict[str, FileChange] = field(default_factory=dict)
@@ -127,6 +128,11 @@ class RunView:
         | ev.ToolStarted
         | ev.ToolFinished
         | ev.ToolDenied
+        | ev.AgentTold
+        | ev.ContextCompacted
+        | ev.AgentSilent
+        | ev.AgentCached
+        | ev.BreakerTripped
         | ev.LimitReached
         | ev.AgentWaiting
         | ev.AgentCompleted
@@ -143,12 +149,23 @@ class RunView:
                 agent.turn, agent.max_turns = fact.turn, fact.of
             case ev.ModelReplied():
                 agent.usage += fact.usage
-            case ev.ModelFailed() | ev.LimitReached() | ev.ToolStarted():
+            case ev.ModelFailed():
+                agent.usage += fact.usage
+            case ev.AgentCached():
+                agent.cached = True
+            case (
+                ev.LimitReached()
+                | ev.AgentTold()
+                | ev.ContextCompacted()
+                | ev.AgentSilent()
+                | ev.BreakerTripped()
+            ):
                 pass
+            case ev.ToolStarted():
+                agent.tool_calls += 1
             case ev.ToolDenied():
-                agent.tool_calls += 1
+                agent.tool_calls += fact.counted
             case ev.ToolFinished():
-                agent.tool_calls += 1
                 agent.receipts.append(fact.receipt)
                 agent.files_read.update(dict.fromkeys(fact.receipt.read))
                 for change in fact.receipt.changed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -71,7 +72,12 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     task: str
     summary: str = ""
     response: str = ""
+    data: Any = None
+    """The answer as a value, where an output schema was asked for."""
     error: str | None = None
+    cached: bool = False
+    notes: tuple[str, ...] = ()
+    """What the contract was narrowed by, and why."""
     usage: Spent = Spent()
     attempts: int = 1
     files_read: tuple[str, ...] = ()

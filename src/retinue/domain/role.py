@@ -11,7 +11,6 @@ from retinue.domain.grant import Mode
 from retinue.domain.scope import ANYWHERE
 from retinue.errors import ConfigError
 
-
 BOOTSTRAP_FILES = ("AGENTS.md", "ENVIRONMENT.md")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from retinue.domain.budget import Account
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event, Fact
 from retinue.domain.messages import Usage
 from retinue.domain.projection import merged
 from retinue.domain.result import FileChange, Receipt, Result, Spent
-from retinue.ports import NewAgent
+from retinue.ports import Clock, NewAgent
 from retinue.runtime.journal import Journal
 
 
@@ -24,8 +26,8 @@ class Agent:
         contract: Contract,
         account: Account,
         journal: Journal,
+        clock: Clock,
         parent: Agent | None,
-        since: float,
     ) -> None:
         self.id = id
         self.path = path
@@ -33,24 +35,43 @@ class Agent:
         self.contract = contract
         self.account = account
         self.parent = parent
-        self.since = since
         self.attempt = 0
         self.usage = Usage()
         self.last_text = ""
-        self.dismissal = ""
         self.result: Result | None = None
+        self.cache_key: str | None = None
+        self.notes: tuple[str, ...] = ()
+        self.inbox: list[str] = []
+        """What it is to be told before its next turn."""
+        self.stop_reason: str | None = None
+        """Why it was stopped for good; a stopped agent is not revived."""
+        self.deadline: asyncio.Timeout | None = None
+        """The end of the attempt under way; who watches may bring it forward."""
+        self.since = self.seen_at = clock.monotonic()
+        self.silent_s: float | None = None
+        self.given_up = False
         self.files_read: dict[str, None] = {}
         self.files_modified: dict[str, FileChange] = {}
         self.receipts: list[Receipt] = []
         self.steps = 0
         self.names: dict[str, int] = {}
         self._journal = journal
+        self._clock = clock
 
     @property
     def role(self) -> str:
         return self.contract.execution.role
 
+    def touch(self) -> None:
+        """A sign of life, for it and for those who wait for it."""
+        now = self._clock.monotonic()
+        node: Agent | None = self
+        while node is not None:
+            node.seen_at = now
+            node = node.parent
+
     def record(self, fact: Fact, *, born: NewAgent | None = None) -> Event:
+        self.touch()
         return self._journal.record(
             fact,
             agent_id=self.id,
@@ -69,11 +90,18 @@ class Agent:
             before = self.files_modified.get(change.path)
             self.files_modified[change.path] = merged(before, change)
 
-    def next_step(self, role: str) -> tuple[int, str]:
-        """The index and the path of the next child, such as 3 and `root/tester.2`."""
+    def next_path(self, role: str) -> str:
+        """The path of the next child, such as `root/tester.2`."""
         self.steps += 1
         number = self.names[role] = self.names.get(role, 0) + 1
-        return self.steps - 1, f"{self.path}/{role}.{number}"
+        return f"{self.path}/{role}.{number}"
+
+    @property
+    def step_path(self) -> str:
+        """Its step among its parent's, and theirs: 3, or 3.0 for the first child of the fourth."""
+        own = str(self.contract.parent.step_idx)
+        above = self.parent
+        return own if above is None or above.depth == 0 else f"{above.step_path}.{own}"
 
     def spent(self, duration_s: float) -> Spent:
         return Spent(

@@ -23,23 +23,35 @@ from retinue.domain.messages import (
 
 MANNERS = "Be concise. End with a short summary of what you found or did."
 LAST_TURN = "You have reached your limit ({limit}). No more tools: answer now with what you have."
+DATA_WANTED = "Answer with one JSON value and nothing else. It must fit this schema: {schema}"
+SUM_UP = (
+    "The conversation is too long to go on. Write down what was asked, what you did and found (with"
+    " paths and facts you will need) and what is left to do. No tools."
+)
+SUMMED_UP = "The conversation so far was too long. This is what you wrote down about it:\n{summary}"
 PER_MESSAGE_TOKENS = 16  # what a chat template puts around one message, generously
 KEPT_ANSWERS = 2  # the newest tool answers are never masked: the model is about to use them
 
 
 def opening(contract: Contract, directory: str, *, because: str = "") -> tuple[Message, ...]:
     """The messages that an attempt begins with. `because` says why an earlier attempt ended."""
-    execution = contract.execution
+    execution, step = contract.execution, contract.step
     lines = [
-        contract.step.description,
+        step.description,
         "",
         f"Directory: {directory}",
         f"Budget: {execution.max_tool_calls} tool calls, {execution.max_turns} turns.",
     ]
-    if contract.step.success_criteria:
-        lines += ["Done when:", *(f"- {item}" for item in contract.step.success_criteria)]
+    if step.scope:
+        lines.append(f"Keep to: {', '.join(step.scope)}")
+    if step.success_criteria:
+        lines += ["Done when:", *(f"- {item}" for item in step.success_criteria)]
+    if contract.outputs.output_schema is not None:
+        lines.append(DATA_WANTED.format(schema=contract.outputs.output_schema))
     if because:
         lines.append(f"An earlier attempt ended: {because}")
+    if step.context:
+        lines += ["", step.context]
     return (System(f"{execution.instructions}\n{MANNERS}"), User("\n".join(lines)))
 
 
@@ -53,6 +65,7 @@ class Conversation:
 
     def __init__(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> None:
         self.messages: list[Message] = list(messages)
+        self._opening = tuple(messages)
         self._tools_bytes = sum(
             len(t.name) + len(t.description) + len(bytes(t.parameters)) + 64 for t in tools
         )
@@ -111,9 +124,23 @@ class Conversation:
             if excess <= 0:
                 break
         if masked:
-            self._counted_tokens = self._counted_messages = 0
-            self._new_bytes = self._tools_bytes + sum(map(_size, self.messages))
+            self._count_anew()
         return masked
+
+    @property
+    def can_be_summed_up(self) -> bool:
+        return len(self.messages) > len(self._opening) + 2
+
+    def summed_up(self, summary: str) -> int:
+        """Go on from the opening and a summary; answers how many messages that replaces."""
+        dropped = len(self.messages) - len(self._opening)
+        self.messages = [*self._opening, User(SUMMED_UP.format(summary=summary))]
+        self._count_anew()
+        return dropped
+
+    def _count_anew(self) -> None:
+        self._counted_tokens = self._counted_messages = 0
+        self._new_bytes = self._tools_bytes + sum(map(_size, self.messages))
 
 
 def _size(message: Message) -> int:

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
 
 from retinue.domain.budget import Budget
-from retinue.domain.contract import Contract, Execution, Parent, Step, execution_limits, title_of
-from retinue.domain.drafting import Draft, Order, root_grant
+from retinue.domain.contract import (
+    Contract,
+    Execution,
+    Outputs,
+    Parent,
+    Step,
+    execution_limits,
+    title_of,
+)
+from retinue.domain.drafting import Draft, Order, root_grant, without_delegation
 from retinue.domain.events import Event, RunStarted
 from retinue.domain.grant import Mode
 from retinue.domain.result import Result, RunResult, Status
 from retinue.domain.role import Role, pick
 from retinue.errors import ContractError, UsageError
 from retinue.runtime.agent import Agent
+from retinue.runtime.enclosures import enclose
 from retinue.runtime.follow import follow as follow_journal
 from retinue.runtime.nursery import Nursery
+from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.run import Run, Surroundings
+from retinue.runtime.shape import schema_text
+from retinue.runtime.staff import Job, Staff
+from retinue.runtime.watchdog import watch
 from retinue.version import VERSION
 
 PROGRAM = Role(
@@ -32,14 +46,28 @@ PROGRAM = Role(
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One piece of work for a child, with the terms that differ from its role's."""
+    """One piece of work for a child, with the terms that differ from its role's.
+
+    `scope` are the paths to keep to, `write` those it may write, `context` and `context_files` what
+    it is given along. `output_schema` (a JSON schema, or a pydantic or msgspec type) makes the
+    answer data. `directory` is a folder of the project to work in. `cache=False` asks anew.
+    """
 
     role: str
     task: str
     tools: tuple[str, ...] | None = None
     mode: Mode | None = None
+    scope: tuple[str, ...] = ()
     write: tuple[str, ...] | None = None
+    context: str = ""
+    context_files: tuple[str, ...] = ()
+    system_prompt: str | None = None
+    success_criteria: tuple[str, ...] = ()
+    output_schema: Any = None
     model: str | None = None
+    endpoint: str | None = None
+    directory: str | None = None
+    cache: bool = True
     max_tool_calls: int | None = None
     max_turns: int | None = None
     max_tokens: int | None = None
@@ -55,37 +83,11 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     mode: Mode
     budget: Budget
-    roles: Mapping[str, Role]
     lead: Role
-    max_concurrent: int
     max_depth: int
     directory: str
-
-
-class Job:
-    """A child that was started in the background."""
-
-    def __init__(self, child: Agent, task: asyncio.Task[Result]) -> None:
-        self.id = child.id
-        self.run_id = child.contract.parent.run_id
-        self._child = child
-        self._task = task
-
-    @property
-    def done(self) -> bool:
-        return self._task.done()
-
-    def cancel(self, why: str = "cancelled by its parent") -> None:
-        """Stop the child; it is closed as cancelled, and its result says so."""
-        self._child.dismissal = why
-        self._task.cancel()
-
-    async def result(self) -> Result:
-        """Wait for the child. Cancelling the wait does not cancel the child."""
-        await asyncio.wait([self._task])
-        if self._task.cancelled() and self._child.result is not None:
-            return self._child.result
-        return self._task.result()
+    silence_s: float
+    delegation: bool = True
 
 
 class Runtime:
@@ -99,14 +101,17 @@ class Runtime:
     def __init__(self, terms: Terms, around: Surroundings) -> None:
         self.terms = terms
         self._around = around
-        self._jobs: dict[str, Job] = {}
         self._nursery = Nursery()
+        self._staff: Staff | None = None
         self._runs: dict[str, Run] = {}
         self._office: Run | None = None
         self._rejected = 0
 
     async def __aenter__(self) -> Self:
         await self._nursery.__aenter__()
+        self._watch = self._nursery.create_task(
+            watch(self._agents, self._around.clock, self.terms.silence_s / 4)
+        )
         return self
 
     async def __aexit__(
@@ -116,8 +121,9 @@ class Runtime:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if self._office is not None:
-                for job in self._jobs.values():
+            self._watch.cancel()
+            if self._office is not None and self._staff is not None:
+                for job in self._staff.jobs.values():
                     job.cancel(self._office.why_stopped)
             await self._nursery.__aexit__(kind, error, trace)
         finally:
@@ -126,7 +132,11 @@ class Runtime:
 
     @property
     def roles(self) -> Mapping[str, Role]:
-        return self.terms.roles
+        return self._around.roles
+
+    def _agents(self) -> Iterator[Agent]:
+        for run in self._runs.values():
+            yield from run.agents
 
     def stop(self, why: str) -> None:
         """Say why everything is about to be cancelled; it will stand in the journal."""
@@ -137,7 +147,7 @@ class Runtime:
 
     async def run(self, task: str) -> RunResult:
         """Let a model do `task`, as the root of a run of its own."""
-        run = self._open_run("run", task, self.terms.lead)
+        run = await self._open_run("run", task, self.terms.lead)
         try:
             result = await run.lead()
         except BaseException as error:
@@ -150,7 +160,7 @@ class Runtime:
 
     async def spawn(self, role: str, task: str, **terms: Any) -> Result:
         """Give one task to one child and wait for it."""
-        return await self._employ(self._order(as_task(role, task, terms)))
+        return await self._employ(await self._order(as_task(role, task, terms)))
 
     async def fan_out(
         self, tasks: Sequence[Task | tuple[str, str]], *, max_concurrent: int | None = None
@@ -159,12 +169,15 @@ class Runtime:
 
         A child that fails becomes a failed result and never sinks its siblings.
         """
-        most = self.terms.max_concurrent if max_concurrent is None else max_concurrent
+        most = self._around.max_concurrent if max_concurrent is None else max_concurrent
         if most < 1:
             raise UsageError(f"max_concurrent must be at least 1, not {most}.")
         asked = [t if isinstance(t, Task) else as_task(*t, {}) for t in tasks]
         # All of them first: a wrong one is told before any work begins.
-        orders = [self._order(task) for task in asked]
+        orders = [await self._order(task) for task in asked]
+        if orders:
+            first = title_of(orders[0].task)
+            await self._open_office(first if len(orders) == 1 else f"{len(orders)} tasks: {first}")
         slots = asyncio.Semaphore(most)
         results: dict[int, Result] = {}
 
@@ -177,23 +190,25 @@ class Runtime:
         async with Nursery() as nursery:
             # A child is made when there is a slot for it: ten thousand tasks cost no more memory
             # than those that run.
-            for index, order in enumerate(orders):
+            for index, order in enumerate(_each_for_itself(orders)):
                 await slots.acquire()
                 nursery.create_task(work(index, order))
         return [results[index] for index in range(len(orders))]
 
     async def start(self, role: str, task: str, **terms: Any) -> Job:
         """Give a task to a child in the background. Its contract is on record when this returns."""
-        order, run = self._order(as_task(role, task, terms)), self._open_office()
-        child = run.create(order, run.root)
-        work = self._nursery.create_task(run.see_through(child))
-        job = self._jobs[child.id] = Job(child, work)
-        await child.durable()
+        order = await self._order(as_task(role, task, terms))
+        run = await self._open_office(title_of(order.task))
+        if self._staff is None:
+            self._staff = run.staff_of(run.root, self._nursery)
+        job = await self._staff.hire(order, background=True)
+        await job.agent.durable()
         return job
 
     async def join(self, jobs: Iterable[Job] | Literal["*"] = "*") -> list[Result]:
         """Wait for jobs, all of them with "*". Results can be joined again."""
-        waited = list(self._jobs.values()) if jobs == "*" else list(jobs)
+        known = {} if self._staff is None else self._staff.jobs
+        waited = list(known.values()) if jobs == "*" else list(jobs)
         return [await job.result() for job in waited]
 
     async def events(self, run_id: str, *, follow: bool = False) -> AsyncIterator[Event]:
@@ -206,9 +221,9 @@ class Runtime:
     # Inside
 
     async def _employ(self, order: Order) -> Result:
-        run = self._open_office()
+        run = await self._open_office(title_of(order.task))
         try:
-            child = run.create(order, run.root)
+            child = await run.create(order, run.root)
         except ContractError as error:
             self._rejected += 1
             spent_up = run.root.account.unspent().tokens == 0
@@ -222,27 +237,61 @@ class Runtime:
             )
         return await run.see_through(child)
 
-    def _order(self, task: Task) -> Order:
-        """`task` with its role looked up. Raises UsageError for what can never be done."""
+    async def _order(self, task: Task) -> Order:
+        """`task` as an order. Raises UsageError for what can never be done."""
         if not task.task.strip():
             raise ContractError("The task is empty; say what the agent should do.")
         role = pick(self.roles, task.role)
-        if model := task.model or role.model:
-            self._around.model_for(model)
-        unknown = sorted(set(task.tools or ()) - self._around.tools.effects.keys())
-        if unknown:
+        model = self._around.route(task.model, task.endpoint)
+        if name := model or role.model:
+            self._around.model_for(name)
+        effects = self._around.tools.effects
+        if unknown := sorted(set(task.tools or ()) - effects.keys()):
             raise ContractError(
-                f"Unknown tool {unknown[0]!r}; there are:"
-                f" {', '.join(sorted(self._around.tools.effects))}."
+                f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
             )
-        chosen = {f: v for f in _LIMITS if (v := getattr(task, f)) is not None}
-        Budget(**chosen)
-        fields = {f: getattr(task, f) for f in task.__struct_fields__ if f != "role"}
-        return Order(role=role, **fields)
+        limits = {f: v for f in _LIMITS if (v := getattr(task, f)) is not None}
+        Budget(**limits)
+        directory = self._directory(task.directory)
+        context, left_out = await enclose(
+            self._around.workspace_for(directory or self.terms.directory),
+            context=task.context,
+            files=task.context_files,
+            max_tokens=(task.max_context_tokens or role.budget.max_context_tokens) // 2,
+        )
+        if left_out and task.context_files:
+            raise UsageError("; ".join(left_out) + ".")
+        return Order(
+            role=role,
+            task=task.task,
+            extra_instructions=task.system_prompt,
+            tools=task.tools,
+            mode=task.mode,
+            scope=task.scope,
+            write=task.write,
+            context=context,
+            success_criteria=task.success_criteria,
+            output_schema=schema_text(task.output_schema),
+            model=model,
+            directory=directory,
+            cache=task.cache,
+            **limits,
+        )
 
-    def _open_office(self) -> Run:
+    def _directory(self, name: str | None) -> str | None:
+        if name is None:
+            return None
+        root = self.terms.directory
+        path = os.path.realpath(os.path.join(root, name))
+        if os.path.commonpath([root, path]) != root or not os.path.isdir(path):
+            raise UsageError(f"{name!r} is no directory inside {root}.")
+        return path
+
+    async def _open_office(self, task: str) -> Run:
+        """The run of the calling program, named after the first thing that it asks for."""
         if self._office is None:
-            self._office = self._open_run("program", "The work of a program", PROGRAM)
+            # Nothing may be awaited here: two children may ask for it in the same moment.
+            self._office = self._new_run("program", task, PROGRAM, "")
             self._office.preside()
         return self._office
 
@@ -257,25 +306,34 @@ class Runtime:
             outcome = Status.COMPLETED, ""
         await run.finish(*outcome)
 
-    def _open_run(self, kind: str, task: str, role: Role) -> Run:
+    async def _open_run(self, kind: str, task: str, role: Role) -> Run:
         if not task.strip():
             raise ContractError("The task is empty; say what the agent should do.")
+        around = self._around
+        prompts = Prompts(around.workspace_for(self.terms.directory))
+        instructions, _ = await prompts.assemble(role)
+        profiles = listed_profiles(around.roles.values()) if self.terms.delegation else ""
+        return self._new_run(kind, task, role, "\n\n".join(filter(None, (instructions, profiles))))
+
+    def _new_run(self, kind: str, task: str, role: Role, instructions: str) -> Run:
         run_id, terms, around = new_run_id(), self.terms, self._around
         effects = around.tools.effects
-        budget = terms.budget
+        grant = root_grant(terms.mode, effects, roles=tuple(around.roles), depth=terms.max_depth)
+        if kind == "run" and not terms.delegation:
+            grant = msgspec.structs.replace(grant, can_spawn_children=False)
         contract = Contract(
             parent=Parent(run_id=run_id, agent_id=None, step_idx=0, task_prompt=task),
             step=Step(title=title_of(task), description=task),
-            permissions=root_grant(
-                terms.mode, effects, roles=tuple(terms.roles), depth=terms.max_depth
-            ),
+            permissions=without_delegation(grant, effects),
             execution=Execution(
                 role=role.name,
-                instructions=role.instructions,
+                instructions=instructions,
                 model=terms.model,
                 working_directory=terms.directory,
-                **execution_limits(budget),  # type: ignore[arg-type]
+                silence_ms=round(terms.silence_s * 1000),
+                **execution_limits(terms.budget),  # type: ignore[arg-type]
             ),
+            outputs=Outputs(report_path_pattern=around.report_path_pattern),
         )
         run = self._runs[run_id] = Run(run_id, Draft(contract, ()), around)
         run.start(
@@ -290,6 +348,15 @@ class Runtime:
             )
         )
         return run
+
+
+def _each_for_itself(orders: Iterable[Order]) -> Iterator[Order]:
+    """Who asks the same several times at once wants several answers, not one of them repeated."""
+    seen: set[tuple[str, str]] = set()
+    for order in orders:
+        same = (order.role.name, order.task)
+        yield msgspec.structs.replace(order, cache=False) if same in seen else order
+        seen.add(same)
 
 
 _LIMITS = Budget.__struct_fields__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from retinue.domain.events import Event
 from retinue.ports import Clock, Store
@@ -10,7 +10,9 @@ from retinue.ports import Clock, Store
 POLL_S = 0.05
 
 
-async def follow(store: Store, clock: Clock, run_id: str, *, live: bool) -> AsyncIterator[Event]:
+async def follow(
+    store: Store, clock: Clock, run_id: str, *, live: bool
+) -> AsyncGenerator[Event, None]:
     """The events of a run in order; when `live`, wait for more until the run is finished."""
     row = await store.run(run_id)
     after = 0

@@ -17,7 +17,8 @@ class Journal:
     """Numbers are taken when an event is recorded, not when it is written: order is never in doubt.
 
     `record` is synchronous: a task that is being cancelled can still say so. `durable` waits until
-    everything recorded so far is safe.
+    everything recorded so far is safe. A listener that raises is told no more; what it raised comes
+    out of the next `durable`, since what is on record has happened whoever was told.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Journal:
         self._clock = clock
         self._epoch = epoch
         self._listener = listener
+        self._unsaid: Exception | None = None
         self._seq = 0
         self._head = GENESIS
 
@@ -72,9 +74,15 @@ class Journal:
         self._store.append(Change(event=event, agent=born))
         self._seq, self._head = seq, digest
         if self._listener is not None:
-            self._listener(event)
+            try:
+                self._listener(event)
+            except Exception as error:
+                self._listener, self._unsaid = None, error
         return event
 
     async def durable(self) -> None:
         """Return when everything recorded so far is safe. Raises StoreError if it cannot be."""
         await self._store.flush()
+        if self._unsaid is not None:
+            error, self._unsaid = self._unsaid, None
+            raise error

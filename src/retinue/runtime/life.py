@@ -6,6 +6,9 @@ it (`close`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
 from retinue.domain.events import (
@@ -16,15 +19,21 @@ from retinue.domain.events import (
     AgentStarted,
     AgentWaiting,
 )
+from retinue.domain.price import Price
 from retinue.domain.result import Result, Status, cap
 from retinue.errors import ApprovalNeeded, BudgetExceeded, ModelError
-from retinue.ports import Approve, Clock, Hands, Model
+from retinue.ports import Approve, Clock, Delegation, Hands, Model
 from retinue.runtime.agent import Agent
 from retinue.runtime.allowance import Allowance
 from retinue.runtime.context import opening
-from retinue.runtime.loop import converse
+from retinue.runtime.loop import Answer, converse
 from retinue.runtime.mind import Mind, OnText
-from retinue.runtime.toolbox import Toolbox, Tools
+from retinue.runtime.nursery import Nursery
+from retinue.runtime.shape import Shape
+from retinue.runtime.staff import Staff
+from retinue.runtime.toolbox import Breaker, Toolbox, Tools
+
+DONE = "its parent is done"
 
 
 class Means(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +45,10 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     approve: Approve
     allowance: Allowance
     clock: Clock
+    staff: Callable[[Agent, Nursery], Staff]
+    desk: Callable[[Agent, Staff], Delegation]
+    price: Price | None = None
+    breaker: Breaker | None = None
     on_text: OnText | None = None
 
 
@@ -46,6 +59,8 @@ class Ending(msgspec.Struct, frozen=True):
     text: str
     reason: str = ""
     again: bool = False
+    data: Any = None
+    cached: bool = False
 
 
 async def live(agent: Agent, means: Means) -> Ending:
@@ -53,10 +68,6 @@ async def live(agent: Agent, means: Means) -> Ending:
     # The contract is on record before any work is done under it.
     await agent.durable()
     agent.record(AgentStarted(sub_agent_id=agent.id))
-    return await _attempts(agent, means)
-
-
-async def _attempts(agent: Agent, means: Means) -> Ending:
     tries = agent.contract.execution.max_retries + 1
     because = ""
     for number in range(1, tries + 1):
@@ -77,7 +88,49 @@ async def _attempt(agent: Agent, means: Means, number: int, tries: int, because:
             number=number, of=tries, timeout_s=timeout_s, opening=messages, because=because
         )
     )
-    toolbox = Toolbox(agent, means.tools, means.hands, means.approve)
+    agent.silent_s, agent.given_up = None, False
+    agent.deadline = means.clock.timeout(timeout_s)
+    try:
+        async with agent.deadline:
+            answer = await _work(agent, means, messages)
+    except TimeoutError:
+        why = f"timeout after {timeout_s:g} s"
+        if agent.given_up:
+            why = f"stopped after {agent.silent_s:.0f} s without a sign of life"
+        return Ending(Status.TIMEOUT, agent.last_text, why, again=True)
+    except BudgetExceeded as error:
+        return Ending(Status.BUDGET_EXCEEDED, agent.last_text, str(error))
+    except ApprovalNeeded as error:
+        return Ending(Status.REJECTED, agent.last_text, str(error))
+    except ModelError as error:
+        return Ending(Status.ERROR, agent.last_text, str(error), again=error.retryable)
+    finally:
+        agent.deadline = None
+    return _ending(agent, answer)
+
+
+async def _work(agent: Agent, means: Means, messages: Any) -> Answer:
+    grant, schema = agent.contract.permissions, agent.contract.outputs.output_schema
+    shape = None if schema is None else Shape(schema)
+    if not grant.can_spawn_children:
+        return await _converse(agent, means, messages, means.hands, None, shape)
+    async with Nursery() as nursery:
+        staff = means.staff(agent, nursery)
+        hands = msgspec.structs.replace(means.hands, delegation=means.desk(agent, staff))
+        answer = await _converse(agent, means, messages, hands, staff, shape)
+        await staff.dismiss(DONE)
+    return answer
+
+
+async def _converse(
+    agent: Agent,
+    means: Means,
+    messages: Any,
+    hands: Hands,
+    staff: Staff | None,
+    shape: Shape | None,
+) -> Answer:
+    toolbox = Toolbox(agent, means.tools, hands, means.approve, means.breaker)
     mind = Mind(
         agent,
         means.model,
@@ -85,25 +138,22 @@ async def _attempt(agent: Agent, means: Means, number: int, tries: int, because:
         opening=messages,
         allowance=means.allowance,
         clock=means.clock,
+        price=means.price,
         on_text=means.on_text,
     )
-    try:
-        async with means.clock.timeout(timeout_s):
-            answer = await converse(mind, toolbox)
-    except TimeoutError:
-        return Ending(Status.TIMEOUT, agent.last_text, f"timeout after {timeout_s:g} s", again=True)
-    except BudgetExceeded as error:
-        return Ending(Status.BUDGET_EXCEEDED, agent.last_text, str(error))
-    except ApprovalNeeded as error:
-        return Ending(Status.REJECTED, agent.last_text, str(error))
-    except ModelError as error:
-        return Ending(Status.ERROR, agent.last_text, str(error), again=error.retryable)
+    return await converse(agent, mind, toolbox, staff, shape)
+
+
+def _ending(agent: Agent, answer: Answer) -> Ending:
     if answer.limit is not None:
         limit = f"{answer.limit} {getattr(agent.contract.execution, answer.limit):,}"
-        return Ending(Status.BUDGET_EXCEEDED, answer.text, f"{limit} reached")
+        return Ending(Status.BUDGET_EXCEEDED, answer.text, f"{limit} reached", data=answer.data)
     if not answer.text.strip():
         return Ending(Status.ERROR, agent.last_text, "the model answered nothing", again=True)
-    return Ending(Status.COMPLETED, answer.text)
+    if answer.problem is not None:
+        why = f"the answer does not fit the output schema: {answer.problem}"
+        return Ending(Status.ERROR, answer.text, why)
+    return Ending(Status.COMPLETED, answer.text, data=answer.data)
 
 
 def close(agent: Agent, ending: Ending, *, duration_s: float = 0.0) -> Result:
@@ -136,7 +186,10 @@ def close(agent: Agent, ending: Ending, *, duration_s: float = 0.0) -> Result:
         task=agent.contract.step.description,
         summary=summary,
         response=text,
+        data=ending.data,
         error=None if ending.status is Status.COMPLETED else ending.reason,
+        cached=ending.cached,
+        notes=agent.notes,
         usage=agent.spent(duration_s),
         attempts=agent.attempt,
         files_read=tuple(agent.files_read),

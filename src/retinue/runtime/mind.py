@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from retinue.domain.budget import UNLIMITED, Amounts, Reservation
-from retinue.domain.events import LimitReached, ModelFailed, ModelReplied, TurnStarted
+from retinue.domain.events import (
+    AgentTold,
+    ContextCompacted,
+    LimitReached,
+    ModelFailed,
+    ModelReplied,
+    TurnStarted,
+)
 from retinue.domain.messages import Message, Reply, Request, ToolSpec, User
+from retinue.domain.price import Price
 from retinue.errors import BudgetExceeded, ContextOverflow, ModelError, ProviderError
 from retinue.ports import Clock, Model
 from retinue.runtime.agent import Agent
 from retinue.runtime.allowance import Allowance
-from retinue.runtime.context import LAST_TURN, Conversation
+from retinue.runtime.context import LAST_TURN, SUM_UP, Conversation
 
 MAX_OUTPUT_TOKENS = 8_192
 MIN_OUTPUT_TOKENS = 256
@@ -34,6 +42,7 @@ class Mind:
         opening: tuple[Message, ...],
         allowance: Allowance,
         clock: Clock,
+        price: Price | None = None,
         on_text: OnText | None = None,
     ) -> None:
         self.conversation = Conversation(opening, tools)
@@ -42,40 +51,68 @@ class Mind:
         self._tools = tools
         self._allowance = allowance
         self._clock = clock
+        self._price = price
         self._on_text = on_text
         self._turns = agent.contract.execution.max_turns
         self._asked = 0
 
-    def limit(self) -> str | None:
+    def tell(self, content: str, *, source: str, about: tuple[str, ...] = ()) -> None:
+        """Put words of ours, or somebody's, before the model's next turn."""
+        self._agent.record(AgentTold(content=content, source=source, about=about))
+        self.conversation.add(User(content))
+
+    async def limit(self) -> str | None:
         """The limit that leaves this agent only one more turn, if one does."""
-        agent, execution = self._agent, self._agent.contract.execution
         if self._asked == 0:
             return None  # Nothing has been said yet, so there is no last word to ask for.
-        if self._turns - agent.account.spent.turns <= 1:
+        account = self._agent.account
+        if self._turns - account.spent.turns <= 1:
             return "max_turns"
-        self.conversation.mask(execution.max_context_tokens)
-        if self.conversation.estimate > execution.max_context_tokens:
-            return "max_context_tokens"
         # A turn must leave room for a last word on what it found: that prompt again, and an answer.
-        if agent.account.unspent().tokens < 2 * (self.conversation.likely + MIN_OUTPUT_TOKENS):
+        if account.unspent().tokens < 2 * (self.conversation.likely + MIN_OUTPUT_TOKENS):
             return "max_tokens"
-        return None
+        return await self._make_room()
+
+    async def _make_room(self) -> str | None:
+        """Keep the prompt inside its window: mask old results, and then have it summed up."""
+        conversation = self.conversation
+        window = self._agent.contract.execution.max_context_tokens
+        if conversation.estimate <= window:
+            return None
+        if masked := conversation.mask(window):
+            self._agent.record(ContextCompacted(masked=masked))
+        if conversation.estimate <= window:
+            return None
+        if not conversation.can_be_summed_up or self._turns - self._agent.account.spent.turns <= 2:
+            return "max_context_tokens"
+        conversation.add(User(SUM_UP))
+        reply = await self._turn((), last=False)
+        dropped = conversation.summed_up(reply.message.content)
+        self._agent.record(ContextCompacted(dropped=dropped, content=reply.message.content))
+        return None if conversation.estimate <= window else "max_context_tokens"
 
     async def ask(self, *, limit: str | None = None) -> Reply:
         """The model's next reply. At a `limit` it is asked for its last word, without tools."""
-        agent, conversation = self._agent, self.conversation
         if limit is not None:
-            agent.record(LimitReached(limit=limit, detail=_detail(agent, limit)))
-            conversation.add(User(LAST_TURN.format(limit=limit)))
+            self._agent.record(LimitReached(limit=limit, detail=_detail(self._agent, limit)))
+            self.conversation.add(User(LAST_TURN.format(limit=limit)))
+        # Tools would be of no use where no turn is left to read what they find.
+        last = limit is not None or self._turns - self._agent.account.spent.turns <= 1
+        reply = await self._turn(() if last else self._tools, last=last)
+        if reply.message.content.strip():
+            self._agent.last_text = reply.message.content
+        return reply
+
+    async def _turn(self, tools: tuple[ToolSpec, ...], *, last: bool) -> Reply:
+        """One exchange: reserve the worst case, ask, book what it was, write it down."""
+        agent, conversation = self._agent, self.conversation
         reservation, max_output = await self._reserve()
         try:
             self._asked += 1
             turn = agent.account.spent.turns + 1
-            agent.record(TurnStarted(turn=turn, of=self._turns, last=limit is not None))
+            agent.record(TurnStarted(turn=turn, of=self._turns, last=last))
             request = Request(
-                messages=tuple(conversation.messages),
-                tools=() if limit else self._tools,
-                max_output_tokens=max_output,
+                messages=tuple(conversation.messages), tools=tools, max_output_tokens=max_output
             )
             reply = await self._reply(request, turn)
         except BaseException:
@@ -83,14 +120,14 @@ class Mind:
             self._allowance.returned()
             raise
         usage = reply.usage
+        if self._price is not None:
+            usage = self._price.applied(usage)
         reservation.settle(Amounts(turns=1, tokens=usage.tokens, cost_microusd=usage.cost_microusd))
         self._allowance.returned()
         agent.usage += usage
         conversation.add(reply.message)
         if not usage.estimated:
             conversation.counted(usage.tokens)
-        if reply.message.content.strip():
-            agent.last_text = reply.message.content
         agent.record(
             ModelReplied(
                 turn=turn,
@@ -99,6 +136,7 @@ class Mind:
                 usage=usage,
                 timing=reply.timing,
                 finish=reply.finish,
+                repairs=reply.repairs,
             )
         )
         return reply
@@ -106,22 +144,32 @@ class Mind:
     async def _reserve(self) -> tuple[Reservation, int | None]:
         """Promise the worst case of one call: the largest prompt, and the longest answer."""
         account, prompt = self._agent.account, self.conversation.ceiling
-        left = account.unspent().tokens
-        if left >= UNLIMITED // 2:
+        unspent = account.unspent()
+        left = unspent.tokens
+        priced = self._price is not None and unspent.cost_microusd < UNLIMITED // 2
+        if left >= UNLIMITED // 2 and not priced:
             return await self._allowance.reserve(account, Amounts(turns=1)), None
         if self.conversation.likely + MIN_OUTPUT_TOKENS <= left < prompt + MIN_OUTPUT_TOKENS:
             # The bound, a token a byte, does not fit any more, but the likely size does: the call
             # gets all that is left to itself.
             prompt = left - MIN_OUTPUT_TOKENS
         output = max(MIN_OUTPUT_TOKENS, min(MAX_OUTPUT_TOKENS, left - prompt))
-        amount = Amounts(turns=1, tokens=prompt + output)
+        cost = self._price.most(prompt, output) if priced and self._price is not None else 0
+        tokens = 0 if left >= UNLIMITED // 2 else prompt + output
+        amount = Amounts(turns=1, tokens=tokens, cost_microusd=cost)
         return await self._allowance.reserve(account, amount), output
+
+    def _hear(self, text: str) -> None:
+        """Text that arrives is a sign of life; so is the empty text of a model that thinks."""
+        self._agent.touch()
+        if text and self._on_text is not None:
+            self._on_text(text)
 
     async def _reply(self, request: Request, turn: int) -> Reply:
         """Call the model; what a retry can help is tried again, each failure on record."""
         for wait in _waits():
             try:
-                return await self._model.reply(request, self._on_text)
+                return await self._model.reply(request, self._hear)
             except ContextOverflow as error:
                 raise BudgetExceeded(str(error), limit="max_context_tokens") from error
             except ModelError as error:

@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 
 import msgspec
 
 from retinue.domain.budget import Account
 from retinue.domain.contract import Contract
 from retinue.domain.drafting import Draft, Order, Superior, draft
-from retinue.domain.events import AgentCreated, AgentStarted, RunFinished, RunStarted
+from retinue.domain.events import AgentCached, AgentCreated, AgentStarted, RunFinished, RunStarted
 from retinue.domain.grant import Grant
+from retinue.domain.price import Price
+from retinue.domain.report import markdown
 from retinue.domain.result import Result, RunResult, Spent, Status
+from retinue.domain.role import Role
 from retinue.domain.scope import contains
-from retinue.ports import Approve, Clock, Hands, Model, NewAgent, Sandbox, Store, Workspace
+from retinue.ports import (
+    Approve,
+    Ask,
+    Clock,
+    Hands,
+    Model,
+    NewAgent,
+    Reports,
+    Sandbox,
+    Store,
+    Vault,
+    Workspace,
+)
 from retinue.runtime.agent import Agent
 from retinue.runtime.allowance import Allowance
+from retinue.runtime.cache import Cache, Hit
+from retinue.runtime.desk import Desk
 from retinue.runtime.journal import Journal, Listener
 from retinue.runtime.life import Ending, Means, close, live
 from retinue.runtime.mind import OnText
-from retinue.runtime.toolbox import Tools
+from retinue.runtime.nursery import Nursery
+from retinue.runtime.prompts import Prompts, listed_profiles
+from retinue.runtime.shape import Shape
+from retinue.runtime.staff import Staff
+from retinue.runtime.toolbox import Breaker, Tools
 
 STOPPED = "stopped with its run"
 
@@ -29,12 +51,22 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What all agents of a run share."""
 
     store: Store
+    vault: Vault | None
+    reports: Reports
     clock: Clock
     tools: Tools
-    workspace: Workspace
+    roles: Mapping[str, Role]
+    cache: Cache
+    workspace_for: Callable[[str], Workspace]
     sandbox: Sandbox | None
     approve: Approve
     model_for: Callable[[str], Model]
+    route: Callable[[str | None, str | None], str | None]
+    price_for: Callable[[str], Price | None]
+    max_concurrent: int
+    report_path_pattern: str
+    breaker: Breaker | None = None
+    ask: Ask | None = None
     listener: Listener | None = None
     on_text: OnText | None = None
 
@@ -46,15 +78,22 @@ class Run:
         self.id = run_id
         self._around = around
         self._allowance = Allowance()
+        self._creating = asyncio.Lock()
         self._journal = Journal(around.store, around.clock, run_id, listener=around.listener)
         self._ids = 0
         self._open: dict[str, Agent] = {}
         self.why_stopped = STOPPED
         self._failed = 0
+        self._prompts = Prompts(around.workspace_for(root.contract.execution.working_directory))
         self._total = Spent()
         self._started_at = around.clock.monotonic()
         self.root = self._agent(root.contract, "root", None)
         self._root_notes = root.notes
+
+    @property
+    def agents(self) -> Iterable[Agent]:
+        """Those that are not closed yet."""
+        return self._open.values()
 
     @property
     def children(self) -> int:
@@ -96,6 +135,7 @@ class Run:
             RunFinished(status=status, reason=reason), agent_id=self.root.id, parent_agent_id=None
         )
         await self._journal.durable()
+        await self._around.reports.drained()
 
     def with_total(self, result: Result) -> RunResult:
         """The root's result with the bill of the whole tree."""
@@ -109,41 +149,35 @@ class Run:
 
     # Its children
 
-    async def employ(self, order: Order, by: Agent) -> Result:
-        """Give `order` to a new child of `by` and see it through to its closing."""
-        return await self.see_through(self.create(order, by))
+    async def create(self, order: Order, by: Agent) -> Agent:
+        """Write the contract for `order` and bring its child into being. Raises UsageError."""
+        async with self._creating:  # In the order of asking, whatever has to be read for it first.
+            return await self._written(order, by)
 
-    def create(self, order: Order, by: Agent) -> Agent:
-        """Write the contract for `order` and bring its child into being. Raises ContractError."""
+    async def _written(self, order: Order, by: Agent) -> Agent:
+        role = order.role
+        instructions, left_out = await self._prompts.assemble(role, order.extra_instructions)
+        profiles = listed_profiles([self._around.roles[n] for n in role.spawns])
+        order = msgspec.structs.replace(
+            order, instructions="\n\n".join(filter(None, (instructions, profiles)))
+        )
         superior = Superior.of(by.contract, by.id, by.account)
-        step_idx, path = by.next_step(order.role.name)
-        drafted = draft(order, superior, step_idx=step_idx, effects=self._around.tools.effects)
+        # The step's number is the parent's next; it is taken only when the contract stands.
+        drafted = draft(order, superior, step_idx=by.steps, effects=self._around.tools.effects)
         self._around.model_for(drafted.contract.execution.model)  # Unknown models fail here.
-        child = self._agent(drafted.contract, path, by)
-        self._create(child, drafted.notes)
+        child = self._agent(drafted.contract, by.next_path(role.name), by)
+        child.cache_key = self._around.cache.key(drafted.contract) if order.cache else None
+        self._create(child, (*left_out, *drafted.notes))
         return child
 
-    async def see_through(self, agent: Agent) -> Result:
-        """Let `agent` live, from its contract to its closing."""
-        around, contract = self._around, agent.contract
-        means = Means(
-            model=around.model_for(contract.execution.model),
-            tools=around.tools,
-            hands=Hands(
-                workspace=around.workspace,
-                sandbox=around.sandbox,
-                may_write=_writes(contract.permissions),
-                agent_id=agent.id,
-            ),
-            approve=around.approve,
-            allowance=self._allowance,
-            clock=around.clock,
-            on_text=around.on_text if agent is self.root else None,
-        )
+    async def see_through(self, agent: Agent, slots: asyncio.Semaphore | None = None) -> Result:
+        """Let `agent` live, from its contract to its closing, once there is a slot for it."""
         try:
-            ending = await live(agent, means)
+            async with slots or nullcontext():
+                agent.since = self._around.clock.monotonic()
+                ending = await self._live(agent)
         except asyncio.CancelledError:
-            why = agent.dismissal or self.why_stopped
+            why = agent.stop_reason or self.why_stopped
             self._end(agent, Ending(Status.CANCELLED, agent.last_text, why))
             raise
         result = self._end(agent, ending)
@@ -151,14 +185,71 @@ class Run:
         await agent.durable()
         return result
 
+    async def _live(self, agent: Agent) -> Ending:
+        around, contract = self._around, agent.contract
+        hands = Hands(
+            workspace=around.workspace_for(contract.execution.working_directory),
+            sandbox=around.sandbox,
+            may_write=_writes(contract.permissions),
+            agent_id=agent.id,
+            ask=around.ask if agent is self.root else None,
+            vault=around.vault,
+            run_id=self.id,
+            depth=agent.depth,
+            remembered=agent.cache_key is not None,
+        )
+        if agent.cache_key is not None:
+            hit = await around.cache.find(agent.cache_key, hands)
+            if hit is not None:
+                return await _repeat(agent, hit)
+        means = Means(
+            model=around.model_for(contract.execution.model),
+            tools=around.tools,
+            hands=hands,
+            approve=around.approve,
+            allowance=self._allowance,
+            clock=around.clock,
+            staff=self.staff_of,
+            desk=self._desk_of,
+            price=around.price_for(contract.execution.model),
+            breaker=around.breaker if agent is self.root else None,
+            on_text=around.on_text if agent is self.root else None,
+        )
+        return await live(agent, means)
+
+    def staff_of(self, boss: Agent, nursery: Nursery) -> Staff:
+        return Staff(self, boss, nursery, max_concurrent=self._around.max_concurrent)
+
+    def _desk_of(self, boss: Agent, staff: Staff) -> Desk:
+        around = self._around
+        return Desk(
+            boss,
+            staff,
+            roles=around.roles,
+            workspace=around.workspace_for(boss.contract.execution.working_directory),
+            route=around.route,
+        )
+
     def _end(self, agent: Agent, ending: Ending) -> Result:
         """Close `agent` and bill what it cost. No await: it works in a cancelled task."""
         del self._open[agent.id]
         self._bill(agent)
         duration_s = self._around.clock.monotonic() - agent.since
         result = agent.result = close(agent, ending, duration_s=duration_s)
-        self._failed += agent is not self.root and not result.ok
+        if agent is not self.root:
+            self._failed += not result.ok
+            self._report(agent, result)
+        if agent.cache_key is not None and result.ok:
+            self._around.cache.completed(agent.cache_key)
         return result
+
+    def _report(self, agent: Agent, result: Result) -> None:
+        outputs = agent.contract.outputs
+        path = outputs.report_path_pattern.replace("<idx>", agent.step_path)
+        self._around.reports.keep(
+            path.replace("<run>", self.id).replace("<agent>", agent.id),
+            markdown(result, agent.contract, agent.path),
+        )
 
     def _bill(self, agent: Agent) -> None:
         mine, so_far = agent.spent(0.0), self._total
@@ -185,12 +276,13 @@ class Run:
             contract=contract,
             account=account,
             journal=self._journal,
+            clock=self._around.clock,
             parent=parent,
-            since=self._around.clock.monotonic(),
         )
 
     def _create(self, agent: Agent, notes: tuple[str, ...]) -> None:
         self._open[agent.id] = agent
+        agent.notes = notes
         contract, parent = agent.contract, agent.parent
         agent.record(
             AgentCreated(
@@ -210,8 +302,21 @@ class Run:
                 path=agent.path,
                 role=agent.role,
                 contract=contract,
+                cache_key=agent.cache_key,
             ),
         )
+
+
+async def _repeat(agent: Agent, hit: Hit) -> Ending:
+    """The ending of an agent whose work an earlier one has done."""
+    await agent.durable()
+    agent.record(AgentStarted(sub_agent_id=agent.id))
+    agent.record(AgentCached(run_id=hit.run_id, agent_id=hit.agent_id))
+    for receipt in hit.receipts:
+        agent.keep(receipt)
+    schema = agent.contract.outputs.output_schema
+    data = None if schema is None else Shape(schema).check(hit.response)[0]
+    return Ending(Status.COMPLETED, hit.response, data=data, cached=True)
 
 
 def _writes(grant: Grant) -> Callable[[str], bool]:

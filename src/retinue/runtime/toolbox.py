@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from itertools import groupby
@@ -10,16 +11,31 @@ from typing import Any, Protocol
 import msgspec
 
 from retinue.domain.budget import Amounts
-from retinue.domain.events import ToolDenied, ToolFinished, ToolStarted
+from retinue.domain.events import BreakerTripped, ToolDenied, ToolFinished, ToolStarted
+from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolAnswer, ToolCall, ToolSpec
 from retinue.domain.result import Receipt
-from retinue.errors import ApprovalNeeded, BudgetExceeded, StoreError, ToolFailure
+from retinue.errors import (
+    ApprovalNeeded,
+    BudgetExceeded,
+    ModelStuck,
+    StoreError,
+    ToolFailure,
+)
 from retinue.ports import Approve, Hands, Outcome, Tool
 from retinue.runtime.agent import Agent
 from retinue.runtime.nursery import Nursery
 
 ONE_CALL = Amounts(tool_calls=1)
 FEW = 3
+BROKEN_TIMES = 3
+
+
+class Breaker(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """The circuit breaker of a root, in tool calls, below its hard stop (`max_tool_calls`)."""
+
+    warn_at: int = 60
+    pause_at: int = 80
 
 
 class Tools(Protocol):
@@ -27,7 +43,7 @@ class Tools(Protocol):
 
     def get(self, name: str) -> Tool | None: ...
 
-    def specs(self, names: tuple[str, ...]) -> tuple[ToolSpec, ...]: ...
+    def specs(self, grant: Grant) -> tuple[ToolSpec, ...]: ...
 
     @property
     def effects(self) -> Mapping[str, Effect]: ...
@@ -36,7 +52,14 @@ class Tools(Protocol):
 class Toolbox:
     """The tools of one agent, for one attempt."""
 
-    def __init__(self, agent: Agent, tools: Tools, hands: Hands, approve: Approve) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        tools: Tools,
+        hands: Hands,
+        approve: Approve,
+        breaker: Breaker | None = None,
+    ) -> None:
         self._agent = agent
         self._tools = tools
         self._hands = hands
@@ -44,26 +67,34 @@ class Toolbox:
         grant = agent.contract.permissions
         self._allowed = frozenset(grant.allowed_tools)
         self._ask = frozenset(grant.ask_tools)
-        self.offered = tools.specs(tuple(sorted(self._allowed | self._ask)))
+        self.offered = tools.specs(grant)
         self.exhausted = False
+        self._breaker = breaker
+        self._broken: tuple[str, str] | None = None
+        self._broken_times = 0
 
     async def run(self, calls: Sequence[ToolCall]) -> list[ToolAnswer]:
         """Answer every call, in order. Neighbours that only read run side by side."""
         # The reply that asks for them is paid for: it must be on record before anything is done.
         await self._agent.durable()
         answers: list[ToolAnswer] = []
-        for reads, group in groupby(calls, key=self._only_reads):
+        for kind, group in groupby(calls, key=self._company):
             batch = list(group)
-            if reads and len(batch) > 1:
+            if kind and len(batch) > 1:
                 answers += await _together(self._answer(call) for call in batch)
             else:
                 for call in batch:
                     answers.append(await self._answer(call))
         return answers
 
-    def _only_reads(self, call: ToolCall) -> bool:
+    def _company(self, call: ToolCall) -> str:
+        """What neighbours must have in common to run side by side; nothing, for what runs alone."""
         tool = self._tools.get(call.name)
-        return tool is not None and tool.effect is Effect.READ and call.name in self._allowed
+        if tool is None or call.name not in self._allowed:
+            return ""
+        if tool.effect is Effect.DELEGATE:
+            return call.name
+        return "read" if tool.effect is Effect.READ else ""
 
     async def _answer(self, call: ToolCall) -> ToolAnswer:
         account = self._agent.account
@@ -71,34 +102,86 @@ class Toolbox:
             account.spend(ONE_CALL)
         except BudgetExceeded:
             self.exhausted = True
-            return self._deny(call, "No tool calls are left. Answer with what you have.")
-        content = await self._run(call)
-        left = account.left.tool_calls
-        if left <= FEW:
-            content += f"\n[{left or 'no'} tool call{'' if left == 1 else 's'} left]"
-        return ToolAnswer(call.id, content)
+            text = "No tool calls are left. Answer with what you have."
+            return self._deny(call, text, counted=False)
+        if self._breaker is not None and not await self._go_on(self._breaker):
+            self.exhausted = True
+            return self._deny(call, "The user wants no more tool calls. Answer with what you have.")
+        content, ok = await self._run(call)
+        self._watch_for_repetition(call, content, ok)
+        return ToolAnswer(call.id, content + self._what_is_left())
 
-    async def _run(self, call: ToolCall) -> str:
+    def _what_is_left(self) -> str:
+        """A line about the budget, when it matters."""
+        account = self._agent.account
+        left = account.left.tool_calls
+        notes = []
+        if left <= FEW:
+            notes.append(f"{left or 'no'} tool call{'' if left == 1 else 's'} left")
+        tokens = account.unspent().tokens
+        if tokens < account.limit.tokens // 4:
+            notes.append(f"{tokens:,} tokens left")
+        return f"\n[{', '.join(notes)}]" if notes else ""
+
+    def _watch_for_repetition(self, call: ToolCall, content: str, ok: bool) -> None:
+        if ok:
+            self._broken = None
+            return
+        same = (call.name, call.arguments)
+        self._broken_times = self._broken_times + 1 if same == self._broken else 1
+        self._broken = same
+        if self._broken_times == BROKEN_TIMES:
+            raise ModelStuck(
+                f"the model sent the same broken call {BROKEN_TIMES} times in a row:"
+                f" {call.name} {call.arguments[:200]} was answered: {content[:300]}"
+            )
+
+    async def _go_on(self, breaker: Breaker) -> bool:
+        """Warn at one count of tool calls, and ask a person at a higher one."""
+        account = self._agent.account
+        used, most = account.spent.tool_calls, account.limit.tool_calls
+        if used == breaker.warn_at:
+            self._agent.record(BreakerTripped(stage="warn", tool_calls=used, of=most))
+        if used == breaker.pause_at:
+            self._agent.record(BreakerTripped(stage="pause", tool_calls=used, of=most))
+            try:
+                asked = f"{used} of {most} tool calls are used"
+                return await self._approve(self._agent.path, "to go on", asked)
+            except ApprovalNeeded:
+                return True  # Nobody to ask: the hard stop is near enough.
+        return True
+
+    async def _run(self, call: ToolCall) -> tuple[str, bool]:
+        """The text for the model, and whether the call made sense and worked."""
         tool = self._tools.get(call.name)
         if tool is None or call.name not in self._allowed | self._ask:
-            have = ", ".join(spec.name for spec in self.offered) or "none"
-            return self._deny(call, f"You have no tool {call.name!r}. You have: {have}.").content
+            return self._deny(call, self._not_yours(call.name, tool)).content, False
         try:
             arguments = _arguments(call)
         except ToolFailure as failure:
-            return self._deny(call, str(failure)).content
+            return self._deny(call, str(failure), mark="ERROR").content, False
         if call.name in self._ask and not await self._approved(call):
-            return self._deny(call, f"The user said no to {call.name}. Go on without it.").content
+            text = f"The user said no to {call.name}. Go on without it."
+            return self._deny(call, text).content, True
         agent = self._agent
         agent.record(ToolStarted(call_id=call.id, tool=call.name, arguments=call.arguments))
         if tool.effect is not Effect.READ:
             # Nothing may change outside before the journal knows that it was tried.
             await agent.durable()
-        outcome = await self._act(tool, arguments)
+        try:
+            outcome = await self._act(tool, arguments)
+        except asyncio.CancelledError:
+            # Nobody will hear of it, but who reads the journal must not think that it never began.
+            content = "[ERROR] interrupted; it may have been done"
+            receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(content))
+            agent.record(
+                ToolFinished(call_id=call.id, tool=call.name, content=content, receipt=receipt)
+            )
+            raise
         receipt = Receipt(
             tool=call.name,
             ok=outcome.ok,
-            output_sha256=hashlib.sha256(outcome.content.encode()).hexdigest(),
+            output_sha256=_sha256(outcome.content),
             command=outcome.command,
             exit_code=outcome.exit_code,
             read=outcome.read,
@@ -113,7 +196,13 @@ class Toolbox:
         if tool.effect is not Effect.READ:
             # And nothing may be built upon a change before the journal knows what it was.
             await agent.durable()
-        return outcome.content
+        return outcome.content, outcome.ok or outcome.exit_code is not None
+
+    def _not_yours(self, name: str, tool: Tool | None) -> str:
+        if tool is not None and tool.effect is Effect.DELEGATE:
+            return "You may not delegate: do the work with the tools you have."
+        have = ", ".join(spec.name for spec in self.offered) or "none"
+        return f"You have no tool {name!r}. You have: {have}."
 
     async def _act(self, tool: Tool, arguments: Mapping[str, Any]) -> Outcome:
         try:
@@ -134,10 +223,18 @@ class Toolbox:
     async def _approved(self, call: ToolCall) -> bool:
         return await self._approve(self._agent.path, call.name, call.arguments)
 
-    def _deny(self, call: ToolCall, text: str) -> ToolAnswer:
-        content = f"[DENIED] {text}"
+    def _deny(
+        self, call: ToolCall, text: str, *, counted: bool = True, mark: str = "DENIED"
+    ) -> ToolAnswer:
+        content = f"[{mark}] {text}"
         self._agent.record(
-            ToolDenied(call_id=call.id, tool=call.name, arguments=call.arguments, content=content)
+            ToolDenied(
+                call_id=call.id,
+                tool=call.name,
+                arguments=call.arguments,
+                content=content,
+                counted=counted,
+            )
         )
         return ToolAnswer(call.id, content)
 
@@ -161,6 +258,10 @@ def _arguments(call: ToolCall) -> Mapping[str, Any]:
     if not isinstance(arguments, dict):
         raise ToolFailure(f"The arguments of {call.name} must be one JSON object.")
     return arguments
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def printable(text: str) -> str:

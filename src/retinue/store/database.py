@@ -22,38 +22,45 @@ BUSY_TIMEOUT_S = 10.0
 _BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 10, 11, 13, 14, 26
 
 
-def connect(path: Path, *, write: bool) -> sqlite3.Connection:
+def connect(
+    path: Path, *, write: bool, busy_timeout_s: float = BUSY_TIMEOUT_S
+) -> sqlite3.Connection:
     """Open the database; with `write`, make it and migrate it where that is needed."""
+    opening = _connect_writing if write else _connect_reading
     try:
-        return _connect_writing(path) if write else _connect_reading(path)
-    except sqlite3.Error as error:
-        raise named(error, path) from error
+        if path.is_dir():
+            raise StoreError(f"{path} is a directory, not a database; move it away.")
+        return opening(path, busy_timeout_s)
+    except PermissionError as error:
+        raise StoreReadOnly(f"{path} cannot be opened; check the rights of its folder.") from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise named(error, path, busy_timeout_s) from error
 
 
-def _connect_writing(path: Path) -> sqlite3.Connection:
+def _connect_writing(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
     )
     try:
         _check_owner(connection, path)
-        _switch_to_wal(connection)
+        _switch_to_wal(connection, busy_timeout_s)
         # FULL: a commit survives a power cut too. With group commit it costs one fsync a batch.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
-        _migrate(connection, path)
+        _migrate(connection)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _connect_reading(path: Path) -> sqlite3.Connection:
+def _connect_reading(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
     if not path.exists():
         raise StoreError(f"There is no journal at {path} yet; run something first.")
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro",
         uri=True,
-        timeout=BUSY_TIMEOUT_S,
+        timeout=busy_timeout_s,
         isolation_level=None,
         check_same_thread=False,
     )
@@ -68,8 +75,9 @@ def _connect_reading(path: Path) -> sqlite3.Connection:
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    # In this order: another process may make the tables, and sign them, between the two.
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
     if tables and application != APPLICATION_ID:
         raise StoreError(f"{path} is a database of another program; move it away.")
     version = _version(connection)
@@ -85,10 +93,10 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _switch_to_wal(connection: sqlite3.Connection) -> None:
+def _switch_to_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
     # SQLite does not call the busy handler for this pragma, so two processes that open a new file
     # at the same moment would fail without a loop.
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    deadline = time.monotonic() + busy_timeout_s
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -99,7 +107,7 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
             time.sleep(0.02)
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+def _migrate(connection: sqlite3.Connection) -> None:
     if _version(connection) == len(migrations()):
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -111,7 +119,9 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute(f"PRAGMA user_version = {len(migrations())}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        # SQLite has undone it already when the disk is full.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
 
 
@@ -126,16 +136,22 @@ def statements(script: str) -> list[str]:
     return found
 
 
-def named(error: sqlite3.Error, path: Path) -> StoreError:
+def named(
+    error: sqlite3.Error | UnicodeDecodeError, path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S
+) -> StoreError:
     """SQLite's error as the one sentence that the user needs."""
+    if isinstance(error, UnicodeDecodeError):
+        # Python could not read SQLite's message, which quotes a name that is damaged.
+        return _damaged(path)
     match _code(error):
         case _ if isinstance(error, sqlite3.IntegrityError):
             return StoreError(f"The journal refused a write: {error}.")
-        case code if code == _FULL:
+        # The second: no room for the index of the write-ahead log.
+        case code if code == _FULL or _extended(error) == sqlite3.SQLITE_IOERR_SHMSIZE:
             return StoreFull(f"No room left on the disk of {path}; free some and resume the run.")
         case code if code in (_BUSY, _LOCKED):
             return StoreLocked(
-                f"{path} has been locked by another process for {BUSY_TIMEOUT_S:g} s;"
+                f"{path} has been locked by another process for {busy_timeout_s:g} s;"
                 " end that process or try again."
             )
         case code if code == _READONLY:
@@ -143,11 +159,19 @@ def named(error: sqlite3.Error, path: Path) -> StoreError:
         case code if code == _CANTOPEN:
             return StoreReadOnly(f"{path} cannot be opened; check that its folder can be written.")
         case code if code in (_CORRUPT, _NOTADB):
-            return StoreError(f"{path} is damaged or not a database; restore it or move it away.")
+            return _damaged(path)
         case code if code == _IOERR:
             return StoreError(f"The disk of {path} fails or is full ({error}).")
     return StoreError(f"{path}: {error}.")
 
 
+def _damaged(path: Path) -> StoreError:
+    return StoreError(f"{path} is damaged or not a database; restore it or move it away.")
+
+
 def _code(error: sqlite3.Error) -> int:
-    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    return _extended(error) & 0xFF
+
+
+def _extended(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", None) or 0

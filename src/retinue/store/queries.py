@@ -28,6 +28,12 @@ def migrations() -> tuple[str, ...]:
 
 
 @cache
+def full_text_script() -> str:
+    """What makes the full-text index over the memories, where SQLite has FTS5."""
+    return files(__package__).joinpath("sql", "full_text.sql").read_text("utf-8")
+
+
+@cache
 def rows_of(query: str, columns: int, count: int) -> str:
     """`query` with place holders for `count` rows."""
     row = "(" + ", ".join("?" * columns) + ")"

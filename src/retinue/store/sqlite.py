@@ -19,9 +19,9 @@ import msgspec
 from retinue.domain.chain import GENESIS
 from retinue.domain.events import Event, RunStarted
 from retinue.domain.lifecycle import State
-from retinue.errors import StoreError, UnknownRun
+from retinue.errors import ChainBroken, StoreError, UnknownRun
 from retinue.ports import AgentRow, Change, NewAgent, RunRow
-from retinue.store.database import connect, named
+from retinue.store.database import BUSY_TIMEOUT_S, connect, named
 from retinue.store.queries import queries, rows_of
 
 GROUP_COMMIT_S = 0.05
@@ -31,12 +31,18 @@ _LARGEST_CHUNK = 1024  # 12 columns each; SQLite takes 32,766 place holders
 class SqliteStore:
     """Implements the port `Store` on one database file. Made and used in one event loop."""
 
-    def __init__(self, path: Path, *, write: bool = True) -> None:
-        """Open the file, making and migrating it when `write`. Raises StoreError."""
+    def __init__(
+        self, path: Path, *, write: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S
+    ) -> None:
+        """Open the file, making and migrating it when `write`. Raises StoreError.
+
+        `busy_timeout_s` is how long another process may hold the lock.
+        """
         self._path = path
-        self._reader = connect(path, write=write)
+        self._busy_timeout_s = busy_timeout_s
+        self._reader = connect(path, write=write, busy_timeout_s=busy_timeout_s)
         self._reading = threading.Lock()
-        self._writer = Writer(path) if write else None
+        self._writer = Writer(path, busy_timeout_s) if write else None
 
     # Writing
 
@@ -56,7 +62,9 @@ class SqliteStore:
             if self._writer is not None:
                 await self._writer.aclose()
         finally:
-            self._reader.close()
+            # A read whose waiter was cancelled may still be under way in its thread.
+            with self._reading:
+                self._reader.close()
 
     # Reading
 
@@ -64,11 +72,17 @@ class SqliteStore:
         rows = await self._fetch("events_after", (run_id, after, limit))
         return [_event(row) for row in rows]
 
+    async def agent_events(self, run_id: str, agent_id: str) -> Sequence[Event]:
+        rows = await self._fetch("events_of_agent", (run_id, agent_id))
+        return [_event(row) for row in rows]
+
     async def runs(self, *, limit: int = 50) -> Sequence[RunRow]:
         return [_run(row) for row in await self._fetch("runs_latest", (limit,))]
 
     async def run(self, run_id: str) -> RunRow:
-        rows = [_run(row) for row in await self._fetch("runs_like", (run_id,))] if run_id else []
+        # No id is empty or has other letters, and SQLite takes no broken ones.
+        possible = run_id.isascii() and run_id
+        rows = [_run(row) for row in await self._fetch("runs_like", (run_id,))] if possible else []
         if not rows:
             raise UnknownRun(f"No run {run_id!r} in {self._path}; `retinue runs` lists them.")
         if len(rows) > 1 and rows[0].id != run_id:
@@ -78,6 +92,13 @@ class SqliteStore:
     async def agents(self, run_id: str) -> Sequence[AgentRow]:
         return [_agent(row) for row in await self._fetch("agents_of", (run_id,))]
 
+    async def cached(self, cache_key: str, *, limit: int = 3) -> Sequence[tuple[str, str]]:
+        rows = await self._fetch("agents_cached", (cache_key, limit))
+        return [(run_id, agent_id) for run_id, agent_id in rows]
+
+    async def cache_keys(self) -> frozenset[str]:
+        return frozenset(key for (key,) in await self._fetch("cache_keys", ()))
+
     async def _fetch(self, query: str, parameters: tuple[object, ...]) -> list[Any]:
         return await asyncio.get_running_loop().run_in_executor(
             None, self._fetch_blocking, query, parameters
@@ -86,9 +107,16 @@ class SqliteStore:
     def _fetch_blocking(self, query: str, parameters: tuple[object, ...]) -> list[Any]:
         with self._reading:
             try:
+                try:
+                    return self._reader.execute(queries()[query], parameters).fetchall()
+                except sqlite3.OperationalError as error:
+                    if "decode to UTF-8" not in str(error):
+                        raise
+                # Somebody has tampered with a text. An audit has to read on and say which.
+                self._reader.text_factory = _text
                 return self._reader.execute(queries()[query], parameters).fetchall()
-            except sqlite3.Error as error:
-                raise named(error, self._path) from error
+            except (sqlite3.Error, UnicodeDecodeError) as error:
+                raise named(error, self._path, self._busy_timeout_s) from error
 
 
 class Writer:
@@ -99,8 +127,9 @@ class Writer:
     a busy loop beside it, executemany took 3,300 µs an event and this takes 90 (idle: 4 and 4).
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, busy_timeout_s: float) -> None:
         self._path = path
+        self._busy_timeout_s = busy_timeout_s
         self._pending: list[Change] = []
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -131,6 +160,8 @@ class Writer:
             raise self._error
         if self._committed == self._appended:
             return
+        if self._closing:
+            raise StoreError(f"{self._path} is closed.")
         assert self._loop is not None
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append((self._appended, waiter))
@@ -142,6 +173,8 @@ class Writer:
         await waiter
 
     async def aclose(self) -> None:
+        if self._closing:
+            return
         try:
             await self.flush()
         finally:
@@ -188,12 +221,18 @@ class Writer:
             if batch and broken is None:
                 try:
                     if connection is None:
-                        connection = connect(self._path, write=True)
+                        connection = connect(
+                            self._path, write=True, busy_timeout_s=self._busy_timeout_s
+                        )
                     self._commit(connection, batch)
                 except sqlite3.Error as error:
-                    broken = named(error, self._path)
+                    broken = named(error, self._path, self._busy_timeout_s)
                 except StoreError as error:
                     broken = error
+                except Exception as error:
+                    # A value that cannot be stored. Without this the thread would end, and
+                    # everybody in `flush` would wait for ever.
+                    broken = StoreError(f"The journal refused a write: {error}.")
             if batch:
                 # After an error nothing more is written: a chain with a hole would be worse than
                 # a chain that ends.
@@ -223,7 +262,7 @@ class Writer:
                     _insert_run(connection, event)
                 if change.agent is not None:
                     agents.append(change.agent)
-            _insert(connection, "insert_agents", 7, map(_agent_columns, agents), len(agents))
+            _insert(connection, "insert_agents", 8, map(_agent_columns, agents), len(agents))
             events = (_event_columns(change.event) for change in batch)
             _insert(connection, "insert_events", 12, events, len(batch))
             for run_id, event in heads.items():
@@ -298,10 +337,33 @@ def _agent_columns(agent: NewAgent) -> tuple[object, ...]:
         agent.path,
         agent.role,
         agent.contract.canonical().decode(),
+        agent.cache_key,
     )
 
 
+# Columns of a table take values of any type, and a tampered one may hold some other than ours.
+
+_EVENT_TYPES = [
+    (int, str, str, parent, int, int, float, str, int, str, str, str)
+    for parent in (str, type(None))
+]
+_RUN_TYPES = [
+    (str, str, str, type(None), float, type(None), int, int, str),
+    (str, str, str, str, float, float, int, int, str),
+]
+_AGENT_TYPES = [(str, str, parent, str, str, str, str) for parent in (str, type(None))]
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
 def _event(row: Any) -> Event:
+    if tuple(map(type, row)) not in _EVENT_TYPES:
+        row = _mended(row)
     seq, run_id, agent_id, parent, attempt, epoch, time, kind, version, summary, payload, digest = (
         row
     )
@@ -316,13 +378,28 @@ def _event(row: Any) -> Event:
         type=kind,
         version=version,
         summary=summary,
-        # Somebody may have tampered with the type of the column; the chain will tell.
-        payload=msgspec.Raw(payload.encode() if isinstance(payload, str) else bytes(payload)),
+        payload=msgspec.Raw(payload.encode()),
         hash=digest,
     )
 
 
+def _mended(row: Sequence[Any]) -> tuple[Any, ...]:
+    """An event that can be shown, and with a hash that no chain has: an audit will name it."""
+    # Never the number: it is what pages are cut by.
+    seq, *columns, _ = row
+    mended = map(_as, _EVENT_TYPES[0][1:-1], columns)
+    return seq, *mended, ""
+
+
+def _as(kind: type, value: object) -> object:
+    if type(value) is kind:
+        return value
+    return str(value) if kind is str else 0
+
+
 def _run(row: Any) -> RunRow:
+    if tuple(map(type, row)) not in _RUN_TYPES:
+        raise ChainBroken(f"The row of run {row[0]} is not what was written.")
     run_id, kind, task, status, started, finished, agents, head_seq, head_hash = row
     return RunRow(
         id=run_id,
@@ -339,6 +416,8 @@ def _run(row: Any) -> RunRow:
 
 def _agent(row: Any) -> AgentRow:
     run_id, agent_id, parent, path, role, state, context_json = row
+    if tuple(map(type, row)) not in _AGENT_TYPES or state not in list(State):
+        raise ChainBroken(f"The row of agent {agent_id} is not what was written.")
     return AgentRow(
         run_id=run_id,
         id=agent_id,

@@ -1,18 +1,27 @@
 """A clock that stands still until a test moves it.
 
-clock = FakeClock()
-async with retinue.open(".", model=model, clock=clock) as rt:
-    job = await rt.start("researcher", "…", timeout_s=60)
-    await model.asked()
-    clock.advance(60)
+    clock = FakeClock()
+    async with retinue.open(".", model=model, clock=clock) as rt:
+        job = await rt.start("researcher", "…")
+        await clock.asleep(0.25)  # before it asks the model again
+        clock.advance(0.25)
+
+Nothing waits for real: a test says when time passes, and waits for whoever is to fall asleep first.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 EPOCH = 1_700_000_000.0
+
+
+class _Sleeper(NamedTuple):
+    until: float
+    seconds: float
+    waking: asyncio.Future[None]
 
 
 class FakeClock:
@@ -21,10 +30,10 @@ class FakeClock:
     def __init__(self, now: float = EPOCH) -> None:
         self._began = now
         self._passed_s = 0.0
-        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+        self._sleepers: list[_Sleeper] = []
         # Weak, since a timeout does not tell when it is left.
         self._timeouts: WeakKeyDictionary[asyncio.Timeout, float] = WeakKeyDictionary()
-        self._watchers: list[tuple[int, asyncio.Future[None]]] = []
+        self._changed = asyncio.Condition()
         self.sleeps: list[float] = []
         """How long everybody asked to sleep, in order."""
 
@@ -36,13 +45,12 @@ class FakeClock:
 
     async def sleep(self, seconds: float) -> None:
         waking: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        sleeper = (self._passed_s + seconds, waking)
+        sleeper = _Sleeper(self._passed_s + seconds, seconds, waking)
         self._sleepers.append(sleeper)
         self.sleeps.append(seconds)
-        for count, watcher in self._watchers:
-            if len(self.sleeps) >= count and not watcher.done():
-                watcher.set_result(None)
         try:
+            async with self._changed:
+                self._changed.notify_all()
             await waking
         finally:
             if sleeper in self._sleepers:
@@ -55,11 +63,15 @@ class FakeClock:
 
     async def slept(self, count: int = 1) -> None:
         """Wait until `sleep` has been called that many times in all."""
-        watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if len(self.sleeps) >= count:
-            watcher.set_result(None)
-        self._watchers.append((count, watcher))
-        await watcher
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.sleeps) >= count)
+
+    async def asleep(self, seconds: float) -> None:
+        """Wait until somebody is asleep who asked to sleep exactly that long."""
+        async with self._changed:
+            await self._changed.wait_for(
+                lambda: any(sleeper.seconds == seconds for sleeper in self._sleepers)
+            )
 
     def advance(self, seconds: float) -> None:
         """Let time pass: wake who has slept enough, and end what has taken too long.
@@ -67,12 +79,11 @@ class FakeClock:
         They run when the caller next awaits something, earliest first.
         """
         self._passed_s += seconds
-        for sleeper in sorted(self._sleepers, key=lambda sleeper: sleeper[0]):
-            deadline, waking = sleeper
-            if deadline <= self._passed_s:
+        for sleeper in sorted(self._sleepers, key=lambda sleeper: sleeper.until):
+            if sleeper.until <= self._passed_s:
                 self._sleepers.remove(sleeper)
-                if not waking.done():
-                    waking.set_result(None)
+                if not sleeper.waking.done():
+                    sleeper.waking.set_result(None)
         now = asyncio.get_running_loop().time()
         for timeout, deadline in sorted(self._timeouts.items(), key=lambda item: item[1]):
             if deadline <= self._passed_s:

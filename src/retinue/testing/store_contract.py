@@ -73,7 +73,9 @@ class Scribe:
             )
         )
 
-    def birth(self, agent_id: str = "a0", task: str = "Do it.") -> NewAgent:
+    def birth(
+        self, agent_id: str = "a0", task: str = "Do it.", *, cache_key: str | None = None
+    ) -> NewAgent:
         """Record the creation of an agent, and answer what should be in its row."""
         parent = None if agent_id == "a0" else "a0"
         born = NewAgent(
@@ -83,6 +85,7 @@ class Scribe:
             path="root" if parent is None else f"root/{agent_id}",
             role="researcher",
             contract=contract(self.run_id, parent, task),
+            cache_key=cache_key,
         )
         fact = AgentCreated(
             sub_agent_id=agent_id,
@@ -95,6 +98,20 @@ class Scribe:
         )
         self.journal.record(fact, agent_id=agent_id, parent_agent_id=parent, born=born)
         return born
+
+    def live(self, agent_id: str, *, failed: bool = False) -> None:
+        """Record the life of an agent, from its start to its closing."""
+        middle: list[Fact] = [
+            AgentWaiting(sub_agent_id=agent_id, response="Done."),
+            AgentCompleted(sub_agent_id=agent_id),
+        ]
+        if failed:
+            middle = [AgentFailed(sub_agent_id=agent_id, status=Status.ERROR, reason="No.")]
+        end = AgentClosed(
+            sub_agent_id=agent_id, step_idx=0, final_status="over", close_reason="over"
+        )
+        for fact in (AgentStarted(sub_agent_id=agent_id), *middle, end):
+            self.record(fact, agent_id)
 
     def note(self, text: str = "a fact that changes no row") -> Event:
         return self.record(LimitReached(limit="max_turns", detail=text))
@@ -313,6 +330,25 @@ class StoreContract:
             assert row.state is State.CREATED
             assert len(await store.events("k3f9")) == 2
             await _close_broken(store)
+
+    async def test_completed_agents_are_found_by_their_cache_key(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        async with self.opened(tmp_path) as store:
+            for run_id in ("one", "two"):
+                scribe = Scribe(store, run_id, clock=clock)
+                scribe.begin()
+                for agent_id in ("a0", "a1", "a2", "a3"):
+                    scribe.birth(agent_id, cache_key=None if agent_id == "a3" else "key")
+                scribe.live("a0")
+                scribe.live("a1", failed=True)
+                scribe.live("a3")
+                clock.advance(1)
+            await store.flush()
+            # Not those that failed, nor those that are not closed, nor those without a key.
+            assert list(await store.cached("key")) == [("two", "a0"), ("one", "a0")]
+            assert list(await store.cached("key", limit=1)) == [("two", "a0")]
+            assert list(await store.cached("other")) == []
+            assert await store.cache_keys() == {"key"}
 
     # All or nothing
 

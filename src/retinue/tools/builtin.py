@@ -11,10 +11,15 @@ from retinue.tools.files import (
     search_files,
     write_file,
 )
+from retinue.tools.memory import recall, remember
 from retinue.tools.shell import run_command
+
+# What only looks, and only at the project and its memory: the same call sees the same.
+REPEATABLE = frozenset({"read_file", "list_dir", "find_files", "search_files", "recall"})
 
 
 def builtin_tools(*, shell: bool = True) -> tuple[Tool, ...]:
     """All of them; without `run_command` if there is no `shell` to run it."""
     files = (read_file, list_dir, find_files, search_files, write_file, edit_file)
-    return (*files, run_command) if shell else files
+    tools = (*files, remember, recall)
+    return (*tools, run_command) if shell else tools

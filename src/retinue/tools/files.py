@@ -4,9 +4,12 @@ contract lets an agent write a path is asked here, before anything is done.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from retinue.domain.messages import Effect
@@ -52,7 +55,9 @@ async def find_files(
     path: Annotated[str, Meta(description="directory to look in")] = ".",
 ) -> Outcome:
     """Find files by name. Ignored files are left out."""
-    return await in_thread(partial(_find, hands.workspace, pattern, path))
+    return await in_thread(
+        partial(_looked, hands, path, partial(_find, hands.workspace, pattern, path))
+    )
 
 
 @tool(effect=Effect.READ)
@@ -63,7 +68,9 @@ async def search_files(
     glob: Annotated[str | None, Meta(description="only these files, e.g. *.py")] = None,
 ) -> Outcome:
     """Search file contents; gives path:line: text."""
-    return await in_thread(partial(_search, hands.workspace, pattern, path, glob))
+    return await in_thread(
+        partial(_looked, hands, path, partial(_search, hands.workspace, pattern, path, glob))
+    )
 
 
 @tool(effect=Effect.WRITE)
@@ -92,7 +99,12 @@ def _read(workspace: Workspace, path: str, start: int | None, end: int | None) -
 def _shown(
     workspace: Workspace, path: str, data: bytes, start: int | None, end: int | None
 ) -> Outcome:
-    return Outcome(content=excerpt(path, data, start, end), read=(_clean(workspace, path),))
+    return Outcome(
+        content=excerpt(path, data, start, end),
+        read=(_clean(workspace, path),),
+        # Of the whole file: a part of it was asked for, and all of it may matter.
+        before_sha256=hashlib.sha256(data).hexdigest(),
+    )
 
 
 def _list(workspace: Workspace, path: str) -> Outcome:
@@ -100,9 +112,10 @@ def _list(workspace: Workspace, path: str) -> Outcome:
     if not entries:
         return Outcome(content="[The directory is empty.]")
     shown = fitting(entries, MAX_BYTES)
+    all_of_it = hashlib.sha256("\n".join(entries).encode(errors="replace")).hexdigest()
     if len(shown) < len(entries):
         shown.append(f"[{len(shown):,} of {len(entries):,} entries; find_files finds the others]")
-    return Outcome(content="\n".join(shown))
+    return Outcome(content="\n".join(shown), before_sha256=all_of_it)
 
 
 def _line(entry: Entry) -> str:
@@ -134,6 +147,14 @@ def _search(workspace: Workspace, pattern: str, path: str, glob: str | None) -> 
     if more or len(lines) < len(hits):
         lines.append(f"[the first {len(lines)}; there are more: narrow the pattern, path or glob]")
     return Outcome(content="\n".join(lines))
+
+
+def _looked(hands: Hands, path: str, look: Callable[[], Outcome]) -> Outcome:
+    """What `look` finds, with the state of everything that it looked at."""
+    outcome = look()
+    if not hands.remembered:
+        return outcome
+    return msgspec.structs.replace(outcome, before_sha256=hands.workspace.fingerprint(path))
 
 
 def _clipped(text: str) -> str:

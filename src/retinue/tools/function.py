@@ -11,6 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, Union, overload
 
 import msgspec
 
+from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.errors import ToolFailure, UsageError
 from retinue.ports import Hands, Outcome
@@ -61,6 +62,9 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def spec(self) -> ToolSpec:
+        return self._spec
+
+    def spec_for(self, grant: Grant) -> ToolSpec:
         return self._spec
 
     @property

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
+from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.errors import UsageError
 from retinue.ports import Tool
@@ -23,7 +24,7 @@ class Registry(Mapping[str, Tool]):
             self._tools[name] = tool
         self._effects = MappingProxyType({n: tool.effect for n, tool in self._tools.items()})
         # A fan-out asks for the same few sets ten thousand times.
-        self._specs: dict[tuple[str, ...], tuple[ToolSpec, ...]] = {}
+        self._specs: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[ToolSpec, ...]] = {}
 
     def __getitem__(self, name: str) -> Tool:
         return self._tools[name]
@@ -41,15 +42,20 @@ class Registry(Mapping[str, Tool]):
         """Another registry, with these tools as well."""
         return Registry([*self._tools.values(), *tools])
 
-    def specs(self, names: tuple[str, ...]) -> tuple[ToolSpec, ...]:
-        """The tools as a model is told of them, sorted by name: prefixes must be byte-stable."""
-        specs = self._specs.get(names)
+    def specs(self, grant: Grant) -> tuple[ToolSpec, ...]:
+        """The tools of a grant as its model is told of them, sorted by name.
+
+        Sorted, and the same object for the same grant, since prefixes must be byte-stable.
+        """
+        names = grant.allowed_tools + grant.ask_tools
+        key = (names, grant.spawn_roles)
+        specs = self._specs.get(key)
         if specs is None:
             for name in names:
                 if name not in self._tools:
                     raise UsageError(self.unknown(name))
-            specs = tuple(self._tools[name].spec for name in sorted(set(names)))
-            self._specs[names] = specs
+            specs = tuple(self._tools[name].spec_for(grant) for name in sorted(set(names)))
+            self._specs[key] = specs
         return specs
 
     @property

@@ -8,6 +8,9 @@ import msgspec
 
 _NOISE = frozenset({"title", "default"})
 
+UNTOLD = msgspec.Meta(extra_json_schema={"untold": True})
+"""For a parameter that is understood and not told of: `Annotated[str | None, UNTOLD] = None`."""
+
 
 def compact(struct: type[msgspec.Struct]) -> dict[str, Any]:
     """The schema of an object: no titles, no defaults, nothing by reference that can be inline.
@@ -20,7 +23,8 @@ def compact(struct: type[msgspec.Struct]) -> dict[str, Any]:
     schema = _inlined(ref, definitions, (), kept)
     assert isinstance(schema, dict)
     schema.pop("description", None)
-    schema.setdefault("properties", {})
+    properties = schema.get("properties", {})
+    schema["properties"] = {n: field for n, field in properties.items() if "untold" not in field}
     if not schema.get("required"):
         schema.pop("required", None)
     if kept:

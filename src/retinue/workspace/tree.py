@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import difflib
 import errno
+import hashlib
 import os
 import posixpath
 import shutil
@@ -166,6 +167,17 @@ class DirectoryTree:
                 ) from None
             found, complete = late.found, False
         return found[:limit], len(found) > limit or not complete
+
+    def fingerprint(self, under: str) -> str:
+        seen = hashlib.sha256()
+        paths, _ = self._candidates(under, None)
+        for path in paths:
+            try:
+                found = os.stat(path, dir_fd=self._fd, follow_symlinks=False)
+            except OSError:
+                continue
+            seen.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode(errors="replace"))
+        return seen.hexdigest()
 
     def write(self, path: str, data: bytes) -> Written:
         """Create or replace a file. Links are never written through: the path is what it says."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -14,13 +15,14 @@ import msgspec
 from retinue.domain.events import Event
 from retinue.domain.result import Result, RunResult, Status
 from retinue.errors import ApprovalNeeded
-from retinue.ports import Approve
+from retinue.ports import Approve, Ask
 from retinue.runtime.facade import Runtime
 from retinue.runtime.toolbox import nobody
 
 T = TypeVar("T")
 
 INTERRUPTED = "interrupted by the user"
+PIPE_CLOSED = 128 + signal.SIGPIPE
 SHOWN = {
     "agent.subagent_created",
     "agent.subagent_attempt",
@@ -34,14 +36,24 @@ SHOWN = {
 
 def perform(work: Coroutine[Any, Any, T]) -> T:
     """Run `work` to its end."""
-    return asyncio.run(work)
+    try:
+        return asyncio.run(work)
+    except BrokenPipeError:
+        # The reader of a pipe has seen enough. What is still in the buffer must go somewhere, or
+        # Python complains while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(PIPE_CLOSED) from None
 
 
 class Interrupts:
-    """While entered, SIGINT and SIGTERM tell the runtime why, and cancel the task that entered."""
+    """While entered, SIGINT and SIGTERM tell the runtime why, and cancel the task that entered.
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    Enter it around the opening of the runtime, not inside: a second one must find the handlers in
+    place while everything is being closed.
+    """
+
+    def __init__(self) -> None:
+        self.runtime: Runtime | None = None
         self.happened = False
 
     def __enter__(self) -> Interrupts:
@@ -51,7 +63,8 @@ class Interrupts:
         def interrupt() -> None:
             if not self.happened:
                 self.happened = True
-                self._runtime.stop(INTERRUPTED)
+                if self.runtime is not None:
+                    self.runtime.stop(INTERRUPTED)
                 task.cancel()
 
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -71,6 +84,7 @@ class Console:
         self.as_json = as_json
         self.quiet = quiet
         self._paths: dict[str, str] = {}
+        self._questions = Questions()
 
     @property
     def listener(self) -> Callable[[Event], None] | None:
@@ -82,7 +96,13 @@ class Console:
     def approve(self) -> Approve:
         """Ask at the terminal where there is one."""
         people = sys.stdin.isatty() and sys.stderr.isatty() and not self.as_json
-        return Questions() if people else nobody
+        return self._questions if people else nobody
+
+    @property
+    def ask(self) -> Ask | None:
+        """Put an agent's question to the person at the terminal, where there is one."""
+        approve = self.approve
+        return approve.answer if isinstance(approve, Questions) else None
 
     def _print_json(self, event: Event) -> None:
         sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
@@ -122,10 +142,10 @@ class Console:
         for result in results:
             mark = "ok" if result.ok else result.status
             click.echo(f"## {result.agent_id or '-'} {result.role} [{mark}] {result.task}\n")
-            click.echo((result.response or "").rstrip() or f"({result.error})")
+            if result.response:
+                click.echo(f"{result.response.rstrip()}\n")
             if not result.ok:
-                click.echo(f"\n[{result.status}] {result.error}")
-            click.echo()
+                click.echo(f"[{result.status}] {result.error}\n")
         if not self.quiet and results:
             done = sum(r.ok for r in results)
             tokens = sum(r.usage.tokens for r in results)
@@ -155,6 +175,12 @@ class Questions:
                 self._always.add((path, tool))
             return answer in ("y", "yes", "a", "always")
 
+    async def answer(self, path: str, question: str) -> str:
+        async with self._lock:
+            click.echo(f"{path} asks: {question}", err=True)
+            click.echo("> ", err=True, nl=False)
+            return (await _line_from_terminal()).strip() or "(no answer)"
+
 
 async def _line_from_terminal() -> str:
     """One line of standard input. A thread could not be cancelled while it waits for a key."""
@@ -182,13 +208,17 @@ def described(result: Result) -> str:
     word = "Completed" if result.ok else f"Ended ({result.status})"
     lines = [
         f'[{result.role}] {word}: "{result.task.splitlines()[0][:72]}"',
-        f"  Duration: {usage.duration_s:.1f}s ({usage.turns} turns, {usage.tool_calls} tool calls,"
-        f" {usage.tokens:,} tokens)",
+        f"  Duration: {usage.duration_s:.1f}s ({some(usage.turns, 'turn')},"
+        f" {some(usage.tool_calls, 'tool call')}, {some(usage.tokens, 'token')})",
     ]
     if result.files_modified:
         lines.append("  Files modified: " + ", ".join(map(str, result.files_modified)))
     lines.append(f"  Run: {result.run_id}")
     return "\n".join(lines)
+
+
+def some(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def exit_code(results: list[Result]) -> int:

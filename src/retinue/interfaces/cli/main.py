@@ -19,6 +19,7 @@ COMMANDS = {
     "runs": ("records", "List the runs in this directory's journal."),
     "show": ("records", "Show a run, or one of its agents."),
     "audit": ("records", "Check that a run's journal is what was written."),
+    "agents": ("agents", "List the roles and profiles there are."),
     "demo": ("demo", "See a fan-out on a small bundled repository."),
 }
 
@@ -55,24 +56,22 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     try:
         code = cli.main(argv, prog_name="retinue", standalone_mode=False)
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx is not None else "retinue"
+        fail(f"{error.format_message()} `{where} --help` tells more.", 2)
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except UsageError as error:
-        fail(error, 2)
+        fail(str(error), 2)
     except ApprovalNeeded as error:
-        fail(error, 4)
+        fail(str(error), 4)
     except RetinueError as error:
-        fail(error, 1)
-    except BrokenPipeError:
-        # The reader of a pipe has seen enough. Without this, Python complains while it exits.
-        sys.stderr.close()
-        sys.exit(141)
+        fail(str(error), 1)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def fail(error: Exception, code: int) -> NoReturn:
-    click.echo(f"retinue: {error}", err=True)
+def fail(message: str, code: int) -> NoReturn:
+    click.echo(f"retinue: {message}", err=True)
     sys.exit(code)

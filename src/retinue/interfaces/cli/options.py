@@ -41,6 +41,7 @@ working = _all(
     ),
     as_json,
     click.option("-q", "--quiet", is_flag=True, help="Print the answer and nothing else."),
+    click.option("--no-cache", is_flag=True, help="Never use an earlier child's result."),
     click.option(
         "--unsafe-no-sandbox",
         is_flag=True,

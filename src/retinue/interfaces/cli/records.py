@@ -22,7 +22,7 @@ from retinue.domain.events import (
 )
 from retinue.domain.projection import AgentView, RunView, fold
 from retinue.errors import ChainBroken, UsageError
-from retinue.interfaces.cli.console import perform
+from retinue.interfaces.cli.console import perform, some
 from retinue.interfaces.cli.options import as_json, directory
 from retinue.runtime.audit import audit as audit_run
 from retinue.runtime.audit import read_all
@@ -50,7 +50,7 @@ def runs(directory: str, limit: int, as_json: bool) -> None:
             title = " ".join(row.task.split())[:60]
             click.echo(
                 f"{row.id}  {when}  {row.status or 'not finished':<15} {took:>8}"
-                f"  {row.agents:>4} agents  {title}"
+                f"  {some(row.agents, 'agent'):>11}  {title}"
             )
 
     perform(inside())
@@ -143,10 +143,10 @@ def _print_branch(view: RunView, agent: AgentView, indent: int) -> None:
     state = agent.status or agent.state
     click.echo(
         f"{'  ' * (indent + 1)}{agent.id:<4} {agent.path.rpartition('/')[2]:<14} {state:<15}"
-        f" turn {agent.turn}/{agent.max_turns}, {agent.tool_calls} tool calls,"
-        f" {agent.usage.tokens:,} tokens, {agent.duration_s:.1f}s  {agent.title}"
+        f" turn {agent.turn}/{agent.max_turns}, {some(agent.tool_calls, 'tool call')},"
+        f" {some(agent.usage.tokens, 'token')}, {agent.duration_s:.1f}s  {agent.title}"
     )
-    if agent.error:
+    if agent.error and agent is not view.root:  # The head of the page says why the root failed.
         click.echo(f"{'  ' * (indent + 3)}{agent.error}")
     for child in agent.children:
         _print_branch(view, view.agents[child], indent + 1)

@@ -86,9 +86,11 @@ def fan_out(
 
 
 def _task(runtime: Runtime, role: str, text: str, terms: Mapping[str, Any]) -> Task:
-    before, colon, rest = text.partition(":")
-    if colon and before.strip() in runtime.roles:
-        role, text = before.strip(), rest.strip()
+    # The longest name that fits: `claude:reviewer` is one, and has a colon itself.
+    for name in sorted(runtime.roles, key=len, reverse=True):
+        if text.startswith(f"{name}:"):
+            role, text = name, text[len(name) + 1 :].strip()
+            break
     return Task(role=role, task=text, **terms)
 
 
@@ -106,6 +108,7 @@ def _opened(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
         "model": options["model"],
         "mode": options["mode"],
         "unsafe_no_sandbox": options["unsafe_no_sandbox"],
+        "cache": not options["no_cache"],
     }
 
 
@@ -119,15 +122,20 @@ def _perform(
     """Open a runtime, do `work` in it, and make an exit code of its results."""
 
     async def inside() -> int:
-        interrupts: Interrupts | None = None
+        interrupts = Interrupts()
         try:
-            async with open_runtime(
-                **opened, limits=budget, approve=console.approve, on_event=console.listener
-            ) as runtime:
-                with Interrupts(runtime) as interrupts:
+            with interrupts:
+                async with open_runtime(
+                    **opened,
+                    limits=budget,
+                    approve=console.approve,
+                    ask=console.ask,
+                    on_event=console.listener,
+                ) as runtime:
+                    interrupts.runtime = runtime
                     return exit_code(await work(runtime))
         except asyncio.CancelledError:
-            if interrupts is None or not interrupts.happened:
+            if not interrupts.happened:
                 raise
             if not console.as_json:
                 click.echo("retinue: interrupted; every agent was closed.", err=True)

@@ -6,7 +6,7 @@ INSERT INTO runs (id, kind, task, started_at, epoch, head_hash) VALUES (?, ?, ?,
 
 -- name: insert_agents
 -- New agents with their contracts. `{rows}` is as many rows as there are.
-INSERT INTO sub_agents (run_id, id, parent_agent_id, step_idx, path, role, context_json)
+INSERT INTO sub_agents (run_id, id, parent_agent_id, step_idx, path, role, context_json, cache_key)
 VALUES {rows}
 
 -- name: insert_events
@@ -25,6 +25,12 @@ SELECT seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, versi
        hash
 FROM events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?
 
+-- name: events_of_agent
+-- The events of one agent. Scans its run, which is fine for what happens once per cached result.
+SELECT seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, version, summary, payload,
+       hash
+FROM events WHERE run_id = ? AND agent_id = ? ORDER BY seq
+
 -- name: runs_latest
 -- The latest runs, newest first.
 SELECT id, kind, task, status, started_at, finished_at,
@@ -41,3 +47,47 @@ FROM runs WHERE id >= ?1 AND id < ?1 || '{' ORDER BY id = ?1 DESC, id LIMIT 2
 -- The agents of a run with their contracts, in order of birth.
 SELECT run_id, id, parent_agent_id, path, role, state, context_json
 FROM sub_agents WHERE run_id = ? ORDER BY length(id), id
+
+-- name: agents_cached
+-- Agents that completed and were closed under a cache key, the latest first.
+SELECT sub_agents.run_id, sub_agents.id
+FROM sub_agents
+JOIN events INDEXED BY events_of_completion
+  ON events.run_id = sub_agents.run_id AND events.agent_id = sub_agents.id
+WHERE sub_agents.cache_key = ? AND sub_agents.state = 'closed'
+  AND events.type = 'agent.subagent_completed'
+ORDER BY events.time DESC, events.seq DESC, events.run_id DESC LIMIT ?
+
+-- name: cache_keys
+-- Every cache key that a closed agent has.
+SELECT DISTINCT cache_key FROM sub_agents WHERE cache_key IS NOT NULL AND state = 'closed'
+
+-- name: insert_memory
+-- Keep something for later runs.
+INSERT INTO memories (kind, text, time, run_id, agent_id) VALUES (?, ?, ?, ?, ?)
+
+-- name: memories_latest
+-- The latest memories, of one kind or of any.
+SELECT id, kind, text, time, run_id, agent_id
+FROM memories WHERE kind = coalesce(?, kind) ORDER BY id DESC LIMIT ?
+
+-- name: memories_matching
+-- The memories that fit a full-text expression, best first, then the latest.
+SELECT id, kind, memories.text, time, run_id, agent_id
+FROM memories_index JOIN memories ON memories.id = memories_index.rowid
+WHERE memories_index MATCH ? AND kind = coalesce(?, kind) ORDER BY rank, id DESC LIMIT ?
+
+-- name: memories_alike
+-- The memories that any of a JSON array of LIKE patterns fits, most of them first, then the latest.
+SELECT memories.id, kind, text, time, run_id, agent_id
+FROM memories JOIN json_each(?) AS pattern ON text LIKE pattern.value ESCAPE '\'
+WHERE kind = coalesce(?, kind)
+GROUP BY memories.id ORDER BY count(*) DESC, memories.id DESC LIMIT ?
+
+-- name: has_full_text
+-- Whether this build of SQLite has FTS5.
+SELECT count(*) FROM pragma_module_list WHERE name = 'fts5'
+
+-- name: full_text_kept
+-- Whether the full-text index is kept up to date.
+SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND name = 'memories_index_insert'

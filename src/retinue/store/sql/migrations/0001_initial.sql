@@ -57,6 +57,15 @@ BEGIN
     SELECT RAISE(ABORT, 'the journal is append-only: that event is already written');
 END;
 
+-- With the end of a journal back at its start, the guard above would let events be replaced.
+CREATE TRIGGER runs_head BEFORE UPDATE OF epoch, head_seq, head_hash ON runs
+WHEN NEW.epoch < OLD.epoch
+  OR NEW.head_seq < OLD.head_seq
+  OR (NEW.head_seq = OLD.head_seq AND NEW.head_hash <> OLD.head_hash)
+BEGIN
+    SELECT RAISE(ABORT, 'the end of a journal only moves on');
+END;
+
 CREATE TRIGGER events_append_only_update BEFORE UPDATE ON events
 BEGIN
     SELECT RAISE(ABORT, 'the journal is append-only: events are never changed');

@@ -1,0 +1,159 @@
+"""Where agent files lie, ours and other tools', and how they are read.
+
+A project's folders belong to whoever wrote the project: a link that leaves the project is not
+followed, and what is no regular file, too large or no text becomes a problem, not an agent.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from retinue.config.toolnames import Dialect
+
+MAX_FILE_BYTES = 256 * 1024
+MAX_FILES = 500
+MAX_DEPTH = 3
+
+# In the order in which a name is taken.
+PROJECT_FOLDERS = (
+    (".retinue/agents", Dialect.RETINUE),
+    (".claude/agents", Dialect.CLAUDE),
+    (".opencode/agent", Dialect.OPENCODE),
+    (".opencode/agents", Dialect.OPENCODE),
+    (".gemini/agents", Dialect.GEMINI),
+    (".github/agents", Dialect.COPILOT),
+    (".codex/agents", Dialect.CODEX),
+)
+
+
+class Folder(msgspec.Struct, frozen=True, kw_only=True):
+    """`shown` is how its path is told; `within`: what its files may not leave, if anything."""
+
+    path: Path
+    shown: str
+    dialect: Dialect
+    within: Path | None = None
+
+    @property
+    def suffix(self) -> str:
+        return ".toml" if self.dialect is Dialect.CODEX else ".md"
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A file of a folder: its text, or the problem that took its place."""
+
+    folder: Folder
+    name: str
+    text: str = ""
+    problem: str = ""
+
+    @property
+    def shown(self) -> str:
+        path = f"{self.folder.shown}/{self.name}" if self.name else self.folder.shown
+        # Somebody else chose the name, and it will be printed.
+        return "".join(letter if letter.isprintable() else "?" for letter in path)
+
+
+def project_folders(project: Path) -> tuple[Folder, ...]:
+    root = Path(os.path.realpath(project))
+    return tuple(
+        Folder(path=root / place, shown=place, dialect=dialect, within=root)
+        for place, dialect in PROJECT_FOLDERS
+    )
+
+
+def user_folders(home: Path, config: Path) -> tuple[Folder, ...]:
+    """`config` is the folder that settings of all programs lie in, usually ~/.config."""
+    places = (
+        (config / "retinue" / "agents", Dialect.RETINUE),
+        (home / ".claude" / "agents", Dialect.CLAUDE),
+        (config / "opencode" / "agent", Dialect.OPENCODE),
+        (config / "opencode" / "agents", Dialect.OPENCODE),
+        (home / ".gemini" / "agents", Dialect.GEMINI),
+        (home / ".codex" / "agents", Dialect.CODEX),
+    )
+    return tuple(
+        Folder(path=path, shown=_from_home(path, home), dialect=dialect) for path, dialect in places
+    )
+
+
+def files_in(folder: Folder) -> Iterator[Found]:
+    """The agent files of a folder and those below it, by name. A missing folder has none."""
+    if not _stays(folder.path, folder.within):
+        if os.path.lexists(folder.path):
+            yield Found(folder, "", problem="not read, for it leads out of the project")
+        return
+    names, problem = _names(folder)
+    if problem:
+        yield Found(folder, "", problem=problem)
+    for name in names:
+        path = folder.path / name
+        if not _stays(path, folder.within):
+            yield Found(folder, name, problem="not read, for it leads out of the project")
+            continue
+        try:
+            data = _read(path)
+        except (OSError, ValueError) as error:
+            yield Found(folder, name, problem=f"cannot be read: {_why(error)}")
+            continue
+        if len(data) > MAX_FILE_BYTES:
+            yield Found(folder, name, problem=f"larger than {MAX_FILE_BYTES // 1024} KB")
+            continue
+        try:
+            yield Found(folder, name, data.decode("utf-8"))
+        except UnicodeDecodeError:
+            yield Found(folder, name, problem="not UTF-8 text")
+
+
+def _names(folder: Folder) -> tuple[list[str], str]:
+    """Paths of files relative to `folder`, sorted, no more than MAX_FILES of them."""
+    found: list[str] = []
+    waiting = [("", 0)]
+    while waiting:
+        below, depth = waiting.pop()
+        try:
+            with os.scandir(folder.path / below) as entries:
+                for entry in entries:
+                    name = f"{below}/{entry.name}" if below else entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        if depth + 1 < MAX_DEPTH and not entry.name.startswith("."):
+                            waiting.append((name, depth + 1))
+                    elif entry.name.endswith(folder.suffix) and not entry.name.startswith("."):
+                        found.append(name)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            return sorted(found)[:MAX_FILES], f"cannot be listed: {_why(error)}"
+    problem = f"only {MAX_FILES} of {len(found):,} files are read" if len(found) > MAX_FILES else ""
+    return sorted(found)[:MAX_FILES], problem
+
+
+def _read(path: Path) -> bytes:
+    """At most one byte more than a file may have. A pipe or a device is refused, not waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no regular file")
+        return file.read(MAX_FILE_BYTES + 1)
+
+
+def _stays(path: Path, within: Path | None) -> bool:
+    if within is None:
+        return True
+    try:
+        return Path(os.path.realpath(path)).is_relative_to(within)
+    except (OSError, ValueError):
+        return False
+
+
+def _from_home(path: Path, home: Path) -> str:
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

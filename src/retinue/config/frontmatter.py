@@ -1,0 +1,300 @@
+"""Front matter: the fields above a Markdown text, read even where they are not valid YAML.
+
+Of the files that people have, one in thirty does not parse, nearly always for a colon in a
+description. Each still has its keys at line starts, so what YAML refuses as a whole is read field
+by field, and what it refuses there is taken as the text that it plainly is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from textwrap import dedent
+from typing import Any, TypeAlias
+
+import msgspec
+
+Value: TypeAlias = "str | list[Value] | dict[str, Value]"
+
+# PyYAML needs half a millisecond for a thousand characters; nobody writes this many by hand.
+MAX_YAML_CHARS = 64 * 1024
+MAX_TITLE_LINES = 10
+
+_FENCE = re.compile(r"-{3,}\s*|\.{3}\s*")
+_KEY = re.compile(r"([A-Za-z_][\w-]*)[ \t]*:(\s|$)?(.*)", re.DOTALL)
+_TITLE = re.compile(r"#|<!--.*-->\s*$")
+_BLOCK = re.compile(r"[|>][-+0-9]*\s*$")
+
+
+class FrontMatter(msgspec.Struct, frozen=True):
+    """`fields` holds text, lists and mappings of text: no value is guessed to be a date or a bool.
+
+    `found` says whether there were any fields at all, `problems` what had to be overlooked.
+    """
+
+    fields: dict[str, Value]
+    body: str
+    found: bool = True
+    problems: tuple[str, ...] = ()
+
+
+def read(
+    text: str, *, known: Collection[str] = (), prose: Collection[str] = ("description",)
+) -> FrontMatter:
+    """Take `text` apart. Never raises, whatever the text.
+
+    `known` are keys (as `plain` spells them) that count even where YAML would not see one; only
+    they end a field of `prose`, since sentences have colons too.
+    """
+    text = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    lines = text.split("\n")
+    found = _extent(lines, known)
+    if found is None:
+        return FrontMatter({}, text.strip(), found=False)
+    start, end, after, problems = found
+    fields, more = _fields(lines[start:end], known, prose)
+    # What stands above the fields, a title, is part of the text.
+    above = [line for line in lines[: max(0, start - 1)] if line.strip()]
+    body = "\n".join([*above, *lines[after:]]).strip()
+    return FrontMatter(fields, body, problems=(*problems, *more))
+
+
+def plain(key: str) -> str:
+    """One spelling for maxTurns, max_turns and max-turns."""
+    return key.replace("_", "").replace("-", "").casefold()
+
+
+def scalar(value: Value | None) -> str | None:
+    """A single value as text; None for none, for an empty one, and for a list or a mapping."""
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    return None if text in ("", "~") or text.casefold() == "null" else text
+
+
+def prose_of(value: Value | None) -> str:
+    """`value` as one text. A list or mapping is what YAML made of a sentence: put it together."""
+    if isinstance(value, dict):
+        return "\n".join(f"{k}: {v}" for k, v in value.items() if isinstance(v, str))
+    if isinstance(value, list):
+        return "\n".join(v for v in value if isinstance(v, str))
+    return scalar(value) or ""
+
+
+def items(value: Value | None) -> list[str]:
+    """A list, or a text with commas, as its items. A comma inside parentheses separates nothing."""
+    if isinstance(value, dict):
+        return [key for key in value if key.strip()]
+    parts: list[Value] = value if isinstance(value, list) else [value or ""]
+    found: list[str] = []
+    for part in parts:
+        if isinstance(part, dict):
+            found += part  # `- Bash(git log: *)` is a mapping to YAML.
+        elif isinstance(part, str):
+            found += _split(part.strip().removeprefix("[").removesuffix("]"))
+    return [item for item in found if item]
+
+
+def boolean(value: Value | None) -> bool | None:
+    word = (scalar(value) or "").casefold()
+    if word in ("true", "yes", "on", "1"):
+        return True
+    return False if word in ("false", "no", "off", "0") else None
+
+
+def number(value: Value | None) -> float | None:
+    text = (scalar(value) or "").replace("_", "")
+    # Short enough that int() has no limit to complain about.
+    return float(text) if re.fullmatch(r"[+-]?\d{1,12}(\.\d{1,12})?", text, re.ASCII) else None
+
+
+def _extent(
+    lines: list[str], known: Collection[str]
+) -> tuple[int, int, int, tuple[str, ...]] | None:
+    """Where the fields begin and end, where the body begins, and what was wrong about that."""
+    first = _first_line(lines)
+    if first is None:
+        return None
+    if not _FENCE.fullmatch(lines[first]):
+        closing = next((i for i, line in enumerate(lines) if _FENCE.fullmatch(line)), None)
+        if closing is None or _key(lines[first], known, strict=True) is None:
+            return None
+        return first, closing, closing + 1, ("the front matter has no opening ---",)
+    start = first + 1
+    closing = next((i for i in range(start, len(lines)) if _FENCE.fullmatch(lines[i])), None)
+    if closing is not None:
+        inside = lines[start:closing]
+        if any(_key(line.strip(), known) for line in inside):
+            return start, closing, closing + 1, ()
+        return (start, closing, closing + 1, ()) if not any(map(str.strip, inside)) else None
+    opening = next((i for i in range(start, len(lines)) if lines[i].strip()), None)
+    if opening is None or _key(lines[opening], known, strict=True) is None:
+        return None
+    end = _unclosed_end(lines, opening, known)
+    return start, end, end, ("the front matter has no closing ---",)
+
+
+def _first_line(lines: list[str]) -> int | None:
+    """The first line that is not blank; or the fence below a title, where keys follow it."""
+    filled = (i for i, line in enumerate(lines) if line.strip())
+    first = next(filled, None)
+    if first is None or not _TITLE.match(lines[first]):
+        return first
+    for i in [first, *(i for i, _ in zip(filled, range(MAX_TITLE_LINES), strict=False))]:
+        if _FENCE.fullmatch(lines[i]):
+            return i if i + 1 < len(lines) and _KEY.match(lines[i + 1]) else first
+        if not _TITLE.match(lines[i]):
+            break
+    return first
+
+
+def _unclosed_end(lines: list[str], opening: int, known: Collection[str]) -> int:
+    """Without a closing line, fields end at a heading or at a blank line that no key follows."""
+    for i in range(opening, len(lines)):
+        if lines[i].startswith("#"):
+            return i
+        if not lines[i].strip():
+            following = next((line for line in lines[i:] if line.strip()), "")
+            if _key(following, known, strict=True) is None:
+                return i
+    return len(lines)
+
+
+def _key(line: str, known: Collection[str], *, strict: bool = False) -> tuple[str, str] | None:
+    """The key that `line` begins with, and the rest; if `strict`, only one that is known."""
+    found = _KEY.match(line)
+    if found is None:
+        return None
+    key, spaced, rest = found[1], found[2] is not None, found[3]
+    if plain(key) in known or (spaced and not strict):
+        return key, rest.strip()
+    return None
+
+
+def _fields(
+    lines: list[str], known: Collection[str], prose: Collection[str]
+) -> tuple[dict[str, Value], tuple[str, ...]]:
+    text = "\n".join(lines)
+    try:
+        value = _yaml(text)
+    except Exception as error:  # Strangers wrote the text, and PyYAML raises what it happens to.
+        problem = f"not valid YAML ({_reason(error)}); read line by line"
+    else:
+        if isinstance(value, dict):
+            return {str(key): field for key, field in value.items()}, ()
+        if value is None:
+            return {}, ()
+        problem = "the front matter is no mapping; read line by line"
+    return _by_line(dedent(text).split("\n"), known, prose), (problem,)
+
+
+def _by_line(
+    lines: Iterable[str], known: Collection[str], prose: Collection[str]
+) -> dict[str, Value]:
+    fields: dict[str, Value] = {}
+    for key, chunk in _chunks(lines, known, prose):
+        # Where a key stands twice the last one counts, as in most readers.
+        fields[key] = _field(chunk)
+    return fields
+
+
+def _chunks(
+    lines: Iterable[str], known: Collection[str], prose: Collection[str]
+) -> Iterator[tuple[str, list[str]]]:
+    """Each key with its lines: the rest of its own line first, then those that belong to it."""
+    key, chunk = "", [""]
+    for line in lines:
+        in_prose = plain(key) in prose
+        found = _key(line, known, strict=in_prose)
+        # A sentence begins with a capital, a key hardly ever.
+        if found is not None and not (in_prose and found[0][0].isupper()):
+            if key:
+                yield key, chunk
+            key, chunk = found[0], [found[1]]
+        elif not line.startswith("#"):
+            chunk.append(line)
+    if key:
+        yield key, chunk
+
+
+def _field(chunk: list[str]) -> Value:
+    first, rest = chunk[0], [line.expandtabs(4) for line in chunk[1:]]
+    while rest and not rest[-1].strip():
+        rest.pop()
+    try:
+        value = _yaml("\n".join([f"field: {first}", *rest]))
+    except Exception:
+        value = None
+    if isinstance(value, dict) and len(value) == 1 and "field" in value:
+        field: Value = value["field"]
+        return field
+    return _raw(first, rest)
+
+
+def _raw(first: str, rest: list[str]) -> Value:
+    """A field as it stands, without YAML's rules."""
+    filled = [line.strip() for line in rest if line.strip()]
+    if not first and filled and all(line.startswith("-") for line in filled):
+        return [_unquoted(line[1:].strip()) for line in filled]
+    if first.startswith("["):
+        return list(_split(" ".join([first, *filled]).strip("[] ")))
+    if _BLOCK.match(first):
+        return dedent("\n".join(rest)).strip()
+    return _unquoted("\n".join([first, *(line.strip() for line in rest)]).strip())
+
+
+def _split(text: str) -> Iterator[str]:
+    depth, part = 0, ""
+    for letter in text:
+        depth = max(0, depth + (letter in "({") - (letter in ")}"))
+        if letter == "," and not depth:
+            yield _unquoted(part.strip())
+            part = ""
+        else:
+            part += letter
+    if part.strip():
+        yield _unquoted(part.strip())
+
+
+def _unquoted(text: str) -> str:
+    """Without the quotes around it, or the one that has lost its partner."""
+    for quote in "\"'":
+        if len(text) > 1 and text[0] == text[-1] == quote:
+            return text[1:-1].strip()
+        if text.startswith(quote) and text.count(quote) == 1:
+            return text[1:].strip()
+    return text
+
+
+class _Repeated(ValueError):
+    pass
+
+
+def _yaml(text: str) -> Any:
+    """`text` as text, lists and mappings. Raises anything. No tag is obeyed, nothing is guessed."""
+    import yaml  # Costs 20 ms, and most projects have no file that needs it.
+
+    if len(text) > MAX_YAML_CHARS:
+        raise ValueError(f"more than {MAX_YAML_CHARS:,} characters")
+    # Not the C parser: it recurses without a limit, and a file of brackets would end the process.
+    loader = yaml.BaseLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if isinstance(node, yaml.MappingNode):
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if len(set(keys)) < len(keys):
+                twice = next(key for key in keys if keys.count(key) > 1)
+                raise _Repeated(f"{twice!r} is given twice; the last counts")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _reason(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    what = getattr(error, "problem", None) or (str(error) if isinstance(error, ValueError) else "")
+    # Fields begin below the opening line, which counts as the first for whoever looks.
+    line = f"line {mark.line + 2}: " if mark is not None else ""
+    return line + (what or type(error).__name__)

@@ -1,0 +1,208 @@
+"""What other tools call their tools, and which of ours those are.
+
+The tables are data: a name in lower case, and our names for it. A name that stands in no table is
+reported and gives nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from enum import StrEnum
+
+import msgspec
+
+READ, LIST, FIND, SEARCH = "read_file", "list_dir", "find_files", "search_files"
+WRITE, EDIT, RUN = "write_file", "edit_file", "run_command"
+RECALL, REMEMBER = "recall", "remember"
+SPAWN = "spawn_agent"
+
+# All that come with retinue: what an agent has that is only told what it may not use. The right to
+# delegate is not among them; it is `spawns`.
+TOOLS = (EDIT, FIND, LIST, READ, RECALL, REMEMBER, RUN, SEARCH, WRITE)
+
+
+class Dialect(StrEnum):
+    """Whose agent file it is. The values qualify a name that is taken: claude:reviewer."""
+
+    RETINUE = "retinue"
+    CLAUDE = "claude"
+    OPENCODE = "opencode"
+    GEMINI = "gemini"
+    COPILOT = "copilot"
+    CODEX = "codex"
+
+
+COMMON: Mapping[str, tuple[str, ...]] = {
+    # Claude Code
+    "read": (READ,),
+    "view": (READ,),
+    "notebookread": (READ,),
+    "ls": (LIST,),
+    "list": (LIST,),
+    "glob": (FIND,),
+    "grep": (SEARCH,),
+    "write": (WRITE,),
+    "create": (WRITE,),
+    "edit": (EDIT,),
+    "multiedit": (EDIT,),
+    "notebookedit": (EDIT,),
+    "bash": (RUN,),
+    "task": (SPAWN,),
+    "agent": (SPAWN,),
+    # opencode
+    "patch": (EDIT,),
+    "apply_patch": (EDIT,),
+    # Gemini CLI
+    "read_many_files": (READ,),
+    "list_directory": (LIST,),
+    "grep_search": (SEARCH,),
+    "search_file_content": (SEARCH,),
+    "replace": (EDIT,),
+    "run_shell_command": (RUN,),
+    "delegate_to_agent": (SPAWN,),
+    # Copilot and VS Code
+    "search": (SEARCH,),
+    "codebase": (SEARCH,),
+    "textsearch": (SEARCH,),
+    "grepsearch": (SEARCH,),
+    "filesearch": (FIND,),
+    "listdirectory": (LIST,),
+    "listdir": (LIST,),
+    "readfile": (READ,),
+    "createfile": (WRITE,),
+    "new": (WRITE,),
+    "editfiles": (EDIT, WRITE),
+    "inserteditintofile": (EDIT,),
+    "replacestringinfile": (EDIT,),
+    "execute": (RUN,),
+    "runcommands": (RUN,),
+    "runcommand": (RUN,),
+    "runinterminal": (RUN,),
+    "shell": (RUN,),
+    "terminal": (RUN,),
+    "powershell": (RUN,),
+    "runsubagent": (SPAWN,),
+    "custom-agent": (SPAWN,),
+    # What people write by guessing
+    "list_files": (LIST,),
+    "search_code": (SEARCH,),
+    "run_terminal_cmd": (RUN,),
+    "run_terminal_command": (RUN,),
+}
+
+# Where a word stands for more than it does elsewhere.
+WIDER: Mapping[Dialect, Mapping[str, tuple[str, ...]]] = {
+    Dialect.COPILOT: {
+        "edit": (EDIT, WRITE),
+        "search": (FIND, LIST, SEARCH),
+        "codebase": (FIND, SEARCH),
+    },
+}
+
+# opencode's `permission` has one word for every way to change a file.
+PERMISSIONS: Mapping[str, tuple[str, ...]] = {**COMMON, "edit": (EDIT, WRITE)}
+
+# Sets of tools in Copilot: `edit/createFile` is `createFile`. Any other prefix is an MCP server.
+TOOL_SETS = ("agent", "edit", "execute", "read", "search", "vscode", "web")
+
+# A tool for one kind of file is a part of ours: denying the part does not deny the whole.
+PARTS = ("notebookedit", "notebookread")
+
+EVERYTHING = ("*", "all", "all tools", "inherit")
+
+# `Bash(git log:*)`, and the forms that restrict nothing: `Bash(*)`, `Bash(:*)`.
+_PATTERN = re.compile(r"([^()]+)\((.*?)\)?", re.DOTALL)
+_ANYTHING = ("", "*", "**", ":*")
+
+
+class Translation(msgspec.Struct, frozen=True):
+    """`tools` None: every tool that the parent has. `spawns`: the roles it may employ, if told."""
+
+    tools: frozenset[str] | None
+    delegates: bool = False
+    spawns: tuple[str, ...] | None = None
+    problems: tuple[str, ...] = ()
+
+
+def translated(
+    names: Iterable[str], dialect: Dialect, *, known: Collection[str] = TOOLS
+) -> Translation:
+    """What a list of allowed tools means here. A name that is one of `known` means itself."""
+    tools: set[str] = set()
+    unknown: list[str] = []
+    problems: list[str] = []
+    delegates, everything = False, False
+    spawns: list[str] = []
+    for name in names:
+        if name.strip().casefold() in EVERYTHING:
+            everything = True
+            continue
+        word, pattern = taken_apart(name)
+        ours = ours_for(word, dialect, known)
+        if not ours:
+            unknown.append(name)
+        elif SPAWN in ours:
+            delegates = True
+            spawns += [part.strip() for part in (pattern or "").split(",") if part.strip()]
+        elif pattern is not None:
+            problems.append(f"{name}: left out, for its pattern would not be kept to")
+        else:
+            tools.update(ours)
+    if unknown:
+        problems.append(f"unknown tools: {', '.join(unknown)}")
+    return Translation(
+        tools=None if everything else frozenset(tools),
+        delegates=delegates,
+        spawns=tuple(dict.fromkeys(spawns)) or None,
+        problems=tuple(problems),
+    )
+
+
+def denied(
+    names: Iterable[str],
+    dialect: Dialect,
+    *,
+    known: Collection[str] = TOOLS,
+    table: Mapping[str, tuple[str, ...]] | None = None,
+) -> frozenset[str]:
+    """What a list of forbidden tools takes away. A pattern takes the whole tool away."""
+    gone: set[str] = set()
+    for name in names:
+        if name.strip().casefold() in EVERYTHING:
+            return frozenset({*known, SPAWN})
+        word, _ = taken_apart(name)
+        if word.casefold() not in PARTS:
+            gone.update(ours_for(word, dialect, known, table))
+    return frozenset(gone)
+
+
+def taken_apart(name: str) -> tuple[str, str | None]:
+    """`Bash(git log:*)` as its word and its pattern; no pattern where it restricts nothing."""
+    found = _PATTERN.fullmatch(name.strip())
+    if found is None:
+        return name.strip(), None
+    pattern = found[2].strip()
+    return found[1].strip(), None if pattern in _ANYTHING else pattern
+
+
+def ours_for(
+    word: str,
+    dialect: Dialect,
+    known: Collection[str],
+    table: Mapping[str, tuple[str, ...]] | None = None,
+) -> tuple[str, ...]:
+    """Our names for one of theirs; none where there is no such tool."""
+    if word in known:
+        return (word,)
+    lower = word.casefold()
+    if lower == SPAWN:
+        return (SPAWN,)
+    prefix, slash, tail = lower.partition("/")
+    if slash:
+        if prefix not in TOOL_SETS:
+            return ()
+        lower = tail if tail != "*" else prefix
+    if table is None:
+        table = {**COMMON, **WIDER.get(dialect, {})}
+    return tuple(name for name in table.get(lower, ()) if name in known or name == SPAWN)

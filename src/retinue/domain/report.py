@@ -1,0 +1,101 @@
+"""What a parent is told of its children, word for word."""
+
+from __future__ import annotations
+
+from retinue.domain.contract import Contract
+from retinue.domain.framing import defused, frame
+from retinue.domain.result import Result, Status, cap
+
+
+def outcome_text(result: Result, *, cap_tokens: int) -> str:
+    """A child's end for its parent: status first, the bill, then its words as data."""
+    usage = result.usage
+    bill = (
+        f"{result.agent_id} {result.role}: {_count(usage.turns, 'turn')},"
+        f" {_count(usage.tool_calls, 'tool call')}, {usage.tokens:,} tokens,"
+        f" {usage.duration_s:.1f}s{', cached' if result.cached else ''}"
+    )
+    if result.ok:
+        lines = [f"[completed] {bill}"]
+    else:
+        lines = [f"[ERROR] {result.status}: {result.error}", f"({bill})"]
+    lines += [f"note: {note}" for note in result.notes]
+    if result.files_modified:
+        lines.append("Files modified: " + ", ".join(map(str, result.files_modified)))
+    if result.response:
+        kept, cut = cap(result.response, cap_tokens)
+        lines.append(frame(kept, kind="report", source=result.agent_id))
+        if cut:
+            lines.append(_cut(result, kept))
+    elif not result.ok:
+        lines.append("It had nothing to show for it.")
+    return "\n".join(lines)
+
+
+def job_block(result: Result, *, cap_tokens: int) -> str:
+    """`[id: OK]` or `[id: ERROR]`, and the text. Lines in it that look so too are defused."""
+    if result.ok:
+        kept, cut = cap(result.response, cap_tokens)
+        return f"[{result.agent_id}: OK]\n{defused(kept)}" + (
+            f"\n{_cut(result, kept)}" if cut else ""
+        )
+    text = f"[{result.agent_id}: ERROR]\n{result.status}: {defused(result.error or '')}"
+    if result.response:
+        kept, cut = cap(result.response, cap_tokens)
+        text += f"\nWhat it had:\n{defused(kept)}" + (f"\n{_cut(result, kept)}" if cut else "")
+    return text
+
+
+def not_found(job_id: str) -> str:
+    return f"[{job_id}: NOT FOUND]"
+
+
+def block(result: Result) -> str:
+    """The block that a person sees at the end of an agent's work."""
+    usage = result.usage
+    word = "Completed" if result.ok else f"Ended ({result.status})"
+    title = " ".join(result.task.split())
+    title = title if len(title) <= 72 else title[:71] + "…"
+    lines = [
+        f'[{result.role}] {word}: "{title}"',
+        f"  Duration: {usage.duration_s:.1f}s ({_count(usage.turns, 'turn')},"
+        f" {_count(usage.tool_calls, 'tool call')}, {usage.tokens:,} tokens)",
+    ]
+    if result.files_modified:
+        lines.append("  Files modified: " + ", ".join(map(str, result.files_modified)))
+    if result.status is not Status.COMPLETED:
+        lines.append(f"  Reason: {result.error}")
+    return "\n".join(lines)
+
+
+def markdown(result: Result, contract: Contract, path: str) -> str:
+    """The report of a step, for people."""
+    usage = result.usage
+    lines = [
+        f"# {contract.step.title}",
+        "",
+        f"- Agent: {result.agent_id} ({path}), {result.role}, run {result.run_id}",
+        f"- Status: {result.status}" + (f" ({result.error})" if result.error else ""),
+        f"- Used: {_count(usage.turns, 'turn')}, {_count(usage.tool_calls, 'tool call')},"
+        f" {usage.tokens:,} tokens, {usage.duration_s:.1f} s, {_count(result.attempts, 'attempt')}"
+        f"{', cached' if result.cached else ''}",
+    ]
+    if result.files_modified:
+        lines += ["- Files:", *(f"  - {change}" for change in result.files_modified)]
+    if contract.step.success_criteria:
+        lines += ["- Done when:", *(f"  - {item}" for item in contract.step.success_criteria)]
+    lines += [f"- Note: {note}" for note in result.notes]
+    lines += ["", "## Task", "", contract.step.description]
+    lines += ["", "## Result", "", result.response or "(nothing)", ""]
+    return "\n".join(lines)
+
+
+def _cut(result: Result, kept: str) -> str:
+    return (
+        f"[cut after {len(kept):,} of {len(result.response):,} characters; agent_result"
+        f' {{"id": "{result.agent_id}", "start": {len(kept)}}} reads on]'
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,274 @@
+"""An agent's desk for delegation: what its model asks for, turned into orders, and reports back.
+
+Implements the port `Delegation`. Everything is answered in words that the model can act on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from retinue.domain.drafting import Order
+from retinue.domain.framing import frame
+from retinue.domain.grant import Mode
+from retinue.domain.report import job_block, not_found, outcome_text
+from retinue.domain.result import Result
+from retinue.domain.role import Role
+from retinue.errors import BudgetExceeded, UsageError
+from retinue.ports import Errand, Outcome, Subtask, Workspace
+from retinue.runtime.agent import Agent
+from retinue.runtime.enclosures import enclose
+from retinue.runtime.shape import schema_text
+from retinue.runtime.staff import Job, Staff
+from retinue.runtime.toolbox import ONE_CALL
+
+MAX_SUBTASKS = 5
+CONTEXT_SHARE = 2  # Half of a child's window is the most that may be given along.
+PAGE_CHARS = 8_000
+
+
+class Desk:
+    def __init__(
+        self,
+        boss: Agent,
+        staff: Staff,
+        *,
+        roles: Mapping[str, Role],
+        workspace: Workspace,
+        route: Callable[[str | None, str | None], str | None],
+    ) -> None:
+        """`route` makes a model name of a model's choice of (model, endpoint), or raises."""
+        self._boss = boss
+        self._staff = staff
+        self._roles = roles
+        self._workspace = workspace
+        self._route = route
+        self._cap = boss.contract.outputs.result_cap_tokens
+
+    async def spawn(self, errand: Errand) -> Outcome:
+        try:
+            order, notes = await self._order(errand)
+            job = await self._staff.hire(order, background=errand.background)
+        except UsageError as error:
+            return _refused(str(error))
+        if errand.background:
+            told = [f"{job.id} started in the background; spawn_await gets its report."]
+            told += [f"note: {note}" for note in (*notes, *job.agent.notes)]
+            return Outcome(content="\n".join(told))
+        return self._outcome(await job.result(), notes)
+
+    async def wait(self, job_ids: str) -> Outcome:
+        wanted = [part.strip().strip("[]\"'") for part in job_ids.replace(" ", ",").split(",")]
+        wanted = list(dict.fromkeys(part for part in wanted if part))
+        if not wanted or "*" in wanted:
+            wanted = [job.id for job in self._staff.background]
+        if not wanted:
+            return Outcome(content="No jobs found.")
+        blocks = []
+        for job_id in wanted:
+            job = self._staff.jobs.get(job_id)
+            if job is None:
+                blocks.append(not_found(job_id))
+                continue
+            result = await job.result()
+            job.delivered = True
+            blocks.append(job_block(result, cap_tokens=self._cap))
+        return Outcome(content="\n\n".join(blocks))
+
+    async def delegate(self, plan: str, subtasks: Sequence[Subtask]) -> Outcome:
+        problem = _problem(subtasks)
+        if problem is not None:
+            return _refused(problem)
+        reports: list[str] = []
+        results: dict[int, Result] = {}
+        for index, subtask in enumerate(subtasks):
+            if index:
+                try:
+                    # The call itself paid for the first one.
+                    self._boss.account.spend(ONE_CALL)
+                except BudgetExceeded:
+                    reports.append(f"{index}. skipped: no tool calls are left for it")
+                    break
+            step = await self._step(plan, index, subtask, results)
+            if isinstance(step, str):
+                reports.append(f"{index}. {step}")
+                break
+            results[index] = step
+            reports.append(f"{index}. {outcome_text(step, cap_tokens=self._cap // len(subtasks))}")
+            if not step.ok:
+                break
+        left = len(subtasks) - len(reports)
+        if left:
+            reports.append(f"Stopped there: {left} more were not begun.")
+        done = sum(result.ok for result in results.values())
+        head = (
+            f"{'' if done == len(subtasks) else '[ERROR] '}{done} of {len(subtasks)} done: {plan}"
+        )
+        return Outcome(content="\n\n".join([head, *reports]), ok=done == len(subtasks))
+
+    async def _step(
+        self, plan: str, index: int, subtask: Subtask, results: Mapping[int, Result]
+    ) -> Result | str:
+        given = [f"This is part {index} of: {plan}"]
+        given += [
+            frame(results[i].summary, kind="report", source=f"part {i}")
+            for i in _dependencies(subtask)
+        ]
+        errand = Errand(
+            task=subtask.task,
+            role=subtask.role,
+            scope=subtask.scope,
+            context="\n".join(given),
+        )
+        try:
+            order, _ = await self._order(errand)
+            job = await self._staff.hire(order)
+        except UsageError as error:
+            return f"[ERROR] {error}"
+        return await job.result()
+
+    async def message(self, id: str, text: str) -> Outcome:
+        job = self._staff.jobs.get(id)
+        if job is None:
+            return _refused(self._unknown(id))
+        if job.agent.stop_reason is not None:
+            return _refused(f"{id} was stopped ({job.agent.stop_reason}) and stays so.")
+        if job.done:
+            return _refused(f"{id} has ended; spawn_await gives its report, or spawn another.")
+        if not text.strip():
+            return _refused("The message is empty.")
+        job.agent.inbox.append(text)
+        return Outcome(content=f"{id} will read it before its next turn.")
+
+    async def cancel(self, id: str) -> Outcome:
+        job = self._staff.jobs.get(id)
+        if job is None:
+            return _refused(self._unknown(id))
+        if job.done:
+            return Outcome(content=f"{id} had ended already.")
+        job.cancel("cancelled by its parent")
+        return self._outcome(await self._ended(job), ())
+
+    async def result(self, id: str, start: int) -> Outcome:
+        job = self._staff.jobs.get(id)
+        if job is None:
+            return _refused(self._unknown(id))
+        if not job.done:
+            return _refused(f"{id} is still at work; spawn_await waits for it.")
+        text = (await job.result()).response
+        start = max(0, start)
+        page = text[start : start + PAGE_CHARS]
+        if not page:
+            return _refused(f"The report of {id} has {len(text):,} characters.")
+        end = start + len(page)
+        rest = (
+            "" if end == len(text) else f"\n[to {end:,} of {len(text):,}; go on with start={end}]"
+        )
+        return Outcome(content=frame(page, kind="report", source=id) + rest)
+
+    async def _ended(self, job: Job) -> Result:
+        result = await job.result()
+        job.delivered = True
+        return result
+
+    def _outcome(self, result: Result, notes: Sequence[str]) -> Outcome:
+        told = msgspec.structs.replace(result, notes=(*notes, *result.notes))
+        return Outcome(content=outcome_text(told, cap_tokens=self._cap), ok=result.ok)
+
+    async def _order(self, errand: Errand) -> tuple[Order, tuple[str, ...]]:
+        """The order for what a model asked, and what could not be given along."""
+        role = self._role(errand)
+        if not errand.task.strip():
+            raise UsageError("The task is empty; say what the child should do.")
+        context, notes = await enclose(
+            self._workspace,
+            context=errand.context or "",
+            files=_items(errand.context_files) or (),
+            max_tokens=role.budget.max_context_tokens // CONTEXT_SHARE,
+        )
+        order = Order(
+            task=errand.task,
+            role=role,
+            extra_instructions=errand.system_prompt,
+            tools=_items(errand.tools),
+            mode=_mode(errand.mode),
+            scope=_items(errand.scope) or (),
+            context=context,
+            model=self._route(errand.model, errand.endpoint),
+            output_schema=schema_text(errand.output_schema),
+            max_tool_calls=errand.max_tool_calls,
+            max_turns=errand.max_turns,
+            max_tokens=errand.max_tokens,
+            timeout_s=errand.timeout_s,
+        )
+        return order, tuple(notes)
+
+    def _role(self, errand: Errand) -> Role:
+        may = self._boss.contract.permissions.spawn_roles
+        name = errand.profile or errand.role or _default_role(may, errand.mode)
+        if name not in self._roles:
+            what = "profile" if errand.profile else "role"
+            raise UsageError(f"Unknown {what} {name!r}; you may employ: {', '.join(may)}.")
+        return self._roles[name]
+
+    def _unknown(self, id: str) -> str:
+        known = ", ".join(self._staff.jobs) or "none yet"
+        return f"You have no child {id!r}; you have: {known}."
+
+
+def _default_role(may: Sequence[str], mode: str | None) -> str:
+    """Who is sent when nobody is named: one who changes nothing, unless editing is asked for."""
+    wanted = ("executor", "researcher") if mode == Mode.AUTO else ("researcher", "reviewer")
+    return next((name for name in wanted if name in may), may[0] if may else "researcher")
+
+
+def _mode(name: str | None) -> Mode | None:
+    if not name:
+        return None
+    try:
+        return Mode(name.strip().lower())
+    except ValueError:
+        raise UsageError(f"Unknown mode {name!r}; there are: plan, auto.") from None
+
+
+def _items(value: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """A list, or what a model wrote for one: comma-separated, or JSON in a string."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        text = value.strip()
+        if text.startswith("["):
+            try:
+                value = msgspec.json.decode(text, type=list[str])
+            except msgspec.DecodeError:
+                value = text.strip("[]").split(",")
+        else:
+            value = text.split(",")
+    return tuple(item for part in value if (item := part.strip().strip("\"'")))
+
+
+def _problem(subtasks: Sequence[Subtask]) -> str | None:
+    if not subtasks:
+        return "No subtasks; give at least one."
+    if len(subtasks) > MAX_SUBTASKS:
+        return f"Maximum {MAX_SUBTASKS} subtasks; there are {len(subtasks)}. Join some of them."
+    for index, subtask in enumerate(subtasks):
+        if not subtask.task.strip():
+            return f"Subtask {index} has no task."
+        for earlier in _dependencies(subtask):
+            if not 0 <= earlier < index:
+                return (
+                    f"Subtask {index} depends on {earlier}, which is no earlier subtask; they are"
+                    " numbered from 0, in order."
+                )
+    return None
+
+
+def _dependencies(subtask: Subtask) -> list[int]:
+    on = subtask.depends_on
+    return [] if on is None else [on] if isinstance(on, int) else list(on)
+
+
+def _refused(text: str) -> Outcome:
+    return Outcome(content=f"[ERROR] {text}", ok=False)

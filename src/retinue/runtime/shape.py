@@ -1,0 +1,83 @@
+"""Answers that must be data: asking for them, and checking them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from retinue.errors import ContractError
+
+_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
+MAX_ERRORS = 5
+
+
+class Shape:
+    """A JSON schema that an answer must fit."""
+
+    def __init__(self, schema: str) -> None:
+        # Most runs have no schema; the validator is imported by those that do.
+        import jsonschema_rs
+
+        self.schema = schema
+        try:
+            self._validator = jsonschema_rs.validator_for(msgspec.json.decode(schema))
+        except ValueError as error:
+            raise ContractError(f"The output schema is not a JSON schema: {error}.") from error
+
+    def check(self, text: str) -> tuple[Any, str | None]:
+        """The value in `text`, or what is wrong with it in words for the model."""
+        problem = "it is not JSON"
+        for candidate in _candidates(text):
+            try:
+                value = msgspec.json.decode(candidate)
+            except msgspec.DecodeError:
+                continue
+            errors = [
+                f"{_place(error.instance_path)}: {error.message}"
+                for error, _ in zip(
+                    self._validator.iter_errors(value), range(MAX_ERRORS), strict=False
+                )
+            ]
+            if not errors:
+                return value, None
+            problem = "; ".join(errors)
+        return None, problem
+
+
+def _candidates(text: str) -> list[str]:
+    """Where the value may be: the whole text, a fenced block, the outermost braces."""
+    found = [text.strip(), *(_FENCE.findall(text))]
+    for opening, closing in ("{}", "[]"):
+        start, end = text.find(opening), text.rfind(closing)
+        if 0 <= start < end:
+            found.append(text[start : end + 1])
+    return found
+
+
+def _place(path: list[Any]) -> str:
+    return "/".join(map(str, path)) or "the answer"
+
+
+def schema_text(schema: Any) -> str | None:
+    """A schema as the text that a contract keeps: a dict, a JSON text, or a Python type."""
+    if schema is None:
+        return None
+    if isinstance(schema, str):
+        try:
+            schema = msgspec.json.decode(schema)
+        except msgspec.DecodeError as error:
+            raise ContractError(f"The output schema is not JSON: {error}.") from error
+    if hasattr(schema, "model_json_schema"):
+        schema = schema.model_json_schema()  # pydantic, without importing it
+    elif not isinstance(schema, dict):
+        try:
+            schema = msgspec.json.schema(schema)
+        except TypeError as error:
+            raise ContractError(
+                f"The output schema cannot be made from {schema!r}: {error}."
+            ) from error
+    text = msgspec.json.encode(schema, order="deterministic").decode()
+    Shape(text)  # A schema that cannot be used is told now, not when the answer is there.
+    return text

@@ -1,0 +1,114 @@
+"""The children of one agent: hired, waited for, told things, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from retinue.domain.drafting import Order
+from retinue.domain.result import Result
+from retinue.runtime.agent import Agent
+from retinue.runtime.nursery import Nursery
+
+
+class Employer(Protocol):
+    """What a run does for those who hire."""
+
+    async def create(self, order: Order, by: Agent) -> Agent: ...
+
+    async def see_through(self, agent: Agent, slots: asyncio.Semaphore | None = None) -> Result: ...
+
+
+class Job:
+    """A child, under way or done."""
+
+    def __init__(self, agent: Agent, task: asyncio.Task[Result], *, background: bool) -> None:
+        self.agent = agent
+        self.background = background
+        self.delivered = False
+        self._task = task
+
+    @property
+    def id(self) -> str:
+        return self.agent.id
+
+    @property
+    def run_id(self) -> str:
+        return self.agent.contract.parent.run_id
+
+    @property
+    def done(self) -> bool:
+        return self._task.done()
+
+    def cancel(self, why: str = "cancelled by the program") -> None:
+        """Stop the child for good. It is closed as cancelled, and its result says so."""
+        if not self.done and self.agent.stop_reason is None:
+            self.agent.stop_reason = why
+            self._task.cancel()
+
+    async def result(self) -> Result:
+        """Wait for the child. Cancelling the wait does not cancel the child."""
+        if not self._task.done():
+            await asyncio.wait([self._task])
+        if self._task.cancelled() and self.agent.result is not None:
+            return self.agent.result
+        return self._task.result()
+
+
+class Staff:
+    """Limits queue: a child beyond `max_concurrent` is created and waits for its turn.
+
+    The limit is each parent's own. One for the whole run would let parents that wait for their
+    children hold the places that those children need.
+    """
+
+    def __init__(
+        self, employer: Employer, boss: Agent, nursery: Nursery, *, max_concurrent: int
+    ) -> None:
+        self._employer = employer
+        self._boss = boss
+        self._nursery = nursery
+        self._slots = asyncio.Semaphore(max_concurrent)
+        self._jobs: dict[str, Job] = {}
+        self._told_of_loose_ends = False
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        return self._jobs
+
+    @property
+    def background(self) -> list[Job]:
+        return [job for job in self._jobs.values() if job.background]
+
+    async def hire(self, order: Order, *, background: bool = False) -> Job:
+        """Write the contract and set the child to work. Raises ContractError."""
+        agent = await self._employer.create(order, self._boss)
+        task = self._nursery.create_task(self._employer.see_through(agent, self._slots))
+        job = self._jobs[agent.id] = Job(agent, task, background=background)
+        # A task that is cancelled before its first step never runs, and could not close its agent.
+        await asyncio.sleep(0)
+        return job
+
+    def news(self) -> list[Job]:
+        """The background children that have ended since; each is told of once."""
+        ended = [job for job in self.background if job.done and not job.delivered]
+        for job in ended:
+            job.delivered = True
+        return ended
+
+    def loose_ends(self) -> list[Job]:
+        """The background children still under way, if this was not asked before."""
+        if self._told_of_loose_ends:
+            return []
+        running = [job for job in self.background if not job.done]
+        self._told_of_loose_ends = bool(running)
+        return running
+
+    async def dismiss(self, why: str) -> None:
+        """Stop whoever still works, and see them closed."""
+        running = [job for job in self._jobs.values() if not job.done]
+        for job in running:
+            job.cancel(why)
+        for job in running:
+            await job.result()

@@ -1,0 +1,179 @@
+"""What is remembered across runs, in the same file as the journal.
+
+A query is words. Where SQLite has FTS5 they are looked up in a full-text index, and elsewhere, or
+where that finds nothing, by LIKE: the index sees neither signs nor emoji, nor a word within a
+sentence that is written without spaces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from retinue.errors import StoreError, UsageError
+from retinue.ports import Clock, Memory
+from retinue.store.database import BUSY_TIMEOUT_S, connect, named, statements
+from retinue.store.queries import full_text_script, queries
+
+R = TypeVar("R")
+
+MAX_QUERY_CHARS = 2_000
+MAX_QUERY_WORDS = 32
+_KIND = re.compile(r"[a-z_]{1,40}")
+_TRIGGERS = ("memories_index_insert", "memories_index_delete", "memories_index_update")
+
+
+class SqliteVault:
+    """Implements the port `Vault` on one database file, with a connection and a thread of its own.
+
+    The file is opened, and made where it is missing, by the first call. `full_text=False` does
+    without FTS5, as where SQLite has none.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        full_text: bool = True,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self._full_text = full_text
+        self._busy_timeout_s = busy_timeout_s
+        # One thread: the connection is never used by two at once, and closing comes last.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="retinue-vault")
+        self._connection: sqlite3.Connection | None = None
+        self._closed = False
+
+    async def remember(self, *, kind: str, text: str, run_id: str, agent_id: str) -> int:
+        if not _KIND.fullmatch(kind):
+            raise UsageError(f"A kind of memory is 1 to 40 of a-z and _, not {kind!r}.")
+        if not text.strip():
+            raise UsageError("There is nothing to remember: the text is empty.")
+        row = (kind, _storable(text), self._clock.now(), run_id, agent_id)
+        return await self._in_thread(lambda connection: _insert(connection, row))
+
+    async def recall(self, query: str, *, kind: str | None = None, limit: int = 5) -> list[Memory]:
+        words = _words(query)
+        rest = (None if kind is None else _storable(kind), limit)
+        rows = await self._in_thread(lambda connection: self._select(connection, words, rest))
+        return [_memory(row) for row in rows]
+
+    async def aclose(self) -> None:
+        """Let go of the file, when what is under way is done."""
+        if self._closed:
+            return
+        self._closed = True
+        closing = self._thread.submit(self._close)
+        self._thread.shutdown(wait=False)
+        await asyncio.shield(asyncio.wrap_future(closing))
+
+    async def _in_thread(self, work: Callable[[sqlite3.Connection], R]) -> R:
+        if self._closed:
+            raise StoreError(f"{self._path} is closed.")
+        # If cancelled, a write that has begun is completed: half of one is none.
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
+
+    # In the thread
+
+    def _run(self, work: Callable[[sqlite3.Connection], R]) -> R:
+        try:
+            if self._connection is None:
+                self._connection = self._open()
+            return work(self._connection)
+        except sqlite3.Error as error:
+            raise named(error, self._path, self._busy_timeout_s) from error
+
+    def _open(self) -> sqlite3.Connection:
+        connection = connect(self._path, write=True, busy_timeout_s=self._busy_timeout_s)
+        try:
+            self._full_text = _settle_index(connection, wanted=self._full_text)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _select(
+        self, connection: sqlite3.Connection, words: Sequence[str], rest: tuple[object, ...]
+    ) -> list[Any]:
+        def rows(query: str, *parameters: object) -> list[Any]:
+            return connection.execute(queries()[query], (*parameters, *rest)).fetchall()
+
+        if not words:
+            return rows("memories_latest")
+        found = rows("memories_matching", _expression(words)) if self._full_text else []
+        return found or rows("memories_alike", _patterns(words))
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _settle_index(connection: sqlite3.Connection, *, wanted: bool) -> bool:
+    """Have the full-text index kept up to date, or not at all; answers which."""
+
+    def says(query: str) -> bool:
+        return bool(connection.execute(queries()[query]).fetchone()[0])
+
+    possible = wanted and says("has_full_text")
+    if possible != says("full_text_kept"):
+        drops = [f"DROP TRIGGER IF EXISTS {name}" for name in _TRIGGERS]
+        with _transaction(connection):
+            for statement in statements(full_text_script()) if possible else drops:
+                connection.execute(statement)
+    return possible
+
+
+def _insert(connection: sqlite3.Connection, row: tuple[object, ...]) -> int:
+    with _transaction(connection):
+        memory_id = connection.execute(queries()["insert_memory"], row).lastrowid
+    assert memory_id is not None
+    return memory_id
+
+
+def _storable(text: str) -> str:
+    """`text` without half surrogates, which have no UTF-8, and NULs, which end a text in SQL."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def _words(query: str) -> list[str]:
+    return _storable(query[:MAX_QUERY_CHARS]).split()[:MAX_QUERY_WORDS]
+
+
+def _expression(words: Sequence[str]) -> str:
+    """For FTS5: any of the words, in quotes so that none is syntax; the last may be a beginning."""
+    return " OR ".join('"' + word.replace('"', '""') + '"' for word in words) + "*"
+
+
+def _patterns(words: Sequence[str]) -> str:
+    """For LIKE with `\\` as its escape, as a JSON array."""
+    return msgspec.json.encode(
+        ["%" + re.sub(r"([%_\\])", r"\\\1", word) + "%" for word in words]
+    ).decode()
+
+
+def _memory(row: Any) -> Memory:
+    memory_id, kind, text, time, run_id, agent_id = row
+    return Memory(id=memory_id, kind=kind, text=text, time=time, run_id=run_id, agent_id=agent_id)

@@ -1,0 +1,165 @@
+"""The tools by which a model has children. What they may do is decided by their contracts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from retinue.domain.grant import Grant
+from retinue.domain.messages import Effect, ToolSpec
+from retinue.domain.role import Role
+from retinue.errors import ToolFailure
+from retinue.ports import Delegation, Errand, Hands, Outcome, Subtask, Tool
+from retinue.tools.function import FunctionTool, tool
+
+
+@tool(effect=Effect.DELEGATE)
+async def spawn_agent(
+    hands: Hands,
+    task: Annotated[str, Meta(description="All it needs to know; it sees nothing of yours")],
+    role: str | None = None,
+    profile: str | None = None,
+    scope: Annotated[str | None, Meta(description="Paths to keep to")] = None,
+    context: str | None = None,
+    context_files: list[str] | str | None = None,
+    tools: list[str] | str | None = None,
+    mode: Annotated[str | None, Meta(description="plan only reads")] = None,
+    model: str | None = None,
+    endpoint: str | None = None,
+    max_tool_calls: int | None = None,
+    max_turns: int | None = None,
+    max_tokens: int | None = None,
+    timeout_s: float | None = None,
+    output_schema: dict[str, Any] | str | None = None,
+    background: Annotated[bool, Meta(description="Return an id at once")] = False,
+    system_prompt: str | None = None,
+) -> Outcome:
+    """Give a task to a child agent with its own context and get its report. Calls in one reply run
+    side by side."""
+    errand = Errand(
+        task=task,
+        role=role,
+        profile=profile,
+        scope=scope,
+        context=context,
+        context_files=context_files,
+        tools=tools,
+        mode=mode,
+        model=model,
+        endpoint=endpoint,
+        system_prompt=system_prompt,
+        output_schema=output_schema,
+        max_tool_calls=max_tool_calls,
+        max_turns=max_turns,
+        max_tokens=max_tokens,
+        timeout_s=timeout_s,
+        background=background,
+    )
+    return await _delegation(hands).spawn(errand)
+
+
+@tool(effect=Effect.DELEGATE)
+async def spawn_await(
+    hands: Hands, job_ids: Annotated[list[str] | str, Meta(description="ids, or *")] = "*"
+) -> Outcome:
+    """Wait for background children and get their reports."""
+    ids = job_ids if isinstance(job_ids, str) else ",".join(job_ids)
+    return await _delegation(hands).wait(ids)
+
+
+@tool(effect=Effect.DELEGATE)
+async def delegate_task(
+    hands: Hands,
+    plan: str,
+    subtasks: Annotated[list[Subtask], Meta(description="At most 5; depends_on: index from 0")],
+) -> Outcome:
+    """Let children do subtasks one after the other; each gets the reports it depends on."""
+    return await _delegation(hands).delegate(plan, subtasks)
+
+
+@tool(effect=Effect.DELEGATE)
+async def agent_message(hands: Hands, id: str, text: str) -> Outcome:
+    """Tell a running child something."""
+    return await _delegation(hands).message(id, text)
+
+
+@tool(effect=Effect.DELEGATE)
+async def agent_cancel(hands: Hands, id: str) -> Outcome:
+    """Stop a child."""
+    return await _delegation(hands).cancel(id)
+
+
+@tool(effect=Effect.DELEGATE)
+async def agent_result(hands: Hands, id: str, start: int = 0) -> Outcome:
+    """Read on in a cut report, from a character."""
+    return await _delegation(hands).result(id, start)
+
+
+def _delegation(hands: Hands) -> Delegation:
+    if hands.delegation is None:
+        raise ToolFailure("This agent may not delegate; do the work with the tools at hand.")
+    return hands.delegation
+
+
+class Advertised:
+    """A tool that is told of in fewer words than it understands.
+
+    Where an argument may be of several types only the first is shown, and `spawn_agent` names just
+    the roles and profiles that the caller may employ.
+    """
+
+    def __init__(self, function: FunctionTool[Any, Any], roles: Mapping[str, Role]) -> None:
+        self._function = function
+        self._profiles = frozenset(name for name, role in roles.items() if role.profile)
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self._function.spec
+
+    @property
+    def effect(self) -> Effect:
+        return self._function.effect
+
+    def spec_for(self, grant: Grant) -> ToolSpec:
+        spec = self._function.spec
+        schema = _first_choice(msgspec.json.decode(bytes(spec.parameters)))
+        properties = schema["properties"]
+        if "profile" in properties:
+            # Understood, but nothing that a model should be led to write.
+            properties.pop("system_prompt")
+            properties["mode"]["enum"] = ["plan", "auto"]
+            profiles = [name for name in grant.spawn_roles if name in self._profiles]
+            roles = [name for name in grant.spawn_roles if name not in self._profiles]
+            for field, names in (("role", roles), ("profile", profiles)):
+                properties[field]["enum"] = names
+                if not names:
+                    del properties[field]
+        return ToolSpec(spec.name, spec.description, msgspec.Raw(msgspec.json.encode(schema)))
+
+    async def run(self, arguments: Mapping[str, Any], hands: Hands) -> Outcome:
+        return await self._function.run(arguments, hands)
+
+
+def _first_choice(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_first_choice(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    if "anyOf" in node:
+        node = {**{k: v for k, v in node.items() if k != "anyOf"}, **node["anyOf"][0]}
+    return {key: _first_choice(value) for key, value in node.items()}
+
+
+def delegation_tools(roles: Mapping[str, Role]) -> tuple[Tool, ...]:
+    functions = (
+        spawn_agent,
+        spawn_await,
+        delegate_task,
+        agent_message,
+        agent_cancel,
+        agent_result,
+    )
+    return tuple(Advertised(function, roles) for function in functions)

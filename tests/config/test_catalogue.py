@@ -1,0 +1,243 @@
+"""What settings and agent files make of the built-in roles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from retinue.config.roles import Catalogue, builtin_roles, catalogue, configured_roles
+from retinue.config.settings import BudgetSettings, RoleSettings, load
+from retinue.domain.grant import Mode
+from retinue.domain.role import BOOTSTRAP_FILES
+from retinue.domain.scope import NOWHERE, scope
+from retinue.errors import ConfigError
+
+
+class Place:
+    """A project and a home, with files in them."""
+
+    def __init__(self, path: Path) -> None:
+        self.home, self.project = path / "home", path / "project"
+        self.home.mkdir()
+        self.project.mkdir()
+
+    def user(self, text: str) -> None:
+        self.write(self.home / ".config/retinue/config.toml", text)
+
+    def agent(self, place: str, *lines: str, body: str = "Do it.", home: bool = False) -> None:
+        root = self.home if home else self.project
+        self.write(root / place, "\n".join(["---", *lines, "---", body]))
+
+    def write(self, path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+    def read(self, **more: tuple[str, ...]) -> Catalogue:
+        layers = load(self.home / ".config/retinue/config.toml", self.project)
+        return catalogue(layers, self.project, self.home, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_with_nothing_written_there_are_the_built_in_roles(place: Place) -> None:
+    found = place.read()
+    assert found.roles == builtin_roles()
+    assert list(found.roles) == ["executor", "planner", "researcher", "reviewer", "tester"]
+    assert found.problems == ()
+    assert not any(role.profile for role in found.roles.values())
+
+
+def test_a_profile_of_the_settings(place: Place) -> None:
+    place.user(
+        """
+        [profiles.writer]
+        description = "Writes documents."
+        system_prompt = "You write."
+        system_prompt_file = "docs/STYLE.md"
+        bootstrap_files = ["SOUL.md"]
+        tools = ["read_file", "write_file"]
+        pool = "smart"
+        mode = "plan"
+        write = ["docs/**"]
+        spawns = ["reviewer"]
+        budget = { max_turns = 9 }
+
+        [models]
+        smart = "openai:qwen3@http://127.0.0.1:8080/v1"
+        """
+    )
+    role = place.read().roles["writer"]
+    assert (role.profile, role.source, role.problems) == (True, "settings", ())
+    assert role.description == "Writes documents."
+    assert role.instructions == "You write."
+    assert role.prompt_file == "docs/STYLE.md"
+    assert role.bootstrap_files == ("SOUL.md",)
+    assert role.tools == ("read_file", "write_file")
+    assert role.model == "openai:qwen3@http://127.0.0.1:8080/v1"
+    assert role.mode is Mode.PLAN
+    assert role.write_scope == scope("docs/**")
+    assert role.spawns == ("reviewer",)
+    assert role.budget.max_turns == 9
+
+
+def test_what_a_profile_leaves_out_is_as_for_any_child(place: Place) -> None:
+    place.user("[profiles.x]\nsystem_prompt = 'Hm.'")
+    role = place.read().roles["x"]
+    assert (role.tools, role.model, role.mode, role.spawns) == (None, None, None, ())
+    assert role.bootstrap_files == BOOTSTRAP_FILES
+
+
+def test_a_profile_with_the_name_of_a_role_changes_it(place: Place) -> None:
+    place.user("[profiles.reviewer]\nsystem_prompt = 'Be kind.'")
+    role = place.read().roles["reviewer"]
+    assert role.profile
+    assert role.instructions == "Be kind."
+    assert role.tools == builtin_roles()["reviewer"].tools
+    assert role.write_scope == NOWHERE
+
+
+def test_an_unknown_tool_of_a_profile_is_told(place: Place) -> None:
+    place.user("[profiles.x]\ntools = ['read_file', 'serch']")
+    (problem,) = place.read().roles["x"].problems
+    assert problem.startswith("unknown tools: serch; there are: edit_file,")
+    assert place.read(tools=("serch",)).roles["x"].problems == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[profiles.x]\nprompt = 'a'", "line 2, key profiles.x.prompt: unknown key 'prompt'"),
+        ("[profiles.'a b']", "a name has letters, digits and _.:- only"),
+        ("[profiles.x]\nmodel = 'a'\npool = 'b'", "`model` and `pool` mean the same"),
+        ("[profiles.x]\nbootstrap_files = ['../up']", "must be a file inside the project"),
+        ("[profiles.x]\nsystem_prompt_file = '/etc/x'", "must be a file inside the project"),
+        ("[roles.x]\ninstructions = 'a'\n[profiles.x]", "[roles.x] is there too"),
+        ("\n[profiles.x.budget]\nmax_turns = 0", "line 3, key profiles.x.budget.max_turns"),
+        ("[roles.x]\ntools = []", "a new role needs `instructions`"),
+        ("[models]\na = 1", "line 2, key models.a"),
+    ],
+)
+def test_a_wrong_setting_is_an_error(place: Place, text: str, message: str) -> None:
+    place.user(text)
+    with pytest.raises(ConfigError) as raised:
+        place.read()
+    assert message in str(raised.value)
+
+
+def test_agent_files_are_profiles(place: Place) -> None:
+    place.agent(".retinue/agents/ours.md", "description: Ours.", "tools: read_file")
+    place.agent(".claude/agents/theirs.md", "description: Theirs.", "tools: Read")
+    place.agent(".github/agents/theirs-too.agent.md", "description: Theirs too.")
+    place.agent(".config/opencode/agents/mine.md", "description: Mine.", home=True)
+    found = place.read()
+    assert list(found.roles)[5:] == ["mine", "ours", "theirs", "theirs-too"]
+    assert {n: r.source for n, r in found.roles.items() if r.profile} == {
+        "mine": "~/.config/opencode/agents/mine.md",
+        "ours": ".retinue/agents/ours.md",
+        "theirs": ".claude/agents/theirs.md",
+        "theirs-too": ".github/agents/theirs-too.agent.md",
+    }
+    assert found.problems == ()
+
+
+def test_the_users_settings_may_lie_elsewhere(place: Place, tmp_path: Path) -> None:
+    place.write(tmp_path / "xdg/retinue/agents/mine.md", "---\ndescription: Mine.\n---\nDo it.")
+    layers = load(tmp_path / "none.toml", place.project)
+    found = catalogue(layers, place.project, place.home, config_home=tmp_path / "xdg")
+    assert found.roles["mine"].description == "Mine."
+
+
+def test_a_file_of_ours_changes_a_built_in_role_and_one_of_another_tool_does_not(
+    place: Place,
+) -> None:
+    place.agent(".retinue/agents/reviewer.md", "description: Kinder.", body="Be kind.")
+    place.agent(".claude/agents/tester.md", "description: Theirs.", body="Test.")
+    place.agent(".claude/agents/planner.md", "description: Mine.", home=True)
+    roles = place.read().roles
+    assert roles["reviewer"].instructions == "Be kind."
+    assert roles["reviewer"].tools == builtin_roles()["reviewer"].tools
+    assert not roles["reviewer"].profile
+    assert roles["tester"] == builtin_roles()["tester"]
+    assert roles["claude:tester"].instructions == "Test."
+    assert roles["planner"] == builtin_roles()["planner"]
+    assert roles["claude:planner"].source == "~/.claude/agents/planner.md"
+
+
+def test_a_projects_agent_never_replaces_the_users(place: Place) -> None:
+    place.user("[profiles.a]\nsystem_prompt = 'User.'\n[roles.reviewer]\ninstructions = 'User.'")
+    place.agent(".claude/agents/b.md", "description: User.", body="User.", home=True)
+    for name in ("a", "b", "reviewer"):
+        place.agent(f".retinue/agents/{name}.md", "description: Project.", body="Project.")
+    place.write(place.project / "retinue.toml", "[profiles.b]\nsystem_prompt = 'Project.'")
+    found = place.read()
+    assert {found.roles[name].instructions for name in ("a", "b", "reviewer")} == {"User."}
+    assert found.problems == (
+        "retinue.toml: left out: 'b' is the name of one in ~/.claude/agents/b.md",
+        ".retinue/agents/a.md: left out: 'a' is the name of one in settings",
+        ".retinue/agents/b.md: left out: 'b' is the name of one in ~/.claude/agents/b.md",
+        ".retinue/agents/reviewer.md: left out: 'reviewer' is the name of one in settings",
+    )
+
+
+def test_settings_stand_before_files_and_ours_before_theirs(place: Place) -> None:
+    place.write(place.project / "retinue.toml", "[profiles.a]\nsystem_prompt = 'Setting.'")
+    place.agent(".retinue/agents/a.md", body="File.")
+    place.agent(".retinue/agents/b.md", body="Ours.")
+    place.agent(".claude/agents/b.md", "name: b", body="Theirs.")
+    found = place.read()
+    assert found.roles["a"].instructions == "Setting."
+    assert found.roles["b"].instructions == "Ours."
+    assert len(found.problems) == 2
+
+
+def test_a_project_cannot_say_what_a_model_is(place: Place) -> None:
+    place.write(place.project / "retinue.toml", "[models]\nsonnet = 'openai:x@http://evil/v1'")
+    place.agent(".claude/agents/a.md", "name: a", "model: sonnet")
+    found = place.read()
+    assert found.roles["a"].model is None
+    assert found.problems == ("retinue.toml: [models] counts in the user's own settings only",)
+
+
+def test_models_of_files_go_through_the_users_names(place: Place) -> None:
+    place.user("[models]\nSonnet = 'openai:big@http://127.0.0.1:1/v1'")
+    place.agent(".claude/agents/a.md", "name: a", "model: sonnet")
+    assert place.read().roles["a"].model == "openai:big@http://127.0.0.1:1/v1"
+
+
+def test_what_makes_no_agent_is_told(place: Place) -> None:
+    place.agent(".claude/agents/a.md", "name: a", "tools: WebFetch")
+    place.write(place.project / ".claude/agents/README.md", "# Agents")
+    found = place.read()
+    assert "a" not in found.roles
+    assert found.problems == (
+        ".claude/agents/a.md: left out: none of its tools is known here: WebFetch",
+    )
+
+
+def test_at_home_the_projects_folders_are_the_users(place: Place) -> None:
+    place.agent(".claude/agents/a.md", "name: a", home=True)
+    place.project = place.home
+    found = place.read()
+    assert found.roles["a"].source == "~/.claude/agents/a.md"
+    assert found.problems == ()
+
+
+def test_who_delegates_may_employ_the_built_in_roles(place: Place) -> None:
+    place.agent(".claude/agents/a.md", "name: a", "tools: Task, Read")
+    assert place.read().roles["a"].spawns == tuple(builtin_roles())
+
+
+def test_configured_roles() -> None:
+    overrides = {
+        "reviewer": RoleSettings(budget=BudgetSettings(max_turns=3)),
+        "mine": RoleSettings(instructions="Do it."),
+    }
+    roles = configured_roles(overrides, "settings")
+    assert roles["reviewer"].budget.max_turns == 3
+    assert roles["reviewer"].instructions == builtin_roles()["reviewer"].instructions
+    assert roles["mine"].profile
+    assert roles["mine"].source == "settings"

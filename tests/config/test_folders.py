@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from retinue.config import folders
+from retinue.config.folders import Found, files_in, project_folders, user_folders
+from retinue.config.toolnames import Dialect
+
+TEXT = "---\nname: x\n---\nDo it."
+
+
+def found_in(project: Path, place: str = ".claude/agents") -> list[Found]:
+    return [
+        found
+        for folder in project_folders(project)
+        if folder.shown == place
+        for found in files_in(folder)
+    ]
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Path:
+    folder = tmp_path / "project" / ".claude" / "agents"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def project(agents: Path) -> Path:
+    return agents.parent.parent
+
+
+def test_the_folders_of_a_project_and_of_the_user(tmp_path: Path) -> None:
+    assert [(f.shown, f.dialect) for f in project_folders(tmp_path)][:2] == [
+        (".retinue/agents", Dialect.RETINUE),
+        (".claude/agents", Dialect.CLAUDE),
+    ]
+    shown = [f.shown for f in user_folders(Path("/home/me"), Path("/cfg"))]
+    assert shown[:3] == ["/cfg/retinue/agents", "~/.claude/agents", "/cfg/opencode/agent"]
+
+
+def test_a_missing_folder_has_no_files(tmp_path: Path) -> None:
+    assert [found for folder in project_folders(tmp_path) for found in files_in(folder)] == []
+
+
+def test_files_come_by_name_and_from_folders_below(project: Path, agents: Path) -> None:
+    (agents / "team").mkdir()
+    for name in ("b.md", "a.md", "team/c.md", "skipped.txt", ".hidden.md"):
+        (agents / name).write_text(TEXT)
+    found = found_in(project)
+    assert [f.name for f in found] == ["a.md", "b.md", "team/c.md"]
+    assert found[2].shown == ".claude/agents/team/c.md"
+    assert found[0].text == TEXT
+
+
+def test_a_path_is_shown_without_what_a_terminal_would_obey(project: Path, agents: Path) -> None:
+    (agents / "a\x1b[2J\n.md").write_text(TEXT)
+    (agents / os.fsdecode(b"b\xff.md")).write_text(TEXT)
+    shown = [f.shown for f in found_in(project)]
+    assert shown == [".claude/agents/a?[2J?.md", ".claude/agents/b?.md"]
+
+
+def test_a_link_out_of_the_project_is_not_followed(
+    tmp_path: Path, project: Path, agents: Path
+) -> None:
+    (tmp_path / "secret.md").write_text("a secret")
+    (agents / "out.md").symlink_to(tmp_path / "secret.md")
+    (agents / "real.md").write_text(TEXT)
+    (agents / "within.md").symlink_to(agents / "real.md")
+    found = {f.name: f for f in found_in(project)}
+    assert found["out.md"].text == ""
+    assert "leads out of the project" in found["out.md"].problem
+    assert found["within.md"].text == TEXT
+
+
+def test_a_folder_that_is_a_link_out_of_the_project_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "a.md").write_text("a secret")
+    (tmp_path / "project" / ".claude").mkdir(parents=True)
+    (tmp_path / "project" / ".claude" / "agents").symlink_to(tmp_path / "elsewhere")
+    (found,) = found_in(tmp_path / "project")
+    assert found.shown == ".claude/agents"
+    assert "leads out of the project" in found.problem
+
+
+def test_the_user_may_link_to_wherever(tmp_path: Path) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    (tmp_path / "dotfiles" / "a.md").write_text(TEXT)
+    home = tmp_path / "home"
+    (home / ".claude").mkdir(parents=True)
+    (home / ".claude" / "agents").symlink_to(tmp_path / "dotfiles")
+    found = [f for folder in user_folders(home, home / ".config") for f in files_in(folder)]
+    assert [f.shown for f in found] == ["~/.claude/agents/a.md"]
+
+
+def test_what_is_no_readable_text_is_a_problem(project: Path, agents: Path) -> None:
+    (agents / "latin.md").write_bytes(b"caf\xe9")
+    (agents / "large.md").write_bytes(b"x" * (folders.MAX_FILE_BYTES + 1))
+    (agents / "largest.md").write_bytes(b"x" * folders.MAX_FILE_BYTES)
+    (agents / "lost.md").symlink_to(agents / "nowhere")
+    os.mkfifo(agents / "pipe.md")
+    found = {f.name: f.problem for f in found_in(project)}
+    assert found == {
+        "latin.md": "not UTF-8 text",
+        "large.md": "larger than 256 KB",
+        "largest.md": "",
+        "lost.md": "cannot be read: No such file or directory",
+        "pipe.md": "cannot be read: it is no regular file",
+    }
+
+
+def test_no_more_files_than_anybody_has(project: Path, agents: Path) -> None:
+    for i in range(folders.MAX_FILES + 3):
+        (agents / f"{i:04}.md").write_text("x")
+    problem, *files = found_in(project)
+    assert problem.problem == "only 500 of 503 files are read"
+    assert len(files) == folders.MAX_FILES

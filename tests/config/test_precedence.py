@@ -1,0 +1,169 @@
+"""What a runtime goes by: the user's file, the project's, the environment, and flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import retinue
+from retinue.config.environment import Environment
+from retinue.config.settings import RUN_BUDGET
+from retinue.domain.grant import Mode
+from retinue.errors import ConfigError, UsageError
+
+
+class Layout:
+    """A project and a home in which each layer can say something."""
+
+    def __init__(self, root: Path) -> None:
+        self.project = root / "project"
+        self._user = root / "home" / ".config" / "retinue" / "config.toml"
+        self._user.parent.mkdir(parents=True)
+        self.project.mkdir()
+        self.variables = {"HOME": str(root / "home")}
+        for name in ("user", "project", "environment", "flag"):
+            (self.project / f"{name}.yaml").write_text("steps:\n  - say: Hi.\n")
+
+    def say(self, *, user: str = "", project: str = "", **variables: str) -> None:
+        self._user.write_text(user)
+        (self.project / "retinue.toml").write_text(project)
+        self.variables |= variables
+
+    def open(self, **flags: Any) -> Any:
+        environment = Environment(variables=self.variables)
+        return retinue.open(self.project, environment=environment, **flags)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path)
+
+
+USER, PROJECT = 'model = "scripted:user.yaml"', 'model = "scripted:project.yaml"'
+ENVIRONMENT, FLAG = "scripted:environment.yaml", "scripted:flag.yaml"
+
+
+@pytest.mark.parametrize(
+    ("user", "project", "environment", "flag", "model"),
+    [
+        ("", PROJECT, "", None, "scripted:project.yaml"),
+        # A project that could choose another could have the user's work sent there.
+        (USER, PROJECT, "", None, "scripted:user.yaml"),
+        (USER, PROJECT, ENVIRONMENT, None, ENVIRONMENT),
+        ("", PROJECT, ENVIRONMENT, None, ENVIRONMENT),
+        (USER, PROJECT, ENVIRONMENT, FLAG, FLAG),
+        ("", "", "", FLAG, FLAG),
+    ],
+)
+async def test_the_model(
+    layout: Layout, user: str, project: str, environment: str, flag: str | None, model: str
+) -> None:
+    layout.say(user=user, project=project, RETINUE_MODEL=environment)
+    async with layout.open(model=flag) as rt:
+        assert rt.terms.model == model
+
+
+async def test_no_model_at_all(layout: Layout) -> None:
+    with pytest.raises(ConfigError) as caught:
+        async with layout.open():
+            pass
+    assert str(caught.value) == (
+        "No model is chosen. Name one with -m, for example"
+        " -m openai:MODEL@http://127.0.0.1:8080/v1, or set RETINUE_MODEL,"
+        ' or write model = "…" into retinue.toml.'
+    )
+
+
+@pytest.mark.parametrize(
+    ("user", "project", "environment", "flag", "mode"),
+    [
+        ("", "", "", None, "normal"),
+        ("auto", "", "", None, "auto"),
+        ("auto", "plan", "", None, "plan"),
+        ("plan", "auto", "", None, "plan"),
+        ("", "dangerous", "", None, "normal"),
+        # The environment and the flags are the user's own word for this time.
+        ("plan", "plan", "auto", None, "auto"),
+        ("plan", "plan", "auto", "dangerous", "dangerous"),
+        ("auto", "auto", "auto", Mode.PLAN, "plan"),
+    ],
+)
+async def test_the_mode(
+    layout: Layout, user: str, project: str, environment: str, flag: str | None, mode: str
+) -> None:
+    texts = {
+        layer: f'mode = "{value}"' if value else ""
+        for layer, value in (("user", user), ("project", project))
+    }
+    layout.say(**texts, RETINUE_MODE=environment)
+    async with layout.open(model=FLAG, mode=flag) as rt:
+        assert rt.terms.mode == mode
+
+
+@pytest.mark.parametrize("how", ["flag", "environment"])
+async def test_a_mode_that_is_not_there(layout: Layout, how: str) -> None:
+    layout.say(RETINUE_MODE="fast" if how == "environment" else "")
+    with pytest.raises(UsageError) as caught:
+        async with layout.open(model=FLAG, mode="fast" if how == "flag" else None):
+            pass
+    assert str(caught.value) == "Unknown mode 'fast'; there are: plan, normal, auto, dangerous."
+
+
+async def test_the_budget(layout: Layout) -> None:
+    layout.say(
+        user="[budget]\nmax_turns = 50\nmax_tokens = 1000\nmax_tool_calls = 60\n",
+        project="[budget]\nmax_turns = 10\nmax_tokens = 5000\nmax_context_tokens = 999_999\n",
+    )
+    async with layout.open(model=FLAG, limits={"max_tool_calls": 70}) as rt:
+        budget = rt.terms.budget
+    assert (budget.max_turns, budget.max_tokens, budget.max_tool_calls) == (10, 1_000, 70)
+    assert budget.max_context_tokens == RUN_BUDGET.max_context_tokens
+    assert budget.timeout_s == RUN_BUDGET.timeout_s
+
+
+async def test_a_whole_budget_given_to_the_call_is_taken_as_it_is(layout: Layout) -> None:
+    layout.say(user="[budget]\nmax_turns = 50\n")
+    budget = retinue.Budget(max_turns=70)
+    async with layout.open(model=FLAG, budget=budget) as rt:
+        assert rt.terms.budget == budget
+
+
+@pytest.mark.parametrize("layer", ["user", "project"])
+async def test_a_malformed_file_stops_everything(layout: Layout, layer: str) -> None:
+    layout.say(**{layer: "\n[budget]\nmax_turns = 0\n"})
+    with pytest.raises(ConfigError) as caught:
+        async with layout.open(model=FLAG):
+            pass
+    assert str(caught.value).endswith(
+        "line 3, key budget.max_turns: max_turns must be positive, not 0."
+    )
+    assert not (layout.project / ".retinue").exists()
+
+
+async def test_roles_of_both_files(layout: Layout) -> None:
+    layout.say(
+        user='[roles.researcher]\ninstructions = "Look twice."\n[roles.researcher.budget]\n'
+        "max_turns = 3\n",
+        project='[roles.researcher]\ninstructions = "Obey me."\n'
+        '[roles.poet]\ninstructions = "Write verses."\n',
+    )
+    async with layout.open(model=FLAG) as rt:
+        researcher, poet = rt.roles["researcher"], rt.roles["poet"]
+        assert {"executor", "planner", "reviewer", "tester"} < rt.roles.keys()
+    assert researcher.instructions == "Look twice."
+    assert researcher.budget.max_turns == 3
+    # What is left out is as it was.
+    assert researcher.tools is not None
+    assert "read_file" in researcher.tools
+    assert "write_file" not in researcher.tools
+    assert poet.instructions == "Write verses."
+
+
+async def test_a_new_role_needs_instructions(layout: Layout) -> None:
+    layout.say(user="[roles.poet]\ndescription = 'Verses.'\n")
+    with pytest.raises(ConfigError) as caught:
+        async with layout.open(model=FLAG):
+            pass
+    assert str(caught.value).endswith("role 'poet': a new role needs `instructions`.")

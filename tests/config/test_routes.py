@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import pytest
+
+from retinue.config.routes import Route, parse_route
+from retinue.errors import ConfigError
+
+LOCAL = "http://127.0.0.1:8080/v1"
+
+
+@pytest.mark.parametrize(
+    ("name", "provider", "model", "endpoint"),
+    [
+        ("openai:gpt-5", "openai", "gpt-5", ""),
+        (f"openai:qwen3@{LOCAL}", "openai", "qwen3", LOCAL),
+        (f"qwen3@{LOCAL}", "openai", "qwen3", LOCAL),
+        ("qwen3", "openai", "qwen3", ""),
+        # Ollama's names have a colon of their own, and Hugging Face's have slashes.
+        ("qwen3:8b", "openai", "qwen3:8b", ""),
+        (f"qwen3:8b@{LOCAL}", "openai", "qwen3:8b", LOCAL),
+        (f"openai:qwen3:8b-q4_K_M@{LOCAL}", "openai", "qwen3:8b-q4_K_M", LOCAL),
+        (f"hf.co/bartowski/Llama:Q4@{LOCAL}", "openai", "hf.co/bartowski/Llama:Q4", LOCAL),
+        (f"  openai:qwen3@{LOCAL}/  ", "openai", "qwen3", LOCAL),
+        ("openai:m@https://[::1]:8080/v1", "openai", "m", "https://[::1]:8080/v1"),
+        ("openai:m@http://localhost", "openai", "m", "http://localhost"),
+        ("scripted:demo.yaml", "scripted", "demo.yaml", ""),
+        # A script is a file, whatever it is called.
+        ("scripted:a@b:c.yaml", "scripted", "a@b:c.yaml", ""),
+    ],
+)
+def test_a_name_is_taken_apart(name: str, provider: str, model: str, endpoint: str) -> None:
+    assert parse_route(name) == Route(provider=provider, model=model, endpoint=endpoint)
+
+
+@pytest.mark.parametrize("name", ["openai:gpt-5", f"openai:qwen3:8b@{LOCAL}", "scripted:a.yaml"])
+def test_a_route_is_spelled_as_it_is_read(name: str) -> None:
+    assert str(parse_route(name)) == name
+
+
+@pytest.mark.parametrize("name", ["", "  ", "openai:", f"openai:@{LOCAL}", f"@{LOCAL}"])
+def test_a_name_without_a_model(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_route(name)
+    assert str(caught.value) == f"No model in {name!r}. Write openai:MODEL@http://HOST:PORT/v1."
+
+
+def test_a_script_without_a_file() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_route("scripted:")
+    assert str(caught.value) == "Name the script: scripted:FILE.yaml."
+
+
+@pytest.mark.parametrize(
+    ("name", "provider", "meant"),
+    [
+        ("opnai:gpt-5", "opnai", "openai"),
+        (f"openia:qwen3@{LOCAL}", "openia", "openai"),
+        ("script:a.yaml", "script", "scripted"),
+    ],
+)
+def test_a_provider_that_is_misspelled(name: str, provider: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_route(name)
+    assert str(caught.value) == f"Unknown provider {provider!r} in model {name!r}; write {meant}:…"
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "localhost:8080",
+        "127.0.0.1",
+        "ftp://host/v1",
+        "http://",
+        "http:///v1",
+        "//host/v1",
+        # These are none to Python's parser either.
+        "http://[::1/v1",
+        "http://host:port/v1",
+        "http://host:99999/v1",
+        "http://host:0/v1",
+    ],
+)
+def test_an_endpoint_that_is_no_address(endpoint: str) -> None:
+    name = f"openai:qwen3@{endpoint}"
+    with pytest.raises(ConfigError) as caught:
+        parse_route(name)
+    assert str(caught.value) == (
+        f"{endpoint!r} in model {name!r} is not a web address;"
+        " write openai:MODEL@http://HOST:PORT/v1."
+    )
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "http://sk-secret@host/v1",
+        "http://me:sk-secret@host/v1",
+        "https://:sk-secret@host/v1",
+        "ftp://sk-secret@host",
+        "sk-secret@host",
+        "http://sk-secret@[host/v1",
+    ],
+)
+def test_a_key_in_an_address_is_refused_and_not_repeated(endpoint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_route(f"openai:qwen3@{endpoint}")
+    assert str(caught.value) == "Put the key into OPENAI_API_KEY, not into the model's address."

@@ -1,0 +1,130 @@
+"""The command itself: its help, its version, and being interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import pytest
+
+from retinue.interfaces.cli.main import COMMANDS
+from retinue.testing.server import Ending, Response
+from retinue.version import VERSION
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Serving(Protocol):
+    @property
+    def model(self) -> str: ...
+
+    def received(self, count: int) -> None: ...
+
+
+Cli = Callable[..., Done]
+Script = Callable[[str], str]
+Serve = Callable[..., Serving]
+Program = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(cli: Cli, command: str) -> None:
+    done = cli(command, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert f"Usage: retinue {command} " in done.out
+    assert f"Example: retinue {command}" in done.out
+    assert cli(command, "-h") == done
+
+
+def test_the_help_lists_every_command_and_the_exit_codes(cli: Cli) -> None:
+    done = cli("--help")
+    assert done.code == 0
+    for command, (_, text) in COMMANDS.items():
+        assert f"  {command} " in done.out
+        assert text in done.out
+    words = " ".join(done.out.split())
+    assert "Exit codes: 0 done, 1 failed, 2 usage, 3 a limit ended it" in words
+    assert "130 interrupted." in words
+
+
+def test_the_version(cli: Cli) -> None:
+    assert cli("--version") == (0, f"retinue, version {VERSION}\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", [("run", "x"), ("fan-out", "x", "y", "z")])
+def test_interrupted_everything_is_closed(
+    cli: Cli, serve: Serve, program: Program, number: signal.Signals, command: tuple[str, ...]
+) -> None:
+    server = serve(*[Response(ending=Ending.HANG)] * 3)
+    process = program(*command, "-q", "-m", server.model)
+    server.received(len(command) - 1)
+    process.send_signal(number)
+    out, err = process.communicate()
+    assert process.returncode == 130
+    assert (out, err) == (b"", b"retinue: interrupted; every agent was closed.\n")
+    (row,) = [json.loads(line) for line in cli("runs", "--json").out.splitlines()]
+    assert row["status"] == "cancelled"
+    assert cli("audit", row["id"]).code == 0
+    shown = [json.loads(line) for line in cli("show", "--json", row["id"]).out.splitlines()]
+    closed = [e["payload"]["close_reason"] for e in shown if e["type"] == "agent.subagent_closed"]
+    assert closed == ["interrupted by the user"] * row["agents"]
+
+
+def test_interrupted_in_json_nothing_else_is_printed(serve: Serve, program: Program) -> None:
+    server = serve(Response(ending=Ending.HANG))
+    process = program("run", "--json", "x", "-m", server.model)
+    server.received(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert (process.returncode, err) == (130, b"")
+    last = json.loads(out.splitlines()[-1])
+    assert (last["type"], last["payload"]["status"]) == ("run.finished", "cancelled")
+
+
+def test_interrupted_no_process_is_left(script: Script, program: Program, project: Path) -> None:
+    os.mkfifo(project / "pid")
+    model = script(
+        """
+        steps:
+          - call: run_command
+            args: {command: "echo $$ > pid; exec sleep 1000"}
+        """
+    )
+    options = ("--mode", "auto", "--unsafe-no-sandbox", "-q", "-m", model)
+    # Held open for writing too: opening it does not wait for the command, nor does the end come.
+    fifo = os.open(project / "pid", os.O_RDWR)
+    process = program("run", "x", *options)
+    assert process.stdout is not None
+    ready, _, _ = select.select([fifo, process.stdout.fileno()], [], [])
+    assert fifo in ready, process.communicate()
+    pid = int(os.read(fifo, 100))
+    os.close(fifo)
+    os.kill(pid, 0)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_reader_who_goes_away_ends_the_run(cli: Cli, serve: Serve, program: Program) -> None:
+    server = serve(Response(ending=Ending.HANG))
+    process = program("run", "--json", "x", "-m", server.model)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate()
+    assert (process.returncode, err) == (141, b"")
+    (row,) = [json.loads(line) for line in cli("runs", "--json").out.splitlines()]
+    assert row["status"] == "error"
+    assert cli("audit", row["id"]).code == 0

@@ -1,0 +1,312 @@
+"""What a user is told when something is wrong: one line, the way out, the right exit code."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import pytest
+
+from retinue.models.scripted import say
+from retinue.testing.server import (
+    Answering,
+    Ending,
+    Framing,
+    Response,
+    chunk,
+    events,
+    failing,
+    streamed,
+)
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Serving(Protocol):
+    @property
+    def model(self) -> str: ...
+
+
+Cli = Callable[..., Done]
+Script = Callable[[str], str]
+Serve = Callable[..., Serving]
+
+OK = "steps: [{say: ok}]"
+
+
+# The command line
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("run", ""), "The task is empty; say what the agent should do."),
+        (("run", " \n "), "The task is empty; say what the agent should do."),
+        (("spawn", "researcher", ""), "The task is empty; say what the agent should do."),
+        (("fan-out", "x", ""), "The task is empty; say what the agent should do."),
+        (("fan-out",), 'No tasks. Write them behind the command: retinue fan-out "…" "…".'),
+        (
+            ("spawn", "cook", "x"),
+            "Unknown role 'cook'; there are: executor, planner, researcher, reviewer, tester.",
+        ),
+        (
+            ("fan-out", "-r", "cook", "x"),
+            "Unknown role 'cook'; there are: executor, planner, researcher, reviewer, tester.",
+        ),
+        (("run", "--max-turns", "0", "x"), "max_turns must be positive, not 0."),
+        (("run", "--max-tokens", "0", "x"), "max_tokens must be positive, not 0."),
+        (
+            ("spawn", "planner", "--max-tool-calls", "0", "x"),
+            "max_tool_calls must be positive, not 0.",
+        ),
+        (("run", "--timeout", "1", "x"), "timeout_s must be at least 5 seconds, not 1."),
+        (("run", "--max-cost-usd", "0", "x"), "max_cost_usd must be positive, not 0."),
+        (("fan-out", "--max-concurrent", "0", "x"), "max_concurrent must be at least 1, not 0."),
+        (("run", "-C", "nowhere", "x"), "There is no directory 'nowhere'."),
+        (("run", "-C", "script.yaml", "x"), "'script.yaml' is a file, not a directory."),
+        (("run",), "Missing argument 'TASK'. `retinue run --help` tells more."),
+        (("run", "--bogus", "x"), "No such option '--bogus'. `retinue run --help` tells more."),
+        (
+            ("run", "--max-turns", "many", "x"),
+            "Invalid value for '--max-turns': 'many' is not a valid integer."
+            " `retinue run --help` tells more.",
+        ),
+        (
+            ("run", "--mode", "yolo", "x"),
+            "Invalid value for '--mode': 'yolo' is not one of 'plan', 'normal', 'auto',"
+            " 'dangerous'. `retinue run --help` tells more.",
+        ),
+    ],
+)
+def test_a_wrong_command_line(
+    cli: Cli, script: Script, argv: tuple[str, ...], message: str
+) -> None:
+    command, *rest = argv
+    done = cli(command, "-m", script(OK), *rest)
+    assert done == (2, "", f"retinue: {message}\n")
+
+
+def test_an_unknown_command(cli: Cli) -> None:
+    assert cli("rnu") == (
+        2,
+        "",
+        "retinue: No such command 'rnu'. `retinue --help` tells more.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("opnai:gpt", "Unknown provider 'opnai' in model 'opnai:gpt'; write openai:…"),
+        ("openai:", "No model in 'openai:'. Write openai:MODEL@http://HOST:PORT/v1."),
+        (
+            "openai:m@localhost:8080",
+            "'localhost:8080' in model 'openai:m@localhost:8080' is not a web address;"
+            " write openai:MODEL@http://HOST:PORT/v1.",
+        ),
+        (
+            "openai:m@http://me:secret@localhost/v1",
+            "Put the key into OPENAI_API_KEY, not into the model's address.",
+        ),
+        (
+            "openai:gpt",
+            "Model 'gpt' needs a key: set OPENAI_API_KEY; or name a server of your own:"
+            " -m openai:gpt@http://127.0.0.1:8080/v1.",
+        ),
+        ("scripted:", "Name the script: scripted:FILE.yaml."),
+    ],
+)
+def test_a_wrong_model(cli: Cli, project: Path, model: str, message: str) -> None:
+    assert cli("run", "-m", model, "x") == (2, "", f"retinue: {message}\n")
+    assert not (project / ".retinue").exists(), "nothing was begun"
+
+
+def test_a_script_that_is_not_there(cli: Cli, project: Path) -> None:
+    done = cli("run", "-m", "scripted:none.yaml", "x")
+    place = project / "none.yaml"
+    assert done == (2, "", f"retinue: Cannot read the script {place}: No such file or directory.\n")
+
+
+def test_no_model_at_all(cli: Cli) -> None:
+    assert cli("run", "x") == (
+        2,
+        "",
+        "retinue: No model is chosen. Name one with -m, for example"
+        " -m openai:MODEL@http://127.0.0.1:8080/v1, or set RETINUE_MODEL,"
+        ' or write model = "…" into retinue.toml.\n',
+    )
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model = \n", "line 1, column 9: Invalid value."),
+        ("colour = 1\n", "line 1, key colour: unknown key 'colour'."),
+        (
+            'mode = "auto"\nmax_concurrent = "3"\n',
+            "line 2, key max_concurrent: expected `int | null`, got `str`.",
+        ),
+        (
+            "[budget]\nmax_turns = 0\n",
+            "line 2, key budget.max_turns: max_turns must be positive, not 0.",
+        ),
+        ("max_concurrent = 0\n", "line 1, key max_concurrent: must be at least 1, not 0."),
+    ],
+)
+def test_settings_that_are_wrong(
+    cli: Cli, script: Script, project: Path, text: str, message: str
+) -> None:
+    (project / "retinue.toml").write_text(text)
+    done = cli("run", "-m", script(OK), "x")
+    assert done == (2, "", f"retinue: {project / 'retinue.toml'}: {message}\n")
+
+
+def test_a_wrong_mode_in_the_environment(
+    cli: Cli, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_MODE", "yolo")
+    done = cli("run", "-m", script(OK), "x")
+    message = "Unknown mode 'yolo'; there are: plan, normal, auto, dangerous."
+    assert done == (2, "", f"retinue: {message}\n")
+
+
+# The journal
+
+
+def test_a_journal_that_is_no_database(cli: Cli, script: Script, project: Path) -> None:
+    (project / ".retinue").mkdir()
+    (project / ".retinue" / "retinue.db").write_text("This is not a database. " * 100)
+    done = cli("run", "-m", script(OK), "x")
+    place = project / ".retinue" / "retinue.db"
+    assert done == (
+        1,
+        "",
+        f"retinue: {place} is damaged or not a database; restore it or move it away.\n",
+    )
+
+
+def test_a_file_where_the_state_should_be(cli: Cli, script: Script, project: Path) -> None:
+    (project / ".retinue").write_text("")
+    done = cli("run", "-m", script(OK), "x")
+    assert done == (1, "", f"retinue: {project / '.retinue'} cannot be written (File exists).\n")
+
+
+# The server
+
+
+def ended(cli: Cli, model: str, *options: str) -> Done:
+    """A run that fails. Without -q, the reason is still one line, after what led to it."""
+    return cli("run", "-q", "-m", model, *options, "x")
+
+
+HTML = Response(
+    body=b"<!doctype html><title>Router</title><p>Welcome",
+    headers={"content-type": "text/html"},
+    framing=Framing.LENGTH,
+)
+BROKEN_OFF = Response(body=events(chunk({"content": "Half a sen"})), ending=Ending.DROP)
+BROKEN_JSON = Response(body=b'data: {"choices": [{"del\n\n')
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (
+            HTML,
+            "{url} answered a web page, not JSON: is {url} the API's base URL? It usually ends in"
+            " /v1.",
+        ),
+        (
+            failing(401, "Incorrect API key provided."),
+            "{url} wants an API key (401 Unauthorized). Set one in OPENAI_API_KEY. It said:"
+            " Incorrect API key provided.",
+        ),
+        (
+            failing(404, "The model `m` does not exist."),
+            "{url} has no model 'm', or no API at that path (404 Not Found). It said: The model `m`"
+            " does not exist. Check the model's name, and the address: is the base URL right?",
+        ),
+    ],
+    ids=["html", "401", "404"],
+)
+def test_a_server_that_will_never_answer(
+    cli: Cli, serve: Serve, answer: Answering, message: str
+) -> None:
+    model = serve(answer).model
+    message = message.format(url=model.partition("@")[2])
+    assert ended(cli, model) == (1, "", f"retinue: error: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (
+            BROKEN_OFF,
+            "The reply of {url} broke off in the middle. If it does so again, look into the"
+            " server's log.",
+        ),
+        (
+            BROKEN_JSON,
+            '{url} sent broken JSON: \'{{"choices": [{{"del\'. If it does so again, look into the'
+            " server's log.",
+        ),
+    ],
+    ids=["broken off", "broken JSON"],
+)
+def test_a_server_that_might_answer_next_time_is_tried_again(
+    cli: Cli, serve: Serve, answer: Answering, message: str
+) -> None:
+    model = serve(*[answer] * 4).model
+    message = message.format(url=model.partition("@")[2])
+    assert ended(cli, model) == (1, "", f"retinue: error: {message}\n")
+
+
+def test_a_server_that_stumbles_once_is_forgiven_and_it_is_said(cli: Cli, serve: Serve) -> None:
+    model = serve(failing(503, "Loading model"), streamed(say("Here."))).model
+    done = cli("run", "-m", model, "x")
+    assert (done.code, done.out) == (0, "Here.\n")
+    assert "It said: Loading model." in done.err
+    assert "; again in 0.2s\n" in done.err
+
+
+def test_a_server_that_is_not_there(cli: Cli) -> None:
+    with closing(socket.socket()) as unused:
+        unused.bind(("127.0.0.1", 0))
+        # Bound and not listening: nobody else can take it, and it refuses.
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
+        done = cli("run", "-m", f"openai:m@{url}", "x")
+    message = f"Cannot reach {url}: connection refused. Start the server or choose another with -m."
+    assert done.code == 1
+    assert done.out == ""
+    ours = [line for line in done.err.splitlines() if line.startswith("retinue: ")]
+    assert ours == [f"retinue: error: {message}"]
+    assert done.err.splitlines()[-1] == ours[0]
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.slow  # The shortest timeout there is, is five seconds.
+def test_a_server_that_hangs(cli: Cli, serve: Serve) -> None:
+    model = serve(Response(ending=Ending.HANG)).model
+    done = ended(cli, model, "--timeout", "5")
+    assert done == (3, "", "retinue: timeout: timeout after 5 s\n")
+
+
+def test_a_key_is_not_sent_where_a_project_says(
+    cli: Cli, serve: Serve, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    model = serve(failing(401, "No.")).model
+    (project / "retinue.toml").write_text(f'model = "{model}"\n')
+    done = cli("run", "-q", "x")
+    assert done.code == 1
+    assert "wants an API key" in done.err

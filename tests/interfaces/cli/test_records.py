@@ -1,0 +1,169 @@
+"""runs, show and audit."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Done]
+Script = Callable[[str], str]
+
+LOOK = """
+rules:
+  - match: task bad
+    steps: [{fail: refused, message: No.}]
+  - match: ""
+    steps:
+      - say: Looking.
+        calls: [{call: list_dir}, {call: rocket}]
+      - say: There is one file.
+"""
+
+
+@pytest.fixture
+def run_id(cli: Cli, script: Script) -> str:
+    """A fan-out of two, one of which failed."""
+    done = cli("fan-out", "--json", "-m", script(LOOK), "task good", "task bad")
+    run_id = json.loads(done.out.splitlines()[0])["run_id"]
+    assert isinstance(run_id, str)
+    return run_id
+
+
+def test_runs_are_listed_newest_first(cli: Cli, run_id: str, script: Script) -> None:
+    cli("run", "-m", script("steps: [{say: ok}]"), "Speak\nplainly.")
+    done = cli("runs")
+    assert (done.code, done.err) == (0, "")
+    newest, oldest = done.out.splitlines()
+    assert newest.endswith("    1 agent  Speak plainly.")
+    assert "  completed " in newest
+    assert oldest.startswith(f"{run_id}  ")
+    assert "  error " in oldest
+    assert oldest.endswith("   3 agents  The work of a program")
+    assert cli("runs", "-n", "1").out.splitlines() == [newest]
+
+
+def test_runs_as_json(cli: Cli, run_id: str) -> None:
+    (line,) = cli("runs", "--json").out.splitlines()
+    row = json.loads(line)
+    assert (row["id"], row["status"], row["agents"]) == (run_id, "error", 3)
+
+
+def test_a_run_is_shown_as_a_tree(cli: Cli, run_id: str) -> None:
+    done = cli("show", run_id[:5])
+    assert (done.code, done.err) == (0, "")
+    head, task, model, root, good, bad, error = done.out.splitlines()
+    assert head == f"run {run_id}: error (1 of 2 children failed)"
+    assert task == "  The work of a program"
+    assert model.startswith("  scripted:script.yaml, mode normal, ")
+    assert root.startswith("  a0   root ")
+    assert good.startswith("    a1   researcher.1   completed       turn 2/50, 2 tool calls, ")
+    assert good.endswith("  task good")
+    assert bad.startswith("    a2   researcher.2   error           turn 1/50, 0 tool calls, ")
+    assert error.strip() == "No."
+
+
+@pytest.mark.parametrize("agent", ["a1", "root/researcher.1"])
+def test_an_agent_is_shown_in_full(cli: Cli, run_id: str, agent: str) -> None:
+    done = cli("show", run_id, agent)
+    assert done.code == 0
+    assert done.out.startswith("a1 root/researcher.1: completed\n")
+    assert "  Tools: find_files, list_dir, read_file, " in done.out
+    assert "  Limits: 15 tool calls, 50 turns, 65536 tokens, 300 s\n" in done.out
+    for text in ("task good", "Looking.", "→ list_dir {}", "script.yaml", "There is one file."):
+        assert text in done.out
+    assert "[DENIED] You have no tool 'rocket'." in done.out
+
+
+def test_events_are_shown_as_json(cli: Cli, run_id: str) -> None:
+    events = [json.loads(line) for line in cli("show", "--json", run_id).out.splitlines()]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert {event["agent_id"] for event in events} == {"a0", "a1", "a2"}
+    only = [json.loads(line) for line in cli("show", "--json", run_id, "a1").out.splitlines()]
+    assert only == [event for event in events if event["agent_id"] == "a1"]
+
+
+def test_a_journal_that_is_whole_is_said_to_be(cli: Cli, run_id: str) -> None:
+    done = cli("audit", run_id)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("ok: ")
+    assert f" events and 3 contracts of run {run_id} are what was written (head " in done.out
+    found = json.loads(cli("audit", "--json", run_id).out)
+    assert (found["ok"], found["run_id"], found["agents"]) == (True, run_id, 3)
+
+
+def test_a_journal_that_was_changed_is_found_out(cli: Cli, run_id: str, project: Path) -> None:
+    with closing(sqlite3.connect(project / ".retinue" / "retinue.db")) as connection, connection:
+        triggers = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+        for (name,) in triggers.fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("UPDATE events SET summary = 'nothing' WHERE seq = 5")
+    done = cli("audit", run_id)
+    assert done.code == 1
+    assert done.out.startswith("BROKEN at event 5: ")
+    found = json.loads(cli("audit", "--json", run_id).out)
+    assert (found["ok"], found["seq"]) == (False, 5)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("show", "zzzz"), "No run 'zzzz' in {db}; `retinue runs` lists them."),
+        (("audit", "zzzz"), "No run 'zzzz' in {db}; `retinue runs` lists them."),
+    ],
+)
+def test_an_unknown_run_is_told(
+    cli: Cli, run_id: str, project: Path, command: tuple[str, ...], message: str
+) -> None:
+    done = cli(*command)
+    db = project / ".retinue" / "retinue.db"
+    assert done == (1, "", f"retinue: {message.format(db=db)}\n")
+
+
+def test_an_unknown_agent_is_told(cli: Cli, run_id: str) -> None:
+    done = cli("show", run_id, "a9")
+    assert done == (
+        2,
+        "",
+        f"retinue: No agent 'a9' in run {run_id}; there are: a0 (root), a1 (root/researcher.1),"
+        " a2 (root/researcher.2).\n",
+    )
+
+
+@pytest.mark.parametrize("command", [("runs",), ("show", "x"), ("audit", "x")])
+def test_where_nothing_has_run_that_is_said(
+    cli: Cli, project: Path, command: tuple[str, ...]
+) -> None:
+    done = cli(*command)
+    db = project / ".retinue" / "retinue.db"
+    assert done == (1, "", f"retinue: There is no journal at {db} yet; run something first.\n")
+    assert not (project / ".retinue").exists(), "reading makes nothing"
+
+
+@pytest.mark.parametrize("options", [("show", "--json"), ("show",), ("runs",)])
+def test_a_pipe_that_is_closed_early_is_no_error(
+    cli: Cli,
+    run_id: str,
+    program: Callable[..., subprocess.Popen[bytes]],
+    options: tuple[str, ...],
+) -> None:
+    argv = (*options, run_id) if options[0] == "show" else options
+    process = program(*argv)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate()
+    assert err == b""
+    assert process.returncode == 141

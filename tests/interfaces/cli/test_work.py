@@ -1,0 +1,206 @@
+"""run, spawn and fan-out as a user sees them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Done]
+Script = Callable[[str], str]
+
+LOOK = """
+rules:
+  - match: ""
+    steps:
+      - call: list_dir
+      - say: There is one file.
+"""
+WRITE = """
+steps:
+  - call: write_file
+    args: {path: a.txt, content: "hi\\n"}
+  - say: Wrote it.
+"""
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    """Each line as the JSON object that it must be."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_run_prints_the_answer_and_what_it_took(cli: Cli, script: Script) -> None:
+    done = cli("run", "-m", script(LOOK), "What is here?")
+    assert done.code == 0
+    assert done.out == "There is one file.\n"
+    assert "  root: list_dir {}\n" in done.err
+    assert '[lead] Completed: "What is here?"\n' in done.err
+    assert "(2 turns, 1 tool call, " in done.err
+    assert "  Run: " in done.err
+
+
+def test_quiet_prints_the_answer_alone(cli: Cli, script: Script) -> None:
+    model = script(LOOK)
+    assert cli("run", "-q", "-m", model, "What is here?") == (0, "There is one file.\n", "")
+    assert cli("spawn", "-q", "planner", "-m", model, "x") == (0, "There is one file.\n", "")
+    done = cli("fan-out", "-q", "-m", model, "x", "y")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.count("There is one file.") == 2
+
+
+def test_spawn_prints_the_answer_of_the_child(cli: Cli, script: Script) -> None:
+    done = cli("spawn", "researcher", "-m", script(LOOK), "What is here?")
+    assert (done.code, done.out) == (0, "There is one file.\n")
+    assert "  root/researcher.1: created: What is here?\n" in done.err
+    assert '[researcher] Completed: "What is here?"' in done.err
+
+
+def test_files_that_were_changed_are_listed(cli: Cli, script: Script, project: Path) -> None:
+    done = cli("run", "--mode", "auto", "-m", script(WRITE), "Write.")
+    assert done.code == 0
+    assert "  Files modified: a.txt (+1 line, new file)\n" in done.err
+    assert (project / "a.txt").read_text() == "hi\n"
+
+
+def test_fan_out_prints_the_answers_in_order(cli: Cli, script: Script) -> None:
+    model = script(
+        """
+        rules:
+          - match: first task
+            steps: [{say: One.}]
+          - match: second task
+            steps: [{fail: refused, message: No.}]
+          - match: third task
+            steps: [{say: Three.}]
+        """
+    )
+    done = cli("fan-out", "-m", model, "first task", "second task", "planner: third task")
+    assert done.code == 1
+    assert done.out == (
+        "## a1 researcher [ok] first task\n\nOne.\n\n"
+        "## a2 researcher [error] second task\n\n[error] No.\n\n"
+        "## a3 planner [ok] third task\n\nThree.\n\n"
+    )
+    assert "2 of 3 done, " in done.err
+
+
+def test_tasks_can_come_from_a_file(cli: Cli, script: Script, project: Path) -> None:
+    (project / "tasks.txt").write_text("one\n\n  two\nreviewer: three\n")
+    done = cli("fan-out", "-m", script(LOOK), "--tasks", "tasks.txt", "zero")
+    heads = [line for line in done.out.splitlines() if line.startswith("## ")]
+    assert heads == [
+        "## a1 researcher [ok] zero",
+        "## a2 researcher [ok] one",
+        "## a3 researcher [ok] two",
+        "## a4 reviewer [ok] three",
+    ]
+
+
+@pytest.mark.parametrize(
+    "command", [("run", "x"), ("spawn", "researcher", "x"), ("fan-out", "x", "y")]
+)
+def test_json_is_one_event_per_line_and_nothing_else(
+    cli: Cli, script: Script, command: tuple[str, ...]
+) -> None:
+    done = cli(*command, "--json", "-m", script(LOOK))
+    assert (done.code, done.err) == (0, "")
+    events = lines_of(done.out)
+    for event in events:
+        assert {"run_id", "agent_id", "parent_agent_id", "seq", "type", "time"} <= event.keys()
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert (events[0]["type"], events[-1]["type"]) == ("run.started", "run.finished")
+    assert len({event["run_id"] for event in events}) == 1
+    parents = {e["agent_id"]: e["parent_agent_id"] for e in events}
+    assert parents.pop("a0") is None
+    assert set(parents.values()) <= {"a0"}
+
+
+# Exit codes
+
+
+def test_a_failure_is_exit_code_1(cli: Cli, script: Script) -> None:
+    done = cli("run", "-m", script("steps: [{fail: refused, message: I would not.}]"), "x")
+    assert done.code == 1
+    assert done.err.splitlines()[-1] == "retinue: error: I would not."
+
+
+def test_a_failure_in_json_is_an_event_and_exit_code_1(cli: Cli, script: Script) -> None:
+    model = script("steps: [{fail: refused, message: I would not.}]")
+    done = cli("run", "--json", "-m", model, "x")
+    assert (done.code, done.err) == (1, "")
+    last = lines_of(done.out)[-1]
+    assert last["payload"] == {"type": "run.finished", "status": "error", "reason": "I would not."}
+
+
+def test_a_limit_is_exit_code_3_and_what_there_was_is_printed(cli: Cli, script: Script) -> None:
+    model = script(
+        """
+        steps:
+          - calls: [{call: list_dir}, {call: list_dir}]
+          - say: Half of it.
+        """
+    )
+    done = cli("run", "--max-tool-calls", "1", "-m", model, "x")
+    assert (done.code, done.out) == (3, "Half of it.\n")
+    assert done.err.splitlines()[-1] == "retinue: budget_exceeded: max_tool_calls 1 reached"
+
+
+def test_a_missing_approval_is_exit_code_4(cli: Cli, script: Script, project: Path) -> None:
+    done = cli("run", "-m", script(WRITE), "Write.")
+    assert done.code == 4
+    assert done.err.splitlines()[-1] == (
+        "retinue: rejected: root wants to use write_file, which needs your yes, and nobody is there"
+        " to give it; run it in a terminal, or with --mode auto."
+    )
+    assert not (project / "a.txt").exists()
+
+
+def test_a_fan_out_whose_budget_is_used_up_is_exit_code_3(
+    cli: Cli, script: Script, project: Path
+) -> None:
+    (project / "retinue.toml").write_text("[budget]\nmax_tokens = 2000\n")
+    model = script(
+        """
+        rules:
+          - match: ""
+            steps: [{say: Expensive., tokens: {in: 1900, out: 100}}]
+        """
+    )
+    done = cli("fan-out", "--max-concurrent", "1", "-m", model, "one", "two")
+    assert done.code == 3
+    assert "## a1 researcher [ok] one" in done.out
+    assert (
+        "[budget_exceeded] No tokens are left for a child; finish with what there is." in done.out
+    )
+
+
+# Settings
+
+
+def test_the_model_can_come_from_the_environment_or_the_settings(
+    cli: Cli, script: Script, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "retinue.toml").write_text(f'model = "{script(LOOK)}"\n')
+    assert cli("run", "-q", "x").out == "There is one file.\n"
+    (project / "other.yaml").write_text("steps: [{say: Another.}]")
+    monkeypatch.setenv("RETINUE_MODEL", "scripted:other.yaml")
+    assert cli("run", "-q", "x").out == "Another.\n"
+
+
+def test_another_directory_can_be_worked_in(cli: Cli, script: Script, tmp_path: Path) -> None:
+    script(LOOK)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "script.yaml").write_text("steps: [{say: Elsewhere.}]")
+    done = cli("run", "-q", "-C", str(tmp_path / "elsewhere"), "-m", "scripted:script.yaml", "x")
+    assert done.out == "Elsewhere.\n"
+    assert (tmp_path / "elsewhere" / ".retinue" / "retinue.db").exists()

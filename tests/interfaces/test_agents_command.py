@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from retinue.interfaces.cli.main import main
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with an agent file, and a user without any."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("COLUMNS", "90")
+    agents = tmp_path / "project" / ".claude" / "agents"
+    agents.mkdir(parents=True)
+    (agents / "auditor.md").write_text(
+        "---\nname: auditor\ndescription: Audits: with evidence.\ntools: Read, Bash(npm:*), Grep\n"
+        "model: opus\nmaxTurns: 7\n---\nYou audit.\x1b[2J\n\nTwice."
+    )
+    (agents / "mcp.md").write_text("---\nname: mcp\ntools: mcp__a__b\n---\nTalk.")
+    return tmp_path / "project"
+
+
+def run(*argv: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["agents", *argv])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_the_list(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-C", str(project)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == [
+        "NAME", "KIND", "CALLS", "TURNS", "TOKENS", "MAY", "SPAWN", "MODEL", "SOURCE",
+    ]  # fmt: skip
+    executor = next(line for line in lines if line.startswith("executor"))
+    assert executor.split() == [
+        "executor", "role", "30", "50", "65,536", "reviewer", "the", "parent's", "built", "in",
+    ]  # fmt: skip
+    at = next(i for i, line in enumerate(lines) if line.startswith("auditor"))
+    assert lines[at].split() == [
+        "auditor", "profile", "15", "7", "65,536", "-", "the", "parent's",
+        ".claude/agents/auditor.md",
+    ]  # fmt: skip
+    assert lines[at + 1 : at + 3] == [
+        "    Audits: with evidence.",
+        "    tools: read_file, search_files",
+    ]
+    problems = lines[lines.index("Problems:") + 1 :]
+    assert len(problems) == 4
+    assert all(line.startswith("  .claude/agents/") for line in problems)
+    assert "none of its tools is known here: mcp__a__b" in problems[-1]
+
+
+def test_the_list_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-C", str(project), "--json") == 0
+    objects = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [o.get("name") for o in objects] == [
+        "executor", "planner", "researcher", "reviewer", "tester", "auditor", None,
+    ]  # fmt: skip
+    auditor = objects[5]
+    assert auditor["kind"] == "profile"
+    assert auditor["tools"] == ["read_file", "search_files"]
+    assert auditor["budget"]["max_turns"] == 7
+    assert len(auditor["problems"]) == 3
+    assert "mcp.md" in objects[6]["problem"]
+
+
+def test_one_in_full(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-C", str(project), "auditor") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("auditor: profile, .claude/agents/auditor.md\n  Audits: with evidence.\n")
+    assert "  Tools: read_file, search_files\n" in out
+    assert "  Limits: 15 tool calls, 7 turns, 65,536 tokens, 300 s an attempt\n" in out
+    assert "  May spawn: nobody\n" in out
+    assert "  Problem: model 'opus' is not in your [models]" in out
+    assert out.endswith("\n\nYou audit.[2J\n\nTwice.\n")
+
+
+def test_one_as_json_has_its_prompt(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-C", str(project), "--json", "reviewer") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["instructions"].startswith("You are a reviewer.")
+    assert found["write"] == [[]]
+
+
+def test_one_that_writes_in_some_places(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-C", str(project), "tester") == 0
+    assert "  Writes: **/*.spec.*, " in capsys.readouterr().out
+    assert run("-C", str(project), "reviewer") == 0
+    assert "  Writes: nowhere\n" in capsys.readouterr().out
+
+
+def test_an_unknown_name(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-C", str(project), "auditer") == 2
+    assert "Unknown role 'auditer'; there are: auditor, executor" in capsys.readouterr().err

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from retinue import Event, fold
+from retinue.domain.events import ModelFailed, ModelReplied, ToolDenied, ToolFinished
+from retinue.domain.projection import RunView
+from retinue.interfaces.cli.demo import TASKS, bundled, copy, scripted_model
+from retinue.interfaces.cli.main import main
+
+Demo = Callable[..., str]
+
+
+@pytest.fixture
+def demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Demo:
+    """Runs `retinue demo --fast` in a terminal of 80 columns, and answers what it printed."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def perform(*arguments: str, exit_code: int = 0) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["demo", "--fast", *arguments])
+        assert ended.value.code == exit_code
+        captured = capsys.readouterr()
+        return captured.out + captured.err
+
+    return perform
+
+
+@pytest.fixture
+def events(demo: Demo) -> list[Event]:
+    return [msgspec.json.decode(line, type=Event) for line in demo("--json").splitlines()]
+
+
+@pytest.fixture
+def view(events: list[Event]) -> RunView:
+    return fold(events)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    copy(bundled() / "snip", tmp_path / "snip")
+    return tmp_path / "snip"
+
+
+def test_it_says_first_what_is_scripted_and_what_is_real(demo: Demo) -> None:
+    beginning = " ".join(demo().splitlines()[:6])
+    assert "The model is scripted" in beginning
+    assert "tools, contracts, budgets, journal and audit are real" in beginning
+
+
+def test_it_shows_progress_results_and_totals(demo: Demo) -> None:
+    said = demo()
+    assert "a1  → read_file snip/codes.py" in said
+    for task in TASKS:
+        assert task.task in said
+    assert "4 of 5 completed" in said
+    assert "of 100,000 tokens used" in said
+
+
+def test_it_shows_what_the_other_commands_say_about_its_run(demo: Demo) -> None:
+    said = demo()
+    run = re.search(r"\$ retinue audit (\w+)", said)
+    assert run is not None
+    assert f"$ retinue show {run[1]}" in said
+    assert f"  run {run[1]}: error (1 of 5 children failed)" in said
+    assert re.search(rf"  ok: \d+ events and 6 contracts of run {run[1]}", said)
+
+
+def test_it_ends_with_what_to_type_next(demo: Demo) -> None:
+    end = demo().partition("What next")[2]
+    assert "export RETINUE_MODEL=openai:MODEL@http://127.0.0.1:8080/v1" in end
+    assert "export OPENAI_API_KEY=" in end
+    assert 'retinue run "' in end
+
+
+def test_nothing_is_wider_than_the_terminal(demo: Demo) -> None:
+    assert [line for line in demo().splitlines() if len(line) > 80] == []
+
+
+def test_json_gives_the_events_and_nothing_else(events: list[Event], view: RunView) -> None:
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert events[-1].type == "run.finished"
+    assert [agent.title for agent in view.agents.values()][1:] == [task.task for task in TASKS]
+
+
+def test_four_children_complete_and_one_ends_at_its_limit(view: RunView) -> None:
+    statuses = [str(agent.status) for agent in view.agents.values()][1:]
+    assert statuses == ["completed"] * 4 + ["budget_exceeded"]
+    assert view.agents["a5"].response
+
+
+def test_the_difficulties_are_real(events: list[Event]) -> None:
+    facts = [event.fact for event in events]
+    failed = [fact for fact in facts if isinstance(fact, ModelFailed)]
+    denied = [fact.tool for fact in facts if isinstance(fact, ToolDenied)]
+    broken = [f.content for f in facts if isinstance(f, ToolFinished) and not f.receipt.ok]
+    assert [fact.retry_in_s is not None for fact in failed] == [True]
+    assert sorted(denied) == ["read_file", "write_file"]
+    assert len(broken) == 1
+    assert "No file 'test/test_codes.py'" in broken[0]
+
+
+def test_what_the_children_say_of_the_repository_is_true(
+    events: list[Event], view: RunView, repository: Path
+) -> None:
+    whole = "".join(path.read_text() for path in _files(repository))
+    answers = " ".join(agent.response for agent in view.agents.values())
+    quoted = re.findall(r"`([^`]+)`", answers)
+    places = re.findall(r"([\w/.]+):(\d+)", answers)
+    assert quoted
+    assert places
+    assert [text for text in quoted if text not in whole] == []
+    for path, line in places:
+        assert (repository / path).read_text().splitlines()[int(line) - 1].strip()
+    replies = [event.fact for event in events if event.type == "model.replied"]
+    counted = [r.content for r in replies if isinstance(r, ModelReplied) and "files" in r.content]
+    assert any("Six files" in text for text in counted)
+    assert len(list(_files(repository))) == 6
+
+
+def test_every_rule_of_the_script_is_for_one_of_the_tasks() -> None:
+    rules = [
+        rule.removeprefix("rule ").strip("'") for rule in scripted_model(fast=True).leftovers()
+    ]
+    assert len(rules) == len(TASKS)
+    for rule, task in zip(rules, TASKS, strict=True):
+        assert rule in task.task
+
+
+def test_the_files_stay_where_they_are_to_be_kept(demo: Demo, tmp_path: Path) -> None:
+    said = demo("--keep", str(tmp_path / "new"))
+    assert (tmp_path / "new" / "snip" / "codes.py").is_file()
+    shown = re.search(r"show (\w+) a3", said)
+    assert shown is not None
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", shown[1], "-C", str(tmp_path / "new")])
+    assert ended.value.code == 0
+
+
+def test_a_directory_with_something_in_it_is_left_alone(demo: Demo, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    assert "name a directory that is new or empty" in demo("--keep", str(tmp_path), exit_code=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_neither_settings_nor_variables_of_the_user_change_it(
+    demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "retinue").mkdir()
+    (tmp_path / "retinue" / "config.toml").write_text("this is not TOML")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("RETINUE_MODEL", "nonsense:")
+    monkeypatch.setenv("RETINUE_MODE", "nonsense")
+    assert "4 of 5 completed" in demo()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())

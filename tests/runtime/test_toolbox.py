@@ -1,0 +1,114 @@
+"""Calls that need a person's yes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+import retinue
+from retinue.domain.messages import Request, ToolAnswer
+from retinue.models.scripted import ScriptedModel, call, calls, say
+from retinue.runtime.facade import Runtime
+
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+WRITE = call("write_file", path="a.txt", content="x")
+
+
+def told(request: Request) -> list[str]:
+    return [m.content for m in request.messages if isinstance(m, ToolAnswer)]
+
+
+async def test_nobody_there_to_say_yes_ends_the_run_as_rejected(
+    opened: Opened, project: Path
+) -> None:
+    async with opened(model=ScriptedModel([WRITE])) as rt:
+        result = await rt.run("Write.")
+    assert (result.status, result.error) == (
+        "rejected",
+        "root wants to use write_file, which needs your yes, and nobody is there to give it;"
+        " run it in a terminal, or with --mode auto.",
+    )
+    assert not (project / "a.txt").exists()
+
+
+@pytest.mark.parametrize("yes", [True, False])
+async def test_a_person_is_asked_and_obeyed(opened: Opened, project: Path, yes: bool) -> None:
+    questions: list[tuple[str, str, str]] = []
+
+    async def approve(path: str, tool: str, arguments: str) -> bool:
+        questions.append((path, tool, arguments))
+        return yes
+
+    model = ScriptedModel([WRITE, say("ok")])
+    async with opened(model=model, approve=approve) as rt:
+        result = await rt.run("Write.")
+    assert result.ok
+    assert questions == [("root", "write_file", '{"path":"a.txt","content":"x"}')]
+    assert (project / "a.txt").exists() is yes
+    said = told(model.requests[1])[0]
+    assert said.startswith("Wrote a.txt" if yes else "[DENIED] The user said no to write_file.")
+
+
+async def test_in_auto_mode_nobody_is_asked(opened: Opened, project: Path) -> None:
+    async with opened(model=ScriptedModel([WRITE, say("ok")]), mode="auto") as rt:
+        assert (await rt.run("Write.")).ok
+    assert (project / "a.txt").exists()
+
+
+async def test_in_plan_mode_nothing_is_written(opened: Opened, project: Path) -> None:
+    model = ScriptedModel([WRITE, say("ok")])
+    async with opened(model=model, mode="plan") as rt:
+        assert (await rt.run("Write.")).ok
+    assert "You have no tool 'write_file'" in told(model.requests[1])[0]
+    assert not (project / "a.txt").exists()
+
+
+async def test_there_is_no_shell_unless_it_is_asked_for(opened: Opened) -> None:
+    model = ScriptedModel([call("run_command", command="true"), say("ok")])
+    async with opened(model=model, mode="auto") as rt:
+        assert (await rt.run("Run.")).ok
+    assert "You have no tool 'run_command'" in told(model.requests[1])[0]
+
+
+async def test_a_command_has_a_receipt(opened: Opened) -> None:
+    model = ScriptedModel([call("run_command", command="echo hello; exit 3"), say("ok")])
+    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+        result = await rt.run("Run.")
+    (receipt,) = result.receipts
+    assert (receipt.command, receipt.exit_code, receipt.ok) == ("echo hello; exit 3", 3, False)
+    assert told(model.requests[1])[0] == "Exit code 3\nhello\n"
+
+
+async def test_one_that_breaks_leaves_its_neighbours_their_answers(opened: Opened) -> None:
+    started = asyncio.Barrier(2)
+
+    @retinue.tool(effect="read")
+    async def fragile(breaks: bool) -> str:
+        """Break or not."""
+        await started.wait()
+        if breaks:
+            raise RuntimeError("broken")
+        return "whole"
+
+    model = ScriptedModel(
+        [calls(call("fragile", breaks=True), call("fragile", breaks=False)), say("ok")]
+    )
+    async with opened(model=model, tools=[fragile]) as rt:
+        assert (await rt.run("Try.")).ok
+    assert told(model.requests[1]) == ["[ERROR] fragile broke: RuntimeError: broken", "whole"]
+
+
+async def test_two_tools_of_one_name_are_refused(opened: Opened) -> None:
+    @retinue.tool(effect="read")
+    async def read_file() -> str:
+        """Another one."""
+        return ""
+
+    with pytest.raises(retinue.errors.UsageError, match="There are two tools named 'read_file'"):
+        async with opened(model=ScriptedModel([]), tools=[read_file]):
+            pass

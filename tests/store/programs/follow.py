@@ -1,0 +1,23 @@
+"""Follow the run k3f9 of a database and print every event as one line of JSON, until its end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+
+from retinue.runtime.clock import SystemClock
+from retinue.runtime.follow import follow
+from retinue.store.sqlite import SqliteStore
+
+
+async def main(path: Path) -> None:
+    store = SqliteStore(path, write=False)
+    async for event in follow(store, SystemClock(), "k3f9", live=True):
+        print(msgspec.json.encode(event).decode(), flush=True)
+    await store.aclose()
+
+
+asyncio.run(main(Path(sys.argv[1])))

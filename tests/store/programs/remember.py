@@ -1,0 +1,24 @@
+"""Remember a number of things in the vault of a database, under a name, and look for each."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from retinue.runtime.clock import SystemClock
+from retinue.store.vault import SqliteVault
+
+
+async def main(path: Path, name: str, count: int) -> None:
+    vault = SqliteVault(path, SystemClock())
+    for number in range(count):
+        text = f"heron {number} of {name}"
+        kept = await vault.remember(kind="note", text=text, run_id=name, agent_id="a0")
+        found = await vault.recall(text, limit=2 * count)
+        assert (kept, text) in [(memory.id, memory.text) for memory in found]
+    await vault.aclose()
+    print("ok")
+
+
+asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,28 @@
+"""Write events to the run k3f9 of a database, many at a time, and print those that are durable."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from retinue.store.sqlite import SqliteStore
+from retinue.testing.store_contract import Scribe
+
+
+async def main(path: Path) -> None:
+    store = SqliteStore(path)
+    scribe = Scribe(store, "k3f9")
+    scribe.begin()
+    scribe.birth()
+
+    async def work() -> None:
+        while True:
+            seqs = [scribe.note("x" * 100).seq for _ in range(3)]
+            await store.flush()
+            print(seqs[-1], flush=True)
+
+    await asyncio.gather(*(work() for _ in range(8)))
+
+
+asyncio.run(main(Path(sys.argv[1])))

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from retinue.domain.events import (
+    AgentClosed,
+    AgentCompleted,
+    AgentCreated,
+    AgentFailed,
+    AgentStarted,
+    AgentWaiting,
+)
+from retinue.domain.result import Status
+from retinue.errors import StoreError
+from retinue.ports import NewAgent
+from retinue.store.queries import queries
+from retinue.store.sqlite import SqliteStore
+from retinue.testing.clock import EPOCH, FakeClock
+from retinue.testing.store_contract import Scribe, contract
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "retinue.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path)
+    yield store
+    await store.aclose()
+
+
+def birth(scribe: Scribe, agent_id: str, cache_key: str | None) -> None:
+    born = NewAgent(
+        run_id=scribe.run_id,
+        agent_id=agent_id,
+        parent_agent_id=None,
+        path=agent_id,
+        role="researcher",
+        contract=contract(scribe.run_id),
+        cache_key=cache_key,
+    )
+    fact = AgentCreated(
+        sub_agent_id=agent_id,
+        step_idx=0,
+        path=agent_id,
+        depth=1,
+        role="researcher",
+        title="A task",
+        contract_sha256=born.contract.digest,
+    )
+    scribe.journal.record(fact, agent_id=agent_id, parent_agent_id=None, born=born)
+
+
+def complete(scribe: Scribe, agent_id: str) -> None:
+    scribe.record(AgentStarted(sub_agent_id=agent_id), agent_id)
+    scribe.record(AgentWaiting(sub_agent_id=agent_id, response=""), agent_id)
+    scribe.record(AgentCompleted(sub_agent_id=agent_id), agent_id)
+
+
+def fail(scribe: Scribe, agent_id: str) -> None:
+    fact = AgentFailed(sub_agent_id=agent_id, status=Status.ERROR, reason="No.")
+    scribe.record(fact, agent_id)
+
+
+def close(scribe: Scribe, agent_id: str) -> None:
+    fact = AgentClosed(sub_agent_id=agent_id, step_idx=0, final_status="x", close_reason="x")
+    scribe.record(fact, agent_id)
+
+
+def life(scribe: Scribe, agent_id: str, cache_key: str | None) -> None:
+    birth(scribe, agent_id, cache_key)
+    complete(scribe, agent_id)
+    close(scribe, agent_id)
+
+
+async def test_agents_that_completed_and_were_closed_are_found(store: SqliteStore) -> None:
+    scribe = Scribe(store, "k3f9")
+    scribe.begin()
+    life(scribe, "a0", "key")
+    life(scribe, "a1", "other")
+    life(scribe, "a2", None)
+    await store.flush()
+    assert list(await store.cached("key")) == [("k3f9", "a0")]
+    assert list(await store.cached("other")) == [("k3f9", "a1")]
+    assert list(await store.cached("none")) == []
+    assert await store.cache_keys() == {"key", "other"}
+
+
+async def test_only_what_is_closed_counts(store: SqliteStore) -> None:
+    scribe = Scribe(store, "k3f9")
+    scribe.begin()
+    birth(scribe, "a0", "key")
+    await store.flush()
+    assert await store.cache_keys() == frozenset()
+    complete(scribe, "a0")
+    await store.flush()
+    assert (await store.cache_keys(), list(await store.cached("key"))) == (frozenset(), [])
+    close(scribe, "a0")
+    await store.flush()
+    assert await store.cache_keys() == {"key"}
+    assert list(await store.cached("key")) == [("k3f9", "a0")]
+
+
+async def test_what_failed_is_no_answer(store: SqliteStore) -> None:
+    scribe = Scribe(store, "k3f9")
+    scribe.begin()
+    # The completion of another agent of the run must not count for it.
+    life(scribe, "a0", "other")
+    birth(scribe, "a1", "key")
+    fail(scribe, "a1")
+    close(scribe, "a1")
+    await store.flush()
+    assert list(await store.cached("key")) == []
+    assert await store.cache_keys() == {"key", "other"}
+
+
+async def test_the_latest_come_first(store: SqliteStore) -> None:
+    for number, passed_s in enumerate((5, 1, 9, 3)):
+        clock = FakeClock(EPOCH + passed_s)
+        scribe = Scribe(store, f"run{number}", clock=clock)
+        scribe.begin()
+        life(scribe, "a0", "key")
+        life(scribe, "a1", "key")
+    await store.flush()
+    assert list(await store.cached("key")) == [("run2", "a1"), ("run2", "a0"), ("run0", "a1")]
+    assert list(await store.cached("key", limit=1)) == [("run2", "a1")]
+    assert len(await store.cached("key", limit=99)) == 8
+
+
+async def test_an_empty_key_is_refused(path: Path) -> None:
+    store = SqliteStore(path)
+    scribe = Scribe(store, "k3f9")
+    scribe.begin()
+    birth(scribe, "a0", "")
+    with pytest.raises(StoreError, match="cache_key"):
+        await store.flush()
+    with pytest.raises(StoreError):
+        await store.aclose()
+
+
+@pytest.mark.parametrize("change", ["'another'", "NULL", "cache_key"])
+@pytest.mark.parametrize("how", ["UPDATE", "UPDATE OR IGNORE", "UPDATE OR REPLACE"])
+async def test_a_key_is_never_changed(
+    path: Path, store: SqliteStore, how: str, change: str
+) -> None:
+    scribe = Scribe(store, "k3f9")
+    scribe.begin()
+    life(scribe, "a0", "key")
+    await store.flush()
+    with (
+        closing(sqlite3.connect(path, isolation_level=None)) as connection,
+        pytest.raises(sqlite3.IntegrityError) as caught,
+    ):
+        connection.execute(f"{how} sub_agents SET cache_key = {change}")
+    assert str(caught.value) == "a cache key is given at birth and never changed"
+    assert await store.cache_keys() == {"key"}
+
+
+def test_it_is_found_by_the_indexes_alone(database: Path) -> None:
+    def plan(query: str) -> list[str]:
+        arguments = [None] * queries()[query].count("?")
+        rows = connection.execute(f"EXPLAIN QUERY PLAN {queries()[query]}", arguments)
+        return [row[3] for row in rows]
+
+    with closing(sqlite3.connect(database)) as connection:
+        (keys,) = plan("cache_keys")
+        assert "COVERING INDEX sub_agents_by_cache_key" in keys
+        agents, events, *sort = plan("agents_cached")
+        assert agents.endswith("INDEX sub_agents_by_cache_key (cache_key=? AND state=?)")
+        assert events.endswith("INDEX events_of_completion (run_id=? AND agent_id=?)")
+        assert sort == ["USE TEMP B-TREE FOR ORDER BY"]

@@ -1,0 +1,244 @@
+"""The README is run: every command line and every program in it, and its tables are compared."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import runpy
+import shlex
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import retinue
+from retinue.config.roles import builtin_roles, configured_roles
+from retinue.config.routes import parse_route
+from retinue.config.settings import read
+from retinue.interfaces.cli.demo import bundled, copy
+from retinue.interfaces.cli.main import main
+from retinue.models.script_file import parse_script
+from retinue.models.scripted import Answer, call, say
+from retinue.testing.server import ModelServer, Received
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+ADDRESS = "http://127.0.0.1:8080/v1"  # of the server that the README takes for granted
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A fenced block: its language, the line it begins in, and what is between the fences."""
+
+    language: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"line {self.line} {self.language}"
+
+
+def blocks() -> list[Block]:
+    found = re.finditer(r"^```([^\n]*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return [Block(m[1], README.count("\n", 0, m.start()) + 1, m[2]) for m in found]
+
+
+class Project:
+    """A directory as the reader of the README may have it, and a run in its journal."""
+
+    def __init__(self, directory: Path, run_id: str, run: Callable[[list[str]], str]) -> None:
+        self.directory = directory
+        self.run_id = run_id
+        self.run = run
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serving() as address:
+        yield address
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Project:
+    directory = tmp_path / "project"
+    copy(bundled() / "snip", directory)
+    (directory / "tasks.txt").write_text("What is in snip?\n\nWhat is in tests?\n")
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_CONFIG_HOME", "RETINUE_MODEL", "RETINUE_MODE", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(arguments: list[str]) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        captured = capsys.readouterr()
+        assert ended.value.code == 0, captured.err
+        return captured.out
+
+    return Project(directory, asyncio.run(_one_run(directory)), run)
+
+
+@pytest.mark.parametrize("block", blocks(), ids=str)
+def test_a_block_does_what_it_says(
+    block: Block, project: Project, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_MODEL", f"openai:qwen3@{address}")
+    text = block.text.replace(ADDRESS, address)
+    match block.language:
+        case "console":
+            _converse(text, project, monkeypatch)
+        case "python":
+            (project.directory / "example.py").write_text(text)
+            runpy.run_path("example.py", run_name="__main__")
+        case "toml":
+            (project.directory / "retinue.toml").write_text(text)
+            settings = read(project.directory / "retinue.toml")
+            assert settings.model == f"openai:qwen3@{address}"
+            assert "translator" in configured_roles(settings.roles, "retinue.toml")
+        case "yaml":
+            assert parse_script(text)
+        case language:
+            pytest.fail(f"Nothing here knows what to do with a block of {language!r}.")
+
+
+def test_no_fence_is_left_out() -> None:
+    assert README.count("\n```") == 2 * len(blocks())
+
+
+def test_no_command_line_hides_in_the_text() -> None:
+    text = re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"`retinue [^`]*`", text) == []
+
+
+def test_the_scripts_are_there() -> None:
+    for name in re.findall(r"script/\w+", README):
+        assert os.access(ROOT / name, os.X_OK), name
+
+
+def test_the_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        assert (ROOT / target).is_file(), target
+
+
+@pytest.mark.parametrize(
+    ("server", "endpoint"),
+    [
+        ("llama.cpp", "http://127.0.0.1:8080/v1"),
+        ("Ollama", "http://127.0.0.1:11434/v1"),
+        ("LM Studio", "http://127.0.0.1:1234/v1"),
+        ("vLLM", "http://127.0.0.1:8000/v1"),
+        ("OpenAI", ""),
+    ],
+)
+def test_the_names_of_models_mean_what_the_table_says(server: str, endpoint: str) -> None:
+    row = re.search(rf"^\| {re.escape(server)} \| `([^`]+)` \|$", README, re.MULTILINE)
+    assert row is not None
+    route = parse_route(row[1])
+    assert (route.provider, route.endpoint) == ("openai", endpoint)
+    assert route.model
+
+
+def test_the_roles_are_those_there_are() -> None:
+    sentence = re.search(r"The roles are (.*?);", README, re.DOTALL)
+    assert sentence is not None
+    assert sorted(re.findall(r"`(\w+)`", sentence[1])) == sorted(builtin_roles())
+
+
+WRITE = "steps: [{call: write_file, args: {path: a, content: b}}, {say: done}]"
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "script"),
+    [
+        (0, ["run", "task"], "steps: [{say: done}]"),
+        (1, ["run", "task"], "steps: [{fail: refused}]"),
+        (2, ["spawn", "nobody", "task"], "steps: [{say: done}]"),
+        (3, ["run", "--max-turns", "2", "task"], "steps: [{call: list_dir}, {say: so far}]"),
+        (4, ["run", "task"], WRITE),
+    ],
+)
+def test_the_exit_codes_are_those_of_the_table(
+    code: int, arguments: list[str], script: str, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert re.search(rf"^\| {code} \| ", README, re.MULTILINE)
+    (project.directory / "script.yaml").write_text(script)
+    monkeypatch.setenv("RETINUE_MODEL", "scripted:script.yaml")
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == code
+
+
+def _converse(text: str, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the command lines of a console block, and compare what is shown below them."""
+    said: list[str] = []
+    for line in text.splitlines():
+        if not line.startswith("$ "):
+            assert any(_looks_like(line, actual) for actual in said), f"{line!r} is not in {said}"
+            continue
+        said = []
+        typed = re.sub(r"\bRUN\b", project.run_id, line.removeprefix("$ "))
+        command, *arguments = shlex.split(typed)
+        match command:
+            case "retinue":
+                said = project.run(arguments).splitlines()
+            case "export":
+                for assignment in arguments:
+                    name, _, value = assignment.partition("=")
+                    monkeypatch.setenv(name, os.path.expandvars(value))
+            case "script/demo" | "script/test":
+                pass  # Each begins with script/setup, and the second one is running this.
+            case _:
+                pytest.fail(f"Nothing here knows how to run {line!r}.")
+
+
+def _looks_like(shown: str, actual: str) -> bool:
+    """Is it the same line, but for numbers, the run's id, and what an ellipsis leaves out?"""
+    pattern = re.sub(r"\d+", r"\\d+", re.escape(shown))
+    pattern = re.sub(r"\bRUN\b", r"\\w+", pattern).replace("…", ".*")
+    return re.fullmatch(pattern, actual) is not None
+
+
+def _answer(request: Received) -> Answer:
+    """What a model would: look once with a tool that it has, then answer."""
+    body = request.json
+    tools = {tool["function"]["name"] for tool in body.get("tools", ())}
+    if body["messages"][-1]["role"] == "tool" or not tools:
+        return say("It is a URL shortener.").using(100, 6)
+    if "word_count" in tools:
+        return call("word_count", text="three short words").using(90, 10)
+    return call("list_dir", path=".").using(90, 10)
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """The base URL of a model server on a loop of its own: commands have theirs."""
+    ready: list[str] = []
+    up = threading.Event()
+
+    async def serve(stop: asyncio.Event) -> None:
+        async with ModelServer(_answer) as server:
+            ready.append(server.base_url)
+            up.set()
+            await stop.wait()
+
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(stop),))
+    thread.start()
+    up.wait(10)
+    try:
+        yield ready[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+async def _one_run(directory: Path) -> str:
+    model = retinue.ScriptedModel([call("read_file", path="README.md"), say("It is short.")])
+    async with retinue.open(directory, model=model) as runtime:
+        return (await runtime.spawn("researcher", "Is the README long?")).run_id
