@@ -54,7 +54,7 @@ async def open_runtime(
     budget: Budget | None = None,
     limits: Mapping[str, Any] | None = None,
     tools: Iterable[Tool] = (),
-    cache: bool = True,
+    cache: bool | None = None,
     unsafe_no_sandbox: bool = False,
     approve: Approve = nobody,
     ask: Ask | None = None,
@@ -68,14 +68,17 @@ async def open_runtime(
     `model` is a name such as "openai:qwen3@http://127.0.0.1:8080/v1", or a Model; `models` are more
     of them, by name. `mode` is how much may happen without a person's word: plan, normal, auto or
     dangerous. `budget` limits everything together; `limits` changes single limits of the one in the
-    settings. `cache=False` never uses an earlier child's result. Shell commands stay off until
-    there is a sandbox, or `unsafe_no_sandbox`.
+    settings. `cache=False` never uses an earlier child's result; a Model given as an object has no
+    name that would mean the same next time, so for it that is the default. Shell commands stay off
+    until there is a sandbox, or `unsafe_no_sandbox`.
     """
     root, clock = project(directory), clock or SystemClock()
     environment = environment or Environment.current()
     layers = load(environment.user_settings, root)
     settings = layers.merged
     sandbox = _sandbox(environment) if unsafe_no_sandbox else None
+    named = model is None or isinstance(model, str)
+    reuse = settings.cache and (named if cache is None else cache)
     more_tools = tuple(tools)
     roles = catalogue(
         layers,
@@ -104,7 +107,7 @@ async def open_runtime(
                 clock=clock,
                 tools=registry,
                 roles=roles,
-                cache=Cache(store, registry, REPEATABLE if cache and settings.cache else None),
+                cache=Cache(store, registry, REPEATABLE if reuse else None),
                 workspace_for=_Workspaces(),
                 sandbox=sandbox,
                 approve=approve,

@@ -191,7 +191,7 @@ async def test_arguments_that_are_not_json_are_answered(opened: Opened) -> None:
         result = await rt.run("List.")
     assert result.ok
     truncated, a_list, nothing, misnamed = told(model.requests[1])
-    assert truncated.startswith("[DENIED] The arguments of list_dir are not JSON (")
+    assert truncated.startswith("[ERROR] The arguments of list_dir are not JSON (")
     assert truncated.endswith("Send one JSON object.")
     assert a_list == "[DENIED] The arguments of list_dir must be one JSON object."
     assert nothing == "[The directory is empty.]"

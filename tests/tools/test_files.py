@@ -32,7 +32,9 @@ async def text(tool: Tool, hands: Hands, **arguments: Any) -> str:
 async def test_read_file(hands: Hands, root: Path) -> None:
     (root / "a.py").write_text("one\ntwo\n")
     assert await read_file.run({"path": f"{root}/a.py"}, hands) == Outcome(
-        content="one\ntwo\n", read=("a.py",)
+        content="one\ntwo\n",
+        read=("a.py",),
+        before_sha256=hashlib.sha256(b"one\ntwo\n").hexdigest(),
     )
     assert await text(read_file, hands, path="a.py", start="2") == "two\n[lines 2-2 of 2]"
     assert await refusal(read_file, hands, path="b.py") == "No file 'b.py'. Did you mean 'a.py'?"

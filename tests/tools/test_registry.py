@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect
 from retinue.errors import UsageError
 from retinue.tools.builtin import builtin_tools
@@ -32,11 +33,11 @@ def test_another_one_with_more() -> None:
 
 def test_specs_are_sorted_and_made_once() -> None:
     registry = Registry(builtin_tools())
-    specs = registry.specs(("write_file", "list_dir", "write_file"))
+    specs = registry.specs(Grant(allowed_tools=("list_dir",), ask_tools=("write_file",)))
     assert [spec.name for spec in specs] == ["list_dir", "write_file"]
-    assert registry.specs(("write_file", "list_dir", "write_file")) is specs
-    assert registry.specs(("list_dir", "write_file")) == specs
-    assert registry.specs(()) == ()
+    assert registry.specs(Grant(allowed_tools=("list_dir",), ask_tools=("write_file",))) is specs
+    assert registry.specs(Grant(allowed_tools=("write_file", "list_dir"))) == specs
+    assert registry.specs(Grant()) == ()
 
 
 def test_a_name_that_no_tool_has() -> None:
@@ -45,8 +46,8 @@ def test_a_name_that_no_tool_has() -> None:
     assert registry.closest("zzz") is None
     assert registry.unknown("readfile") == "There is no tool 'readfile'. Did you mean 'read_file'?"
     with pytest.raises(UsageError) as caught:
-        registry.specs(("zzz",))
+        registry.specs(Grant(allowed_tools=("zzz",)))
     assert str(caught.value) == (
-        "There is no tool 'zzz'; there are: edit_file, find_files, list_dir, read_file,"
-        " search_files, write_file."
+        "There is no tool 'zzz'; there are: edit_file, find_files, list_dir, read_file, recall,"
+        " remember, search_files, write_file."
     )

@@ -56,8 +56,9 @@ _FAULTS = {
 _STRINGS = re.compile(rf"{_DOUBLE}|{_SINGLE}|“[^“”]*”", re.S)
 _DOUBLES = re.compile(_DOUBLE, re.S)
 _KEY = re.compile(r"[\w -]+")
-# Quotes that the library does not know, and would look for others inside of.
-_NOT_GUESSED = re.compile(r"\"\"\"|'''|[:,\[]\s*`")
+# Quotes that the library does not know, and would look for others inside of; and what it may
+# take for an escape.
+_NOT_GUESSED = re.compile(r"\"\"\"|'''|[:,\[]\s*`|\\[xU][0-9a-fA-F]")
 _WORDS = re.compile(r"[^\W_]+")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.S)
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
@@ -228,12 +229,15 @@ def _tidied(core: str) -> tuple[str, tuple[str, ...]]:
     def mend(token: re.Match[str]) -> str:
         kind, text = token.lastgroup, token[0]
         match kind:
-            case "double" | "single":
-                inner = _IN_PYTHON.sub(_json_escape, text) if kind == "single" else text
-                mended = '"' + _IN_STRING.sub(_escaped, inner[1:-1]) + '"'
-                if mended == text:
+            case "double":
+                mended = '"' + _IN_STRING.sub(_escaped, text[1:-1]) + '"'
+                # `\x1b` between JSON's own quotes may be a character, or code that has one: left.
+                if mended == text or _IN_PYTHON.sub(_json_escape, text) != text:
                     return text
-                kind = kind if text[0] == "'" else "escape"
+                kind = "escape"
+            case "single":
+                mended = _IN_PYTHON.sub(_json_escape, text)
+                mended = '"' + _IN_STRING.sub(_escaped, mended[1:-1]) + '"'
             case "triple":
                 mended = json.dumps(text[3:-3])
             case "curly" | "tick":

@@ -174,6 +174,7 @@ class Toolbox:
             # Nobody will hear of it, but who reads the journal must not think that it never began.
             content = "[ERROR] interrupted; it may have been done"
             receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(content))
+            agent.keep(receipt)
             agent.record(
                 ToolFinished(call_id=call.id, tool=call.name, content=content, receipt=receipt)
             )

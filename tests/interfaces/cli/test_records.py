@@ -52,7 +52,7 @@ def test_runs_are_listed_newest_first(cli: Cli, run_id: str, script: Script) -> 
     assert "  completed " in newest
     assert oldest.startswith(f"{run_id}  ")
     assert "  error " in oldest
-    assert oldest.endswith("   3 agents  The work of a program")
+    assert oldest.endswith("   3 agents  2 tasks: task good")
     assert cli("runs", "-n", "1").out.splitlines() == [newest]
 
 
@@ -67,7 +67,7 @@ def test_a_run_is_shown_as_a_tree(cli: Cli, run_id: str) -> None:
     assert (done.code, done.err) == (0, "")
     head, task, model, root, good, bad, error = done.out.splitlines()
     assert head == f"run {run_id}: error (1 of 2 children failed)"
-    assert task == "  The work of a program"
+    assert task == "  2 tasks: task good"
     assert model.startswith("  scripted:script.yaml, mode normal, ")
     assert root.startswith("  a0   root ")
     assert good.startswith("    a1   researcher.1   completed       turn 2/50, 2 tool calls, ")

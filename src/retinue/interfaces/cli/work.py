@@ -108,7 +108,7 @@ def _opened(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
         "model": options["model"],
         "mode": options["mode"],
         "unsafe_no_sandbox": options["unsafe_no_sandbox"],
-        "cache": not options["no_cache"],
+        "cache": False if options["no_cache"] else None,
     }
 
 
