@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.roles import LEAD, catalogue
+from retinue.config.roles import LEAD, catalogue, is_of_project
 from retinue.config.routes import OPENAI_URL, Route, parse_route
 from retinue.config.settings import MAX_CONCURRENT, MAX_DEPTH, Layers, Settings, load
 from retinue.domain.budget import Budget
@@ -98,6 +98,8 @@ async def open_runtime(
             silence_s=settings.silence_s,
             delegation=settings.delegation,
         )
+        # Roles of the project may name an endpoint; only the user's may make one known.
+        clients.know(role.model for role in roles.values() if not is_of_project(role))
         registry = Registry(_tools(roles, more_tools, settings, shell=sandbox is not None, ask=ask))
         async with _store(root) as store, _vault(root, clock) as vault:
             around = Surroundings(
@@ -198,6 +200,14 @@ class Clients:
             *(profile.model or profile.pool for profile in user.profiles.values()),
         ):
             self._trust(name)
+        # Origins that may be asked, with a key or without. What a prompt holds is the user's.
+        self._known = set(self._trusted)
+
+    def know(self, names: Iterable[str | None]) -> None:
+        """Let models of these names be asked."""
+        for name in names:
+            if name and (endpoint := parse_route(name).endpoint):
+                self._known.add(_origin(endpoint))
 
     def default(self, chosen: str | Model | None, settings: Settings) -> str:
         """The name of the model to use where nobody names another."""
@@ -211,6 +221,7 @@ class Clients:
         if name is None:
             raise ConfigError(NO_MODEL)
         name = self._short_names.get(name, name)
+        self.know([name])
         self.get(name)
         self._default = name
         return name
@@ -223,12 +234,8 @@ class Clients:
         """
         if not model and not endpoint:
             return None
-        if endpoint and _origin(endpoint) not in self._trusted:
-            known = ", ".join(sorted(self._trusted))
-            raise ConfigError(
-                f"Endpoint {endpoint!r} is not known; add it to `endpoints` in your settings."
-                f" Known: {known}."
-            )
+        if endpoint:
+            self._check_known(endpoint)
         if model in self._made:
             return model
         name = self._short_names.get(model or "", model or "")
@@ -270,6 +277,14 @@ class Clients:
     def _openai_url(self) -> str:
         return self._environment.get("OPENAI_BASE_URL") or OPENAI_URL
 
+    def _check_known(self, endpoint: str) -> None:
+        if _origin(endpoint) not in self._known:
+            known = ", ".join(sorted(self._known))
+            raise ConfigError(
+                f"Endpoint {endpoint!r} is not known; add it to `endpoints` in your settings."
+                f" Known: {known}."
+            )
+
     def _trust(self, name: str | None) -> None:
         if name and (endpoint := parse_route(name).endpoint):
             self._trusted.add(_origin(endpoint))
@@ -284,6 +299,7 @@ class Clients:
         from retinue.models.openai import OpenAIModel
 
         url = route.endpoint or self._openai_url
+        self._check_known(url)
         key = self._environment.get("OPENAI_API_KEY") if _origin(url) in self._trusted else None
         if url == OPENAI_URL and key is None:
             raise ConfigError(

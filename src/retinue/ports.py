@@ -86,6 +86,10 @@ class Workspace(Protocol):
         """The file if it can be had without waiting for a disk or a network, else None."""
         ...
 
+    def list_now(self, path: str) -> Sequence[Entry] | None:
+        """The directory if it can be had without waiting, else None."""
+        ...
+
     def list(self, path: str) -> Sequence[Entry]: ...
 
     def find(self, pattern: str, *, under: str, limit: int) -> tuple[Sequence[str], bool]:
@@ -332,11 +336,11 @@ class Store(Protocol):
     async def agents(self, run_id: str) -> Sequence[AgentRow]: ...
 
     async def cached(self, cache_key: str, *, limit: int = 3) -> Sequence[tuple[str, str]]:
-        """(run id, agent id) of closed agents of that key that had completed, latest first."""
+        """(run id, agent id) of closed agents of that key, latest first; how is in their events."""
         ...
 
     async def cache_keys(self) -> frozenset[str]:
-        """The keys of all closed agents, completed or failed: those that are worth a `cached`."""
+        """The keys there are: those that are worth a `cached`."""
         ...
 
     async def aclose(self) -> None:

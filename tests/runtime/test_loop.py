@@ -193,7 +193,7 @@ async def test_arguments_that_are_not_json_are_answered(opened: Opened) -> None:
     truncated, a_list, nothing, misnamed = told(model.requests[1])
     assert truncated.startswith("[ERROR] The arguments of list_dir are not JSON (")
     assert truncated.endswith("Send one JSON object.")
-    assert a_list == "[DENIED] The arguments of list_dir must be one JSON object."
+    assert a_list == "[ERROR] The arguments of list_dir must be one JSON object."
     assert nothing == "[The directory is empty.]"
     assert "read_file: missing 'path' (there is no 'colour')" in misnamed
     assert result.usage.tool_calls == 4

@@ -40,6 +40,7 @@ def make(path: Path, version: int, source: Path) -> None:
             connection.execute(
                 f"INSERT INTO {table} ({columns}) SELECT {columns} FROM source.{table}"
             )
+        connection.execute("UPDATE sub_agents SET state = 'running'")
         connection.execute(
             "UPDATE runs SET (head_seq, head_hash) ="
             " (SELECT head_seq, head_hash FROM source.runs AS old WHERE old.id = runs.id)"

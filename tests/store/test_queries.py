@@ -37,7 +37,7 @@ def test_migrations_run_statement_by_statement_and_the_journal_fits_them() -> No
         if "memories_index" in text:
             continue
         if "{rows}" in text:
-            columns = text[: text.index("VALUES")].count(",") + 1
+            columns = text[: text.index("VALUES")].count(",") + 1 if "INSERT" in text else 3
             text = rows_of(name, columns, 2)
         arguments = 1 if "?1" in text else text.count("?")
         connection.execute(f"EXPLAIN {text}", [None] * arguments)

@@ -11,7 +11,13 @@ from pathlib import Path
 import msgspec
 
 from retinue.config.agents import AgentFile, Names, Unusable, read_agent
-from retinue.config.folders import Folder, files_in, project_folders, user_folders
+from retinue.config.folders import (
+    PROJECT_FOLDERS,
+    Folder,
+    files_in,
+    project_folders,
+    user_folders,
+)
 from retinue.config.settings import (
     PROJECT_FILE,
     RUN_BUDGET,
@@ -172,6 +178,12 @@ class _Shelf:
         first = self.roles[name].source
         self.problems.append(f"{source}: left out: {name!r} is the name of one in {first}")
         return True
+
+
+def is_of_project(role: Role) -> bool:
+    """Was it written by whoever wrote the project, rather than by the user?"""
+    places = (PROJECT_FILE, *(f"{place}/" for place, _ in PROJECT_FOLDERS))
+    return role.source.startswith(places)
 
 
 def configured_roles(overrides: Mapping[str, RoleSettings], source: str) -> dict[str, Role]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -188,11 +189,17 @@ class Account:
             node = node.parent
         return Amounts(own.tool_calls, own.turns, tokens, cost).above_zero()
 
-    def reserve(self, amount: Amounts) -> Reservation:
+    def reserve(self, amount: Amounts, *, cover: Cover | None = None) -> Reservation:
         """Set `amount` aside here and at every ancestor, or nowhere and raise BudgetExceeded."""
         self._check(amount)
         self._add(amount, NOTHING)
-        return Reservation(self, amount)
+        if cover is None:
+            return Reservation(self, amount)
+        try:
+            return Reservation(self, amount, cover.account.reserve(cover.amount))
+        except BudgetExceeded:
+            self._add(NOTHING - amount, NOTHING)
+            raise
 
     def spend(self, amount: Amounts) -> None:
         """Reserve `amount` and use all of it, in one step."""
@@ -231,11 +238,13 @@ class Account:
         return None
 
     def _add(self, reserved: Amounts, spent: Amounts) -> None:
-        self.reserved += reserved
-        self.spent += spent
-        reserved, spent = reserved.shared(), spent.shared()
-        if reserved == NOTHING and spent == NOTHING:
+        if reserved is not NOTHING:
+            self.reserved += reserved
+        if spent is not NOTHING:
+            self.spent += spent
+        if not (reserved.tokens or reserved.cost_microusd or spent.tokens or spent.cost_microusd):
             return
+        reserved, spent = reserved.shared(), spent.shared()
         node = self.parent
         while node is not None:
             node.reserved += reserved
@@ -252,13 +261,24 @@ class Account:
         return True
 
 
+class Cover(NamedTuple):
+    """What is set aside further up besides, where an account is too small for the worst case.
+
+    Should the worst case come about, the small account is overdrawn, and none that is shared.
+    """
+
+    account: Account
+    amount: Amounts
+
+
 class Reservation:
     """A promise of some amount. Settle it once, with what was really used."""
 
-    __slots__ = ("_account", "_open", "amount")
+    __slots__ = ("_account", "_cover", "_open", "amount")
 
-    def __init__(self, account: Account, amount: Amounts) -> None:
+    def __init__(self, account: Account, amount: Amounts, cover: Reservation | None = None) -> None:
         self._account = account
+        self._cover = cover
         self.amount = amount
         self._open = True
 
@@ -272,6 +292,8 @@ class Reservation:
             raise AssertionError("a reservation is settled once")
         self._open = False
         self._account._add(NOTHING - self.amount, actual)
+        if self._cover is not None:
+            self._cover.release()
         return (actual - self.amount).above_zero()
 
     def release(self) -> None:

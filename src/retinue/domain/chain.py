@@ -17,7 +17,6 @@ _encoder = msgspec.json.Encoder()
 
 def link(
     previous: str,
-    *,
     seq: int,
     run_id: str,
     agent_id: str,

@@ -56,6 +56,8 @@ class Order(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     timeout_s: float | None = None
     max_cost_usd: float | None = None
     max_retries: int | None = None
+    notes: tuple[str, ...] = ()
+    """What could not be given along, and why."""
 
 
 class Superior(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -128,7 +130,7 @@ def draft(
     order: Order, superior: Superior, *, step_idx: int, effects: Mapping[str, Effect]
 ) -> Draft:
     """The contract for `order`. Raises ContractError where there is nothing that can be given."""
-    notes: list[str] = []
+    notes = list(order.notes)
     grant = _grant(order, superior.grant, effects, notes)
     budget = _budget(order, superior, notes)
     role = order.role
@@ -165,7 +167,7 @@ def draft(
 def _grant(order: Order, parent: Grant, effects: Mapping[str, Effect], notes: list[str]) -> Grant:
     _check_right_to_spawn(order.role, parent)
     mode = _mode(order, parent, notes)
-    spawns = order.role.spawns if mode is not Mode.PLAN else ()
+    spawns = order.role.spawns if mode is not Mode.PLAN and _may_delegate(order, effects) else ()
     depth = parent.max_delegation_depth - 1
     child = Grant(
         allowed_tools=_tools(order, parent, mode, effects, notes, spawns=bool(spawns and depth)),
@@ -195,6 +197,11 @@ def _check_right_to_spawn(role: Role, parent: Grant) -> None:
             f"This agent may not employ {role.name!r}; it may employ:"
             f" {', '.join(parent.spawn_roles)}."
         )
+
+
+def _may_delegate(order: Order, effects: Mapping[str, Effect]) -> bool:
+    """A call that names the tools names them all: without a delegating one, its child has none."""
+    return order.tools is None or any(effects.get(n) is Effect.DELEGATE for n in order.tools)
 
 
 def _mode(order: Order, parent: Grant, notes: list[str]) -> Mode:
@@ -290,4 +297,7 @@ def _budget(order: Order, superior: Superior, notes: list[str]) -> Budget:
 
 
 def _plain(value: float | None) -> str:
-    return "unlimited" if value is None else f"{value:g}"
+    if value is None:
+        return "unlimited"
+    # Not `g` for both: it would make 1e+06 of a million tokens.
+    return str(value) if isinstance(value, int) else f"{value:g}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message, Timing, ToolCall, Usage
 from retinue.domain.result import FileChange, Receipt, Status
 
@@ -317,6 +318,15 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def fact(self) -> Fact:
         return decode_fact(self.payload)
 
+
+# The facts that move an agent, and where to.
+STATE_AFTER = {
+    "agent.subagent_started": State.RUNNING,
+    "agent.subagent_waiting_for_merge": State.WAITING_FOR_MERGE,
+    "agent.subagent_completed": State.COMPLETED,
+    "agent.subagent_failed": State.FAILED,
+    "agent.subagent_closed": State.CLOSED,
+}
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Fact] = msgspec.json.Decoder(Fact)

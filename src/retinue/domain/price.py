@@ -28,3 +28,10 @@ class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
         """The most that so many tokens can cost, in micro-dollars."""
         dearest = max(self.input, self.cached or 0.0)
         return int(tokens_in * dearest + tokens_out * self.output) + 1
+
+    def affords(self, tokens_in: int, microusd: int) -> int:
+        """How many tokens of output are left for, when so many of input are paid for."""
+        rest = microusd - self.most(tokens_in, 0)
+        if rest <= 0:
+            return 0
+        return int(rest / self.output) if self.output else 2**31

@@ -9,17 +9,33 @@ from retinue.domain.result import Result, Status, cap
 
 def outcome_text(result: Result, *, cap_tokens: int) -> str:
     """A child's end for its parent: status first, the bill, then its words as data."""
+    bill = _bill(result)
+    if result.ok:
+        lines = [f"[completed] {bill}"]
+    else:
+        lines = [f"[ERROR] {result.status}: {defused(result.error or '')}", f"({bill})"]
+    return "\n".join(lines + _work(result, cap_tokens))
+
+
+def stopped_text(result: Result, *, cap_tokens: int) -> str:
+    """The end of a child for the parent that has stopped it, for whom it is no failure."""
+    return "\n".join(
+        [f"{result.agent_id} is stopped.", f"({_bill(result)})", *_work(result, cap_tokens)]
+    )
+
+
+def _bill(result: Result) -> str:
     usage = result.usage
-    bill = (
+    return (
         f"{result.agent_id} {result.role}: {_count(usage.turns, 'turn')},"
         f" {_count(usage.tool_calls, 'tool call')}, {usage.tokens:,} tokens,"
         f" {usage.duration_s:.1f}s{', cached' if result.cached else ''}"
     )
-    if result.ok:
-        lines = [f"[completed] {bill}"]
-    else:
-        lines = [f"[ERROR] {result.status}: {result.error}", f"({bill})"]
-    lines += [f"note: {note}" for note in result.notes]
+
+
+def _work(result: Result, cap_tokens: int) -> list[str]:
+    """What came of it: notes, files, words."""
+    lines = [f"note: {note}" for note in result.notes]
     if result.files_modified:
         lines.append("Files modified: " + ", ".join(map(str, result.files_modified)))
     if result.response:
@@ -29,7 +45,7 @@ def outcome_text(result: Result, *, cap_tokens: int) -> str:
             lines.append(_cut(result, kept))
     elif not result.ok:
         lines.append("It had nothing to show for it.")
-    return "\n".join(lines)
+    return lines
 
 
 def job_block(result: Result, *, cap_tokens: int) -> str:

@@ -41,8 +41,8 @@ class Agent:
         self.result: Result | None = None
         self.cache_key: str | None = None
         self.notes: tuple[str, ...] = ()
-        self.inbox: list[str] = []
-        """What it is to be told before its next turn."""
+        self.inbox: list[tuple[str, str]] = []
+        """Who has something to say to it before its next turn, and what."""
         self.stop_reason: str | None = None
         """Why it was stopped for good; a stopped agent is not revived."""
         self.deadline: asyncio.Timeout | None = None

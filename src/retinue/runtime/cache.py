@@ -13,6 +13,8 @@ import msgspec
 
 from retinue.domain.contract import Contract
 from retinue.domain.events import (
+    AgentCached,
+    AgentCompleted,
     AgentWaiting,
     Event,
     ToolFinished,
@@ -63,8 +65,14 @@ class Cache:
             return None
         for run_id, agent_id in await self._store.cached(key):
             events = await self._store.agent_events(run_id, agent_id)
-            answer = next((f for e in events if isinstance(f := e.fact, AgentWaiting)), None)
-            if answer is None:
+            # One that was itself a hit has read nothing; what counts is what the first one read.
+            first = next((f for e in events if isinstance(f := e.fact, AgentCached)), None)
+            if first is not None:
+                run_id, agent_id = first.run_id, first.agent_id
+                events = await self._store.agent_events(run_id, agent_id)
+            facts = [event.fact for event in events]
+            answer = next((fact for fact in facts if isinstance(fact, AgentWaiting)), None)
+            if answer is None or not any(isinstance(fact, AgentCompleted) for fact in facts):
                 continue
             receipts = await self._unchanged(events, hands)
             if receipts is not None:

@@ -12,15 +12,16 @@ import msgspec
 from retinue.domain.drafting import Order
 from retinue.domain.framing import frame
 from retinue.domain.grant import Mode
-from retinue.domain.report import job_block, not_found, outcome_text
-from retinue.domain.result import Result
+from retinue.domain.messages import estimate_tokens
+from retinue.domain.report import job_block, not_found, outcome_text, stopped_text
+from retinue.domain.result import Result, cap
 from retinue.domain.role import Role
 from retinue.errors import BudgetExceeded, UsageError
 from retinue.ports import Errand, Outcome, Subtask, Workspace
 from retinue.runtime.agent import Agent
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.shape import schema_text
-from retinue.runtime.staff import Job, Staff
+from retinue.runtime.staff import Staff
 from retinue.runtime.toolbox import ONE_CALL
 
 MAX_SUBTASKS = 5
@@ -48,15 +49,15 @@ class Desk:
 
     async def spawn(self, errand: Errand) -> Outcome:
         try:
-            order, notes = await self._order(errand)
+            order = await self._order(errand)
             job = await self._staff.hire(order, background=errand.background)
         except UsageError as error:
             return _refused(str(error))
         if errand.background:
             told = [f"{job.id} started in the background; spawn_await gets its report."]
-            told += [f"note: {note}" for note in (*notes, *job.agent.notes)]
+            told += [f"note: {note}" for note in job.agent.notes]
             return Outcome(content="\n".join(told))
-        return self._outcome(await job.result(), notes)
+        return self._outcome(await job.result())
 
     async def wait(self, job_ids: str) -> Outcome:
         wanted = [part.strip().strip("[]\"'") for part in job_ids.replace(" ", ",").split(",")]
@@ -110,20 +111,17 @@ class Desk:
     async def _step(
         self, plan: str, index: int, subtask: Subtask, results: Mapping[int, Result]
     ) -> Result | str:
-        given = [f"This is part {index} of: {plan}"]
-        given += [
-            frame(results[i].summary, kind="report", source=f"part {i}")
-            for i in _dependencies(subtask)
-        ]
-        errand = Errand(
-            task=subtask.task,
-            role=subtask.role,
-            scope=subtask.scope,
-            context="\n".join(given),
-        )
+        errand = Errand(task=subtask.task, role=subtask.role, scope=subtask.scope)
         try:
-            order, _ = await self._order(errand)
-            job = await self._staff.hire(order)
+            order = await self._order(errand)
+            context, notes = _handed_on(
+                f"This is part {index} of: {plan}",
+                {i: results[i].summary for i in _dependencies(subtask)},
+                max_tokens=order.role.budget.max_context_tokens // CONTEXT_SHARE,
+            )
+            job = await self._staff.hire(
+                msgspec.structs.replace(order, context=context, notes=notes)
+            )
         except UsageError as error:
             return f"[ERROR] {error}"
         return await job.result()
@@ -138,7 +136,7 @@ class Desk:
             return _refused(f"{id} has ended; spawn_await gives its report, or spawn another.")
         if not text.strip():
             return _refused("The message is empty.")
-        job.agent.inbox.append(text)
+        job.agent.inbox.append(("parent", text))
         return Outcome(content=f"{id} will read it before its next turn.")
 
     async def cancel(self, id: str) -> Outcome:
@@ -148,7 +146,9 @@ class Desk:
         if job.done:
             return Outcome(content=f"{id} had ended already.")
         job.cancel("cancelled by its parent")
-        return self._outcome(await self._ended(job), ())
+        result = await job.result()
+        job.delivered = True
+        return Outcome(content=stopped_text(result, cap_tokens=self._cap))
 
     async def result(self, id: str, start: int) -> Outcome:
         job = self._staff.jobs.get(id)
@@ -167,17 +167,11 @@ class Desk:
         )
         return Outcome(content=frame(page, kind="report", source=id) + rest)
 
-    async def _ended(self, job: Job) -> Result:
-        result = await job.result()
-        job.delivered = True
-        return result
+    def _outcome(self, result: Result) -> Outcome:
+        return Outcome(content=outcome_text(result, cap_tokens=self._cap), ok=result.ok)
 
-    def _outcome(self, result: Result, notes: Sequence[str]) -> Outcome:
-        told = msgspec.structs.replace(result, notes=(*notes, *result.notes))
-        return Outcome(content=outcome_text(told, cap_tokens=self._cap), ok=result.ok)
-
-    async def _order(self, errand: Errand) -> tuple[Order, tuple[str, ...]]:
-        """The order for what a model asked, and what could not be given along."""
+    async def _order(self, errand: Errand) -> Order:
+        """The order for what a model asked. Raises UsageError."""
         role = self._role(errand)
         if not errand.task.strip():
             raise UsageError("The task is empty; say what the child should do.")
@@ -187,7 +181,7 @@ class Desk:
             files=_items(errand.context_files) or (),
             max_tokens=role.budget.max_context_tokens // CONTEXT_SHARE,
         )
-        order = Order(
+        return Order(
             task=errand.task,
             role=role,
             extra_instructions=errand.system_prompt,
@@ -201,12 +195,12 @@ class Desk:
             max_turns=errand.max_turns,
             max_tokens=errand.max_tokens,
             timeout_s=errand.timeout_s,
+            notes=tuple(notes),
         )
-        return order, tuple(notes)
 
     def _role(self, errand: Errand) -> Role:
         may = self._boss.contract.permissions.spawn_roles
-        name = errand.profile or errand.role or _default_role(may, errand.mode)
+        name = errand.profile or errand.role or _default_role(may, _mode(errand.mode))
         if name not in self._roles:
             what = "profile" if errand.profile else "role"
             raise UsageError(f"Unknown {what} {name!r}; you may employ: {', '.join(may)}.")
@@ -217,9 +211,9 @@ class Desk:
         return f"You have no child {id!r}; you have: {known}."
 
 
-def _default_role(may: Sequence[str], mode: str | None) -> str:
+def _default_role(may: Sequence[str], mode: Mode | None) -> str:
     """Who is sent when nobody is named: one who changes nothing, unless editing is asked for."""
-    wanted = ("executor", "researcher") if mode == Mode.AUTO else ("researcher", "reviewer")
+    wanted = ("executor", "researcher") if mode is Mode.AUTO else ("researcher", "reviewer")
     return next((name for name in wanted if name in may), may[0] if may else "researcher")
 
 
@@ -268,6 +262,22 @@ def _problem(subtasks: Sequence[Subtask]) -> str | None:
 def _dependencies(subtask: Subtask) -> list[int]:
     on = subtask.depends_on
     return [] if on is None else [on] if isinstance(on, int) else list(on)
+
+
+def _handed_on(
+    purpose: str, reports: Mapping[int, str], *, max_tokens: int
+) -> tuple[str, tuple[str, ...]]:
+    """What a step is given of those before it, an equal share of the room each; and what is cut."""
+    purpose, _ = cap(purpose, max_tokens // 4)
+    parts = [frame(purpose, kind="context", source="parent")]
+    notes = []
+    share = (max_tokens - estimate_tokens(purpose)) // max(1, len(reports))
+    for index, report in reports.items():
+        kept, cut = cap(report, share)
+        parts.append(frame(kept, kind="report", source=f"part {index}"))
+        if cut:
+            notes.append(f"the report of part {index} was cut to {share:,} tokens for it")
+    return "\n\n".join(parts), tuple(notes)
 
 
 def _refused(text: str) -> Outcome:

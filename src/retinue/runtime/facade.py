@@ -275,6 +275,7 @@ class Runtime:
             model=model,
             directory=directory,
             cache=task.cache,
+            notes=tuple(left_out),
             **limits,
         )
 
@@ -312,7 +313,8 @@ class Runtime:
         around = self._around
         prompts = Prompts(around.workspace_for(self.terms.directory))
         instructions, _ = await prompts.assemble(role)
-        profiles = listed_profiles(around.roles.values()) if self.terms.delegation else ""
+        delegates = self.terms.delegation and self.terms.mode is not Mode.PLAN
+        profiles = listed_profiles(around.roles.values()) if delegates else ""
         return self._new_run(kind, task, role, "\n\n".join(filter(None, (instructions, profiles))))
 
     def _new_run(self, kind: str, task: str, role: Role, instructions: str) -> Run:

@@ -45,19 +45,9 @@ class Journal:
         seq, time = self._seq + 1, self._clock.now()
         kind, summary, payload = type_of(fact), fact.summary, encode_fact(fact)
         digest = link(
-            self._head,
-            seq=seq,
-            run_id=self.run_id,
-            agent_id=agent_id,
-            parent_agent_id=parent_agent_id,
-            attempt=attempt,
-            epoch=self._epoch,
-            time=time,
-            type=kind,
-            version=VERSION,
-            summary=summary,
-            payload=payload,
-        )
+            self._head, seq, self.run_id, agent_id, parent_agent_id, attempt, self._epoch, time,
+            kind, VERSION, summary, payload,
+        )  # fmt: skip
         event = Event(
             seq=seq,
             run_id=self.run_id,

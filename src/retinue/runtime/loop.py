@@ -37,7 +37,7 @@ async def converse(
         if reply.message.calls and not limit:
             for answer in await toolbox.run(reply.message.calls):
                 mind.conversation.add(answer)
-        elif limit or not _reminded(mind, staff):
+        elif limit or not (_addressed(agent) or _reminded(mind, staff)):
             data, problem = (None, None) if shape is None else shape.check(text)
             if problem is None or limit or mended:
                 return Answer(text, limit, data, problem)
@@ -48,11 +48,17 @@ async def converse(
 async def _hear(agent: Agent, mind: Mind, staff: Staff | None) -> None:
     """What has arrived since the last turn: messages, and the ends of background children."""
     while agent.inbox:
-        mind.tell(agent.inbox.pop(0), source="parent")
+        source, words = agent.inbox.pop(0)
+        mind.tell(words, source=source)
     for job in staff.news() if staff is not None else ():
         cap = agent.contract.outputs.result_cap_tokens
         report = job_block(await job.result(), cap_tokens=cap)
         mind.tell(f"A background job has ended.\n{report}", source="staff", about=(job.id,))
+
+
+def _addressed(agent: Agent) -> bool:
+    """Has its parent said something while it was answering? Then that was not its last word."""
+    return any(source == "parent" for source, _ in agent.inbox)
 
 
 def _reminded(mind: Mind, staff: Staff | None) -> bool:

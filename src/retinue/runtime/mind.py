@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from retinue.domain.budget import UNLIMITED, Amounts, Reservation
+from retinue.domain.budget import UNLIMITED, Amounts, Cover, Reservation
 from retinue.domain.events import (
     AgentTold,
     ContextCompacted,
@@ -18,7 +18,7 @@ from retinue.domain.price import Price
 from retinue.errors import BudgetExceeded, ContextOverflow, ModelError, ProviderError
 from retinue.ports import Clock, Model
 from retinue.runtime.agent import Agent
-from retinue.runtime.allowance import Allowance
+from retinue.runtime.allowance import Allowance, WorstCase
 from retinue.runtime.context import LAST_TURN, SUM_UP, Conversation
 
 MAX_OUTPUT_TOKENS = 8_192
@@ -142,22 +142,44 @@ class Mind:
         return reply
 
     async def _reserve(self) -> tuple[Reservation, int | None]:
-        """Promise the worst case of one call: the largest prompt, and the longest answer."""
+        """Promise the worst case of one call; and the longest answer that this leaves room for."""
+        longest: int | None = None
+
+        def worst_case() -> WorstCase:
+            nonlocal longest
+            worst, longest = self._worst_case()
+            return worst
+
+        reservation = await self._allowance.reserve(self._agent.account, worst_case)
+        return reservation, longest
+
+    def _worst_case(self) -> tuple[WorstCase, int | None]:
+        """The largest prompt and the longest answer, as far as there is a limit to keep."""
         account, prompt = self._agent.account, self.conversation.ceiling
         unspent = account.unspent()
-        left = unspent.tokens
-        priced = self._price is not None and unspent.cost_microusd < UNLIMITED // 2
-        if left >= UNLIMITED // 2 and not priced:
-            return await self._allowance.reserve(account, Amounts(turns=1)), None
-        if self.conversation.likely + MIN_OUTPUT_TOKENS <= left < prompt + MIN_OUTPUT_TOKENS:
-            # The bound, a token a byte, does not fit any more, but the likely size does: the call
-            # gets all that is left to itself.
-            prompt = left - MIN_OUTPUT_TOKENS
+        left, money = unspent.tokens, unspent.cost_microusd
+        price = None if money >= UNLIMITED // 2 else self._price
+        if left >= UNLIMITED // 2 and price is None:
+            return WorstCase(Amounts(turns=1)), None
+        cover = None
+        least = prompt + MIN_OUTPUT_TOKENS
+        if left < least and self.conversation.likely + MIN_OUTPUT_TOKENS <= left:
+            roomy = next((node for node in account.lineage() if node.limit.tokens >= least), None)
+            if roomy is not account:
+                # The whole limit is below the bound, a token a byte, which only the strangest text
+                # comes to. The likely size is believed, and what that may be short of is set aside
+                # by the first who can: what is shared is never overdrawn.
+                prompt = left - MIN_OUTPUT_TOKENS
+                if roomy is not None:
+                    cover = Cover(roomy, Amounts(tokens=least - left))
         output = max(MIN_OUTPUT_TOKENS, min(MAX_OUTPUT_TOKENS, left - prompt))
-        cost = self._price.most(prompt, output) if priced and self._price is not None else 0
+        cost = 0
+        if price is not None:
+            output = max(MIN_OUTPUT_TOKENS, min(output, price.affords(prompt, money)))
+            cost = price.most(prompt, output)
         tokens = 0 if left >= UNLIMITED // 2 else prompt + output
         amount = Amounts(turns=1, tokens=tokens, cost_microusd=cost)
-        return await self._allowance.reserve(account, amount), output
+        return WorstCase(amount, cover), output
 
     def _hear(self, text: str) -> None:
         """Text that arrives is a sign of life; so is the empty text of a model that thinks."""

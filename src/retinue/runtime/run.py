@@ -157,18 +157,28 @@ class Run:
     async def _written(self, order: Order, by: Agent) -> Agent:
         role = order.role
         instructions, left_out = await self._prompts.assemble(role, order.extra_instructions)
-        profiles = listed_profiles([self._around.roles[n] for n in role.spawns])
-        order = msgspec.structs.replace(
-            order, instructions="\n\n".join(filter(None, (instructions, profiles)))
-        )
+        order = msgspec.structs.replace(order, instructions=instructions)
         superior = Superior.of(by.contract, by.id, by.account)
         # The step's number is the parent's next; it is taken only when the contract stands.
         drafted = draft(order, superior, step_idx=by.steps, effects=self._around.tools.effects)
-        self._around.model_for(drafted.contract.execution.model)  # Unknown models fail here.
-        child = self._agent(drafted.contract, by.next_path(role.name), by)
-        child.cache_key = self._around.cache.key(drafted.contract) if order.cache else None
+        contract = self._told_of_profiles(drafted.contract)
+        self._around.model_for(contract.execution.model)  # Unknown models fail here.
+        child = self._agent(contract, by.next_path(role.name), by)
+        child.cache_key = self._around.cache.key(contract) if order.cache else None
         self._create(child, (*left_out, *drafted.notes))
         return child
+
+    def _told_of_profiles(self, contract: Contract) -> Contract:
+        """`contract` with instructions that list the profiles it may employ, if there are any."""
+        roles = self._around.roles
+        profiles = listed_profiles(roles[name] for name in contract.permissions.spawn_roles)
+        if not profiles:
+            return contract
+        execution = contract.execution
+        instructions = "\n\n".join(filter(None, (execution.instructions, profiles)))
+        return msgspec.structs.replace(
+            contract, execution=msgspec.structs.replace(execution, instructions=instructions)
+        )
 
     async def see_through(self, agent: Agent, slots: asyncio.Semaphore | None = None) -> Result:
         """Let `agent` live, from its contract to its closing, once there is a slot for it."""

@@ -33,7 +33,7 @@ def _look(agent: Agent, now: float) -> None:
         agent.silent_s = None
     elif agent.silent_s is None:
         agent.silent_s = quiet
-        agent.inbox.append(NUDGE.format(quiet=quiet))
+        agent.inbox.append(("watchdog", NUDGE.format(quiet=quiet)))
         _note(agent, AgentSilent(quiet_s=quiet))
     elif quiet >= 2 * allowed and agent.deadline is not None and not agent.given_up:
         agent.silent_s = quiet

@@ -11,6 +11,7 @@ class FileReports:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._folders: set[Path] = set()
         self._pending: list[tuple[str, str]] = []
         self._writing: asyncio.Future[None] | None = None
 
@@ -29,10 +30,15 @@ class FileReports:
     def _write(self) -> None:
         while self._pending:
             name, text = self._pending.pop(0)
-            path = self._root / name
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, "utf-8", "replace")
+                self._replace(self._root / name, text.encode("utf-8", "replace"))
             except OSError:
                 # A report is a convenience: everything in it is in the journal.
                 continue
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        if path.parent not in self._folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._folders.add(path.parent)
+        with open(path, "wb", buffering=0) as file:
+            file.write(data)

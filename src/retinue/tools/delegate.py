@@ -74,10 +74,18 @@ async def spawn_await(
 async def delegate_task(
     hands: Hands,
     plan: str,
-    subtasks: Annotated[list[Subtask], Meta(description="At most 5; depends_on: index from 0")],
+    subtasks: Annotated[
+        list[Subtask | str] | str, Meta(description="At most 5; depends_on: index from 0")
+    ],
 ) -> Outcome:
     """Let children do subtasks one after the other; each gets the reports it depends on."""
-    return await _delegation(hands).delegate(plan, subtasks)
+    if isinstance(subtasks, str):
+        try:
+            subtasks = msgspec.json.decode(subtasks, type=list[Subtask | str], strict=False)
+        except msgspec.MsgspecError as error:
+            raise ToolFailure(f"delegate_task: subtasks is no list of subtasks: {error}.") from None
+    each = [Subtask(task=one) if isinstance(one, str) else one for one in subtasks]
+    return await _delegation(hands).delegate(plan, each)
 
 
 @tool(effect=Effect.DELEGATE)

@@ -5,7 +5,7 @@ contract lets an agent write a path is asked here, before anything is done.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -35,7 +35,8 @@ async def read_file(
     end: Annotated[int | None, Meta(description="last line")] = None,
 ) -> Outcome:
     """Read a text file, or a range of its lines."""
-    # A thread costs four times what reading a small file does, which is mostly in memory anyway.
+    # In memory it takes 25 µs. A thread beside a busy loop takes 350, most of it spent on handing
+    # the interpreter lock to and fro.
     data = hands.workspace.read_now(path, max_bytes=MAX_BYTES)
     if data is not None:
         return _shown(hands.workspace, path, data, start, end)
@@ -45,7 +46,10 @@ async def read_file(
 @tool(effect=Effect.READ)
 async def list_dir(hands: Hands, path: str = ".") -> Outcome:
     """List a directory."""
-    return await in_thread(partial(_list, hands.workspace, path))
+    entries = hands.workspace.list_now(path)
+    if entries is not None:
+        return _listing(entries)
+    return await in_thread(lambda: _listing(hands.workspace.list(path)))
 
 
 @tool(effect=Effect.READ)
@@ -107,8 +111,8 @@ def _shown(
     )
 
 
-def _list(workspace: Workspace, path: str) -> Outcome:
-    entries = [_line(entry) for entry in workspace.list(path)]
+def _listing(found: Sequence[Entry]) -> Outcome:
+    entries = [_line(entry) for entry in found]
     if not entries:
         return Outcome(content="[The directory is empty.]")
     shown = fitting(entries, MAX_BYTES)

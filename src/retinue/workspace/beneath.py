@@ -118,9 +118,9 @@ def open_at_once(root_fd: int, path: str, flags: int, *, visit: Visit | None = N
             raise _os_error(number, path)
 
 
-def open_without_waiting(root_fd: int, path: str) -> int | None:
+def open_without_waiting(root_fd: int, path: str, flags: int = READ) -> int | None:
     """Open a path without links for reading if the kernel has all of it in memory, else None."""
-    how = _how(READ, _RESOLVE | _RESOLVE_CACHED)
+    how = _how(flags, _RESOLVE | _RESOLVE_CACHED)
     fd = _syscall()(_OPENAT2, root_fd, os.fsencode(path), how, len(how))
     return int(fd) if fd >= 0 else None
 

@@ -40,6 +40,8 @@ from retinue.workspace.replacement import (
 from retinue.workspace.search import MAX_FILE_BYTES, TooSlow, search
 
 MAX_ENTRIES = 100_000
+FEW_ENTRIES = 200
+MAX_LISTED = 10_000
 MAX_REPLACED_BYTES = 32 * 1024 * 1024
 MAX_PATH_CHARS = 4_000
 _NAMES_FOR_A_HINT = 2_000
@@ -63,6 +65,7 @@ class DirectoryTree:
         self._root = os.path.realpath(root)
         self._named_root = os.path.abspath(root)
         self._open = opening or preferred()
+        self._listed: set[tuple[int, int]] = set()
         self._ripgrep = None if ripgrep is None else shutil.which(ripgrep)
         try:
             self._fd = os.open(self._root, DIRECTORY)
@@ -116,23 +119,37 @@ class DirectoryTree:
 
     def list(self, path: str) -> builtins.list[Entry]:
         path = self._normal(path)
-        found: builtins.list[tuple[str, Entry]] = []
         with self._explained(path):
             fd = self._open(self._fd, path, DIRECTORY, visit=_refuse)
             try:
-                with os.scandir(fd) as entries:
-                    for entry in entries:
-                        if protected(entry.name):
-                            continue
-                        if len(found) == MAX_ENTRIES:
-                            raise ToolFailure(
-                                f"{quoted(path)} has more than {MAX_ENTRIES:,} entries; use"
-                                " find_files with a pattern."
-                            )
-                        found.append((entry.name, _entry(entry)))
+                entries = _entries(fd, path)
+                self._remember(fd, len(entries))
             finally:
                 os.close(fd)
-        return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
+        return entries
+
+    def list_now(self, path: str) -> builtins.list[Entry] | None:
+        """The directory if it was listed before: then it, and what is in it, is in memory."""
+        if self._open is not open_at_once:
+            return None
+        path = self._normal(path)
+        fd = open_without_waiting(self._fd, path, DIRECTORY)
+        if fd is None:
+            return None
+        try:
+            found = os.fstat(fd)
+            if (found.st_dev, found.st_ino) not in self._listed:
+                return None
+            return _entries(fd, path)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+
+    def _remember(self, fd: int, entries: int) -> None:
+        if entries <= FEW_ENTRIES and len(self._listed) < MAX_LISTED:
+            found = os.fstat(fd)
+            self._listed.add((found.st_dev, found.st_ino))
 
     def find(self, pattern: str, *, under: str, limit: int) -> tuple[builtins.list[str], bool]:
         found: builtins.list[str] = []
@@ -391,6 +408,21 @@ def _regular(found: os.stat_result, path: str) -> os.stat_result:
     if not stat.S_ISREG(found.st_mode):
         raise ToolFailure(f"{quoted(path)} is not a regular file.")
     return found
+
+
+def _entries(fd: int, path: str) -> list[Entry]:
+    found: list[tuple[str, Entry]] = []
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            if protected(entry.name):
+                continue
+            if len(found) == MAX_ENTRIES:
+                raise ToolFailure(
+                    f"{quoted(path)} has more than {MAX_ENTRIES:,} entries; use find_files with a"
+                    " pattern."
+                )
+            found.append((entry.name, _entry(entry)))
+    return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
 
 
 def _entry(entry: os.DirEntry[str]) -> Entry:

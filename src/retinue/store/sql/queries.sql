@@ -15,6 +15,15 @@ INSERT INTO events (run_id, seq, agent_id, parent_agent_id, attempt, epoch, time
                     summary, payload, hash)
 VALUES {rows}
 
+-- name: move_agents
+-- Move agents to their next state. `{rows}` are (run id, agent id, state).
+UPDATE sub_agents SET state = moved.column3 FROM (VALUES {rows}) AS moved
+WHERE run_id = moved.column1 AND id = moved.column2
+
+-- name: finish_run
+-- Write the outcome of a run.
+UPDATE runs SET status = ?, finished_at = ? WHERE id = ?
+
 -- name: advance_head
 -- Move the end of a chain. No row is changed if another owner has moved it: the batch is then undone.
 UPDATE runs SET head_seq = ?, head_hash = ? WHERE id = ? AND epoch = ? AND head_seq = ?
@@ -49,18 +58,13 @@ SELECT run_id, id, parent_agent_id, path, role, state, context_json
 FROM sub_agents WHERE run_id = ? ORDER BY length(id), id
 
 -- name: agents_cached
--- Agents that completed and were closed under a cache key, the latest first.
-SELECT sub_agents.run_id, sub_agents.id
-FROM sub_agents
-JOIN events INDEXED BY events_of_completion
-  ON events.run_id = sub_agents.run_id AND events.agent_id = sub_agents.id
-WHERE sub_agents.cache_key = ? AND sub_agents.state = 'closed'
-  AND events.type = 'agent.subagent_completed'
-ORDER BY events.time DESC, events.seq DESC, events.run_id DESC LIMIT ?
+-- The closed agents of a cache key, the latest first.
+SELECT run_id, id FROM sub_agents WHERE cache_key = ? AND state = 'closed'
+ORDER BY rowid DESC LIMIT ?
 
 -- name: cache_keys
--- Every cache key that a closed agent has.
-SELECT DISTINCT cache_key FROM sub_agents WHERE cache_key IS NOT NULL AND state = 'closed'
+-- Every cache key that there is.
+SELECT DISTINCT cache_key FROM sub_agents WHERE cache_key IS NOT NULL
 
 -- name: insert_memory
 -- Keep something for later runs.

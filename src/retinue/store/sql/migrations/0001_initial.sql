@@ -1,7 +1,7 @@
 -- The journal of every run, and the rows that follow from it.
 --
--- Events are the truth. The states in `sub_agents` and `runs` are moved by triggers on `events`, in
--- the same transaction, so that a row can never say something that the journal does not.
+-- Events are the truth. The states in `sub_agents` and `runs` are moved in the same transaction that
+-- writes the events they follow from, and an audit compares them.
 
 CREATE TABLE runs (
     id          TEXT PRIMARY KEY,
@@ -107,21 +107,6 @@ BEGIN
     SELECT RAISE(ABORT, 'agents are closed, never deleted');
 END;
 
-CREATE TRIGGER sub_agents_follow AFTER INSERT ON events
-WHEN NEW.type IN ('agent.subagent_started', 'agent.subagent_waiting_for_merge',
-                  'agent.subagent_completed', 'agent.subagent_failed', 'agent.subagent_closed')
-BEGIN
-    UPDATE sub_agents
-    SET state = CASE NEW.type
-        WHEN 'agent.subagent_started'           THEN 'running'
-        WHEN 'agent.subagent_waiting_for_merge' THEN 'waiting_for_merge'
-        WHEN 'agent.subagent_completed'         THEN 'completed'
-        WHEN 'agent.subagent_failed'            THEN 'failed'
-        ELSE 'closed'
-    END
-    WHERE run_id = NEW.run_id AND id = NEW.agent_id;
-END;
-
 -- The outcome of a run is written once.
 
 CREATE TRIGGER runs_outcome BEFORE UPDATE OF status, finished_at ON runs
@@ -144,12 +129,4 @@ END;
 CREATE TRIGGER runs_stay BEFORE DELETE ON runs
 BEGIN
     SELECT RAISE(ABORT, 'runs are finished, never deleted');
-END;
-
-CREATE TRIGGER runs_follow AFTER INSERT ON events
-WHEN NEW.type = 'run.finished'
-BEGIN
-    UPDATE runs
-    SET status = json_extract(NEW.payload, '$.status'), finished_at = NEW.time
-    WHERE id = NEW.run_id;
 END;

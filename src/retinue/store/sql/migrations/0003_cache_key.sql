@@ -2,12 +2,8 @@
 
 ALTER TABLE sub_agents ADD COLUMN cache_key TEXT CHECK (cache_key <> '');
 
--- With the state in it, the keys of closed agents can be read from the index alone.
-CREATE INDEX sub_agents_by_cache_key ON sub_agents (cache_key, state) WHERE cache_key IS NOT NULL;
-
--- A closed agent had completed if the journal says so; otherwise it had failed.
-CREATE INDEX events_of_completion ON events (run_id, agent_id)
-WHERE type = 'agent.subagent_completed';
+-- Without the state: an index that has it would be changed by every move of every agent.
+CREATE INDEX sub_agents_by_cache_key ON sub_agents (cache_key) WHERE cache_key IS NOT NULL;
 
 CREATE TRIGGER sub_agents_cache_key BEFORE UPDATE OF cache_key ON sub_agents
 BEGIN
