@@ -44,7 +44,10 @@ class Model(Protocol):
         ...
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
-        """Answer, or raise a ModelError. Text is given to `on_text` as it arrives."""
+        """Answer, or raise a ModelError. Text is given to `on_text` as it arrives.
+
+        An empty text is a sign of life of a model that thinks.
+        """
         ...
 
     async def aclose(self) -> None: ...

@@ -94,8 +94,11 @@ class Draft:
         if delta.tool_calls:
             for call in delta.tool_calls:
                 self._add_call(call)
-        elif not (text or delta.reasoning_content or delta.reasoning):
-            return
+        elif not text:
+            if not (delta.reasoning_content or delta.reasoning):
+                return
+            if self._on_text is not None:
+                self._on_text("")  # It thinks: no text, but a sign of life.
         if self.first_token_at is None:
             self.first_token_at = time.perf_counter()
 

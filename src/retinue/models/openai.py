@@ -86,21 +86,28 @@ class OpenAIModel:
         started_at = time.perf_counter()
         body = self._bodies.encode(request)
         draft = Draft(on_text)
-        fault: ModelError | None
-        deadline = asyncio.timeout(self._endpoint.first_byte_timeout_s)
-        try:
-            async with deadline:
-                fault = await self._exchange(body, draft, deadline)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            fault = self._faults.late()
+        if self._endpoint.first_byte_timeout_s is None:
+            fault = await self._exchange(body, draft, None)
+        else:
+            fault = await self._exchange_in_time(body, draft, self._endpoint.first_byte_timeout_s)
         if fault is not None:
             raise fault
         return draft.reply(request, body, started_at)
 
+    async def _exchange_in_time(
+        self, body: bytes, draft: Draft, first_byte_s: float
+    ) -> ModelError | None:
+        deadline = asyncio.timeout(first_byte_s)
+        try:
+            async with deadline:
+                return await self._exchange(body, draft, deadline)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            return self._faults.late()
+
     async def _exchange(
-        self, body: bytes, draft: Draft, deadline: asyncio.Timeout
+        self, body: bytes, draft: Draft, deadline: asyncio.Timeout | None
     ) -> ModelError | None:
         """Send, and read into the draft. What went wrong is returned, not raised: see the class."""
         response = await self._send(body)
@@ -170,7 +177,7 @@ class _Reading:
         self._seen_at = 0.0
         self._stalled = False
 
-    async def run(self, deadline: asyncio.Timeout) -> ModelError | None:
+    async def run(self, deadline: asyncio.Timeout | None) -> ModelError | None:
         try:
             return await self._run(deadline)
         except aiohttp.ClientError as error:
@@ -188,13 +195,14 @@ class _Reading:
     def _ended(self) -> bool:
         return self._done or self._draft.finish_reason is not None or self._draft.counted
 
-    async def _run(self, deadline: asyncio.Timeout) -> ModelError | None:
+    async def _run(self, deadline: asyncio.Timeout | None) -> ModelError | None:
         content = self._response.content
         piece = await content.readany()
         while piece and not piece.strip(_WHITE):
             piece = await content.readany()
         if piece.lstrip(_WHITE)[:1] in (b"{", b"[", b"<"):
-            deadline.reschedule(None)
+            if deadline is not None:
+                deadline.reschedule(None)
             self._watch()
             return await self._read_whole(piece)
         received = 0
@@ -208,7 +216,8 @@ class _Reading:
             if self._timer is not None:
                 self._seen_at = self._loop.time()
             elif self._draft.first_token_at is not None:
-                deadline.reschedule(None)
+                if deadline is not None:
+                    deadline.reschedule(None)
                 self._watch()
             piece = await content.readany()
         if self._fault is None and not self._done:
