@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.chart import draw
 from benchmarks.endpoint import endpoint
-from benchmarks.goals import judge
+from benchmarks.goals import LED, judge
 from benchmarks.machine import this_machine
 from benchmarks.peers import interpreter, load_peers
 from benchmarks.race import Contender, Heat, run_heat
@@ -76,10 +76,17 @@ def main(argv: list[str] | None = None) -> int:
         python=Path(sys.executable),
         module="benchmarks.contestants.retinue",
     )
+    led = Contender(
+        name=LED,
+        version=_version("retinue"),
+        python=Path(sys.executable),
+        module="benchmarks.contestants.retinue_led",
+    )
     failures: list[str] = []
     # Peers join the heat of their size, so that they meet the same floor as retinue does.
     field: dict[int, list[Contender]] = {
-        children: [retinue] for children in given.children or (_QUICK if given.quick else _FULL)
+        children: [retinue, led]
+        for children in given.children or (_QUICK if given.quick else _FULL)
     }
     if given.peers if given.peers is not None else not given.quick:
         for peer in load_peers():

@@ -43,20 +43,30 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name} (at most {limit}): {self.verdict}"
 
 
-def _retinue(heats: Mapping[int, Heat], children: int) -> Score | None:
+LED = "retinue, led by a model"
+
+
+def _retinue(heats: Mapping[int, Heat], children: int, *, name: str = "retinue") -> Score | None:
     heat = heats.get(children)
     if heat is None:
         return None
-    return next((s for s in heat.others if s.contender.name == "retinue"), None)
+    return next((s for s in heat.others if s.contender.name == name), None)
 
 
 def judge(heats: Mapping[int, Heat], startup: Startup | None) -> list[Goal]:
     few, some, many = (_retinue(heats, children) for children in (100, 1000, 10_000))
+    led = _retinue(heats, 1000, name=LED)
     return [
         Goal(
             name="CPU of a child against the floor, N = 1,000",
             limit=TIMES_FLOOR,
             measured=None if some is None else heats[1000].times_floor(some),
+            unit="×",
+        ),
+        Goal(
+            name="the same, with the fan-out started by a model through spawn_agent",
+            limit=TIMES_FLOOR,
+            measured=None if led is None else heats[1000].times_floor(led),
             unit="×",
         ),
         Goal(

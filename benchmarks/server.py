@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from typing import Any
 
-from benchmarks.workload import ANSWER, MARKS, SCRIPTS, TOOL_CALLS, Call
+from benchmarks.workload import ANSWER, LEADER, MARKS, SCRIPTS, TOOL_CALLS, Call, task
 
 _TEXT_CHUNKS = 8
+_LEAD = re.compile(rb"Lead (\d+) children from part (\d+)\.")
 
 
 def _usage(position: int) -> dict[str, int]:
@@ -74,13 +76,20 @@ def _deltas(position: int, call: Call | None) -> list[dict[str, Any]]:
 
 
 def _streamed(model: str, position: int, call: Call | None, *, with_usage: bool) -> bytes:
-    def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    finish = "stop" if call is None else "tool_calls"
+    return _stream(model, _deltas(position, call), finish, position, with_usage=with_usage)
+
+
+def _stream(
+    model: str, deltas: list[dict[str, Any]], finish: str, position: int, *, with_usage: bool
+) -> bytes:
+    def chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
         return _envelope(model, "chat.completion.chunk", choices=[choice])
 
-    chunks = [chunk({"role": "assistant", "content": "" if call is None else None})]
-    chunks += [chunk(delta) for delta in _deltas(position, call)]
-    chunks.append(chunk({}, "stop" if call is None else "tool_calls"))
+    chunks = [chunk({"role": "assistant", "content": "" if finish == "stop" else None})]
+    chunks += [chunk(delta) for delta in deltas]
+    chunks.append(chunk({}, finish))
     if with_usage:
         chunks.append(_envelope(model, "chat.completion.chunk", choices=[], usage=_usage(position)))
     events = [b"data: " + json.dumps(c, separators=(",", ":")).encode() + b"\n\n" for c in chunks]
@@ -91,6 +100,28 @@ def _streamed(model: str, position: int, call: Call | None, *, with_usage: bool)
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n"
         b"transfer-encoding: chunked\r\n\r\n" + body
     )
+
+
+def _led(children: int, first: int, *, begun: bool) -> bytes:
+    """The streamed reply of a model that gives every child its task in one go, and then is done."""
+    if begun:
+        return _streamed(LEADER, TOOL_CALLS, None, with_usage=True)
+    calls = [
+        {
+            "index": index,
+            "id": f"call_lead_{first + index}",
+            "type": "function",
+            "function": {
+                "name": "spawn_agent",
+                "arguments": json.dumps(
+                    {"task": task(first + index), "role": "researcher", "model": "bench"}
+                ),
+            },
+        }
+        for index in range(children)
+    ]
+    deltas = [{"tool_calls": [call]} for call in calls]
+    return _stream(LEADER, deltas, "tool_calls", 0, with_usage=True)
 
 
 def _response(content_type: bytes, body: bytes, status: bytes = b"200 OK") -> bytes:
@@ -155,6 +186,9 @@ class Conversation:
         return self._missing
 
     def _complete(self, body: bytes) -> bytes:
+        if lead := _LEAD.search(body):
+            # Whoever leads a fan-out is no child, and not counted among them.
+            return _led(int(lead[1]), int(lead[2]), begun=b'"role":"tool"' in body)
         self._requests += 1
         self._body_bytes += len(body)
         # The bodies are searched, not parsed: parsing would double the cost of a request.

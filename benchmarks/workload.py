@@ -75,6 +75,9 @@ SCRIPTS: dict[str, tuple[Call, ...]] = {
     ),
 }
 
+# A model that has children: it answers "Lead N children from part M." with N calls of spawn_agent.
+LEADER = "bench-lead"
+
 ANSWER = (
     "The notes describe a queue with one writer and readers that follow the log by sequence "
     "number. A batch closes after fifty milliseconds or two hundred rows. Retries are charged to "

@@ -54,6 +54,7 @@ async def open_runtime(
     budget: Budget | None = None,
     limits: Mapping[str, Any] | None = None,
     tools: Iterable[Tool] = (),
+    max_concurrent: int | None = None,
     cache: bool | None = None,
     unsafe_no_sandbox: bool = False,
     approve: Approve = nobody,
@@ -68,9 +69,10 @@ async def open_runtime(
     `model` is a name such as "openai:qwen3@http://127.0.0.1:8080/v1", or a Model; `models` are more
     of them, by name. `mode` is how much may happen without a person's word: plan, normal, auto or
     dangerous. `budget` limits everything together; `limits` changes single limits of the one in the
-    settings. `cache=False` never uses an earlier child's result; a Model given as an object has no
-    name that would mean the same next time, so for it that is the default. Shell commands stay off
-    until there is a sandbox, or `unsafe_no_sandbox`.
+    settings. `max_concurrent` is how many children of one parent run at a time. `cache=False` never
+    uses an earlier child's result; a Model given as an object has no name that would mean the same
+    next time, so for it that is the default. Shell commands stay off until there is a sandbox, or
+    `unsafe_no_sandbox`.
     """
     root, clock = project(directory), clock or SystemClock()
     environment = environment or Environment.current()
@@ -116,7 +118,7 @@ async def open_runtime(
                 model_for=clients.get,
                 route=clients.route,
                 price_for=settings.prices.get,
-                max_concurrent=settings.max_concurrent or MAX_CONCURRENT,
+                max_concurrent=max_concurrent or settings.max_concurrent or MAX_CONCURRENT,
                 report_path_pattern=settings.report_path,
                 breaker=Breaker(warn_at=settings.warn_at_calls, pause_at=settings.pause_at_calls),
                 ask=ask,

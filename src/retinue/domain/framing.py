@@ -1,8 +1,7 @@
 """Text from elsewhere, marked as data so that it cannot pass for words of ours.
 
-A frame's tag carries a piece of the hash of what it holds, so that the text inside cannot contain
-the line that ends it; nothing has to be escaped, and the same text has the same frame, as stable
-prompts need.
+A frame's tag carries a piece of the hash of what it holds, and the text inside does not have that
+tag; nothing has to be escaped, and the same text has the same frame, as stable prompts need.
 """
 
 from __future__ import annotations
@@ -10,19 +9,37 @@ from __future__ import annotations
 import hashlib
 import re
 
+TAG_DIGITS = 8
 # What our own blocks begin with: `[a3: OK]`, `[ERROR]`, `[completed] …`.
 _MARKER = re.compile(
-    r"^(\s*)\[(?=[\w.-]+: (?:OK|ERROR|NOT FOUND)\]|ERROR\]|DENIED\]|completed\])", re.MULTILINE
+    r"\s*\[\s*(?:[\w.-]+\s*:\s*(?:OK|ERROR|NOT FOUND)|ERROR|DENIED|completed)\s*\]", re.IGNORECASE
 )
 
 
 def frame(text: str, *, kind: str, source: str) -> str:
     """`text` between lines that only we can write."""
-    tag = f"{kind}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
-    name = source.replace('"', "'").replace("\n", " ")
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    digits = TAG_DIGITS
+    # Who tries four billion texts finds one that holds a piece of its own hash.
+    while f"{kind}-{digest[:digits]}" in text:
+        digits += TAG_DIGITS
+    tag = f"{kind}-{digest[:digits]}"
+    name = "".join(char if char.isprintable() else " " for char in source.replace('"', "'"))
     return f'<{tag} from="{name}">\n{text}\n</{tag}>'
 
 
 def defused(text: str) -> str:
     """`text` with every line that looks like a marker of ours made to look like what it is."""
-    return _MARKER.sub(r"\1\\[", text)
+    if "]" not in text:
+        return text
+    return "".join(
+        line.replace("[", "\\[", 1) if _MARKER.match(_visible(line)) else line
+        for line in text.splitlines(keepends=True)
+    )
+
+
+def _visible(line: str) -> str:
+    """`line` as it is seen, without characters that take no room."""
+    if "[" not in line:
+        return line
+    return "".join(c if c.isprintable() else " " if c.isspace() else "" for c in line)

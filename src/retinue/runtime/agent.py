@@ -62,6 +62,14 @@ class Agent:
     def role(self) -> str:
         return self.contract.execution.role
 
+    @property
+    def why_stopped(self) -> str | None:
+        """Why it, or whoever it works for, was stopped."""
+        node: Agent | None = self
+        while node is not None and node.stop_reason is None:
+            node = node.parent
+        return None if node is None else node.stop_reason
+
     def touch(self) -> None:
         """A sign of life, for it and for those who wait for it."""
         now = self._clock.monotonic()

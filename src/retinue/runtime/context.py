@@ -66,7 +66,9 @@ class Conversation:
     def __init__(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> None:
         self.messages: list[Message] = list(messages)
         self._opening = tuple(messages)
-        self._tools_bytes = _tools_size(tools)
+        self._tools_bytes = sum(
+            len(t.name) + len(t.description) + len(bytes(t.parameters)) + 64 for t in tools
+        )
         self._counted_tokens = 0
         self._counted_messages = 0
         self._new_bytes = self._tools_bytes + sum(map(_size, self.messages))
@@ -139,21 +141,6 @@ class Conversation:
     def _count_anew(self) -> None:
         self._counted_tokens = self._counted_messages = 0
         self._new_bytes = self._tools_bytes + sum(map(_size, self.messages))
-
-
-_tools_sizes: dict[int, tuple[Sequence[ToolSpec], int]] = {}
-
-
-def _tools_size(tools: Sequence[ToolSpec]) -> int:
-    """The bytes of schemas. Siblings share the very same tuple, so it is counted once for all."""
-    known = _tools_sizes.get(id(tools))
-    if known is not None and known[0] is tools:
-        return known[1]
-    size = sum(len(t.name) + len(t.description) + len(bytes(t.parameters)) + 64 for t in tools)
-    if len(_tools_sizes) > 64:
-        _tools_sizes.clear()
-    _tools_sizes[id(tools)] = (tools, size)
-    return size
 
 
 def _size(message: Message) -> int:

@@ -30,7 +30,7 @@ from retinue.errors import ContractError, UsageError
 from retinue.runtime.agent import Agent
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.follow import follow as follow_journal
-from retinue.runtime.nursery import Nursery
+from retinue.runtime.nursery import Nursery, to_its_end
 from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.run import Run, Surroundings
 from retinue.runtime.shape import schema_text
@@ -128,7 +128,7 @@ class Runtime:
             await self._nursery.__aexit__(kind, error, trace)
         finally:
             if self._office is not None:
-                await asyncio.shield(self._adjourn(self._office, error))
+                await to_its_end(self._adjourn(self._office, error))
 
     @property
     def roles(self) -> Mapping[str, Role]:
@@ -151,7 +151,7 @@ class Runtime:
         try:
             result = await run.lead()
         except BaseException as error:
-            await asyncio.shield(run.finish(*_outcome(run, error)))
+            await to_its_end(run.finish(*_outcome(run, error)))
             raise
         finally:
             self._runs.pop(run.id)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from types import TracebackType
+from typing import Any
 
 
 class Nursery(asyncio.TaskGroup):
@@ -26,3 +28,20 @@ class Nursery(asyncio.TaskGroup):
             # Returning lets an error of the body go on as it was raised.
             if several.exceptions[0] is not error:
                 raise several.exceptions[0] from None
+
+
+async def to_its_end(cleanup: Coroutine[Any, Any, None]) -> None:
+    """Await `cleanup` even while being cancelled, however often; it must be bounded itself.
+
+    A shield alone lets the second cancellation through, and what it shields outlives its caller.
+    """
+    task = asyncio.ensure_future(cleanup)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled

@@ -187,7 +187,7 @@ class Run:
                 agent.since = self._around.clock.monotonic()
                 ending = await self._live(agent)
         except asyncio.CancelledError:
-            why = agent.stop_reason or self.why_stopped
+            why = agent.why_stopped or self.why_stopped
             self._end(agent, Ending(Status.CANCELLED, agent.last_text, why))
             raise
         result = self._end(agent, ending)

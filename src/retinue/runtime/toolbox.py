@@ -70,6 +70,7 @@ class Toolbox:
         self.offered = tools.specs(grant)
         self.exhausted = False
         self._breaker = breaker
+        self._warning: str | None = None
         self._broken: tuple[str, str] | None = None
         self._broken_times = 0
 
@@ -116,6 +117,9 @@ class Toolbox:
         account = self._agent.account
         left = account.left.tool_calls
         notes = []
+        if self._warning is not None:
+            notes.append(self._warning)
+            self._warning = None
         if left <= FEW:
             notes.append(f"{left or 'no'} tool call{'' if left == 1 else 's'} left")
         tokens = account.unspent().tokens
@@ -142,6 +146,7 @@ class Toolbox:
         used, most = account.spent.tool_calls, account.limit.tool_calls
         if used == breaker.warn_at:
             self._agent.record(BreakerTripped(stage="warn", tool_calls=used, of=most))
+            self._warning = f"{used} of {most} tool calls are used"
         if used == breaker.pause_at:
             self._agent.record(BreakerTripped(stage="pause", tool_calls=used, of=most))
             try:

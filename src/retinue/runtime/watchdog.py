@@ -22,7 +22,8 @@ async def watch(agents: Callable[[], Iterable[Agent]], clock: Clock, every_s: fl
     while True:
         await clock.sleep(every_s)
         now = clock.monotonic()
-        for agent in list(agents()):
+        # Children first: what is noted of a child is a sign of life of those who wait for it.
+        for agent in reversed(list(agents())):
             if agent.deadline is not None:
                 _look(agent, now)
 

@@ -1,0 +1,46 @@
+"""retinue, with the fan-out started by a model: one reply that spawns every child."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import retinue
+from benchmarks.contest import FanOut, Job, main
+from benchmarks.workload import LEADER
+
+# The root's own limits are not what is measured: it makes one call for each child, and is told of
+# all of them.
+LIMITS = {"max_tool_calls": 1_000_000, "max_context_tokens": 100_000_000}
+
+
+@asynccontextmanager
+async def contestant(job: Job) -> AsyncIterator[FanOut]:
+    done = 0
+    begun = 0
+
+    def listen(event: retinue.Event) -> None:
+        nonlocal done
+        if event.type == "agent.subagent_completed" and event.parent_agent_id is not None:
+            done += 1
+
+    async with retinue.open(
+        job.workdir,
+        model=f"openai:{LEADER}@{job.base_url}",
+        limits=LIMITS,
+        max_concurrent=job.concurrency,
+        on_event=listen,
+    ) as rt:
+
+        async def fan_out(count: int) -> int:
+            nonlocal done, begun
+            done = 0
+            result = await rt.run(f"Lead {count} children from part {begun}.")
+            begun += count
+            return done if result.ok else 0
+
+        yield fan_out
+
+
+if __name__ == "__main__":
+    main(contestant)
