@@ -16,14 +16,17 @@ import msgspec
 import pytest
 
 import retinue
-from retinue.config.roles import builtin_roles, configured_roles
+from retinue.config.folders import PROJECT_FOLDERS
+from retinue.config.roles import builtin_roles, catalogue
 from retinue.config.routes import parse_route
-from retinue.config.settings import read
+from retinue.config.settings import PROJECT_FILE, Layers, Settings, load, read
+from retinue.domain.price import Price
 from retinue.interfaces.cli.demo import bundled, copy
 from retinue.interfaces.cli.main import main
 from retinue.models.script_file import parse_script
 from retinue.models.scripted import Answer, call, say
 from retinue.testing.server import ModelServer, Received
+from retinue.tools.delegate import delegation_tools
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -31,14 +34,25 @@ ADDRESS = "http://127.0.0.1:8080/v1"  # of the server that the README takes for 
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A fenced block: its language, the line it begins in, and what is between the fences."""
+    """A fenced block: what stands behind the fence, its line, and what is between the fences.
 
-    language: str
+    The word behind the fence is a language; a second one is the file that the block is.
+    """
+
+    info: str
     line: int
     text: str
 
+    @property
+    def language(self) -> str:
+        return self.info.partition(" ")[0]
+
+    @property
+    def file(self) -> str:
+        return self.info.partition(" ")[2]
+
     def __str__(self) -> str:
-        return f"line {self.line} {self.language}"
+        return f"line {self.line} {self.info}"
 
 
 def blocks() -> list[Block]:
@@ -47,12 +61,29 @@ def blocks() -> list[Block]:
 
 
 class Project:
-    """A directory as the reader of the README may have it, and a run in its journal."""
+    """A directory as the reader of the README may have it, with a run in its journal."""
 
-    def __init__(self, directory: Path, run_id: str, run: Callable[[list[str]], str]) -> None:
+    def __init__(self, directory: Path, home: Path, run: Callable[[list[str]], str]) -> None:
         self.directory = directory
-        self.run_id = run_id
+        self.home = home
         self.run = run
+
+    @property
+    def run_id(self) -> str:
+        """The latest run's, which is what RUN stands for."""
+        return self.run(["runs", "-n", "1"]).split()[0]
+
+    def path(self, file: str) -> Path:
+        """Where a file of the README lies."""
+        return self.home / file[2:] if file.startswith("~/") else self.directory / file
+
+    def write(self, address: str) -> None:
+        """Write the files that the README shows."""
+        for block in blocks():
+            if block.file:
+                path = self.path(block.file)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(block.text.replace(ADDRESS, address))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +111,8 @@ def project(
         assert ended.value.code == 0, captured.err
         return captured.out
 
-    return Project(directory, asyncio.run(_one_run(directory)), run)
+    asyncio.run(_one_run(directory))
+    return Project(directory, tmp_path, run)
 
 
 @pytest.mark.parametrize("block", blocks(), ids=str)
@@ -88,6 +120,7 @@ def test_a_block_does_what_it_says(
     block: Block, project: Project, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RETINUE_MODEL", f"openai:qwen3@{address}")
+    project.write(address)
     text = block.text.replace(ADDRESS, address)
     match block.language:
         case "console":
@@ -96,18 +129,39 @@ def test_a_block_does_what_it_says(
             (project.directory / "example.py").write_text(text)
             runpy.run_path("example.py", run_name="__main__")
         case "toml":
-            (project.directory / "retinue.toml").write_text(text)
-            settings = read(project.directory / "retinue.toml")
-            assert settings.model == f"openai:qwen3@{address}"
-            assert "translator" in configured_roles(settings.roles, "retinue.toml")
+            _check_settings(project, block.file)
+        case "markdown":
+            _check_agent(project, block.file)
         case "yaml":
             assert parse_script(text)
         case language:
             pytest.fail(f"Nothing here knows what to do with a block of {language!r}.")
 
 
+def _check_settings(project: Project, file: str) -> None:
+    """Every key is known and every name in it means something."""
+    settings = read(project.path(file))
+    layers = load(project.home / ".config/retinue/config.toml", project.directory)
+    assert settings in (layers.user, layers.project), f"{file} is no settings file"
+    found = catalogue(layers, project.directory, project.home)
+    assert {*settings.roles, *settings.profiles} <= found.roles.keys()
+    assert [*found.problems, *(p for role in found.roles.values() for p in role.problems)] == []
+    for name in (*settings.models.values(), *settings.prices, settings.model):
+        assert name is None or parse_route(name).provider == "openai"
+    if file == PROJECT_FILE:
+        # What counts in the user's own file only would do nothing here.
+        assert not any(getattr(settings, name) for name in ("models", "prices", "endpoints"))
+
+
+def _check_agent(project: Project, file: str) -> None:
+    layers = load(project.home / "nothing.toml", project.directory)
+    found = catalogue(layers, project.directory, project.home)
+    [agent] = [role for role in found.roles.values() if role.source == file]
+    assert agent.problems == found.problems == ()
+
+
 def test_no_fence_is_left_out() -> None:
-    assert README.count("\n```") == 2 * len(blocks())
+    assert len(re.findall(r"^\s*(?:```|~~~)", README, re.MULTILINE)) == 2 * len(blocks())
 
 
 def test_no_command_line_hides_in_the_text() -> None:
@@ -149,6 +203,34 @@ def test_the_roles_are_those_there_are() -> None:
     assert sorted(re.findall(r"`(\w+)`", sentence[1])) == sorted(builtin_roles())
 
 
+def test_the_tools_for_delegation_are_those_there_are() -> None:
+    section = README.partition("## The model delegates")[2].partition("\n### ")[0]
+    named = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert sorted(named) == sorted(tool.spec.name for tool in delegation_tools({}))
+
+
+def test_the_folders_of_agents_are_those_that_are_read() -> None:
+    named = set(re.findall(r"`(\.\w+/agents?)`", README))
+    assert len(named) == 5
+    assert named <= {place for place, _ in PROJECT_FOLDERS}
+
+
+def test_a_project_cannot_set_what_counts_in_the_own_file_only() -> None:
+    sentence = re.search(r"([^;]*) count in your own file only", README)
+    assert sentence is not None
+    names = re.findall(r"`(\w+)`", sentence[1])
+    theirs = Settings(
+        endpoints=("http://192.0.2.1/v1",),
+        models={"fast": "openai:other"},
+        prices={"openai:other": Price(input=0, output=0)},
+        report_path="elsewhere.md",
+    )
+    merged = Layers(Settings(), theirs).merged
+    assert len(names) == 4
+    for name in names:
+        assert getattr(merged, name) == getattr(Settings(), name) != getattr(theirs, name)
+
+
 WRITE = "steps: [{call: write_file, args: {path: a, content: b}}, {say: done}]"
 
 
@@ -174,14 +256,20 @@ def test_the_exit_codes_are_those_of_the_table(
 
 
 def _converse(text: str, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the command lines of a console block, and compare what is shown below them."""
+    """Run the command lines of a console block, and compare what is shown below them.
+
+    What is shown may leave lines out, but has them in order.
+    """
     said: list[str] = []
     for line in text.splitlines():
         if not line.startswith("$ "):
-            assert any(_looks_like(line, actual) for actual in said), f"{line!r} is not in {said}"
+            behind = (i for i, actual in enumerate(said, 1) if _looks_like(line, actual))
+            place = next(behind, None)
+            assert place is not None, f"{line!r} is not in {said}"
+            said = said[place:]
             continue
         said = []
-        typed = re.sub(r"\bRUN\b", project.run_id, line.removeprefix("$ "))
+        typed = re.sub(r"\bRUN\b", lambda _: project.run_id, line.removeprefix("$ "))
         command, *arguments = shlex.split(typed)
         match command:
             case "retinue":
@@ -208,6 +296,10 @@ def _answer(request: Received) -> Answer:
     body = request.json
     tools = {tool["function"]["name"] for tool in body.get("tools", ())}
     if body["messages"][-1]["role"] == "tool" or not tools:
+        if "It must fit this schema" in body["messages"][1]["content"]:
+            return say('{"file": "snip/server.py", "problem": "Anybody may redirect."}').using(
+                100, 20
+            )
         return say("It is a URL shortener.").using(100, 6)
     if "word_count" in tools:
         return call("word_count", text="three short words").using(90, 10)
@@ -238,7 +330,7 @@ def serving() -> Iterator[str]:
         loop.close()
 
 
-async def _one_run(directory: Path) -> str:
+async def _one_run(directory: Path) -> None:
     model = retinue.ScriptedModel([call("read_file", path="README.md"), say("It is short.")])
     async with retinue.open(directory, model=model) as runtime:
-        return (await runtime.spawn("researcher", "Is the README long?")).run_id
+        assert (await runtime.spawn("researcher", "Is the README long?")).ok

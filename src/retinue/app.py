@@ -174,7 +174,12 @@ def project(directory: str | Path) -> Path:
         raise UsageError(f"There is no directory {str(directory)!r}.")
     if not path.is_dir():
         raise UsageError(f"{str(directory)!r} is a file, not a directory.")
-    return path.resolve()
+    found = path.resolve()
+    try:
+        str(found).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"The name of the directory {str(found)!r} is not valid UTF-8.") from None
+    return found
 
 
 class Clients:

@@ -139,7 +139,7 @@ class Subtask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     # step of a `delegate_task`; `depends_on` are indices of earlier steps, from 0.
     task: str
     role: str | None = None
-    scope: str | None = None
+    scope: str | list[str] | None = None
     depends_on: int | list[int] | None = None
 
 
@@ -192,6 +192,8 @@ class Hands(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Sandbox | None
     may_write: Callable[[str], bool]
     agent_id: str
+    path: str = ""
+    """Where the agent is in the tree, such as `root/tester.2`."""
     delegation: Delegation | None = None
     ask: Ask | None = None
     vault: Vault | None = None

@@ -122,7 +122,7 @@ class ModelFailed(_Fact, frozen=True, gc=False, tag="model.failed"):
     @property
     def summary(self) -> str:
         again = "" if self.retry_in_s is None else f"; again in {self.retry_in_s:.1f}s"
-        return f"model failed: {_line(self.error)}{again}"
+        return f"model failed: {_line(self.error).rstrip('.')}{again}"
 
 
 class ToolStarted(_Fact, frozen=True, gc=False, tag="tool.started"):

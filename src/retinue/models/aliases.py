@@ -61,7 +61,7 @@ FIELDS = {
     "role": "agent agent_type subagent_type agent_name agent_role profile subagent type",
     "job_ids": "ids job_id jobs agent_ids agent_id task_ids task_id id agents handles handle",
     "job_id": "id agent_id task_id job handle",
-    "id": "job_id agent_id task_id agent job target recipient",
+    "id": "job_id agent_id task_id agent job target recipient to",
     "agent_id": "id agent job_id target recipient to",
     "message": "text content body prompt msg instruction",
     "text": "content message body fact memory note value",

@@ -16,8 +16,10 @@ from retinue.domain.messages import (
     Message,
     Reply,
     Request,
+    ToolAnswer,
     ToolCall,
     ToolSpec,
+    User,
 )
 from retinue.models.arguments import mend
 from retinue.models.notations import (
@@ -53,10 +55,27 @@ class Repaired:
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
         reply = await self._model.reply(request, on_text)
-        return repair(reply, request.tools, request.messages)
+        return repair(encodable(reply), request.tools, request.messages)
 
     async def aclose(self) -> None:
         await self._model.aclose()
+
+
+def encodable(reply: Reply) -> Reply:
+    """The reply without halves of surrogate pairs, which no journal and no server can take."""
+    message = reply.message
+    texts = [message.content]
+    for call in message.calls:
+        texts += (call.id, call.name, call.arguments)
+    if all(text.isascii() or _encodable(text) for text in texts):
+        return reply
+    calls = tuple(ToolCall(*map(_escaped, msgspec.structs.astuple(one))) for one in message.calls)
+    note = "halves of surrogate pairs were escaped"
+    return msgspec.structs.replace(
+        reply,
+        message=Assistant(_escaped(message.content), calls),
+        repairs=(*reply.repairs, note),
+    )
 
 
 def repair(reply: Reply, tools: tuple[ToolSpec, ...], earlier: Sequence[Message] = ()) -> Reply:
@@ -95,7 +114,7 @@ def _mended(reply: Reply, offer: Offer, earlier: Sequence[Message]) -> Reply:
     calls = message.calls
     # What is still thought is not said, and so nothing in it is called.
     if not calls and offer.shapes and not text.startswith(_THINK):
-        calls, text = mending.written(text)
+        calls, text = mending.written(text, earlier)
     mended: list[ToolCall] = []
     for number, call in enumerate(calls, start=1):
         cut = reply.finish is Finish.LENGTH and number == len(calls)
@@ -121,10 +140,14 @@ class _Mending:
         self._ids = ids
         self.notes: list[str] = []
 
-    def written(self, text: str) -> tuple[tuple[ToolCall, ...], str]:
+    def written(self, text: str, earlier: Sequence[Message]) -> tuple[tuple[ToolCall, ...], str]:
         """The calls that are in the text, and the text without them."""
         found = calls_in(text, self._offer) if _encodable(text) else None
         if found is None:
+            return (), text
+        if _quoted(text, found.calls, earlier, self._offer):
+            names = ", ".join(call.name for call in found.calls)
+            self.notes.append(f"{names}: was quoted from what it had read, and not called")
             return (), text
         calls = tuple(ToolCall(next(self._ids), *written) for written in found.calls)
         names = ", ".join(call.name for call in calls)
@@ -174,6 +197,23 @@ class _Mending:
         return from_json(arguments, offer, exactly=True) or from_name_and_object(arguments, offer)
 
 
+def _quoted(text: str, calls: Calls, earlier: Sequence[Message], offer: Offer) -> bool:
+    """Does a call in `text` come from what the model was given to read?
+
+    Who answers with what stands in a file must not thereby do what stands in it.
+    """
+    for message in earlier:
+        if not isinstance(message, ToolAnswer | User):
+            continue
+        given = message.content
+        if text.strip() in given:
+            return True
+        found = calls_in(given, offer) if may_hold_calls(given) and _encodable(given) else None
+        if found is not None and not {*found.calls}.isdisjoint(calls):
+            return True
+    return False
+
+
 def _ids(calls: Sequence[ToolCall], earlier: Sequence[Message]) -> Iterator[str]:
     """Ids that are the same in every retry, and unique in a conversation."""
     before = [one.id for m in earlier if isinstance(m, Assistant) for one in m.calls]
@@ -208,3 +248,7 @@ def _encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _escaped(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -27,6 +27,7 @@ from retinue.runtime.toolbox import ONE_CALL
 MAX_SUBTASKS = 5
 CONTEXT_SHARE = 2  # Half of a child's window is the most that may be given along.
 PAGE_CHARS = 8_000
+READ_FILE = "read_file"
 
 
 class Desk:
@@ -175,10 +176,16 @@ class Desk:
         role = self._role(errand)
         if not errand.task.strip():
             raise UsageError("The task is empty; say what the child should do.")
+        files = _items(errand.context_files) or ()
+        grant = self._boss.contract.permissions
+        if files and READ_FILE not in (*grant.allowed_tools, *grant.ask_tools):
+            raise UsageError(
+                f"You have no {READ_FILE}, so you cannot give files along; say what is in them."
+            )
         context, notes = await enclose(
             self._workspace,
             context=errand.context or "",
-            files=_items(errand.context_files) or (),
+            files=files,
             max_tokens=role.budget.max_context_tokens // CONTEXT_SHARE,
         )
         return Order(

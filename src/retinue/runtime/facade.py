@@ -241,6 +241,9 @@ class Runtime:
         """`task` as an order. Raises UsageError for what can never be done."""
         if not task.task.strip():
             raise ContractError("The task is empty; say what the agent should do.")
+        _check_text(task=task.task, context=task.context, system_prompt=task.system_prompt)
+        for field in ("scope", "write", "success_criteria", "context_files"):
+            _check_text(**{field: "".join(getattr(task, field) or ())})
         role = pick(self.roles, task.role)
         model = self._around.route(task.model, task.endpoint)
         if name := model or role.model:
@@ -310,6 +313,7 @@ class Runtime:
     async def _open_run(self, kind: str, task: str, role: Role) -> Run:
         if not task.strip():
             raise ContractError("The task is empty; say what the agent should do.")
+        _check_text(task=task)
         around = self._around
         prompts = Prompts(around.workspace_for(self.terms.directory))
         instructions, _ = await prompts.assemble(role)
@@ -359,6 +363,18 @@ def _each_for_itself(orders: Iterable[Order]) -> Iterator[Order]:
         same = (order.role.name, order.task)
         yield msgspec.structs.replace(order, cache=False) if same in seen else order
         seen.add(same)
+
+
+def _check_text(**texts: str | None) -> None:
+    """Raise UsageError for a text that has no bytes: neither a journal nor a model can take it."""
+    for name, text in texts.items():
+        try:
+            (text or "").encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"The {name} is not valid Unicode: it has half a surrogate pair at character"
+                f" {error.start}."
+            ) from None
 
 
 _LIMITS = Budget.__struct_fields__

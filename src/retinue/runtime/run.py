@@ -202,6 +202,7 @@ class Run:
             sandbox=around.sandbox,
             may_write=_writes(contract.permissions),
             agent_id=agent.id,
+            path=agent.path,
             ask=around.ask if agent is self.root else None,
             vault=around.vault,
             run_id=self.id,

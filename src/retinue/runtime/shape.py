@@ -32,7 +32,7 @@ class Shape:
         for candidate in _candidates(text):
             try:
                 value = msgspec.json.decode(candidate)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 continue
             errors = [
                 f"{_place(error.instance_path)}: {error.message}"

@@ -261,6 +261,10 @@ def _arguments(call: ToolCall) -> Mapping[str, Any]:
         raise ToolFailure(
             f"The arguments of {call.name} are not JSON ({error}). Send one JSON object."
         ) from None
+    except RecursionError:
+        raise ToolFailure(
+            f"The arguments of {call.name} are nested too deeply. Send one flat JSON object."
+        ) from None
     if not isinstance(arguments, dict):
         raise ToolFailure(f"The arguments of {call.name} must be one JSON object.")
     return arguments

@@ -22,7 +22,7 @@ async def spawn_agent(
     task: Annotated[str, Meta(description="All it needs to know; it sees nothing of yours")],
     role: str | None = None,
     profile: str | None = None,
-    scope: Annotated[str | None, Meta(description="Paths to keep to")] = None,
+    scope: Annotated[str | list[str] | None, Meta(description="Paths to keep to")] = None,
     context: str | None = None,
     context_files: list[str] | str | None = None,
     tools: list[str] | str | None = None,
@@ -115,7 +115,7 @@ def _delegation(hands: Hands) -> Delegation:
 class Advertised:
     """A tool that is told of in fewer words than it understands.
 
-    Where an argument may be of several types only the first is shown, and `spawn_agent` names just
+    Where an argument may be of several types only one is shown, and `spawn_agent` names just
     the roles and profiles that the caller may employ.
     """
 
@@ -157,7 +157,10 @@ def _first_choice(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     if "anyOf" in node:
-        node = {**{k: v for k, v in node.items() if k != "anyOf"}, **node["anyOf"][0]}
+        options = node["anyOf"]
+        # What has fields says more than the text that may stand for it.
+        chosen = next((one for one in options if "properties" in one), options[0])
+        node = {**{k: v for k, v in node.items() if k != "anyOf"}, **chosen}
     return {key: _first_choice(value) for key, value in node.items()}
 
 

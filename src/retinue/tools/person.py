@@ -13,4 +13,4 @@ async def ask_user(hands: Hands, question: str) -> Outcome:
     """Ask the user, when only they can know."""
     if hands.ask is None:
         raise ToolFailure("Nobody is there to ask; decide yourself and say what you assumed.")
-    return Outcome(content=await hands.ask(hands.agent_id, question))
+    return Outcome(content=await hands.ask(hands.path, question))

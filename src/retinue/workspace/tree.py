@@ -193,7 +193,9 @@ class DirectoryTree:
                 found = os.stat(path, dir_fd=self._fd, follow_symlinks=False)
             except OSError:
                 continue
-            seen.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode(errors="replace"))
+            # The time of the last change cannot be set back, as that of the last writing can.
+            state = f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0{found.st_ctime_ns}\n"
+            seen.update(state.encode(errors="replace"))
         return seen.hexdigest()
 
     def write(self, path: str, data: bytes) -> Written:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from retinue.domain.events import Event
+from retinue.domain.events import Event, ModelFailed
 from retinue.domain.result import Result, RunResult, Status
 from retinue.errors import ApprovalNeeded
 from retinue.ports import Approve, Ask
@@ -84,6 +84,7 @@ class Console:
         self.as_json = as_json
         self.quiet = quiet
         self._paths: dict[str, str] = {}
+        self._failures: dict[str, str] = {}
         self._questions = Questions()
 
     @property
@@ -118,6 +119,18 @@ class Console:
             return
         if event.type == "agent.subagent_attempt" and event.attempt == 1:
             return
+        if event.type == "agent.subagent_closed" and event.parent_agent_id is None:
+            return  # How it ended is said below, at more length.
+        fact = event.fact
+        if isinstance(fact, ModelFailed):
+            # Once in full: the same sentence four times over would hide that it is one problem.
+            again = self._failures.get(event.agent_id) == fact.error
+            self._failures[event.agent_id] = fact.error
+            if fact.retry_in_s is None:
+                return
+            if again:
+                self._line(event, f"the same again; once more in {fact.retry_in_s:.1f}s")
+                return
         self._line(event, event.summary)
 
     def _line(self, event: Event, text: str) -> None:
