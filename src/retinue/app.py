@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from retinue.config.settings import MAX_CONCURRENT, MAX_DEPTH, Layers, Settings,
 from retinue.domain.budget import Budget
 from retinue.domain.events import Event
 from retinue.domain.grant import Mode
+from retinue.domain.price import Price
 from retinue.domain.role import Role
 from retinue.errors import ConfigError, StoreError, UsageError
 from retinue.models.repair import Repaired
@@ -102,31 +103,39 @@ async def open_runtime(
         )
         # Roles of the project may name an endpoint; only the user's may make one known.
         clients.know(role.model for role in roles.values() if not is_of_project(role))
+        if terms.budget.max_cost_usd is not None and clients.price(terms.model) is None:
+            raise ConfigError(
+                f"max_cost_usd is set, and nobody knows what {terms.model} costs; write its price"
+                f' into your settings: [prices."{terms.model}"] with input and output.'
+            )
         registry = Registry(_tools(roles, more_tools, settings, shell=sandbox is not None, ask=ask))
         async with _store(root) as store, _vault(root, clock) as vault:
-            around = Surroundings(
-                store=store,
-                vault=vault,
-                reports=FileReports(root),
-                clock=clock,
-                tools=registry,
-                roles=roles,
-                cache=Cache(store, registry, REPEATABLE if reuse else None),
-                workspace_for=_Workspaces(),
-                sandbox=sandbox,
-                approve=approve,
-                model_for=clients.get,
-                route=clients.route,
-                price_for=settings.prices.get,
-                max_concurrent=max_concurrent or settings.max_concurrent or MAX_CONCURRENT,
-                report_path_pattern=settings.report_path,
-                breaker=Breaker(warn_at=settings.warn_at_calls, pause_at=settings.pause_at_calls),
-                ask=ask,
-                listener=on_event,
-                on_text=on_text,
-            )
-            async with Runtime(terms, around) as runtime:
-                yield runtime
+            with closing(FileReports(root)) as reports:
+                around = Surroundings(
+                    store=store,
+                    vault=vault,
+                    reports=reports,
+                    clock=clock,
+                    tools=registry,
+                    roles=roles,
+                    cache=Cache(store, registry, REPEATABLE if reuse else None),
+                    workspace_for=_Workspaces(),
+                    sandbox=sandbox,
+                    approve=approve,
+                    model_for=clients.get,
+                    route=clients.route,
+                    price_for=clients.price,
+                    max_concurrent=max_concurrent or settings.max_concurrent or MAX_CONCURRENT,
+                    report_path_pattern=settings.report_path,
+                    breaker=Breaker(
+                        warn_at=settings.warn_at_calls, pause_at=settings.pause_at_calls
+                    ),
+                    ask=ask,
+                    listener=on_event,
+                    on_text=on_text,
+                )
+                async with Runtime(terms, around) as runtime:
+                    yield runtime
 
 
 def _tools(
@@ -192,6 +201,7 @@ class Clients:
         self._root = root
         self._made: dict[str, Model] = {name: Repaired(model) for name, model in given.items()}
         self._short_names = layers.user.models
+        self._prices = layers.user.prices
         self._default = ""
         self._given = set(given)
         # Origins that may be sent the user's key. A project's file or a model can name an endpoint
@@ -261,6 +271,12 @@ class Clients:
                 f"Unknown model {name!r}; there are: {', '.join(sorted(self._made))}."
             )
         return str(Route(provider="openai", model=route.model, endpoint=default.endpoint))
+
+    def price(self, name: str) -> Price | None:
+        """What a model costs, by its full name or by the bare one."""
+        if name in self._prices:
+            return self._prices[name]
+        return None if name in self._given else self._prices.get(parse_route(name).model)
 
     def get(self, name: str) -> Model:
         """The client for a model name. Raises ConfigError for a name that means nothing."""
@@ -352,6 +368,9 @@ async def _vault(root: Path, clock: Clock) -> AsyncIterator[SqliteVault]:
 def _state_directory(root: Path) -> Path:
     """`.retinue/`, which ignores itself: the user's repository is never touched."""
     path = root / STATE_DIR
+    if path.is_symlink() or (path / DATABASE).is_symlink():
+        # A project that somebody cloned could have our files written anywhere.
+        raise StoreError(f"{path} is, or holds, a link to somewhere else; remove it.")
     try:
         path.mkdir(exist_ok=True)
         ignore = path / ".gitignore"

@@ -209,6 +209,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     content: str
     ok: bool = True
+    acted: bool = False
+    """Whether it did what was asked, although that came to nothing: sending it again may help."""
     read: tuple[str, ...] = ()
     changed: tuple[FileChange, ...] = ()
     before_sha256: str | None = None

@@ -199,7 +199,7 @@ def test_a_project_cannot_say_what_a_model_is(place: Place) -> None:
     place.agent(".claude/agents/a.md", "name: a", "model: sonnet")
     found = place.read()
     assert found.roles["a"].model is None
-    assert found.problems == ("retinue.toml: [models] counts in the user's own settings only",)
+    assert found.problems == ("retinue.toml: models counts in the user's own settings only",)
 
 
 def test_models_of_files_go_through_the_users_names(place: Place) -> None:

@@ -90,8 +90,9 @@ def catalogue(
     # At home, the project's folders are the user's.
     seen = {folder.path.resolve() for folder in theirs}
     shelf.add_folders(f for f in project_folders(project) if f.path.resolve() not in seen)
-    if layers.project.models:
-        shelf.problems.append(f"{PROJECT_FILE}: [models] counts in the user's own settings only")
+    for key in ("models", "endpoints", "prices", "report_path"):
+        if getattr(layers.project, key) != getattr(Settings(), key):
+            shelf.problems.append(f"{PROJECT_FILE}: {key} counts in the user's own settings only")
     added = {name: shelf.roles[name] for name in sorted(shelf.roles)}
     return Catalogue({**builtin_roles(), **added}, tuple(shelf.problems))
 

@@ -195,13 +195,18 @@ def _check(settings: Settings, path: Path, text: str) -> None:
         if problem := _wrong_with(name, profile, settings):
             line = _line_of(text, ["profiles", name])
             raise ConfigError(f"{path}: line {line}, key profiles.{name}: {problem}")
-    for name in ("max_concurrent", "max_depth"):
+    for name in ("max_concurrent", "max_depth", "silence_s", "warn_at_calls", "pause_at_calls"):
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise ConfigError(
                 f"{path}: line {_line_of(text, [name])}, key {name}: must be at least 1,"
                 f" not {value}."
             )
+    if inside(settings.report_path, "/") in (None, ".") or settings.report_path.startswith("/"):
+        raise ConfigError(
+            f"{path}: line {_line_of(text, ['report_path'])}, key report_path: must be a file"
+            f" inside the project, not {settings.report_path!r}."
+        )
 
 
 def _wrong_with(name: str, profile: ProfileSettings, settings: Settings) -> str | None:

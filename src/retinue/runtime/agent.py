@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from retinue.domain.budget import Account
 from retinue.domain.contract import Contract
@@ -50,6 +52,8 @@ class Agent:
         self.since = self.seen_at = clock.monotonic()
         self.silent_s: float | None = None
         self.given_up = False
+        self.excused = 0
+        """How many things it waits for that may take their time: a person, a command, a queue."""
         self.files_read: dict[str, None] = {}
         self.files_modified: dict[str, FileChange] = {}
         self.receipts: list[Receipt] = []
@@ -77,6 +81,16 @@ class Agent:
         while node is not None:
             node.seen_at = now
             node = node.parent
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While inside, silence is no sign of anything."""
+        self.excused += 1
+        try:
+            yield
+        finally:
+            self.excused -= 1
+            self.touch()
 
     def record(self, fact: Fact, *, born: NewAgent | None = None) -> Event:
         self.touch()

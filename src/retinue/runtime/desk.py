@@ -107,7 +107,9 @@ class Desk:
         head = (
             f"{'' if done == len(subtasks) else '[ERROR] '}{done} of {len(subtasks)} done: {plan}"
         )
-        return Outcome(content="\n\n".join([head, *reports]), ok=done == len(subtasks))
+        return Outcome(
+            content="\n\n".join([head, *reports]), ok=done == len(subtasks), acted=bool(results)
+        )
 
     async def _step(
         self, plan: str, index: int, subtask: Subtask, results: Mapping[int, Result]
@@ -169,7 +171,8 @@ class Desk:
         return Outcome(content=frame(page, kind="report", source=id) + rest)
 
     def _outcome(self, result: Result) -> Outcome:
-        return Outcome(content=outcome_text(result, cap_tokens=self._cap), ok=result.ok)
+        text = outcome_text(result, cap_tokens=self._cap)
+        return Outcome(content=text, ok=result.ok, acted=True)
 
     async def _order(self, errand: Errand) -> Order:
         """The order for what a model asked. Raises UsageError."""

@@ -150,7 +150,8 @@ class Mind:
             worst, longest = self._worst_case()
             return worst
 
-        reservation = await self._allowance.reserve(self._agent.account, worst_case)
+        with self._agent.waiting():
+            reservation = await self._allowance.reserve(self._agent.account, worst_case)
         return reservation, longest
 
     def _worst_case(self) -> tuple[WorstCase, int | None]:
@@ -202,7 +203,8 @@ class Mind:
                 self._agent.record(failed)
                 if delay is None:
                     raise
-                await self._clock.sleep(delay)
+                with self._agent.waiting():
+                    await self._clock.sleep(delay)
             except Exception as error:
                 # A bug of an adapter ends its own agent; siblings have done nothing wrong.
                 broke = f"{self._model.name} broke: {type(error).__name__}: {error}"

@@ -187,7 +187,7 @@ class Run:
                 agent.since = self._around.clock.monotonic()
                 ending = await self._live(agent)
         except asyncio.CancelledError:
-            why = agent.why_stopped or self.why_stopped
+            why = agent.why_stopped or _late(agent) or self.why_stopped
             self._end(agent, Ending(Status.CANCELLED, agent.last_text, why))
             raise
         result = self._end(agent, ending)
@@ -316,6 +316,12 @@ class Run:
                 cache_key=agent.cache_key,
             ),
         )
+
+
+def _late(agent: Agent) -> str | None:
+    """Why an agent goes whose parent's time is up."""
+    deadline = None if agent.parent is None else agent.parent.deadline
+    return "its parent ran out of time" if deadline is not None and deadline.expired() else None
 
 
 async def _repeat(agent: Agent, hit: Hit) -> Ending:

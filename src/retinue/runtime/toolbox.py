@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from typing import Any, Protocol
 
 import msgspec
 
 from retinue.domain.budget import Amounts
+from retinue.domain.drafting import ASK_USER
 from retinue.domain.events import BreakerTripped, ToolDenied, ToolFinished, ToolStarted
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolAnswer, ToolCall, ToolSpec
@@ -151,7 +153,8 @@ class Toolbox:
             self._agent.record(BreakerTripped(stage="pause", tool_calls=used, of=most))
             try:
                 asked = f"{used} of {most} tool calls are used"
-                return await self._approve(self._agent.path, "to go on", asked)
+                with self._agent.waiting():
+                    return await self._approve(self._agent.path, "to go on", asked)
             except ApprovalNeeded:
                 return True  # Nobody to ask: the hard stop is near enough.
         return True
@@ -174,7 +177,10 @@ class Toolbox:
             # Nothing may change outside before the journal knows that it was tried.
             await agent.durable()
         try:
-            outcome = await self._act(tool, arguments)
+            # A command has a time limit of its own, and a person may think.
+            patient = tool.effect is Effect.EXECUTE or call.name == ASK_USER
+            with agent.waiting() if patient else nullcontext():
+                outcome = await self._act(tool, arguments)
         except asyncio.CancelledError:
             # Nobody will hear of it, but who reads the journal must not think that it never began.
             content = "[ERROR] interrupted; it may have been done"
@@ -202,7 +208,7 @@ class Toolbox:
         if tool.effect is not Effect.READ:
             # And nothing may be built upon a change before the journal knows what it was.
             await agent.durable()
-        return outcome.content, outcome.ok or outcome.exit_code is not None
+        return outcome.content, outcome.ok or outcome.acted or outcome.exit_code is not None
 
     def _not_yours(self, name: str, tool: Tool | None) -> str:
         if tool is not None and tool.effect is Effect.DELEGATE:
@@ -227,7 +233,8 @@ class Toolbox:
         return msgspec.structs.replace(outcome, content=printable(outcome.content))
 
     async def _approved(self, call: ToolCall) -> bool:
-        return await self._approve(self._agent.path, call.name, call.arguments)
+        with self._agent.waiting():
+            return await self._approve(self._agent.path, call.name, call.arguments)
 
     def _deny(
         self, call: ToolCall, text: str, *, counted: bool = True, mark: str = "DENIED"

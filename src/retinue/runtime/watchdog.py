@@ -24,7 +24,7 @@ async def watch(agents: Callable[[], Iterable[Agent]], clock: Clock, every_s: fl
         now = clock.monotonic()
         # Children first: what is noted of a child is a sign of life of those who wait for it.
         for agent in reversed(list(agents())):
-            if agent.deadline is not None:
+            if agent.deadline is not None and not agent.excused:
                 _look(agent, now)
 
 

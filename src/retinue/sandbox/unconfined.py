@@ -7,7 +7,8 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports import Completed
@@ -42,7 +43,7 @@ class Unconfined:
         read_fd, write_fd = os.pipe()
         try:
             try:
-                process = await self._start(command, directory, write_fd)
+                process = await _started(self._start(command, directory, write_fd))
             finally:
                 os.close(write_fd)
             return await _finish(process, read_fd, output, timeout_s)
@@ -75,6 +76,28 @@ class Unconfined:
             raise WorkspaceError(
                 f"No command can be run in {directory}: {error.strerror}."
             ) from error
+
+
+async def _started(
+    starting: Coroutine[Any, Any, asyncio.subprocess.Process],
+) -> asyncio.subprocess.Process:
+    """Start a process; if cancelled meanwhile, see it started and killed.
+
+    asyncio, cancelled while it starts a shell, kills the shell and not what that has started.
+    """
+    task = asyncio.ensure_future(starting)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    process = task.result()
+    if cancelled is not None:
+        _kill_group(process.pid)
+        await _reaped(process)
+        raise cancelled
+    return process
 
 
 async def _finish(

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from contextlib import suppress
 from pathlib import Path
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class FileReports:
@@ -11,7 +16,7 @@ class FileReports:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._folders: set[Path] = set()
+        self._folders: dict[Path, int] = {}
         self._pending: list[tuple[str, str]] = []
         self._writing: asyncio.Future[None] | None = None
 
@@ -37,8 +42,28 @@ class FileReports:
                 continue
 
     def _replace(self, path: Path, data: bytes) -> None:
-        if path.parent not in self._folders:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._folders.add(path.parent)
-        with open(path, "wb", buffering=0) as file:
-            file.write(data)
+        """Write the file without going through a link: a project may have put one in the way."""
+        folder = self._folder(path.parent)
+        file = os.open(path.name, _WRITE, 0o644, dir_fd=folder)
+        try:
+            while data:
+                data = data[os.write(file, data) :]
+        finally:
+            os.close(file)
+
+    def _folder(self, path: Path) -> int:
+        """A descriptor of a folder in the project, made where it is missing."""
+        if path not in self._folders:
+            if path == self._root:
+                self._folders[path] = os.open(path, _FOLDER)
+            else:
+                above = self._folder(path.parent)
+                with suppress(FileExistsError):
+                    os.mkdir(path.name, dir_fd=above)
+                self._folders[path] = os.open(path.name, _FOLDER, dir_fd=above)
+        return self._folders[path]
+
+    def close(self) -> None:
+        for folder in self._folders.values():
+            os.close(folder)
+        self._folders.clear()

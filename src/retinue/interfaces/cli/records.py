@@ -12,6 +12,11 @@ from retinue.app import open_journal
 from retinue.domain.contract import decode_contract
 from retinue.domain.events import (
     AgentAttempted,
+    AgentCached,
+    AgentSilent,
+    AgentTold,
+    BreakerTripped,
+    ContextCompacted,
     Event,
     LimitReached,
     ModelFailed,
@@ -144,7 +149,8 @@ def _print_branch(view: RunView, agent: AgentView, indent: int) -> None:
     click.echo(
         f"{'  ' * (indent + 1)}{agent.id:<4} {agent.path.rpartition('/')[2]:<14} {state:<15}"
         f" turn {agent.turn}/{agent.max_turns}, {some(agent.tool_calls, 'tool call')},"
-        f" {some(agent.usage.tokens, 'token')}, {agent.duration_s:.1f}s  {agent.title}"
+        f" {some(agent.usage.tokens, 'token')}, {agent.duration_s:.1f}s"
+        f"{', cached' if agent.cached else ''}  {agent.title}"
     )
     if agent.error and agent is not view.root:  # The head of the page says why the root failed.
         click.echo(f"{'  ' * (indent + 3)}{agent.error}")
@@ -171,6 +177,8 @@ def _print_agent(agent: AgentView, events: list[Event], context_json: str) -> No
     click.echo(f"\n{contract.step.description}\n")
     for event in events:
         _print_event(event.fact)
+    if agent.cached:
+        click.echo(agent.response)
 
 
 def _print_event(fact: Any) -> None:
@@ -186,7 +194,16 @@ def _print_event(fact: Any) -> None:
             click.echo(
                 "".join(f"    {line}\n" for line in fact.content.splitlines()[:12]), nl=False
             )
-        case ModelFailed() | LimitReached():
+        case AgentTold():
+            click.echo(f"« {fact.source}: {fact.content}\n")
+        case (
+            ModelFailed()
+            | LimitReached()
+            | ContextCompacted()
+            | AgentSilent()
+            | AgentCached()
+            | BreakerTripped()
+        ):
             click.echo(f"! {fact.summary}")
 
 

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from retinue.store.reports import FileReports
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    root.mkdir()
+    return root
+
+
+async def test_reports_are_written_with_their_folders(root: Path) -> None:
+    reports = FileReports(root)
+    for number in range(50):
+        reports.keep(f".retinue/step-{number}-result.md", f"# {number}")
+    reports.keep("docs/runs/k3f9/a1.md", "# déjà vu \ud800")
+    await reports.drained()
+    assert (root / ".retinue/step-49-result.md").read_text() == "# 49"
+    assert (root / "docs/runs/k3f9/a1.md").read_text() == "# déjà vu ?"
+    reports.close()
+
+
+async def test_the_latest_report_of_a_step_stands(root: Path) -> None:
+    reports = FileReports(root)
+    reports.keep("step.md", "a longer text")
+    reports.keep("step.md", "short")
+    await reports.drained()
+    assert (root / "step.md").read_text() == "short"
+    reports.close()
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+async def test_a_link_that_a_project_put_in_the_way_is_not_followed(
+    root: Path, tmp_path: Path, what: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "step.md").write_text("mine")
+    if what == "file":
+        (root / "reports").mkdir()
+        (root / "reports" / "step.md").symlink_to(outside / "step.md")
+    else:
+        (root / "reports").symlink_to(outside)
+    reports = FileReports(root)
+    reports.keep("reports/step.md", "theirs")
+    reports.keep("other.md", "written all the same")
+    await reports.drained()
+    assert (outside / "step.md").read_text() == "mine"
+    assert (root / "other.md").read_text() == "written all the same"
+    reports.close()
