@@ -7,6 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+# Not each at once: the journal's next fsync would have to write every new file out with it.
+LATEST_S = 2.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -19,18 +21,28 @@ class FileReports:
         self._folders: dict[Path, int] = {}
         self._pending: list[tuple[str, str]] = []
         self._writing: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def keep(self, path: str, text: str) -> None:
         self._pending.append((path, text))
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.get_running_loop().run_in_executor(None, self._write)
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(LATEST_S, self._begin)
 
     async def drained(self) -> None:
+        self._begin()
         while self._writing is not None:
             writing, self._writing = self._writing, None
             await writing
-            if self._pending and self._writing is None:
-                self._writing = asyncio.get_running_loop().run_in_executor(None, self._write)
+            if self._pending:
+                self._begin()
+
+    def _begin(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._pending and (self._writing is None or self._writing.done()):
+            self._writing = asyncio.get_running_loop().run_in_executor(None, self._write)
 
     def _write(self) -> None:
         while self._pending:
@@ -64,6 +76,8 @@ class FileReports:
         return self._folders[path]
 
     def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         for folder in self._folders.values():
             os.close(folder)
         self._folders.clear()

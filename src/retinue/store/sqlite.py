@@ -25,6 +25,7 @@ from retinue.store.database import BUSY_TIMEOUT_S, connect, named
 from retinue.store.queries import queries, rows_of
 
 GROUP_COMMIT_S = 0.05
+PACE_S = 0.005
 _LARGEST_CHUNK = 1024  # 12 columns each; SQLite takes 32,766 place holders
 
 
@@ -136,6 +137,7 @@ class Writer:
         self._closing = False
         self._appended = 0
         self._committed = 0
+        self._committed_at = 0.0
         self._error: StoreError | None = None
         self._heads: dict[str, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -167,9 +169,10 @@ class Writer:
         self._waiters.append((self._appended, waiter))
         if not self._wanted:
             # At the end of this round of the loop, so that everybody who is ready to run now gets
-            # into the same transaction.
+            # into the same transaction; and not right after the last one, so that a busy loop does
+            # not pay for more transactions than it needs.
             self._wanted = True
-            self._loop.call_soon(self._wake_up)
+            self._loop.call_at(self._committed_at + PACE_S, self._wake_up)
         await waiter
 
     async def aclose(self) -> None:
@@ -196,6 +199,8 @@ class Writer:
         self._wake.set()
 
     def _settle(self, count: int, error: StoreError | None) -> None:
+        assert self._loop is not None
+        self._committed_at = self._loop.time()
         self._committed += count
         self._error = self._error or error
         while self._waiters and (self._error or self._waiters[0][0] <= self._committed):
