@@ -82,6 +82,13 @@ class Agent:
             node.seen_at = now
             node = node.parent
 
+    def stop(self, why: str) -> None:
+        """End it for good, with what it has: its attempt's time is up, and there is no other."""
+        if self.stop_reason is None and self.result is None:
+            self.stop_reason = why
+            if self.deadline is not None:
+                self.deadline.reschedule(asyncio.get_running_loop().time())
+
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """While inside, silence is no sign of anything."""

@@ -211,6 +211,22 @@ class Runtime:
         waited = list(known.values()) if jobs == "*" else list(jobs)
         return [await job.result() for job in waited]
 
+    def cancel(self, agent_id: str, *, run_id: str | None = None) -> None:
+        """Stop one agent, and all below it, for good; its parent is told, and cannot revive it."""
+        found = [
+            agent
+            for run in self._runs.values()
+            for agent in run.agents
+            if agent.id == agent_id and run_id in (None, run.id)
+        ]
+        if len(found) != 1:
+            raise UsageError(
+                f"No agent {agent_id!r} is at work."
+                if not found
+                else f"Several runs have an agent {agent_id!r}; say which with run_id."
+            )
+        found[0].stop("stopped by the user")
+
     async def events(self, run_id: str, *, follow: bool = False) -> AsyncIterator[Event]:
         """The events of a run; with `follow`, also those to come, until it is finished."""
         async for event in follow_journal(

@@ -68,6 +68,8 @@ async def live(agent: Agent, means: Means) -> Ending:
     # The contract is on record before any work is done under it.
     await agent.durable()
     agent.record(AgentStarted(sub_agent_id=agent.id))
+    if agent.stop_reason is not None:
+        return Ending(Status.CANCELLED, "", agent.stop_reason)
     tries = agent.contract.execution.max_retries + 1
     because = ""
     for number in range(1, tries + 1):
@@ -94,6 +96,8 @@ async def _attempt(agent: Agent, means: Means, number: int, tries: int, because:
         async with agent.deadline:
             answer = await _work(agent, means, messages)
     except TimeoutError:
+        if agent.stop_reason is not None:
+            return Ending(Status.CANCELLED, agent.last_text, agent.stop_reason)
         why = f"timeout after {timeout_s:g} s"
         if agent.given_up:
             why = f"stopped after {agent.silent_s:.0f} s without a sign of life"

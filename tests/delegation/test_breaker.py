@@ -1,0 +1,137 @@
+"""The circuit breaker of a root: a warning, a question to the person, a hard stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+import retinue
+from retinue.domain.events import BreakerTripped, Event, LimitReached
+from retinue.domain.messages import ToolAnswer
+from retinue.models.scripted import ScriptedModel, Step, call, calls, say
+from retinue.runtime.facade import Runtime
+
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+Settings = Callable[[str], None]
+
+
+@retinue.tool(effect="read")
+async def ping() -> str:
+    """Do nothing."""
+    return "pong"
+
+
+LOW = "warn_at_calls = 2\npause_at_calls = 4\n[budget]\nmax_tool_calls = 6\n"
+
+
+def answers(model: ScriptedModel) -> list[str]:
+    return [m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
+
+
+def stages(events: list[Event]) -> list[tuple[str, int, int]]:
+    facts = [e.fact for e in events if isinstance(e.fact, BreakerTripped)]
+    return [(fact.stage, fact.tool_calls, fact.of) for fact in facts]
+
+
+def pings(count: int) -> list[Step]:
+    return [*(call("ping") for _ in range(count)), say("Enough.")]
+
+
+async def test_it_warns_and_asks_and_goes_on_where_the_person_says_yes(
+    opened: Opened, settings: Settings
+) -> None:
+    settings(LOW)
+    asked: list[tuple[str, str, str]] = []
+    seen: list[Event] = []
+
+    async def approve(path: str, tool: str, arguments: str) -> bool:
+        asked.append((path, tool, arguments))
+        return True
+
+    model = ScriptedModel(pings(6))
+    async with opened(model=model, tools=[ping], approve=approve, on_event=seen.append) as rt:
+        result = await rt.run("Ping.")
+    assert result.ok
+    assert asked == [("root", "to go on", "4 of 6 tool calls are used")]
+    assert stages(seen) == [("warn", 2, 6), ("pause", 4, 6)]
+    told = answers(model)
+    assert told[0] == "pong"
+    assert told[1] == "pong\n[2 of 6 tool calls are used]"
+    assert told[2] == "pong\n[3 tool calls left]", "the warning is said once"
+    assert told[-1] == "pong\n[no tool calls left]"
+
+
+async def test_a_no_ends_the_calls_and_not_the_answer(opened: Opened, settings: Settings) -> None:
+    settings(LOW)
+
+    async def approve(path: str, tool: str, arguments: str) -> bool:
+        return False
+
+    model = ScriptedModel(pings(4))
+    async with opened(model=model, tools=[ping], approve=approve) as rt:
+        result = await rt.run("Ping.")
+    assert result.response == "Enough."
+    assert answers(model)[-1] == (
+        "[DENIED] The user wants no more tool calls. Answer with what you have."
+    )
+    assert model.requests[-1].tools == ()
+    assert result.usage.tool_calls == 4
+
+
+async def test_where_nobody_can_be_asked_the_hard_stop_holds(
+    opened: Opened, settings: Settings
+) -> None:
+    settings(LOW)
+    seen: list[Event] = []
+    model = ScriptedModel([calls(*[call("ping")] * 8), say("Enough.")])
+    async with opened(model=model, tools=[ping], on_event=seen.append) as rt:
+        result = await rt.run("Ping.")
+    assert (result.status, result.error) == ("budget_exceeded", "max_tool_calls 6 reached")
+    assert result.response == "Enough."
+    assert [told.split("\n")[0] for told in answers(model)] == [
+        *["pong"] * 6,
+        *["[DENIED] No tool calls are left. Answer with what you have."] * 2,
+    ]
+    assert stages(seen) == [("warn", 2, 6), ("pause", 4, 6)]
+    assert [e.fact.limit for e in seen if isinstance(e.fact, LimitReached)] == ["max_tool_calls"]
+
+
+async def test_the_defaults_are_60_80_and_100(opened: Opened) -> None:
+    seen: list[Event] = []
+    model = ScriptedModel([calls(*[call("ping")] * 101), say("Enough.")])
+    async with opened(model=model, tools=[ping], on_event=seen.append) as rt:
+        result = await rt.run("Ping.")
+    assert result.status == "budget_exceeded"
+    assert stages(seen) == [("warn", 60, 100), ("pause", 80, 100)]
+
+
+async def test_a_child_has_none(opened: Opened, settings: Settings) -> None:
+    settings(LOW)
+
+    async def approve(path: str, tool: str, arguments: str) -> bool:
+        raise AssertionError("a child is silent")
+
+    seen: list[Event] = []
+    model = ScriptedModel(pings(5))
+    async with opened(model=model, tools=[ping], approve=approve, on_event=seen.append) as rt:
+        result = await rt.spawn("researcher", "Ping.", tools=("ping",))
+    assert result.ok
+    assert stages(seen) == []
+
+
+async def test_tokens_are_told_when_few_are_left(opened: Opened) -> None:
+    turns: list[Step] = [call("ping").using(800, 50) for _ in range(9)]
+    model = ScriptedModel([*turns, say("Enough.").using(800, 50)])
+    async with opened(model=model, tools=[ping]) as rt:
+        await rt.spawn("researcher", "Ping.", tools=("ping",), max_tokens=10_000)
+    assert answers(model) == [*["pong"] * 8, "pong\n[2,350 tokens left]"]
+
+
+@pytest.mark.parametrize(("left", "line"), [(3, "3 tool calls left"), (1, "1 tool call left")])
+async def test_what_is_left_is_told_when_it_matters(opened: Opened, left: int, line: str) -> None:
+    model = ScriptedModel(pings(1))
+    async with opened(model=model, tools=[ping]) as rt:
+        await rt.spawn("researcher", "Ping.", tools=("ping",), max_tool_calls=left + 1)
+    assert answers(model) == [f"pong\n[{line}]"]

@@ -1,0 +1,154 @@
+"""Answers that are data: asked for, checked, mended once, or an error that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+import pytest
+
+from retinue.domain.contract import Contract
+from retinue.domain.messages import ToolAnswer, User
+from retinue.errors import UsageError
+from retinue.models.scripted import ScriptedModel, call, calls, say
+from retinue.runtime.facade import Runtime
+
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+Contracts = Callable[[], Awaitable[dict[str, Contract]]]
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+GOOD = '{"name": "Anna", "age": 7}'
+ANNA = {"name": "Anna", "age": 7}
+
+
+class Person(msgspec.Struct):
+    name: str
+    age: int
+
+
+class LikePydantic:
+    """What a pydantic model looks like from here."""
+
+    @classmethod
+    def model_json_schema(cls) -> dict[str, Any]:
+        return SCHEMA
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [SCHEMA, msgspec.json.encode(SCHEMA).decode(), Person, LikePydantic],
+    ids=["dict", "text", "msgspec", "pydantic"],
+)
+async def test_a_schema_may_be_given_in_any_form(opened: Opened, schema: object) -> None:
+    model = ScriptedModel([say(GOOD)])
+    async with opened(model=model) as rt:
+        result = await rt.spawn("researcher", "Who?", output_schema=schema)
+    assert (result.ok, result.data, result.response) == (True, ANNA, GOOD)
+    asked = model.requests[0].messages[1].content
+    assert "Answer with one JSON value and nothing else. It must fit this schema: {" in asked
+
+
+async def test_the_schema_is_in_the_contract(opened: Opened, contracts: Contracts) -> None:
+    async with opened(model=ScriptedModel([say(GOOD)])) as rt:
+        await rt.spawn("researcher", "Who?", output_schema=SCHEMA)
+    kept = (await contracts())["a1"].outputs.output_schema
+    assert kept is not None
+    assert msgspec.json.decode(kept) == SCHEMA
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"```json\n{GOOD}\n```",
+        f"```\n{GOOD}\n```",
+        f"Here you are:\n```json\n{GOOD}\n```\nAnything else?",
+        f"Surely: {GOOD} — that is all.",
+        f"\n\n  {GOOD}  \n",
+    ],
+)
+async def test_data_may_be_wrapped(opened: Opened, answer: str) -> None:
+    async with opened(model=ScriptedModel([say(answer)])) as rt:
+        result = await rt.spawn("researcher", "Who?", output_schema=SCHEMA)
+    assert result.data == ANNA
+    assert result.response == answer
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ("I do not know.", "it is not JSON"),
+        ('{"name": "Anna"}', 'the answer: "age" is a required property'),
+        ('{"name": "Anna", "age": "7"}', 'age: "7" is not of type "integer"'),
+    ],
+)
+async def test_a_wrong_answer_is_mended_once(opened: Opened, wrong: str, problem: str) -> None:
+    model = ScriptedModel([say(wrong), say(GOOD)])
+    async with opened(model=model) as rt:
+        result = await rt.spawn("researcher", "Who?", output_schema=SCHEMA)
+    assert (result.ok, result.data) == (True, ANNA)
+    told = model.requests[1].messages[-1]
+    assert told == User(f"That does not fit: {problem}. Send only the right JSON.")
+
+
+async def test_an_answer_that_stays_wrong_is_an_error_with_the_reason(opened: Opened) -> None:
+    model = ScriptedModel([say("I do not know."), say('{"name": "Anna"}')])
+    async with opened(model=model) as rt:
+        result = await rt.spawn("researcher", "Who?", output_schema=SCHEMA)
+    assert (result.status, result.data) == ("error", None)
+    assert result.error == (
+        'the answer does not fit the output schema: the answer: "age" is a required property'
+    )
+    assert result.response == '{"name": "Anna"}', "what it said is kept"
+    assert result.attempts == 1
+
+
+async def test_data_at_a_limit_is_still_data(opened: Opened) -> None:
+    model = ScriptedModel([calls(call("list_dir"), call("list_dir")), say(GOOD)])
+    async with opened(model=model) as rt:
+        result = await rt.spawn("researcher", "Who?", output_schema=SCHEMA, max_tool_calls=1)
+    assert (result.status, result.data) == ("budget_exceeded", ANNA)
+
+
+async def test_tools_come_before_the_answer(opened: Opened) -> None:
+    model = ScriptedModel([call("list_dir"), say(GOOD)])
+    async with opened(model=model) as rt:
+        assert (await rt.spawn("researcher", "Who?", output_schema=SCHEMA)).data == ANNA
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, msgspec.json.encode(SCHEMA).decode()])
+async def test_a_model_may_ask_its_child_for_data(opened: Opened, schema: object) -> None:
+    root = "at work in the user's project"
+    model = ScriptedModel(
+        {
+            root: [
+                call("spawn_agent", task="Who", output_schema=schema),
+                call("spawn_agent", task="What", output_schema='{"type": "banana"}'),
+                call("spawn_agent", task="What", output_schema="banana"),
+                say("ok"),
+            ],
+            "Who": [say("Anna."), say(f"```json\n{GOOD}\n```")],
+        }
+    )
+    async with opened(model=model) as rt:
+        result = await rt.run("Go.")
+    assert result.children == 1
+    told = [m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
+    assert told[0].startswith("[completed] a1 researcher: 2 turns, ")
+    assert GOOD in told[0]
+    assert told[1].startswith("[ERROR] The output schema is not a JSON schema: ")
+    assert told[2].startswith("[ERROR] The output schema is not JSON: ")
+
+
+@pytest.mark.parametrize("schema", ["no json", {"type": "banana"}, object()])
+async def test_a_schema_that_is_none_is_told_before_anything_is_begun(
+    opened: Opened, schema: object
+) -> None:
+    async with opened(model=ScriptedModel([])) as rt:
+        with pytest.raises(UsageError, match="The output schema "):
+            await rt.spawn("researcher", "Who?", output_schema=schema)

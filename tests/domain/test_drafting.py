@@ -1,0 +1,580 @@
+"""The contract table: (parent's grant, role, order) to what the child gets, and what is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.budget import UNLIMITED, Amounts, Budget
+from retinue.domain.drafting import (
+    Draft,
+    Order,
+    Superior,
+    draft,
+    root_grant,
+    without_delegation,
+)
+from retinue.domain.grant import Grant, Mode, Network
+from retinue.domain.messages import Effect
+from retinue.domain.role import Role
+from retinue.domain.scope import NOWHERE, contains, scope
+from retinue.errors import ContractError
+
+EFFECTS = {
+    "ask_user": Effect.READ,
+    "look": Effect.READ,
+    "search": Effect.READ,
+    "note": Effect.REMEMBER,
+    "write": Effect.WRITE,
+    "shell": Effect.EXECUTE,
+    "spawn": Effect.DELEGATE,
+    "wait": Effect.DELEGATE,
+}
+ALL = tuple(EFFECTS)
+ROLES = ("boss", "maker", "reader", "viewer")
+
+READER = Role(name="reader", description="", instructions="Read.", tools=("look", "search", "note"))
+MAKER = Role(
+    name="maker",
+    description="",
+    instructions="Make.",
+    tools=("look", "write", "shell"),
+    spawns=("reader",),
+    budget=Budget(max_tool_calls=30, max_context_tokens=20_000),
+)
+VIEWER = Role(name="viewer", description="", instructions="View.", mode=Mode.PLAN)
+ANYTHING = Role(name="boss", description="", instructions="Do.")
+
+
+def root(mode: Mode, **fields: Any) -> Grant:
+    return msgspec.structs.replace(root_grant(mode, EFFECTS, roles=ROLES, depth=2), **fields)
+
+
+def superior(grant: Grant, budget: Budget | None = None, **left: int) -> Superior:
+    budget = budget or Budget(
+        max_tool_calls=100,
+        max_turns=200,
+        max_tokens=None,
+        max_context_tokens=32_768,
+        timeout_s=3_600,
+        max_retries=0,
+    )
+    amounts = {"tokens": UNLIMITED, "cost_microusd": UNLIMITED, "tool_calls": 9, "turns": 9}
+    return Superior(
+        run_id="r",
+        agent_id="a0",
+        task_prompt="The goal.",
+        grant=grant,
+        budget=budget,
+        left=Amounts(**(amounts | left)),
+        model="mine",
+        working_directory="/project",
+    )
+
+
+def drafted(role: Role, by: Superior | Grant, **order: Any) -> Draft:
+    boss = superior(by) if isinstance(by, Grant) else by
+    return draft(Order(task="Do it.", role=role, **order), boss, step_idx=3, effects=EFFECTS)
+
+
+def yes(tool: str, mode: str = "normal") -> str:
+    return f"without {tool}: it needs a person's yes in {mode} mode; use mode auto"
+
+
+# Tools and mode: A6 as a table. Columns: parent's mode, role, order, tools, mode, notes.
+
+TABLE: list[tuple[str, Mode, Role, dict[str, Any], str, Mode, list[str]]] = [
+    (
+        "what is asked about is not given in normal mode",
+        Mode.NORMAL,
+        MAKER,
+        {},
+        "look spawn wait",
+        Mode.NORMAL,
+        [yes("shell"), yes("write")],
+    ),
+    (
+        "it is given freely under auto",
+        Mode.AUTO,
+        MAKER,
+        {},
+        "look shell spawn wait write",
+        Mode.AUTO,
+        [],
+    ),
+    (
+        "and under dangerous",
+        Mode.DANGEROUS,
+        MAKER,
+        {},
+        "look shell spawn wait write",
+        Mode.DANGEROUS,
+        [],
+    ),
+    (
+        "plan denies every write, and delegation with it",
+        Mode.AUTO,
+        MAKER,
+        {"mode": Mode.PLAN},
+        "look",
+        Mode.PLAN,
+        ["without shell: plan mode only reads", "without write: plan mode only reads"],
+    ),
+    (
+        "what the parent has freely needs nobody's yes in a lower mode either",
+        Mode.AUTO,
+        MAKER,
+        {"mode": Mode.NORMAL},
+        "look shell spawn wait write",
+        Mode.NORMAL,
+        [],
+    ),
+    (
+        "a mode above the parent's is its own",
+        Mode.NORMAL,
+        MAKER,
+        {"mode": Mode.DANGEROUS},
+        "look spawn wait",
+        Mode.NORMAL,
+        [
+            "mode dangerous became normal: the parent has no more than that",
+            yes("shell"),
+            yes("write"),
+        ],
+    ),
+    (
+        "a role's mode holds against the order",
+        Mode.AUTO,
+        VIEWER,
+        {"mode": Mode.AUTO},
+        "look search",
+        Mode.PLAN,
+        [
+            "without ask_user: a child never talks to the user",
+            "without note: plan mode only reads",
+            "without shell: plan mode only reads",
+            "without write: plan mode only reads",
+        ],
+    ),
+    (
+        "no tools named: all that the parent has, but for the user and for children",
+        Mode.AUTO,
+        ANYTHING,
+        {},
+        "look note search shell write",
+        Mode.AUTO,
+        ["without ask_user: a child never talks to the user"],
+    ),
+    (
+        "a call's tools go before the role's",
+        Mode.AUTO,
+        READER,
+        {"tools": ("write",)},
+        "write",
+        Mode.AUTO,
+        [],
+    ),
+    ("none at all can be asked for", Mode.AUTO, READER, {"tools": ()}, "", Mode.AUTO, []),
+    (
+        "delegation cannot be had by naming its tools",
+        Mode.AUTO,
+        READER,
+        {"tools": ("look", "spawn")},
+        "look",
+        Mode.AUTO,
+        ["without spawn: reader has no right to delegate"],
+    ),
+    (
+        "the user cannot be had by naming the tool",
+        Mode.DANGEROUS,
+        READER,
+        {"tools": ("ask_user", "look")},
+        "look",
+        Mode.DANGEROUS,
+        ["without ask_user: a child never talks to the user"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("mode", "role", "order", "tools", "childs", "notes"),
+    [row[1:] for row in TABLE],
+    ids=[row[0] for row in TABLE],
+)
+def test_tools_and_mode(
+    mode: Mode, role: Role, order: dict[str, Any], tools: str, childs: Mode, notes: list[str]
+) -> None:
+    draft = drafted(role, root(mode), **order)
+    grant = draft.contract.permissions
+    assert grant.allowed_tools == tuple(tools.split())
+    assert grant.ask_tools == ()
+    assert grant.mode is childs
+    assert list(draft.notes) == notes
+    assert grant.network is Network.NONE
+
+
+def test_what_the_parent_does_not_have_is_not_given_and_told() -> None:
+    parent = root(Mode.AUTO, allowed_tools=("look", "spawn"), ask_tools=())
+    draft = drafted(MAKER, parent)
+    assert draft.contract.permissions.allowed_tools == ("look", "spawn")
+    assert draft.notes == ("without shell, write: the parent does not have it",)
+
+
+def test_an_unknown_tool_is_refused() -> None:
+    with pytest.raises(ContractError) as caught:
+        drafted(READER, root(Mode.AUTO), tools=("fly",))
+    assert str(caught.value) == (
+        "Unknown tool 'fly'; there are: ask_user, look, note, search, shell, spawn, wait, write."
+    )
+
+
+# The right to spawn
+
+
+@pytest.mark.parametrize(
+    ("depth", "mode", "may"),
+    [(2, Mode.AUTO, True), (1, Mode.AUTO, False), (2, Mode.PLAN, False), (2, Mode.NORMAL, True)],
+)
+def test_a_child_may_spawn_where_role_depth_and_mode_allow(
+    depth: int, mode: Mode, may: bool
+) -> None:
+    parent = root(Mode.AUTO, max_delegation_depth=depth)
+    grant = drafted(MAKER, parent, mode=mode).contract.permissions
+    assert grant.can_spawn_children is may
+    assert grant.spawn_roles == (("reader",) if may else ())
+    assert grant.max_delegation_depth == (depth - 1 if may else 0)
+    assert ("spawn" in grant.allowed_tools) is may
+
+
+def test_a_child_employs_only_whom_its_parent_may() -> None:
+    parent = root(Mode.AUTO, spawn_roles=("maker",))
+    grant = drafted(MAKER, parent).contract.permissions
+    assert not grant.can_spawn_children
+    assert "spawn" not in grant.allowed_tools
+
+
+def test_who_may_not_delegate_does_not() -> None:
+    parent = root(Mode.AUTO, can_spawn_children=False)
+    with pytest.raises(ContractError, match="This agent may not delegate"):
+        drafted(READER, parent)
+    narrow = root(Mode.AUTO, spawn_roles=("maker",))
+    with pytest.raises(ContractError) as caught:
+        drafted(READER, narrow)
+    assert str(caught.value) == "This agent may not employ 'reader'; it may employ: maker."
+
+
+def test_who_has_no_right_has_no_tools_for_it() -> None:
+    grant = root(Mode.AUTO, can_spawn_children=False)
+    assert without_delegation(grant, EFFECTS).allowed_tools == (
+        "ask_user",
+        "look",
+        "note",
+        "search",
+        "shell",
+        "write",
+    )
+    assert without_delegation(root(Mode.AUTO), EFFECTS) == root(Mode.AUTO)
+
+
+@pytest.mark.parametrize(
+    ("mode", "freely", "asked"),
+    [
+        (Mode.PLAN, "ask_user look search", ""),
+        (Mode.NORMAL, "ask_user look note search spawn wait", "shell write"),
+        (Mode.AUTO, "ask_user look note search shell spawn wait write", ""),
+        (Mode.DANGEROUS, "ask_user look note search shell spawn wait write", ""),
+    ],
+)
+def test_the_root(mode: Mode, freely: str, asked: str) -> None:
+    grant = root_grant(mode, EFFECTS, roles=ROLES, depth=2)
+    assert grant.allowed_tools == tuple(freely.split())
+    assert grant.ask_tools == tuple(asked.split())
+
+
+# Scope
+
+
+@pytest.mark.parametrize(
+    ("parents", "roles", "order", "inside", "outside"),
+    [
+        ((), (), {}, "anything/at.all", ""),
+        ((), (), {"scope": ("src",)}, "src/a.py", "lib/a.py"),
+        ((), (), {"write": ("src", "lib")}, "lib/a.py", "doc/a.md"),
+        ((), (), {"write": ()}, "", "src/a.py"),
+        ((), scope("tests"), {"scope": ("tests/unit",)}, "tests/unit/x.py", "tests/y.py"),
+        (scope("src"), (), {}, "src/a.py", "lib/a.py"),
+        (scope("src"), (), {"scope": ("lib",)}, "", "lib/a.py"),
+        (scope("src"), scope("**/test_*"), {}, "src/test_a.py", "src/a.py"),
+        ((), NOWHERE, {"write": ("src",)}, "", "src/a.py"),
+    ],
+)
+def test_writing_is_inside_all_that_anybody_says(
+    parents: tuple[tuple[str, ...], ...],
+    roles: tuple[tuple[str, ...], ...],
+    order: dict[str, Any],
+    inside: str,
+    outside: str,
+) -> None:
+    role = msgspec.structs.replace(MAKER, write_scope=roles)
+    groups = drafted(role, root(Mode.AUTO, write_scope=parents), **order)
+    written = groups.contract.permissions.write_scope
+    assert not inside or contains(written, inside)
+    assert not outside or not contains(written, outside)
+    assert groups.contract.step.scope == order.get("scope", ())
+
+
+# Budgets. Columns: parent's budget, what is left, role, order, expected fields, notes.
+
+PARENT = Budget(
+    max_tool_calls=20,
+    max_turns=40,
+    max_tokens=50_000,
+    max_context_tokens=9_000,
+    timeout_s=60,
+    max_cost_usd=2.0,
+)
+BUDGETS: list[
+    tuple[str, Budget | None, dict[str, int], Role, dict[str, Any], dict[str, Any], list[str]]
+] = [
+    (
+        "defaults",
+        None,
+        {},
+        READER,
+        {},
+        {
+            "max_tool_calls": 15,
+            "max_turns": 50,
+            "max_tokens": 65_536,
+            "max_context_tokens": 8_192,
+            "timeout_s": 300.0,
+            "max_cost_usd": None,
+            "max_retries": 1,
+        },
+        [],
+    ),
+    (
+        "a role's own",
+        None,
+        {},
+        MAKER,
+        {},
+        {"max_tool_calls": 30, "max_context_tokens": 20_000, "max_turns": 50},
+        [],
+    ),
+    (
+        "an order changes some",
+        None,
+        {},
+        MAKER,
+        {"max_tool_calls": 5, "max_retries": 0},
+        {"max_tool_calls": 5, "max_retries": 0, "max_context_tokens": 20_000},
+        [],
+    ),
+    (
+        "a role's own above the parent's is quietly the parent's",
+        PARENT,
+        {"tokens": 70_000},
+        MAKER,
+        {},
+        {"max_tool_calls": 20, "max_turns": 40, "timeout_s": 60.0, "max_tokens": 65_536},
+        [],
+    ),
+    (
+        "an order above the parent's is clamped aloud",
+        PARENT,
+        {},
+        MAKER,
+        {"max_tool_calls": 200, "max_turns": 41, "timeout_s": 90},
+        {"max_tool_calls": 20, "max_turns": 40, "timeout_s": 60.0},
+        [
+            "max_tool_calls 200 became 20: the parent has no more",
+            "max_turns 41 became 40: the parent has no more",
+            "timeout_s 90 became 60: the parent has no more",
+        ],
+    ),
+    (
+        "tokens are what is left of them",
+        PARENT,
+        {"tokens": 1_234_567},
+        READER,
+        {"max_tokens": 2_000_000},
+        {"max_tokens": 1_234_567},
+        ["max_tokens 2000000 became 1234567: the parent has no more"],
+    ),
+    (
+        "also where only somebody above the parent has a limit",
+        None,
+        {"tokens": 9_000},
+        READER,
+        {},
+        {"max_tokens": 9_000},
+        ["max_tokens 65536 became 9000: the parent has no more"],
+    ),
+    (
+        "money too",
+        PARENT,
+        {"cost_microusd": 500_000},
+        READER,
+        {"max_cost_usd": 1.5},
+        {"max_cost_usd": 0.5},
+        ["max_cost_usd 1.5 became 0.5: the parent has no more"],
+    ),
+    (
+        "what nobody limits is limited by the parent's money",
+        PARENT,
+        {"cost_microusd": 500_000},
+        READER,
+        {},
+        {"max_cost_usd": 0.5},
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("parent", "left", "role", "order", "expected", "notes"),
+    [row[1:] for row in BUDGETS],
+    ids=[row[0] for row in BUDGETS],
+)
+def test_budgets(
+    parent: Budget | None,
+    left: dict[str, int],
+    role: Role,
+    order: dict[str, Any],
+    expected: dict[str, Any],
+    notes: list[str],
+) -> None:
+    draft = drafted(role, superior(root(Mode.AUTO), parent, **left), **order)
+    budget = draft.contract.execution.budget
+    assert {name: getattr(budget, name) for name in expected} == expected
+    assert list(draft.notes) == notes
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ({"max_tool_calls": 0}, "max_tool_calls must be positive, not 0."),
+        ({"max_turns": -1}, "max_turns must be positive, not -1."),
+        ({"max_tokens": 0}, "max_tokens must be positive, not 0."),
+        ({"max_context_tokens": 0}, "max_context_tokens must be positive, not 0."),
+        ({"timeout_s": 4.9}, "timeout_s must be at least 5 seconds, not 4.9."),
+        ({"max_cost_usd": 0}, "max_cost_usd must be positive, not 0."),
+        ({"max_retries": -1}, "max_retries must be 0 or more, not -1."),
+    ],
+)
+def test_a_senseless_limit_is_refused_before_it_is_clamped(
+    order: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ContractError) as caught:
+        drafted(READER, superior(root(Mode.AUTO), PARENT), **order)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("left", "message"),
+    [
+        ({"tokens": 0}, "No tokens are left for a child; finish with what there is."),
+        ({"cost_microusd": 0}, "No money is left for a child; finish with what there is."),
+    ],
+)
+def test_where_nothing_is_left_nobody_is_hired(left: dict[str, int], message: str) -> None:
+    with pytest.raises(ContractError) as caught:
+        drafted(READER, superior(root(Mode.AUTO), PARENT, **left))
+    assert str(caught.value) == message
+
+
+# The rest of the contract
+
+
+def test_everything_else_is_the_orders_then_the_roles_then_the_parents() -> None:
+    draft = drafted(
+        msgspec.structs.replace(READER, model="theirs"),
+        root(Mode.AUTO),
+        context="framed",
+        success_criteria=("It works.",),
+        output_schema="{}",
+        notes=("skipped a.txt: it is not text",),
+    )
+    contract = draft.contract
+    assert draft.notes == ("skipped a.txt: it is not text",)
+    assert (contract.parent.run_id, contract.parent.agent_id) == ("r", "a0")
+    assert (contract.parent.step_idx, contract.parent.task_prompt) == (3, "The goal.")
+    assert (contract.step.title, contract.step.description) == ("Do it.", "Do it.")
+    assert (contract.step.context, contract.step.success_criteria) == ("framed", ("It works.",))
+    execution = contract.execution
+    assert (execution.role, execution.instructions) == ("reader", "Read.")
+    assert (execution.model, execution.working_directory) == ("theirs", "/project")
+    assert contract.outputs.output_schema == "{}"
+    said = drafted(READER, root(Mode.AUTO), model="said", directory="/p/web", instructions="Now.")
+    execution = said.contract.execution
+    assert (execution.model, execution.working_directory) == ("said", "/p/web")
+    assert execution.instructions == "Now."
+    assert drafted(READER, root(Mode.AUTO)).contract.execution.model == "mine"
+
+
+# And never wider
+
+
+MODES = st.sampled_from(list(Mode))
+NAMES = st.lists(st.sampled_from(ALL), unique=True).map(tuple)
+SOME = st.none() | NAMES
+GRANTS = st.builds(
+    Grant,
+    allowed_tools=NAMES,
+    ask_tools=NAMES,
+    mode=MODES,
+    write_scope=st.sampled_from([(), NOWHERE, scope("src"), scope("src", "tests")]),
+    can_spawn_children=st.just(True),
+    spawn_roles=st.just(("any",)),
+    max_delegation_depth=st.integers(1, 3),
+)
+
+
+@given(
+    grant=GRANTS,
+    role_tools=SOME,
+    tools=SOME,
+    role_mode=st.none() | MODES,
+    mode=st.none() | MODES,
+    spawns=st.sampled_from([(), ("any",), ("any", "other")]),
+)
+def test_no_order_makes_a_child_wider_than_its_parent(
+    grant: Grant,
+    role_tools: tuple[str, ...] | None,
+    tools: tuple[str, ...] | None,
+    role_mode: Mode | None,
+    mode: Mode | None,
+    spawns: tuple[str, ...],
+) -> None:
+    role = Role(
+        name="any",
+        description="",
+        instructions="",
+        tools=role_tools,
+        mode=role_mode,
+        spawns=spawns,
+    )
+    child = drafted(role, superior(grant), tools=tools, mode=mode).contract.permissions
+    assert set(child.allowed_tools) <= {*grant.allowed_tools, *grant.ask_tools}
+    assert child.ask_tools == ()
+    assert child.mode.rank <= grant.mode.rank
+    assert set(child.spawn_roles) <= set(grant.spawn_roles)
+    assert child.max_delegation_depth < grant.max_delegation_depth
+    assert "ask_user" not in child.allowed_tools
+    asked = set(grant.ask_tools) & set(child.allowed_tools)
+    assert not asked or child.mode in (Mode.AUTO, Mode.DANGEROUS)
+    effects = {EFFECTS[name] for name in child.allowed_tools}
+    assert child.mode is not Mode.PLAN or effects <= {Effect.READ}
+    assert child.can_spawn_children or Effect.DELEGATE not in effects
+    for path in ("src/a", "tests/a", "x"):
+        assert contains(grant.write_scope, path) or not contains(child.write_scope, path)
+    assert (
+        role_tools is None
+        or tools is not None
+        or {n for n in child.allowed_tools if EFFECTS[n] is not Effect.DELEGATE} <= set(role_tools)
+    )

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+import retinue
+from retinue.errors import UsageError
+from retinue.models.scripted import ScriptedModel, call, hold, say
+from retinue.runtime.facade import Runtime
+
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+
+class Asked:
+    """Is set when the model of an agent is being asked."""
+
+    def __init__(self) -> None:
+        self._agents: dict[str, asyncio.Event] = {}
+
+    def __call__(self, event: retinue.Event) -> None:
+        if event.type == "turn.started":
+            self.of(event.agent_id).set()
+
+    def of(self, agent_id: str) -> asyncio.Event:
+        return self._agents.setdefault(agent_id, asyncio.Event())
+
+
+async def test_a_child_that_the_user_stops_is_not_revived_by_the_model(opened: Opened) -> None:
+    never, asked = asyncio.Event(), Asked()
+    model = ScriptedModel(
+        {
+            "Lead.": [
+                call("spawn_agent", task="Wait.", role="researcher", background=True),
+                call("spawn_await", job_ids="*"),
+                call("agent_message", id="a1", text="Go on, please."),
+                say("It was stopped."),
+            ],
+            "Wait.": [hold(never, say("never"))],
+        }
+    )
+    async with opened(model=model, on_event=asked) as rt:
+        led = asyncio.create_task(rt.run("Lead."))
+        await asked.of("a1").wait()
+        rt.cancel("a1")
+        result = await led
+        told = [e.fact.content async for e in rt.events(result.id) if e.type == "tool.finished"]  # type: ignore[union-attr]
+    assert result.ok
+    assert told[1] == "[a1: ERROR]\ncancelled: stopped by the user"
+    assert told[2] == "[ERROR] a1 was stopped (stopped by the user) and stays so."
+
+
+async def test_stopping_a_child_leaves_its_siblings_and_its_caller_alone(opened: Opened) -> None:
+    never, asked = asyncio.Event(), Asked()
+    model = ScriptedModel({"Wait": [hold(never, say("never"))], "Work": [say("done")]})
+    async with opened(model=model, on_event=asked) as rt:
+        work = asyncio.create_task(
+            rt.fan_out([("researcher", "Wait"), ("researcher", "Work")], max_concurrent=2)
+        )
+        await asked.of("a1").wait()
+        rt.cancel("a1")
+        stopped, done = await work
+        alone = asyncio.create_task(rt.spawn("researcher", "Wait"))
+        await asked.of("a3").wait()
+        rt.cancel("a3")
+        assert (await alone).error == "stopped by the user"
+    assert (stopped.status, stopped.error) == ("cancelled", "stopped by the user")
+    assert stopped.attempts == 1
+    assert done.ok
+
+
+async def test_who_is_not_at_work_cannot_be_stopped(opened: Opened) -> None:
+    async with opened(model=ScriptedModel([say("done")])) as rt:
+        with pytest.raises(UsageError, match="No agent 'a1' is at work"):
+            rt.cancel("a1")
+        await rt.spawn("researcher", "Work.")
+        with pytest.raises(UsageError, match="No agent 'a1' is at work"):
+            rt.cancel("a1")

@@ -1,0 +1,36 @@
+"""A runtime in a directory of its own, on a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import retinue
+from retinue.config.environment import Environment
+from retinue.runtime.facade import Runtime
+from retinue.testing.clock import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    path = tmp_path / "project"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def opened(
+    tmp_path: Path, project: Path, clock: FakeClock
+) -> Callable[..., AbstractAsyncContextManager[Runtime]]:
+    """`retinue.open` of the project, untouched by the environment of whoever runs the tests."""
+    environment = Environment(variables={"HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"})
+    return partial(retinue.open, project, clock=clock, environment=environment)

@@ -1,0 +1,387 @@
+"""An earlier result is used again only where asking anew would see the very same."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import retinue
+from retinue.domain.events import AgentCached, AgentCreated, Event
+from retinue.domain.result import Result
+from retinue.models.scripted import Answer, ScriptedModel, call, calls, hold, raw_call, say
+from retinue.runtime.facade import Runtime
+
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+LOOKS = {
+    "read_file": call("read_file", path="a.txt"),
+    "a range": call("read_file", path="a.txt", start=1, end=1),
+    "list_dir": call("list_dir", path="."),
+    "find_files": call("find_files", pattern="*.txt"),
+    "search_files": call("search_files", pattern="needle"),
+    "a folder": call("search_files", pattern="needle", path="sub"),
+    "recall": call("recall", query="needle"),
+}
+
+
+@pytest.fixture
+def project(project: Path) -> Path:
+    (project / "a.txt").write_text("first\nneedle\nlast\n")
+    (project / "sub").mkdir()
+    (project / "sub" / "b.txt").write_text("a needle here\n")
+    (project / "other.md").write_text("nothing\n")
+    return project
+
+
+class Asked:
+    """Asks the same of a child in runtimes opened one after the other."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self.count = 0
+
+    async def __call__(
+        self, look: Answer, role: str = "researcher", settings: Any = None, **terms: Any
+    ) -> Result:
+        self.count += 1
+        settings = settings or {}
+        self.model = ScriptedModel(
+            {"": [look, say(f"Answer {self.count}.")]},
+            strict=False,
+            name=settings.get("model_name", "scripted"),
+        )
+        self.events: list[Event] = []
+        settings = {"cache": True} | {k: v for k, v in settings.items() if k != "model_name"}
+        async with self._opened(model=self.model, on_event=self.events.append, **settings) as rt:
+            return await rt.spawn(role, "Look.", **terms)
+
+    @property
+    def cached(self) -> bool:
+        return any(isinstance(event.fact, AgentCached) for event in self.events)
+
+
+@pytest.fixture
+def asked(opened: Opened) -> Asked:
+    return Asked(opened)
+
+
+@pytest.mark.parametrize("name", LOOKS)
+async def test_the_same_over_the_same_is_not_asked_twice(asked: Asked, name: str) -> None:
+    first = await asked(LOOKS[name])
+    assert (first.response, first.cached, asked.cached) == ("Answer 1.", False, False)
+    for _ in range(2):
+        again = await asked(LOOKS[name])
+        assert (again.response, again.cached, asked.cached) == ("Answer 1.", True, True)
+        assert asked.model.requests == []
+        assert again.usage.tokens == 0
+        assert again.files_read == first.files_read
+
+
+def in_place(path: Path, text: str) -> None:
+    """Change a file, and nothing that can be set of what the system tells about it."""
+    before = path.stat()
+    path.write_text(text)
+    assert path.stat().st_size == before.st_size
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def replaced_by_a_link(project: Path) -> None:
+    (project / "a.txt").rename(project / "x.txt")
+    (project / "a.txt").symlink_to("sub/b.txt")
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], set[str]]] = {
+    "the file is changed": (
+        lambda p: (p / "a.txt").write_text("first\nneedle\nlast\nmore\n"),
+        {"read_file", "a range", "list_dir", "find_files", "search_files"},
+    ),
+    "outside of what was read, in place": (
+        lambda p: in_place(p / "a.txt", "first\nneedle\nLAST\n"),
+        {"read_file", "a range", "find_files", "search_files"},
+    ),
+    "a hit is changed, in place": (
+        lambda p: in_place(p / "sub" / "b.txt", "A NEEDLE HERE\n"),
+        {"find_files", "search_files", "a folder"},
+    ),
+    "no hit becomes one, in place": (
+        lambda p: in_place(p / "other.md", "needle!\n"),
+        {"find_files", "search_files"},
+    ),
+    "a new file that matches": (
+        lambda p: (p / "sub" / "c.txt").write_text("another needle\n"),
+        {"find_files", "search_files", "a folder"},
+    ),
+    "a new file that does not match": (
+        lambda p: (p / "sub" / "c.md").write_text("hay\n"),
+        {"find_files", "search_files", "a folder"},
+    ),
+    "a new file beside": (
+        lambda p: (p / "new.md").write_text("hay\n"),
+        {"list_dir", "find_files", "search_files"},
+    ),
+    "a file is gone": (
+        lambda p: (p / "other.md").unlink(),
+        {"list_dir", "find_files", "search_files"},
+    ),
+    "the file is gone": (
+        lambda p: (p / "a.txt").unlink(),
+        {"read_file", "a range", "list_dir", "find_files", "search_files"},
+    ),
+    "a file has another name": (
+        lambda p: (p / "sub" / "b.txt").rename(p / "sub" / "z.txt"),
+        {"find_files", "search_files", "a folder"},
+    ),
+    "the file is a link now": (
+        replaced_by_a_link,
+        {"read_file", "a range", "list_dir", "find_files", "search_files"},
+    ),
+    "a folder is there too": (lambda p: (p / "empty").mkdir(), {"list_dir"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("look", [name for name in LOOKS if name != "recall"])
+async def test_any_change_of_what_was_seen_is_noticed(
+    asked: Asked, project: Path, look: str, change: str
+) -> None:
+    act, noticed_by = CHANGES[change]
+    await asked(LOOKS[look])
+    act(project)
+    result = await asked(LOOKS[look])
+    assert result.cached is (look not in noticed_by)
+    assert result.response == ("Answer 2." if look in noticed_by else "Answer 1.")
+
+
+@pytest.fixture
+def repository(project: Path) -> Path:
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    return project
+
+
+async def test_what_git_ignores_is_a_part_of_what_a_search_saw(
+    asked: Asked, repository: Path
+) -> None:
+    project = repository
+    (project / ".gitignore").write_text("*.log\n")
+    (project / "x.log").write_text("needle\n")
+    look = LOOKS["search_files"]
+    await asked(look)
+    assert (await asked(look)).cached
+    (project / "x.log").write_text("needle, but ignored\n")
+    assert (await asked(look)).cached, "nobody sees what is ignored"
+    (project / ".gitignore").write_text("*.log2\n")
+    assert not (await asked(look)).cached
+    (project / ".git" / "info" / "exclude").write_text("other.md\n")
+    assert not (await asked(look)).cached
+
+
+async def test_a_memory_that_is_new_is_noticed(asked: Asked, opened: Opened) -> None:
+    look = LOOKS["recall"]
+    await asked(look)
+    model = ScriptedModel([call("remember", text="a needle"), say("Remembered.")])
+    async with opened(model=model, cache=True) as rt:
+        await rt.run("Remember.")
+    assert not (await asked(look)).cached
+
+
+async def test_a_file_that_was_missed_and_is_there_now_is_noticed(
+    asked: Asked, project: Path
+) -> None:
+    look = call("read_file", path="missing.txt")
+    await asked(look)
+    assert (await asked(look)).cached
+    (project / "missing.txt").write_text("here\n")
+    assert not (await asked(look)).cached
+
+
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "role": {"role": "planner"},
+    "tools": {"tools": ("read_file",)},
+    "tool calls": {"max_tool_calls": 3},
+    "turns": {"max_turns": 9},
+    "tokens": {"max_tokens": 30_000},
+    "time": {"timeout_s": 77},
+    "context": {"context": "By the way."},
+    "context file": {"context_files": ("other.md",)},
+    "prompt": {"system_prompt": "Be kind."},
+    "criteria": {"success_criteria": ("It is true.",)},
+    "scope": {"scope": ("sub",)},
+    "mode": {"mode": "plan"},
+    "directory": {"directory": "sub"},
+    "schema": {"output_schema": {"type": "string"}},
+    "not wanted": {"cache": False},
+    "switched off": {"settings": {"cache": False}},
+    "model": {"settings": {"model_name": "another"}},
+}
+
+
+@pytest.mark.parametrize("what", OTHERWISE)
+async def test_another_question_has_another_answer(asked: Asked, what: str) -> None:
+    await asked(LOOKS["read_file"])
+    result = await asked(LOOKS["read_file"], **OTHERWISE[what])
+    assert not result.cached
+    assert asked.model.requests != []
+    assert (await asked(LOOKS["read_file"])).cached, "and the first is still known"
+
+
+async def test_what_stands_in_the_prompt_is_a_part_of_the_question(
+    asked: Asked, project: Path
+) -> None:
+    await asked(LOOKS["read_file"])
+    (project / "AGENTS.md").write_text("Be brief.\n")
+    assert not (await asked(LOOKS["read_file"])).cached
+
+
+@pytest.mark.parametrize(
+    "settings", ["cache = false\n", "[roles.researcher]\nspawns = ['reviewer']"]
+)
+async def test_settings_can_say_no(asked: Asked, project: Path, settings: str) -> None:
+    """One outright; the other since who delegates sees more than its own receipts tell."""
+    (project / "retinue.toml").write_text(settings)
+    for _ in range(2):
+        assert not (await asked(LOOKS["read_file"])).cached
+
+
+async def test_who_may_write_is_asked_every_time(asked: Asked) -> None:
+    for _ in range(2):
+        result = await asked(LOOKS["read_file"], role="executor", settings={"mode": "auto"})
+        assert (result.ok, result.cached) == (True, False)
+
+
+async def test_a_tool_of_the_users_own_may_look_at_anything(asked: Asked) -> None:
+    @retinue.tool(effect="read")
+    async def weather() -> str:
+        """The weather."""
+        return "rain"
+
+    for _ in range(2):
+        result = await asked(
+            call("weather"), settings={"tools": [weather]}, tools=("weather", "read_file")
+        )
+        assert (result.ok, result.cached) == (True, False)
+
+
+async def test_failures_are_never_repeated(asked: Asked) -> None:
+    """The same broken call three times over ends an attempt."""
+    for _ in range(2):
+        broken = raw_call("read_file", "[]")
+        result = await asked(broken, max_turns=1)
+        assert (result.ok, result.cached) == (False, False)
+
+
+async def test_a_cancelled_child_is_not_repeated(opened: Opened, asked: Asked) -> None:
+    stop, never = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel({"": [LOOKS["read_file"], hold(never, say("Half an answer."))]})
+
+    def listen(event: Event) -> None:
+        if event.type == "tool.finished":
+            stop.set()
+
+    async with opened(model=model, cache=True, on_event=listen) as rt:
+        job = await rt.start("researcher", "Look.")
+        await stop.wait()
+        job.cancel()
+        assert (await job.result()).status == "cancelled"
+    result = await asked(LOOKS["read_file"])
+    assert not result.cached
+
+
+async def test_siblings_of_one_fan_out_do_not_answer_for_each_other(
+    opened: Opened, asked: Asked
+) -> None:
+    answers = iter(range(100))
+    look = LOOKS["read_file"]
+    model = ScriptedModel({"": [look, lambda request: say(f"Answer {next(answers)}.")]})
+    async with opened(model=model, cache=True) as rt:
+        results = await rt.fan_out([("researcher", "Look.")] * 5, max_concurrent=1)
+    assert [result.cached for result in results] == [False] * 5
+    assert len({result.response for result in results}) == 5
+    # A fan-out of another day may use one of them, and only for one.
+    async with opened(model=model, cache=True) as rt:
+        results = await rt.fan_out([("researcher", "Look.")] * 3)
+    assert sum(result.cached for result in results) <= 1
+
+
+async def test_a_hit_is_data_where_data_was_asked_for(asked: Asked, opened: Opened) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    for expected in (False, True):
+        model = ScriptedModel({"": [LOOKS["a range"], say('{"n": 3}')]}, strict=False)
+        async with opened(model=model, cache=True) as rt:
+            result = await rt.spawn("researcher", "Count.", output_schema=schema)
+        assert (result.data, result.cached) == ({"n": 3}, expected)
+
+
+async def test_a_model_s_children_are_found_again_too(opened: Opened) -> None:
+    look = calls(LOOKS["read_file"], LOOKS["search_files"])
+    for expected in (False, True):
+        model = ScriptedModel(
+            {
+                "Look": [look, say("Found it.")],
+                "": [call("spawn_agent", task="Look.", role="researcher"), say("Thanks.")],
+            },
+            strict=False,
+        )
+        events: list[Event] = []
+        async with opened(model=model, cache=True, on_event=events.append) as rt:
+            await rt.run("Lead.")
+        hits = [f for e in events if isinstance(f := e.fact, AgentCached)]
+        assert bool(hits) is expected
+        assert len(model.requests) == (2 if expected else 4)
+        told = [str(m) for m in model.requests[-1].messages]
+        assert any("cached" in text for text in told) is expected
+        assert any("Found it." in text for text in told)
+
+
+async def test_a_root_is_never_answered_from_the_past(opened: Opened) -> None:
+    for _ in range(2):
+        model = ScriptedModel([LOOKS["read_file"], say("Done.")])
+        async with opened(model=model, cache=True, mode="plan") as rt:
+            assert not (await rt.run("Look.")).cached
+
+
+async def test_several_runtimes_at_once_agree(opened: Opened, asked: Asked) -> None:
+    await asked(LOOKS["read_file"])
+
+    async def once() -> list[Result]:
+        model = ScriptedModel({"": [LOOKS["read_file"], say("Answer 1.")]}, strict=False)
+        async with opened(model=model, cache=True) as rt:
+            tasks = [("researcher", "Look."), ("planner", "Look."), ("reviewer", "Look.")]
+            return await rt.fan_out(tasks)
+
+    for results in await asyncio.gather(*(once() for _ in range(6))):
+        assert {result.response for result in results} == {"Answer 1."}
+        assert results[0].cached
+
+
+async def test_a_change_while_the_child_was_at_work_is_noticed(
+    opened: Opened, asked: Asked, project: Path
+) -> None:
+    """What counts is what it saw, not what was there when it ended."""
+
+    def change(request: object) -> Answer:
+        (project / "a.txt").write_text("changed\n")
+        return say("Answer 1.")
+
+    model = ScriptedModel({"": [LOOKS["read_file"], change]})
+    async with opened(model=model, cache=True) as rt:
+        await rt.spawn("researcher", "Look.")
+    assert not (await asked(LOOKS["read_file"])).cached
+    (project / "a.txt").write_text("first\nneedle\nlast\n")
+    assert (await asked(LOOKS["read_file"])).cached, "as it was when it was read"
+
+
+async def test_it_is_on_record_who_said_it_first(asked: Asked) -> None:
+    first = await asked(LOOKS["read_file"])
+    for _ in range(2):
+        again = await asked(LOOKS["read_file"])
+        (hit,) = [f for e in asked.events if isinstance(f := e.fact, AgentCached)]
+        assert (hit.run_id, hit.agent_id) == (first.run_id, first.agent_id)
+        assert again.run_id != first.run_id
+        assert any(isinstance(e.fact, AgentCreated) for e in asked.events)
