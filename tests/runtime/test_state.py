@@ -113,3 +113,22 @@ async def test_a_child_whose_parent_runs_out_of_time_says_so(
     assert result.status == "timeout"
     view = retinue.fold(events)
     assert view.agents["a1"].close_reason == "its parent ran out of time"
+
+
+async def test_when_money_runs_out_there_is_a_last_word(
+    project: Path, tmp_path: Path, environment: Environment
+) -> None:
+    settings = tmp_path / ".config" / "retinue"
+    settings.mkdir(parents=True)
+    (settings / "config.toml").write_text("[prices.scripted]\ninput = 10\noutput = 10\n")
+    # It goes on for as long as it has tools.
+    step = lambda request: call("list_dir") if request.tools else say("That is all.")  # noqa: E731
+    model = ScriptedModel([step] * 20, strict=False)
+    async with retinue.open(
+        project, model=model, limits={"max_cost_usd": 0.04}, environment=environment
+    ) as rt:
+        result = await rt.spawn("researcher", "Look around.", max_tokens=1_000_000)
+    assert result.status == "budget_exceeded"
+    assert result.error == "max_cost_usd 0.04 reached"
+    assert result.response == "That is all."
+    assert result.usage.cost_usd <= 0.04

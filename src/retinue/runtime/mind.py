@@ -69,8 +69,15 @@ class Mind:
         if self._turns - account.spent.turns <= 1:
             return "max_turns"
         # A turn must leave room for a last word on what it found: that prompt again, and an answer.
-        if account.unspent().tokens < 2 * (self.conversation.likely + MIN_OUTPUT_TOKENS):
+        unspent, likely = account.unspent(), self.conversation.likely
+        if unspent.tokens < 2 * (likely + MIN_OUTPUT_TOKENS):
             return "max_tokens"
+        price = self._price
+        if price is not None and unspent.cost_microusd < (
+            price.most(likely, MIN_OUTPUT_TOKENS)
+            + price.most(self.conversation.ceiling, MIN_OUTPUT_TOKENS)
+        ):
+            return "max_cost_usd"
         return await self._make_room()
 
     async def _make_room(self) -> str | None:
