@@ -28,6 +28,8 @@ from retinue.ports import Approve, Hands, Outcome, Tool
 from retinue.runtime.agent import Agent
 from retinue.runtime.nursery import Nursery
 
+# A child sees to its own record: its contract is safe before it works, its end before it is told.
+_CHANGING = (Effect.WRITE, Effect.EXECUTE, Effect.REMEMBER)
 ONE_CALL = Amounts(tool_calls=1)
 FEW = 3
 BROKEN_TIMES = 3
@@ -173,7 +175,7 @@ class Toolbox:
             return self._deny(call, text).content, True
         agent = self._agent
         agent.record(ToolStarted(call_id=call.id, tool=call.name, arguments=call.arguments))
-        if tool.effect is not Effect.READ:
+        if tool.effect in _CHANGING:
             # Nothing may change outside before the journal knows that it was tried.
             await agent.durable()
         try:
@@ -205,7 +207,7 @@ class Toolbox:
         agent.record(
             ToolFinished(call_id=call.id, tool=call.name, content=outcome.content, receipt=receipt)
         )
-        if tool.effect is not Effect.READ:
+        if tool.effect in _CHANGING:
             # And nothing may be built upon a change before the journal knows what it was.
             await agent.durable()
         return outcome.content, outcome.ok or outcome.acted or outcome.exit_code is not None
