@@ -294,11 +294,16 @@ async def test_ends_of_several_jobs_are_each_told_once(opened: Opened) -> None:
 async def test_a_parent_that_ends_with_jobs_running_is_told_once_and_may_end(
     opened: Opened, project: Path
 ) -> None:
-    never = asyncio.Event()
+    never, asked = asyncio.Event(), asyncio.Event()
+
+    def dig(request: Request) -> Step:
+        asked.set()
+        return hold(never, say("never"))
+
     model = ScriptedModel(
         {
-            ROOT: [background("Dig deep."), say("Bye."), say("Yes, bye.")],
-            "Dig": [hold(never, say("never"))],
+            ROOT: [background("Dig deep."), hold(asked, say("Bye.")), say("Yes, bye.")],
+            "Dig": [dig],
         }
     )
     seen: list[Event] = []
@@ -343,13 +348,14 @@ async def test_a_parent_that_was_told_may_wait(opened: Opened) -> None:
 
 
 async def test_a_parent_that_fails_takes_its_jobs_along(opened: Opened) -> None:
-    never = asyncio.Event()
-    model = ScriptedModel(
-        {
-            ROOT: [background("Dig."), fail(ProviderError("gone"))],
-            "Dig": [hold(never, say("never"))],
-        }
-    )
+    never, asked = asyncio.Event(), asyncio.Event()
+
+    def dig(request: Request) -> Step:
+        asked.set()
+        return hold(never, say("never"))
+
+    gone = hold(asked, fail(ProviderError("gone")))
+    model = ScriptedModel({ROOT: [background("Dig."), gone], "Dig": [dig]})
     seen: list[Event] = []
     async with opened(model=model, on_event=seen.append) as rt:
         result = await rt.run("Go.")
