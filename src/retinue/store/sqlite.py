@@ -25,7 +25,8 @@ from retinue.store.database import BUSY_TIMEOUT_S, connect, named
 from retinue.store.queries import queries, rows_of
 
 GROUP_COMMIT_S = 0.05
-PACE_S = 0.005
+MANY = 32
+PACE_S = 0.01
 _LARGEST_CHUNK = 1024  # 12 columns each; SQLite takes 32,766 place holders
 
 
@@ -137,7 +138,7 @@ class Writer:
         self._closing = False
         self._appended = 0
         self._committed = 0
-        self._committed_at = 0.0
+        self._not_before = 0.0
         self._error: StoreError | None = None
         self._heads: dict[str, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -169,10 +170,10 @@ class Writer:
         self._waiters.append((self._appended, waiter))
         if not self._wanted:
             # At the end of this round of the loop, so that everybody who is ready to run now gets
-            # into the same transaction; and not right after the last one, so that a busy loop does
+            # into the same transaction; and not right after a large one, so that a busy loop does
             # not pay for more transactions than it needs.
             self._wanted = True
-            self._loop.call_at(self._committed_at + PACE_S, self._wake_up)
+            self._loop.call_at(self._not_before, self._wake_up)
         await waiter
 
     async def aclose(self) -> None:
@@ -200,7 +201,8 @@ class Writer:
 
     def _settle(self, count: int, error: StoreError | None) -> None:
         assert self._loop is not None
-        self._committed_at = self._loop.time()
+        if count >= MANY:
+            self._not_before = self._loop.time() + PACE_S
         self._committed += count
         self._error = self._error or error
         while self._waiters and (self._error or self._waiters[0][0] <= self._committed):
