@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
 from retinue.domain.drafting import Order
@@ -50,10 +51,18 @@ class Job:
     async def result(self) -> Result:
         """Wait for the child. Cancelling the wait does not cancel the child."""
         if not self._task.done():
-            await asyncio.wait([self._task])
+            # Awaiting the task itself would cancel it with the wait.
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._task.add_done_callback(partial(_tell, ended))
+            await ended
         if self._task.cancelled() and self.agent.result is not None:
             return self.agent.result
         return self._task.result()
+
+
+def _tell(ended: asyncio.Future[None], _: asyncio.Task[Result]) -> None:
+    if not ended.done():
+        ended.set_result(None)
 
 
 class Staff:
