@@ -19,10 +19,10 @@ from retinue.domain.paths import inside
         ("", "."),
         (".", "."),
         ("a/..", "."),
-        ("/work/p", "."),
-        ("/work/p/src/a.py", "src/a.py"),
-        ("/work/p/../p/a", "a"),
-        ("/work/pp/a", None),
+        ("/srv/p", "."),
+        ("/srv/p/src/a.py", "src/a.py"),
+        ("/srv/p/../p/a", "a"),
+        ("/srv/pp/a", None),
         ("/etc/passwd", None),
         ("..", None),
         ("../p/a", None),
@@ -32,7 +32,7 @@ from retinue.domain.paths import inside
     ],
 )
 def test_the_one_spelling(path: str, expected: str | None) -> None:
-    assert inside(path, "/work/p") == expected
+    assert inside(path, "/srv/p") == expected
 
 
 def test_a_workspace_may_be_the_whole_disk() -> None:
