@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple
 
 from retinue.domain.budget import Account, Amounts, Cover, Reservation
@@ -28,25 +27,27 @@ class Allowance:
     def __init__(self) -> None:
         self._queue: deque[asyncio.Future[None]] = deque()
 
-    async def reserve(self, account: Account, worst_case: Callable[[], WorstCase]) -> Reservation:
-        """Reserve the worst case, or raise BudgetExceeded when no refund could make room for it.
+    def take(self, account: Account, worst: WorstCase) -> Reservation | None:
+        """Reserve the worst case; None if it has to wait for what others may return.
 
-        It is asked for anew after every wait: who waits while others spend can do with less.
+        Raises BudgetExceeded when no refund could make room for it.
         """
-        while True:
-            amount, cover = worst_case()
-            try:
-                return account.reserve(amount, cover=cover)
-            except BudgetExceeded:
-                if not _blocked_only_by_promises(account, amount, cover):
-                    raise
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._queue.append(turn)
-            try:
-                await turn
-            finally:
-                if turn in self._queue:
-                    self._queue.remove(turn)
+        try:
+            return account.reserve(worst.amount, cover=worst.cover)
+        except BudgetExceeded:
+            if not _blocked_only_by_promises(account, worst.amount, worst.cover):
+                raise
+        return None
+
+    async def refund(self) -> None:
+        """Wait until something is returned."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        try:
+            await turn
+        finally:
+            if turn in self._queue:
+                self._queue.remove(turn)
 
     def returned(self) -> None:
         """Something was settled: let everybody who waits look again, in their order."""

@@ -30,8 +30,10 @@ async def converse(
     """Ask the model, run its tool calls, append, check limits, repeat."""
     mended = False
     while True:
-        await _hear(agent, mind, staff)
-        limit = "max_tool_calls" if toolbox.exhausted else await mind.limit()
+        _hear(agent, mind, staff)
+        limit = "max_tool_calls" if toolbox.exhausted else mind.limit()
+        if limit is None and mind.crowded:
+            limit = await mind.make_room()
         reply = await mind.ask(limit=limit)
         text = reply.message.content
         if reply.message.calls and not limit:
@@ -45,14 +47,14 @@ async def converse(
             mind.tell(f"That does not fit: {problem}. Send only the right JSON.", source="schema")
 
 
-async def _hear(agent: Agent, mind: Mind, staff: Staff | None) -> None:
+def _hear(agent: Agent, mind: Mind, staff: Staff | None) -> None:
     """What has arrived since the last turn: messages, and the ends of background children."""
     while agent.inbox:
         source, words = agent.inbox.pop(0)
         mind.tell(words, source=source)
     for job in staff.news() if staff is not None else ():
         cap = agent.contract.outputs.result_cap_tokens
-        report = job_block(await job.result(), cap_tokens=cap)
+        report = job_block(job.outcome, cap_tokens=cap)
         mind.tell(f"A background job has ended.\n{report}", source="staff", about=(job.id,))
 
 

@@ -61,7 +61,7 @@ class Mind:
         self._agent.record(AgentTold(content=content, source=source, about=about))
         self.conversation.add(User(content))
 
-    async def limit(self) -> str | None:
+    def limit(self) -> str | None:
         """The limit that leaves this agent only one more turn, if one does."""
         if self._asked == 0:
             return None  # Nothing has been said yet, so there is no last word to ask for.
@@ -78,14 +78,21 @@ class Mind:
             + price.most(self.conversation.ceiling, MIN_OUTPUT_TOKENS)
         ):
             return "max_cost_usd"
-        return await self._make_room()
+        return None
 
-    async def _make_room(self) -> str | None:
-        """Keep the prompt inside its window: mask old results, and then have it summed up."""
+    @property
+    def crowded(self) -> bool:
+        """Is the prompt larger than its window? The first one cannot be helped."""
+        window = self._agent.contract.execution.max_context_tokens
+        return self._asked > 0 and self.conversation.estimate > window
+
+    async def make_room(self) -> str | None:
+        """Bring the prompt into its window: mask old results, or have it summed up.
+
+        Answers the limit that has been reached if neither is enough.
+        """
         conversation = self.conversation
         window = self._agent.contract.execution.max_context_tokens
-        if conversation.estimate <= window:
-            return None
         if masked := conversation.mask(window):
             self._agent.record(ContextCompacted(masked=masked))
         if conversation.estimate <= window:
@@ -150,16 +157,14 @@ class Mind:
 
     async def _reserve(self) -> tuple[Reservation, int | None]:
         """Promise the worst case of one call; and the longest answer that this leaves room for."""
-        longest: int | None = None
-
-        def worst_case() -> WorstCase:
-            nonlocal longest
+        while True:
+            # Anew after every wait: who waits while others spend can do with less.
             worst, longest = self._worst_case()
-            return worst
-
-        with self._agent.waiting():
-            reservation = await self._allowance.reserve(self._agent.account, worst_case)
-        return reservation, longest
+            reservation = self._allowance.take(self._agent.account, worst)
+            if reservation is not None:
+                return reservation, longest
+            with self._agent.waiting():
+                await self._allowance.refund()
 
     def _worst_case(self) -> tuple[WorstCase, int | None]:
         """The largest prompt and the longest answer, as far as there is a limit to keep."""

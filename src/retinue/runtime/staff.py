@@ -55,6 +55,11 @@ class Job:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._task.add_done_callback(partial(_tell, ended))
             await ended
+        return self.outcome
+
+    @property
+    def outcome(self) -> Result:
+        """The result of a child that is done."""
         if self._task.cancelled() and self.agent.result is not None:
             return self.agent.result
         return self._task.result()
