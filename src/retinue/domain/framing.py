@@ -12,7 +12,8 @@ import re
 TAG_DIGITS = 8
 # What our own blocks begin with: `[a3: OK]`, `[ERROR]`, `[completed] …`.
 _MARKER = re.compile(
-    r"\s*\[\s*(?:[\w.-]+\s*:\s*(?:OK|ERROR|NOT FOUND)|ERROR|DENIED|completed)\s*\]", re.IGNORECASE
+    r"\s*\[(?:[^\]]*:\s*(?:OK|ERROR|NOT FOUND)|[\s\[]*(?:ERROR|DENIED|completed))\s*\]",
+    re.IGNORECASE,
 )
 
 
