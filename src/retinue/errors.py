@@ -15,8 +15,6 @@ RetinueError
 │  ├─ ModelStuck
 │  └─ ProviderError
 ├─ WorkspaceError        the operator
-│  ├─ SandboxUnavailable
-│  └─ CommandTimeout
 └─ StoreError            the operator
    ├─ StoreLocked
    ├─ StoreFull
@@ -109,14 +107,6 @@ class ProviderError(ModelError):
 
 class WorkspaceError(RetinueError):
     """The files or processes under an agent are not as they must be."""
-
-
-class SandboxUnavailable(WorkspaceError):
-    """A command would have to run unconfined."""
-
-
-class CommandTimeout(WorkspaceError):
-    """A command outlived its limit and was killed with everything it had started."""
 
 
 class StoreError(RetinueError):

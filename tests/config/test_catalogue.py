@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.config.roles import Catalogue, builtin_roles, catalogue, configured_roles
-from retinue.config.settings import BudgetSettings, RoleSettings, load
+from retinue.config.roles import Catalogue, builtin_roles, catalogue
+from retinue.config.settings import load
 from retinue.domain.grant import Mode
 from retinue.domain.role import BOOTSTRAP_FILES
 from retinue.domain.scope import NOWHERE, scope
@@ -229,15 +229,3 @@ def test_at_home_the_projects_folders_are_the_users(place: Place) -> None:
 def test_who_delegates_may_employ_the_built_in_roles(place: Place) -> None:
     place.agent(".claude/agents/a.md", "name: a", "tools: Task, Read")
     assert place.read().roles["a"].spawns == tuple(builtin_roles())
-
-
-def test_configured_roles() -> None:
-    overrides = {
-        "reviewer": RoleSettings(budget=BudgetSettings(max_turns=3)),
-        "mine": RoleSettings(instructions="Do it."),
-    }
-    roles = configured_roles(overrides, "settings")
-    assert roles["reviewer"].budget.max_turns == 3
-    assert roles["reviewer"].instructions == builtin_roles()["reviewer"].instructions
-    assert roles["mine"].profile
-    assert roles["mine"].source == "settings"

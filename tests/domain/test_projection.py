@@ -44,7 +44,6 @@ STARTED = ev.RunStarted(
     mode="auto",
     retinue_version="1",
     sandbox="full",
-    planned_children=3,
 )
 
 
@@ -314,7 +313,6 @@ def test_a_run_from_beginning_to_end() -> None:
         "/project",
     )
     assert (view.model, view.mode, view.sandbox) == ("m", "auto", "full")
-    assert view.planned_children == 3
     assert (view.started_at, view.finished_at) == (101.0, 102.0)
     assert (view.status, view.reason) == (Status.ERROR, "no model")
     assert view.root is None

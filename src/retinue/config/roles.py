@@ -187,13 +187,6 @@ def is_of_project(role: Role) -> bool:
     return role.source.startswith(places)
 
 
-def configured_roles(overrides: Mapping[str, RoleSettings], source: str) -> dict[str, Role]:
-    """The built-in roles with the user's changes, and the user's own."""
-    shelf = _Shelf(Names())
-    shelf.add_settings(Settings(roles=dict(overrides)), source)
-    return {**builtin_roles(), **shelf.roles}
-
-
 def _as_profile(spec: RoleSettings) -> ProfileSettings:
     return ProfileSettings(
         description=spec.description,

@@ -31,7 +31,6 @@ class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     mode: str
     retinue_version: str
     sandbox: str
-    planned_children: int = 0
 
     @property
     def summary(self) -> str:
