@@ -51,14 +51,14 @@ class Desk:
     async def spawn(self, errand: Errand) -> Outcome:
         try:
             order = await self._order(errand)
-            job = await self._staff.hire(order, background=errand.background)
+            if not errand.background:
+                return self._outcome(await self._staff.employ(order))
+            job = await self._staff.hire(order)
         except UsageError as error:
             return _refused(str(error))
-        if errand.background:
-            told = [f"{job.id} started in the background; spawn_await gets its report."]
-            told += [f"note: {note}" for note in job.agent.notes]
-            return Outcome(content="\n".join(told))
-        return self._outcome(await job.result())
+        told = [f"{job.id} started in the background; spawn_await gets its report."]
+        told += [f"note: {note}" for note in job.agent.notes]
+        return Outcome(content="\n".join(told))
 
     async def wait(self, job_ids: str) -> Outcome:
         wanted = [part.strip().strip("[]\"'") for part in job_ids.replace(" ", ",").split(",")]
@@ -122,12 +122,11 @@ class Desk:
                 {i: results[i].summary for i in _dependencies(subtask)},
                 max_tokens=order.role.budget.max_context_tokens // CONTEXT_SHARE,
             )
-            job = await self._staff.hire(
+            return await self._staff.employ(
                 msgspec.structs.replace(order, context=context, notes=notes)
             )
         except UsageError as error:
             return f"[ERROR] {error}"
-        return await job.result()
 
     async def message(self, id: str, text: str) -> Outcome:
         job = self._staff.jobs.get(id)

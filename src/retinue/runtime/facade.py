@@ -201,7 +201,7 @@ class Runtime:
         run = await self._open_office(title_of(order.task))
         if self._staff is None:
             self._staff = run.staff_of(run.root, self._nursery)
-        job = await self._staff.hire(order, background=True)
+        job = await self._staff.hire(order)
         await job.agent.durable()
         return job
 

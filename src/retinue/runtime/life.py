@@ -47,6 +47,8 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     staff: Callable[[Agent, Nursery], Staff]
     desk: Callable[[Agent, Staff], Delegation]
+    at_once: int
+    """How many of its calls that may run side by side do so."""
     price: Price | None = None
     breaker: Breaker | None = None
     on_text: OnText | None = None
@@ -134,7 +136,9 @@ async def _converse(
     staff: Staff | None,
     shape: Shape | None,
 ) -> Answer:
-    toolbox = Toolbox(agent, means.tools, hands, means.approve, means.breaker)
+    toolbox = Toolbox(
+        agent, means.tools, hands, means.approve, means.breaker, at_once=means.at_once
+    )
     mind = Mind(
         agent,
         means.model,

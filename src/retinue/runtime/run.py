@@ -45,6 +45,7 @@ from retinue.runtime.staff import Staff
 from retinue.runtime.toolbox import Breaker, Tools
 
 STOPPED = "stopped with its run"
+READS_AT_ONCE = 8
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,6 +223,7 @@ class Run:
             clock=around.clock,
             staff=self.staff_of,
             desk=self._desk_of,
+            at_once=max(around.max_concurrent, READS_AT_ONCE),
             price=around.price_for(contract.execution.model),
             breaker=around.breaker if agent is self.root else None,
             on_text=around.on_text if agent is self.root else None,
