@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,6 +20,7 @@ from retinue.domain.events import Event
 from retinue.domain.grant import Mode
 from retinue.domain.price import Price
 from retinue.domain.role import Role
+from retinue.domain.served import Served
 from retinue.errors import ConfigError, StoreError, UsageError
 from retinue.models.repair import Repaired
 from retinue.ports import Approve, Ask, Clock, Model, Sandbox, Tool
@@ -35,6 +37,9 @@ from retinue.tools.delegate import delegation_tools
 from retinue.tools.person import ask_user
 from retinue.tools.registry import Registry
 from retinue.workspace.tree import DirectoryTree
+
+if TYPE_CHECKING:
+    from retinue.models.endpoint import Endpoint
 
 STATE_DIR = ".retinue"
 DATABASE = "retinue.db"
@@ -125,6 +130,7 @@ async def open_runtime(
                     model_for=clients.get,
                     route=clients.route,
                     price_for=clients.price,
+                    servers=clients,
                     max_concurrent=max_concurrent or settings.max_concurrent or MAX_CONCURRENT,
                     report_path_pattern=settings.report_path,
                     breaker=Breaker(
@@ -204,6 +210,8 @@ class Clients:
         self._prices = layers.user.prices
         self._default = ""
         self._given = set(given)
+        self._served: dict[str, Served | None] = {}
+        self._asking: dict[str, asyncio.Lock] = {}
         # Origins that may be sent the user's key. A project's file or a model can name an endpoint
         # as well, and must not be able to have the key sent there.
         self._trusted = {_origin(self._openai_url)}
@@ -284,6 +292,29 @@ class Clients:
             self._made[name] = Repaired(self._make(parse_route(self._short_names.get(name, name))))
         return self._made[name]
 
+    async def served(self, name: str) -> Served | None:
+        """What the server says about a model, which is asked once; None if it does not tell."""
+        if name not in self._served:
+            async with self._asking.setdefault(name, asyncio.Lock()):
+                if name not in self._served:
+                    self._served[name] = await self._ask(name)
+        return self._served[name]
+
+    def known(self, name: str) -> Served | None:
+        return self._served.get(name)
+
+    async def _ask(self, name: str) -> Served | None:
+        if name in self._given:
+            return None
+        route = parse_route(self._short_names.get(name, name))
+        url = route.endpoint or self._openai_url
+        # OpenAI does not tell, and has room for any agent.
+        if route.provider != "openai" or url == OPENAI_URL:
+            return None
+        from retinue.models.inventory import served
+
+        return await served(self._endpoint(url, route.model))
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -318,27 +349,30 @@ class Clients:
 
             return ScriptedModel.from_yaml(self._root / route.model)
         # aiohttp costs a quarter of a second to import; only a real endpoint needs it.
-        from retinue.models.endpoint import Endpoint
         from retinue.models.openai import OpenAIModel
 
         url = route.endpoint or self._openai_url
         self._check_known(url)
-        key = self._environment.get("OPENAI_API_KEY") if _origin(url) in self._trusted else None
-        if url == OPENAI_URL and key is None:
+        endpoint = self._endpoint(url, route.model)
+        if url == OPENAI_URL and endpoint.api_key is None:
             raise ConfigError(
                 f"Model {route.model!r} needs a key: set OPENAI_API_KEY; or name a server of your"
                 f" own: -m openai:{route.model}@http://127.0.0.1:8080/v1."
             )
-        return OpenAIModel(
-            Endpoint(
-                base_url=url,
-                model=route.model,
-                api_key=key,
-                key_source="OPENAI_API_KEY",
-                proxy=self._environment.proxy_for(url),
-                ca_file=self._environment.ca_file,
-            ),
-            name=str(route),
+        return OpenAIModel(endpoint, name=str(route))
+
+    def _endpoint(self, url: str, model: str) -> Endpoint:
+        from retinue.models.endpoint import Endpoint
+
+        return Endpoint(
+            base_url=url,
+            model=model,
+            api_key=self._environment.get("OPENAI_API_KEY")
+            if _origin(url) in self._trusted
+            else None,
+            key_source="OPENAI_API_KEY",
+            proxy=self._environment.proxy_for(url),
+            ca_file=self._environment.ca_file,
         )
 
 
