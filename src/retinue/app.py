@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +15,9 @@ from retinue.config.environment import Environment
 from retinue.config.roles import LEAD, catalogue, is_of_project
 from retinue.config.routes import OPENAI_URL, Route, parse_route
 from retinue.config.settings import MAX_CONCURRENT, MAX_DEPTH, Layers, Settings, load
+from retinue.discovery import discover, endpoint_at
 from retinue.domain.budget import Budget
+from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
 from retinue.domain.grant import Mode
 from retinue.domain.price import Price
@@ -44,10 +46,8 @@ if TYPE_CHECKING:
 STATE_DIR = ".retinue"
 DATABASE = "retinue.db"
 
-NO_MODEL = (
-    "No model is chosen. Name one with -m, for example -m openai:MODEL@http://127.0.0.1:8080/v1,"
-    ' or set RETINUE_MODEL, or write model = "…" into retinue.toml.'
-)
+Choose = Callable[[Discovery], Awaitable[str]]
+"""Have a person choose a model; answers the name of one."""
 
 
 @asynccontextmanager
@@ -65,6 +65,7 @@ async def open_runtime(
     unsafe_no_sandbox: bool = False,
     approve: Approve = nobody,
     ask: Ask | None = None,
+    choose: Choose | None = None,
     on_event: Callable[[Event], None] | None = None,
     on_text: Callable[[str], None] | None = None,
     clock: Clock | None = None,
@@ -73,12 +74,13 @@ async def open_runtime(
     """Open a project for agents to work in.
 
     `model` is a name such as "openai:qwen3@http://127.0.0.1:8080/v1", or a Model; `models` are more
-    of them, by name. `mode` is how much may happen without a person's word: plan, normal, auto or
-    dangerous. `budget` limits everything together; `limits` changes single limits of the one in the
-    settings. `max_concurrent` is how many children of one parent run at a time. `cache=False` never
-    uses an earlier child's result; a Model given as an object has no name that would mean the same
-    next time, so for it that is the default. Shell commands stay off until there is a sandbox, or
-    `unsafe_no_sandbox`.
+    of them, by name. Where nothing names a model, the servers of this machine are looked at: the
+    only one that is served is used, and of several `choose` has to choose. `mode` is how much may
+    happen without a person's word: plan, normal, auto or dangerous. `budget` limits everything
+    together; `limits` changes single limits of the one in the settings. `max_concurrent` is how
+    many children of one parent run at a time. `cache=False` never uses an earlier child's result; a
+    Model given as an object has no name that would mean the same next time, so for it that is the
+    default. Shell commands stay off until there is a sandbox, or `unsafe_no_sandbox`.
     """
     root, clock = project(directory), clock or SystemClock()
     environment = environment or Environment.current()
@@ -96,8 +98,13 @@ async def open_runtime(
         tools=[tool.spec.name for tool in more_tools],
     ).roles
     async with Clients(environment, layers, root, models or {}) as clients:
+        name = clients.default(model, settings)
+        notes: tuple[str, ...] = ()
+        if name is None:
+            name, notes = await _found(clients, await discover(environment, layers), choose)
         terms = Terms(
-            model=clients.default(model, settings),
+            model=name,
+            notes=notes,
             mode=_mode(mode, environment, settings),
             budget=budget or _budget(settings, limits or {}),
             lead=LEAD,
@@ -142,6 +149,21 @@ async def open_runtime(
                 )
                 async with Runtime(terms, around) as runtime:
                     yield runtime
+
+
+async def _found(
+    clients: Clients, discovery: Discovery, choose: Choose | None
+) -> tuple[str, tuple[str, ...]]:
+    """The model to use when nobody named one, and what the user should know about that."""
+    offer = discovery.only
+    if offer is not None:
+        return clients.use(offer.name), (f"no model was named: using {offer}",)
+    if choose is None or not discovery.offers:
+        raise ConfigError(discovery.explained)
+    name = await choose(discovery)
+    # One of the list was found, not named: it is asked, and sent no key.
+    listed = any(offer.name == name for offer in discovery.offers)
+    return clients.use(name) if listed else clients.named(name), ()
 
 
 def _tools(
@@ -234,17 +256,25 @@ class Clients:
             if name and (endpoint := parse_route(name).endpoint):
                 self._known.add(_origin(endpoint))
 
-    def default(self, chosen: str | Model | None, settings: Settings) -> str:
-        """The name of the model to use where nobody names another."""
+    def default(self, chosen: str | Model | None, settings: Settings) -> str | None:
+        """The name of the model to use where nobody names another; None if nothing names one."""
         if chosen is not None and not isinstance(chosen, str):
             self._made[chosen.name] = Repaired(chosen)
             self._given.add(chosen.name)
             self._default = chosen.name
             return chosen.name
-        self._trust(chosen)
-        name = chosen or self._environment.get("RETINUE_MODEL") or settings.model
-        if name is None:
-            raise ConfigError(NO_MODEL)
+        if chosen is not None:
+            return self.named(chosen)
+        name = self._environment.get("RETINUE_MODEL") or settings.model
+        return None if name is None else self.use(name)
+
+    def named(self, name: str) -> str:
+        """Use a model that the user named, and so may be sent the key."""
+        self._trust(name)
+        return self.use(name)
+
+    def use(self, name: str) -> str:
+        """Make it the model to use where nobody names another."""
         name = self._short_names.get(name, name)
         self.know([name])
         self.get(name)
@@ -362,18 +392,8 @@ class Clients:
         return OpenAIModel(endpoint, name=str(route))
 
     def _endpoint(self, url: str, model: str) -> Endpoint:
-        from retinue.models.endpoint import Endpoint
-
-        return Endpoint(
-            base_url=url,
-            model=model,
-            api_key=self._environment.get("OPENAI_API_KEY")
-            if _origin(url) in self._trusted
-            else None,
-            key_source="OPENAI_API_KEY",
-            proxy=self._environment.proxy_for(url),
-            ca_file=self._environment.ca_file,
-        )
+        key = self._environment.get("OPENAI_API_KEY") if _origin(url) in self._trusted else None
+        return endpoint_at(url, self._environment, model=model, key=key, source="OPENAI_API_KEY")
 
 
 @asynccontextmanager

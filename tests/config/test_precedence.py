@@ -66,14 +66,20 @@ async def test_the_model(
 
 
 async def test_no_model_at_all(layout: Layout) -> None:
+    layout.say(user="discovery = false")
     with pytest.raises(ConfigError) as caught:
         async with layout.open():
             pass
-    assert str(caught.value) == (
-        "No model is chosen. Name one with -m, for example"
-        " -m openai:MODEL@http://127.0.0.1:8080/v1, or set RETINUE_MODEL,"
-        ' or write model = "…" into retinue.toml.'
-    )
+    assert str(caught.value).startswith("No model was named, and discovery is off in the settings.")
+    assert not (layout.project / ".retinue").exists(), "nothing was begun"
+
+
+@pytest.mark.parametrize("layer", ["user", "project"])
+async def test_discovery_is_off_if_one_says_so(layout: Layout, layer: str) -> None:
+    layout.say(**{layer: "discovery = false"})
+    with pytest.raises(ConfigError, match="discovery is off"):
+        async with layout.open():
+            pass
 
 
 @pytest.mark.parametrize(
