@@ -112,6 +112,29 @@ async def test_a_server_of_many_models_is_not_made_to_load_them() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("cards", "pages", "kind"),
+    [
+        # Without models there is nobody they could belong to.
+        (None, {"/api/ps": {"models": []}}, "Ollama"),
+        ([{"id": "hf.co/me/m:Q4", "owned_by": "me"}], {"/api/ps": {"models": []}}, "Ollama"),
+        ([{"id": "gpt-4o", "owned_by": "somebody"}], {}, ""),
+    ],
+)
+async def test_the_port_tells_only_what_the_server_confirms(
+    cards: list[Any] | None, pages: dict[str, Any], kind: str
+) -> None:
+    there = "http://127.0.0.1:11434"
+    listed = {"/v1/models": {"object": "list", "data": cards}}
+    at_usual_port = {f"{there}{path}": page for path, page in (listed | pages).items()}
+    # By a proxy, so that it does not matter what runs on this machine.
+    async with ModelServer(pages=at_usual_port) as proxy:
+        url = proxy.base_url.removesuffix("/v1")
+        found = await look(Endpoint(base_url=f"{there}/v1", model="", proxy=url), within_s=10)
+    assert found.server == kind
+    assert [m.server for m in found.models] == [kind] * len(cards or [])
+
+
 @pytest.mark.parametrize("pages", [LLAMA_CPP, OLLAMA, LM_STUDIO])
 async def test_what_a_server_does_not_tell_is_left_out(pages: dict[str, Any]) -> None:
     async with ModelServer(pages={"/v1/models": pages["/v1/models"]}) as server:

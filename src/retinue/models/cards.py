@@ -101,7 +101,7 @@ def with_props(served: Served, props: Any) -> Served:
     return msgspec.structs.replace(
         served,
         window=_count(settings.get("n_ctx")) or served.window,
-        slots=_count(_table(props).get("total_slots")),
+        slots=_count(_table(props).get("total_slots")) or served.slots,
         tools=tools if isinstance(tools, bool) else None,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -57,17 +57,27 @@ async def look(
             return _problem(
                 endpoint, "it has no list of models; is that a model server?", absent=True
             )
-        server = cards.server_of(entries) or _usual(endpoint)
-        found = Inventory(
-            address=endpoint.address,
-            server=server,
-            models=tuple(cards.plain(entries, server)),
-            latency_s=latency_s,
-        )
-        models: Sequence[Served] = found.models
+        told = cards.server_of(entries)
+        found = _inventory(endpoint, entries, told or _usual(endpoint), latency_s)
+        models = found.models
         if only:
-            models = [one for one in models if one == found.find(endpoint.model)]
-        return msgspec.structs.replace(found, models=tuple(await _detailed(visit, server, models)))
+            models = tuple(one for one in models if one == found.find(endpoint.model))
+        detailed = await _detailed(visit, found.server, models)
+        if detailed is not None:
+            return msgspec.structs.replace(found, models=tuple(detailed))
+        # A port alone tells nothing, if the server that is usual there would have answered.
+        return _inventory(endpoint, entries, told, latency_s)
+
+
+def _inventory(
+    endpoint: Endpoint, entries: Iterable[cards.Card], server: str, latency_s: float
+) -> Inventory:
+    return Inventory(
+        address=endpoint.address,
+        server=server,
+        models=tuple(cards.plain(entries, server)),
+        latency_s=latency_s,
+    )
 
 
 async def served(endpoint: Endpoint) -> Served | None:
@@ -89,16 +99,19 @@ async def served(endpoint: Endpoint) -> Served | None:
     return (await look(endpoint, only=True)).find(endpoint.model) or found
 
 
-async def _detailed(visit: _Visit, server: str, served: Sequence[Served]) -> Sequence[Served]:
-    """`served` with all that the server says about them in its own way, as far as it does."""
-    if not served:
-        return served
+async def _detailed(
+    visit: _Visit, server: str, served: Sequence[Served]
+) -> Sequence[Served] | None:
+    """`served` with all that such a server says in its own way; None if this one does not."""
     if server == LLAMA_CPP:
-        return await asyncio.gather(*(_of_llama_cpp(visit, one) for one in served))
+        pages = await asyncio.gather(*(_props(visit, one) for one in served))
+        if not any(pages):
+            return None
+        return [cards.with_props(one, page) for one, page in zip(served, pages, strict=True)]
     if server == OLLAMA:
         running = await visit.page_if_any(f"{visit.root}/api/ps")
         if running is None:
-            return served
+            return None
         asked = (_of_ollama(visit, one) for one in cards.ollama(served, running))
         return [one for one in await asyncio.gather(*asked) if one is not None]
     if server == LM_STUDIO:
@@ -107,15 +120,15 @@ async def _detailed(visit: _Visit, server: str, served: Sequence[Served]) -> Seq
             if (found := cards.lm_studio(page)) is not None:
                 names = {one.model for one in served}
                 return [one for one in found if one.model in names]
-    return served
+    return None
 
 
-async def _of_llama_cpp(visit: _Visit, served: Served) -> Served:
+async def _props(visit: _Visit, served: Served) -> Any:
     if served.loaded is False:
-        return served
+        return None
     # A server of many models would load this one to answer, if it were not told to leave that.
     query = f"model={quote(served.model, safe='')}&autoload=false"
-    return cards.with_props(served, await visit.page_if_any(f"{visit.root}/props?{query}"))
+    return await visit.page_if_any(f"{visit.root}/props?{query}")
 
 
 async def _of_ollama(visit: _Visit, served: Served) -> Served | None:

@@ -256,8 +256,8 @@ PROMPT = "]: "
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("typed", "model"),
-    [("2\n", "b"), ("\n", "a"), ("9\n1\n", "a"), ("NAME\n", "c")],
-    ids=["a number", "nothing", "a wrong number", "a name"],
+    [("2\n", "b"), ("\n", "a"), ("9\n1\n", "a"), ("b\n", "b"), ("NAME\n", "c")],
+    ids=["a number", "nothing", "a wrong number", "a listed name", "another name"],
 )
 def test_a_person_chooses(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, typed: str, model: str

@@ -216,8 +216,11 @@ class Questions:
         while True:
             click.echo(f"Number or name [1: {offers[0].name}]: ", err=True, nl=False)
             answer = (await _line_from_terminal()).strip()
+            for offer in offers:
+                if answer in ("", offer.served.model):
+                    return offer.name
             if not answer.isdecimal():
-                return answer or offers[0].name
+                return answer
             if 1 <= int(answer) <= len(offers):
                 return offers[int(answer) - 1].name
             click.echo(f"There is no number {answer}.", err=True)

@@ -82,7 +82,7 @@ def _row(look: Looked, offer: Offer, used: str | None) -> tuple[str, ...]:
     served, latency_s = offer.served, look.inventory.latency_s
     return (
         "*" if offer.name == used else "",
-        served.server or look.place.title,
+        served.server or (look.place.title if look.place.named_by else UNSAID),
         _window(served),
         UNSAID if served.slots is None else str(served.slots),
         UNSAID if served.tools is None else "yes" if served.tools else "no",
