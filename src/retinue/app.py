@@ -338,8 +338,9 @@ class Clients:
             return None
         route = parse_route(self._short_names.get(name, name))
         url = route.endpoint or self._openai_url
-        # OpenAI does not tell, and has room for any agent.
-        if route.provider != "openai" or url == OPENAI_URL:
+        # A name may come from a project, which must not have anybody asked that the user does not
+        # know. OpenAI does not tell, and has room for any agent.
+        if route.provider != "openai" or url == OPENAI_URL or _origin(url) not in self._known:
             return None
         from retinue.models.inventory import served
 
