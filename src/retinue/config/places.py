@@ -38,18 +38,17 @@ _CLOUDS = (
     ),
 )
 
+KEY_VARIABLES = {cloud.provider: cloud.key_variable for _, cloud in _CLOUDS}
+
 
 def named_places(environment: Environment, user: Settings) -> list[Place]:
     """The addresses that the user's variables and settings name. ConfigError if one is none."""
     found = []
     for variable, cloud in _CLOUDS:
         if url := environment.get(variable):
-            address = _checked(url, variable)
-            if cloud.provider == "anthropic":
-                address = f"{address.removesuffix('/v1')}/v1"
             found.append(
                 Place(
-                    address=address,
+                    address=_listing(_checked(url, variable), cloud.provider),
                     title=f"{cloud.title}-compatible server",
                     named_by=variable,
                     provider=cloud.provider,
@@ -70,18 +69,24 @@ def named_places(environment: Environment, user: Settings) -> list[Place]:
 def place_of(name: str, named_by: str, *, trusted: bool) -> Place | None:
     """Where a model is served whose name says so. Only a `trusted` place may be sent a key."""
     route = parse_route(name)
-    if route.provider != "openai" or not route.endpoint:
+    if route.provider not in KEY_VARIABLES or not route.endpoint:
         return None
-    return _server(route.endpoint, named_by, trusted=trusted)
+    return _server(route.endpoint, named_by, provider=route.provider, trusted=trusted)
 
 
-def _server(address: str, named_by: str, *, trusted: bool) -> Place:
+def _server(address: str, named_by: str, *, provider: str = "openai", trusted: bool) -> Place:
     return Place(
-        address=address,
-        title="OpenAI-compatible server",
+        address=_listing(address, provider),
+        title="server",
         named_by=named_by,
-        key_variable="OPENAI_API_KEY" if trusted else "",
+        provider=provider,
+        key_variable=KEY_VARIABLES[provider] if trusted else "",
     )
+
+
+def _listing(address: str, provider: str) -> str:
+    """Where the models are listed, which Anthropic's address leaves out the half of."""
+    return f"{address.removesuffix('/v1')}/v1" if provider == "anthropic" else address
 
 
 def usual_places() -> list[Place]:

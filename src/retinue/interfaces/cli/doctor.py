@@ -20,6 +20,7 @@ import msgspec
 
 from retinue.app import DATABASE, STATE_DIR, open_journal, project
 from retinue.config.environment import Environment
+from retinue.config.places import KEY_VARIABLES
 from retinue.config.roles import catalogue
 from retinue.config.routes import Route, parse_route
 from retinue.config.settings import PROJECT_FILE, Layers, Settings, read
@@ -29,8 +30,6 @@ from retinue.errors import ConfigError, RetinueError
 from retinue.interfaces.cli.console import perform, some
 from retinue.interfaces.cli.options import directory
 from retinue.version import VERSION
-
-KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 
 
 class Level(StrEnum):
@@ -177,7 +176,7 @@ async def settings(patient: Patient) -> AsyncIterator[Finding]:
 
 
 async def keys(patient: Patient) -> AsyncIterator[Finding]:
-    for name in KEYS:
+    for name in KEY_VARIABLES.values():
         there = "set" if patient.environment.get(name) else "not set"
         yield _ok("keys", f"{name} is {there}")
 
@@ -220,8 +219,8 @@ def _named(named: Named, found: Discovery) -> Iterator[Finding]:
     route, chosen = parse_route(named.model), f"{named.model} ({named.where})"
     look = next((look for look in found.looked if _serves(look.place, named, route)), None)
     if look is None:
-        if route.provider == "openai":
-            yield _problem("model", f"{chosen} needs a key", "set OPENAI_API_KEY")
+        if key := KEY_VARIABLES.get(route.provider):
+            yield _problem("model", f"{chosen} needs a key", f"set {key}")
         else:
             yield _ok("model", chosen)
         return
