@@ -12,7 +12,7 @@ import msgspec
 
 from retinue.config.environment import Environment
 from retinue.config.roles import LEAD, catalogue, is_of_project
-from retinue.config.routes import OPENAI_URL, Route, parse_route
+from retinue.config.routes import SERVICES, Route, Service, parse_route
 from retinue.config.settings import MAX_CONCURRENT, MAX_DEPTH, Layers, Settings, load
 from retinue.domain.budget import Budget
 from retinue.domain.events import Event
@@ -206,16 +206,17 @@ class Clients:
         self._given = set(given)
         # Origins that may be sent the user's key. A project's file or a model can name an endpoint
         # as well, and must not be able to have the key sent there.
-        self._trusted = {_origin(self._openai_url)}
+        self._trusted = {_origin(self._url_of(service)) for service in SERVICES.values()}
         user = layers.user
         self._trusted |= {_origin(address) for address in user.endpoints}
-        for name in (
+        self._named = {
             environment.get("RETINUE_MODEL"),
             user.model,
             *user.models.values(),
             *(role.model for role in user.roles.values()),
             *(profile.model or profile.pool for profile in user.profiles.values()),
-        ):
+        }
+        for name in self._named:
             self._trust(name)
         # Origins that may be asked, with a key or without. What a prompt holds is the user's.
         self._known = set(self._trusted)
@@ -257,20 +258,28 @@ class Clients:
             return model
         name = self._short_names.get(model or "", model or "")
         default = None if self._default in self._given else parse_route(self._default)
-        if endpoint:
-            served = name or ("" if default is None else default.model)
-            return str(Route(provider="openai", model=served, endpoint=endpoint.rstrip("/")))
-        route = parse_route(name)
-        if route.provider != "openai":
+        if default is not None and default.provider not in SERVICES:
+            default = None
+        if not name:
+            if default is None:
+                raise ConfigError(f"Name the model to ask at {endpoint!r}, too.")
+            route = default
+        elif default is not None and endpoint in (None, "", default.endpoint):
+            route = parse_route(name, otherwise=default.provider)
+        else:
+            route = parse_route(name)
+        if route.provider not in SERVICES:
             raise ConfigError(f"Model {name!r} cannot be chosen here; name one that is served.")
+        if endpoint:
+            return str(msgspec.structs.replace(route, endpoint=endpoint.rstrip("/")))
         if route.endpoint:
-            self.route(None, route.endpoint)  # Must be known as well.
+            self._check_known(route.endpoint)
             return name
-        if default is None or default.provider != "openai":
-            raise ConfigError(
-                f"Unknown model {name!r}; there are: {', '.join(sorted(self._made))}."
-            )
-        return str(Route(provider="openai", model=route.model, endpoint=default.endpoint))
+        if default is not None and default.provider == route.provider:
+            return str(msgspec.structs.replace(route, endpoint=default.endpoint))
+        if name in self._named and name.startswith(f"{route.provider}:"):
+            return name  # The user's word, and so not a model's wish to go elsewhere.
+        raise ConfigError(f"Unknown model {name!r}; there are: {', '.join(sorted(self._made))}.")
 
     def price(self, name: str) -> Price | None:
         """What a model costs, by its full name or by the bare one."""
@@ -296,9 +305,18 @@ class Clients:
                 if kind is None:
                     raise
 
-    @property
-    def _openai_url(self) -> str:
-        return self._environment.get("OPENAI_BASE_URL") or OPENAI_URL
+    def _url_of(self, service: Service) -> str:
+        return self._environment.get(service.url_variable) or service.url
+
+    def _key_variable(self, service: Service, url: str) -> str:
+        """Where the key for an address is kept. Each service's own address gets its own key,
+        whichever API is spoken there."""
+        owners = [
+            one
+            for one in SERVICES.values()
+            if _origin(url) in (_origin(one.url), _origin(self._url_of(one)))
+        ]
+        return (service if service in owners or not owners else owners[0]).key_variable
 
     def _check_known(self, endpoint: str) -> None:
         if _origin(endpoint) not in self._known:
@@ -318,28 +336,31 @@ class Clients:
 
             return ScriptedModel.from_yaml(self._root / route.model)
         # aiohttp costs a quarter of a second to import; only a real endpoint needs it.
+        from retinue.models.anthropic import AnthropicModel
         from retinue.models.endpoint import Endpoint
         from retinue.models.openai import OpenAIModel
 
-        url = route.endpoint or self._openai_url
+        service = SERVICES[route.provider]
+        url = route.endpoint or self._url_of(service)
         self._check_known(url)
-        key = self._environment.get("OPENAI_API_KEY") if _origin(url) in self._trusted else None
-        if url == OPENAI_URL and key is None:
+        variable = self._key_variable(service, url)
+        key = self._environment.get(variable) if _origin(url) in self._trusted else None
+        if url == service.url and key is None:
             raise ConfigError(
-                f"Model {route.model!r} needs a key: set OPENAI_API_KEY; or name a server of your"
-                f" own: -m openai:{route.model}@http://127.0.0.1:8080/v1."
+                f"Model {route.model!r} needs a key: set {variable}; or name a server of your"
+                f" own: -m {route.provider}:{route.model}@http://127.0.0.1:8080/v1."
             )
-        return OpenAIModel(
-            Endpoint(
-                base_url=url,
-                model=route.model,
-                api_key=key,
-                key_source="OPENAI_API_KEY",
-                proxy=self._environment.proxy_for(url),
-                ca_file=self._environment.ca_file,
-            ),
-            name=str(route),
+        endpoint = Endpoint(
+            base_url=url,
+            model=route.model,
+            api_key=key,
+            key_source=variable,
+            proxy=self._environment.proxy_for(url),
+            ca_file=self._environment.ca_file,
         )
+        if route.provider == "anthropic":
+            return AnthropicModel(endpoint, name=str(route), thinking=route.thinking)
+        return OpenAIModel(endpoint, name=str(route))
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from retinue.errors import (
     ModelTimeout,
     ProviderError,
     RateLimited,
+    RequestRefused,
 )
 from retinue.models.endpoint import Endpoint
 from retinue.models.openai import OpenAIModel
@@ -137,7 +138,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "422",
         json({"detail": [{"loc": ["body"], "msg": "field required"}]}, 422),
-        ProviderError,
+        RequestRefused,
         False,
         # Its name has changed between Pythons.
         f"URL refused the request (422 {HTTPStatus(422).phrase}). It said: field required.",
@@ -145,7 +146,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "400 without a word",
         Response(status=400),
-        ProviderError,
+        RequestRefused,
         False,
         "URL refused the request (400 Bad Request). Check the model's name and the server's "
         "settings.",
@@ -307,7 +308,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "an invalid request in the stream",
         stream({"error": {"message": "No tools", "type": "BadRequestError", "code": 400}}),
-        ProviderError,
+        RequestRefused,
         False,
         "URL refused the request (400 Bad Request). It said: No tools.",
     ),
@@ -322,14 +323,14 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "a line named error",
         Response(body=b'error: {"code": 400, "message": "bad grammar"}\n\n'),
-        ProviderError,
+        RequestRefused,
         False,
         "URL refused the request (400 Bad Request). It said: bad grammar.",
     ),
     (
         "an error with status 200",
         json({"object": "error", "message": "no such adapter", "code": 400}),
-        ProviderError,
+        RequestRefused,
         False,
         "URL refused the request (400 Bad Request). It said: no such adapter.",
     ),
@@ -358,7 +359,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "a message without end",
         failing(400, "\x1b[2J\n" + "no " * 1000 + KEY),
-        ProviderError,
+        RequestRefused,
         False,
         "URL refused the request (400 Bad Request). It said: [2J " + ("no " * 1000)[:395] + "….",
     ),

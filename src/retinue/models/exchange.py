@@ -108,6 +108,10 @@ class Exchange:
         # Whether a connection may be left over from an earlier answer.
         self._reuses = False
 
+    @property
+    def host(self) -> str | None:
+        return self._url.host
+
     async def aclose(self) -> None:
         self._closed = True
         session, self._session = self._session, None

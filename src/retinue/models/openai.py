@@ -10,12 +10,16 @@ import msgspec
 
 from retinue.domain.messages import Reply, Request
 from retinue.errors import ModelError
-from retinue.models.body import BodyEncoder
+from retinue.models.abilities import Abilities, Form
+from retinue.models.body import REFUSABLE, BodyEncoder
 from retinue.models.chunks import decode_chunk
 from retinue.models.draft import Draft
 from retinue.models.endpoint import Endpoint
 from retinue.models.exchange import Exchange, decoded
 from retinue.models.faults import Faults
+
+_FORMS = (Form.SCHEMA, Form.OBJECT, Form.TOOL)
+_OPENAI = "api.openai.com"
 
 
 class OpenAIModel:
@@ -23,9 +27,12 @@ class OpenAIModel:
 
     def __init__(self, endpoint: Endpoint, *, name: str | None = None) -> None:
         self._name = name or f"openai:{endpoint.model}@{endpoint.address}"
-        self._bodies = BodyEncoder(endpoint.model)
+        self._bodies = BodyEncoder(endpoint.model, name=self._name)
         self._faults = Faults(endpoint)
         self._exchange = Exchange(endpoint, self._faults, path="/chat/completions")
+        # vLLM, Ollama and llama.cpp take both, and then never let the model call a tool.
+        both = self._exchange.host == _OPENAI
+        self._abilities = Abilities(_FORMS, beside_tools=both, optional=REFUSABLE)
 
     @property
     def name(self) -> str:
@@ -44,13 +51,20 @@ class OpenAIModel:
         await self._exchange.aclose()
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
+        return await self._abilities.answer(request, lambda form: self._ask(request, form, on_text))
+
+    async def _ask(
+        self, request: Request, form: Form, on_text: Callable[[str], None] | None
+    ) -> Reply | ModelError:
         started_at = time.perf_counter()
-        body = self._bodies.encode(request)
-        draft = Draft(on_text)
+        body = self._bodies.encode(request, form, self._abilities.without)
+        draft = Draft(on_text, name=self._name)
         fault = await self._exchange.run(body, _Completion(draft, self._faults))
-        if fault is not None:
-            raise fault
-        return draft.reply(request, body, started_at)
+        if fault is None:
+            return draft.reply(request, body, started_at)
+        if not draft.empty:
+            raise fault  # Some of it was heard already, so it cannot be asked otherwise.
+        return fault
 
 
 class _Completion:
