@@ -145,6 +145,8 @@ class Exchange:
                 return self._faults.refused(response.status, response.headers, refusal)
             reading = _Reading(response, intake, self._faults, self._endpoint.idle_timeout_s)
             return await reading.run(deadline)
+        except RecursionError:
+            return self._faults.garbled(b"(nested too deeply)")
         finally:
             # At once, also while being cancelled. A body that was read to its end has given its
             # connection back already, and this does not take it away again.
