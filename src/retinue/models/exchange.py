@@ -102,6 +102,9 @@ class Exchange:
         self._url, userinfo = _url(endpoint, path)
         self._headers = _headers(endpoint, userinfo, credentials)
         self._headers.update(headers or {})
+        # aiohttp shows the headers of a session to the proxy as well, with the key in them.
+        # Those of each request only go through it; giving them each time costs a little more.
+        self._each_time = None if endpoint.proxy is None else self._headers
         self._tls = _tls(endpoint)
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
@@ -166,6 +169,7 @@ class Exchange:
                 return await session.post(
                     self._url,
                     data=body if len(body) <= _WHOLE_BODY_BYTES else io.BytesIO(body),
+                    headers=self._each_time,
                     allow_redirects=False,
                 )
             except aiohttp.ClientError as error:
@@ -177,7 +181,7 @@ class Exchange:
         endpoint = self._endpoint
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=endpoint.max_connections, ssl=self._tls),
-            headers=self._headers,
+            headers=self._headers if self._each_time is None else None,
             cookie_jar=aiohttp.DummyCookieJar(),
             proxy=endpoint.proxy,
             # Only connecting is limited here: a queue for a connection may be long, and what may
