@@ -308,15 +308,15 @@ class Clients:
     def _url_of(self, service: Service) -> str:
         return self._environment.get(service.url_variable) or service.url
 
-    def _key_variable(self, service: Service, url: str) -> str:
-        """Where the key for an address is kept. Each service's own address gets its own key,
-        whichever API is spoken there."""
+    def _owner(self, service: Service, url: str) -> Service:
+        """Whose key an address gets: each service's own address gets that of its own, whichever
+        API is spoken there."""
         owners = [
             one
             for one in SERVICES.values()
             if _origin(url) in (_origin(one.url), _origin(self._url_of(one)))
         ]
-        return (service if service in owners or not owners else owners[0]).key_variable
+        return service if service in owners or not owners else owners[0]
 
     def _check_known(self, endpoint: str) -> None:
         if _origin(endpoint) not in self._known:
@@ -343,18 +343,19 @@ class Clients:
         service = SERVICES[route.provider]
         url = route.endpoint or self._url_of(service)
         self._check_known(url)
-        variable = self._key_variable(service, url)
-        key = self._environment.get(variable) if _origin(url) in self._trusted else None
-        if url == service.url and key is None:
+        owner = self._owner(service, url)
+        trusted = _origin(url) in self._trusted
+        key = self._environment.get(owner.key_variable) if trusted else None
+        if _origin(url) == _origin(owner.url) and key is None:
             raise ConfigError(
-                f"Model {route.model!r} needs a key: set {variable}; or name a server of your"
-                f" own: -m {route.provider}:{route.model}@http://127.0.0.1:8080/v1."
+                f"Model {route.model!r} needs a key: set {owner.key_variable}; or name a server of"
+                f" your own: -m {route.provider}:{route.model}@http://127.0.0.1:8080/v1."
             )
         endpoint = Endpoint(
             base_url=url,
             model=route.model,
             api_key=key,
-            key_source=variable,
+            key_source=owner.key_variable,
             proxy=self._environment.proxy_for(url),
             ca_file=self._environment.ca_file,
         )
