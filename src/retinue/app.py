@@ -13,7 +13,7 @@ import msgspec
 
 from retinue.config.environment import Environment
 from retinue.config.roles import LEAD, catalogue, is_of_project
-from retinue.config.routes import OPENAI_URL, Route, parse_route
+from retinue.config.routes import SERVICES, Route, Service, parse_route
 from retinue.config.settings import MAX_CONCURRENT, MAX_DEPTH, Layers, Settings, load
 from retinue.discovery import discover, endpoint_at
 from retinue.domain.budget import Budget
@@ -236,16 +236,17 @@ class Clients:
         self._asking: dict[str, asyncio.Lock] = {}
         # Origins that may be sent the user's key. A project's file or a model can name an endpoint
         # as well, and must not be able to have the key sent there.
-        self._trusted = {_origin(self._openai_url)}
+        self._trusted = {_origin(self._url_of(service)) for service in SERVICES.values()}
         user = layers.user
         self._trusted |= {_origin(address) for address in user.endpoints}
-        for name in (
+        self._named = {
             environment.get("RETINUE_MODEL"),
             user.model,
             *user.models.values(),
             *(role.model for role in user.roles.values()),
             *(profile.model or profile.pool for profile in user.profiles.values()),
-        ):
+        }
+        for name in self._named:
             self._trust(name)
         # Origins that may be asked, with a key or without. What a prompt holds is the user's.
         self._known = set(self._trusted)
@@ -295,20 +296,28 @@ class Clients:
             return model
         name = self._short_names.get(model or "", model or "")
         default = None if self._default in self._given else parse_route(self._default)
-        if endpoint:
-            served = name or ("" if default is None else default.model)
-            return str(Route(provider="openai", model=served, endpoint=endpoint.rstrip("/")))
-        route = parse_route(name)
-        if route.provider != "openai":
+        if default is not None and default.provider not in SERVICES:
+            default = None
+        if not name:
+            if default is None:
+                raise ConfigError(f"Name the model to ask at {endpoint!r}, too.")
+            route = default
+        elif default is not None and endpoint in (None, "", default.endpoint):
+            route = parse_route(name, otherwise=default.provider)
+        else:
+            route = parse_route(name)
+        if route.provider not in SERVICES:
             raise ConfigError(f"Model {name!r} cannot be chosen here; name one that is served.")
+        if endpoint:
+            return str(msgspec.structs.replace(route, endpoint=endpoint.rstrip("/")))
         if route.endpoint:
-            self.route(None, route.endpoint)  # Must be known as well.
+            self._check_known(route.endpoint)
             return name
-        if default is None or default.provider != "openai":
-            raise ConfigError(
-                f"Unknown model {name!r}; there are: {', '.join(sorted(self._made))}."
-            )
-        return str(Route(provider="openai", model=route.model, endpoint=default.endpoint))
+        if default is not None and default.provider == route.provider:
+            return str(msgspec.structs.replace(route, endpoint=default.endpoint))
+        if name in self._named and name.startswith(f"{route.provider}:"):
+            return name  # The user's word, and so not a model's wish to go elsewhere.
+        raise ConfigError(f"Unknown model {name!r}; there are: {', '.join(sorted(self._made))}.")
 
     def price(self, name: str) -> Price | None:
         """What a model costs, by its full name or by the bare one."""
@@ -337,14 +346,18 @@ class Clients:
         if name in self._given:
             return None
         route = parse_route(self._short_names.get(name, name))
-        url = route.endpoint or self._openai_url
+        if route.provider not in SERVICES:
+            return None
+        service = SERVICES[route.provider]
+        url = route.endpoint or self._url_of(service)
         # A name may come from a project, which must not have anybody asked that the user does not
-        # know. OpenAI does not tell, and has room for any agent.
-        if route.provider != "openai" or url == OPENAI_URL or _origin(url) not in self._known:
+        # know. The services themselves do not tell, and have room for any agent.
+        own = {_origin(one.url) for one in SERVICES.values()}
+        if _origin(url) in own or _origin(url) not in self._known:
             return None
         from retinue.models.inventory import served
 
-        return await served(self._endpoint(url, route.model))
+        return await served(self._endpoint(url, route.model, service))
 
     async def __aenter__(self) -> Self:
         return self
@@ -358,9 +371,18 @@ class Clients:
                 if kind is None:
                     raise
 
-    @property
-    def _openai_url(self) -> str:
-        return self._environment.get("OPENAI_BASE_URL") or OPENAI_URL
+    def _url_of(self, service: Service) -> str:
+        return self._environment.get(service.url_variable) or service.url
+
+    def _owner(self, service: Service, url: str) -> Service:
+        """Whose key an address gets: each service's own address gets that of its own, whichever
+        API is spoken there."""
+        owners = [
+            one
+            for one in SERVICES.values()
+            if _origin(url) in (_origin(one.url), _origin(self._url_of(one)))
+        ]
+        return service if service in owners or not owners else owners[0]
 
     def _check_known(self, endpoint: str) -> None:
         if _origin(endpoint) not in self._known:
@@ -380,21 +402,27 @@ class Clients:
 
             return ScriptedModel.from_yaml(self._root / route.model)
         # aiohttp costs a quarter of a second to import; only a real endpoint needs it.
+        from retinue.models.anthropic import AnthropicModel
         from retinue.models.openai import OpenAIModel
 
-        url = route.endpoint or self._openai_url
+        service = SERVICES[route.provider]
+        url = route.endpoint or self._url_of(service)
         self._check_known(url)
-        endpoint = self._endpoint(url, route.model)
-        if url == OPENAI_URL and endpoint.api_key is None:
+        endpoint = self._endpoint(url, route.model, service)
+        owner = self._owner(service, url)
+        if _origin(url) == _origin(owner.url) and endpoint.api_key is None:
             raise ConfigError(
-                f"Model {route.model!r} needs a key: set OPENAI_API_KEY; or name a server of your"
-                f" own: -m openai:{route.model}@http://127.0.0.1:8080/v1."
+                f"Model {route.model!r} needs a key: set {owner.key_variable}; or name a server of"
+                f" your own: -m {route.provider}:{route.model}@http://127.0.0.1:8080/v1."
             )
+        if route.provider == "anthropic":
+            return AnthropicModel(endpoint, name=str(route), thinking=route.thinking)
         return OpenAIModel(endpoint, name=str(route))
 
-    def _endpoint(self, url: str, model: str) -> Endpoint:
-        key = self._environment.get("OPENAI_API_KEY") if _origin(url) in self._trusted else None
-        return endpoint_at(url, self._environment, model=model, key=key, source="OPENAI_API_KEY")
+    def _endpoint(self, url: str, model: str, service: Service) -> Endpoint:
+        variable = self._owner(service, url).key_variable
+        key = self._environment.get(variable) if _origin(url) in self._trusted else None
+        return endpoint_at(url, self._environment, model=model, key=key, source=variable)
 
 
 @asynccontextmanager

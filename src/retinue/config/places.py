@@ -7,35 +7,28 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from retinue.config.environment import Environment
-from retinue.config.routes import OPENAI_URL, is_web_address, parse_route
+from retinue.config.routes import SERVICES, is_web_address, parse_route
 from retinue.config.settings import Settings
 from retinue.domain.discovery import Cloud, Place
 from retinue.domain.served import OLLAMA, USUAL_PORTS
 from retinue.errors import ConfigError
 
-ANTHROPIC_URL = "https://api.anthropic.com"
-
-_CLOUDS = (
+_TITLES = {
+    "openai": ("OpenAI", "openai:gpt-5-mini"),
+    "anthropic": ("Anthropic", "anthropic:claude-sonnet-4-5"),
+}
+_CLOUDS = tuple(
     (
-        "OPENAI_BASE_URL",
+        service.url_variable,
         Cloud(
-            provider="openai",
-            title="OpenAI",
-            key_variable="OPENAI_API_KEY",
-            address=OPENAI_URL,
-            example="openai:gpt-5-mini",
+            provider=provider,
+            title=_TITLES[provider][0],
+            key_variable=service.key_variable,
+            address=f"{service.url.removesuffix('/v1')}/v1",
+            example=_TITLES[provider][1],
         ),
-    ),
-    (
-        "ANTHROPIC_BASE_URL",
-        Cloud(
-            provider="anthropic",
-            title="Anthropic",
-            key_variable="ANTHROPIC_API_KEY",
-            address=f"{ANTHROPIC_URL}/v1",
-            example="anthropic:claude-sonnet-4-5",
-        ),
-    ),
+    )
+    for provider, service in SERVICES.items()
 )
 
 KEY_VARIABLES = {cloud.provider: cloud.key_variable for _, cloud in _CLOUDS}

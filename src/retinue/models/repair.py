@@ -73,7 +73,7 @@ def encodable(reply: Reply) -> Reply:
     note = "halves of surrogate pairs were escaped"
     return msgspec.structs.replace(
         reply,
-        message=Assistant(_escaped(message.content), calls),
+        message=Assistant(_escaped(message.content), calls, message.thoughts),
         repairs=(*reply.repairs, note),
     )
 
@@ -120,7 +120,7 @@ def _mended(reply: Reply, offer: Offer, earlier: Sequence[Message]) -> Reply:
         cut = reply.finish is Finish.LENGTH and number == len(calls)
         mended += mending.meant(call, cut=cut)
     notes = [note for note in dict.fromkeys(mending.notes) if note not in reply.repairs]
-    done = Assistant(text, tuple(mended))
+    done = Assistant(text, tuple(mended), message.thoughts)
     if not notes and done == message:
         return reply
     return msgspec.structs.replace(

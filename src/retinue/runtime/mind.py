@@ -60,6 +60,7 @@ class Mind:
         room = self._window - min(self._window // 4, ANSWER_TOKENS)
         self._room = min(agent.contract.execution.max_context_tokens, room)
         self._turns = agent.contract.execution.max_turns
+        self._schema = agent.contract.outputs.output_schema
         self._asked = 0
 
     def tell(self, content: str, *, source: str, about: tuple[str, ...] = ()) -> None:
@@ -105,24 +106,25 @@ class Mind:
         if not conversation.can_be_summed_up or self._turns - self._agent.account.spent.turns <= 2:
             return "max_context_tokens"
         conversation.add(User(SUM_UP))
-        reply = await self._turn((), last=False)
+        reply = await self._turn((), None, last=False)
         dropped = conversation.summed_up(reply.message.content)
         self._agent.record(ContextCompacted(dropped=dropped, content=reply.message.content))
         return None if conversation.estimate <= window else "max_context_tokens"
 
-    async def ask(self, *, limit: str | None = None) -> Reply:
+    async def ask(self, *, limit: str | None = None, tools: bool = True) -> Reply:
         """The model's next reply. At a `limit` it is asked for its last word, without tools."""
         if limit is not None:
             self._agent.record(LimitReached(limit=limit, detail=_detail(self._agent, limit)))
             self.conversation.add(User(LAST_TURN.format(limit=limit)))
         # Tools would be of no use where no turn is left to read what they find.
         last = limit is not None or self._turns - self._agent.account.spent.turns <= 1
-        reply = await self._turn(() if last else self._tools, last=last)
+        offered = self._tools if tools and not last else ()
+        reply = await self._turn(offered, self._schema, last=last)
         if reply.message.content.strip():
             self._agent.last_text = reply.message.content
         return reply
 
-    async def _turn(self, tools: tuple[ToolSpec, ...], *, last: bool) -> Reply:
+    async def _turn(self, tools: tuple[ToolSpec, ...], schema: str | None, *, last: bool) -> Reply:
         """One exchange: reserve the worst case, ask, book what it was, write it down."""
         agent, conversation = self._agent, self.conversation
         reservation, max_output = await self._reserve()
@@ -131,7 +133,10 @@ class Mind:
             turn = agent.account.spent.turns + 1
             agent.record(TurnStarted(turn=turn, of=self._turns, last=last))
             request = Request(
-                messages=tuple(conversation.messages), tools=tools, max_output_tokens=max_output
+                messages=tuple(conversation.messages),
+                tools=tools,
+                max_output_tokens=max_output,
+                schema=schema,
             )
             reply = await self._reply(request, turn)
         except BaseException:
@@ -156,6 +161,7 @@ class Mind:
                 timing=reply.timing,
                 finish=reply.finish,
                 repairs=reply.repairs,
+                thoughts=reply.message.thoughts,
             )
         )
         return reply

@@ -132,7 +132,7 @@ class Toolbox:
             return self._deny(call, "The user wants no more tool calls. Answer with what you have.")
         content, ok = await self._run(call)
         self._watch_for_repetition(call, content, ok)
-        return ToolAnswer(call.id, content + self._what_is_left())
+        return ToolAnswer(call.id, content + self._what_is_left(), failed=not ok)
 
     def _what_is_left(self) -> str:
         """A line about the budget, when it matters."""
@@ -269,7 +269,7 @@ class Toolbox:
                 counted=counted,
             )
         )
-        return ToolAnswer(call.id, content)
+        return ToolAnswer(call.id, content, failed=True)
 
 
 async def nobody(path: str, tool: str, arguments: str) -> bool:
