@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from typing import Self
 from urllib.parse import urlsplit
 
 import msgspec
 
-from retinue.domain.messages import Reply, Request
 from retinue.domain.thinking import Thinking
 from retinue.errors import ModelError
 from retinue.models.abilities import Abilities, Form
@@ -19,6 +16,7 @@ from retinue.models.anthropic_events import decode_event
 from retinue.models.endpoint import Endpoint
 from retinue.models.exchange import Exchange, bearer, decoded
 from retinue.models.faults import Faults
+from retinue.models.spoken import SpokenModel
 
 _FORMS = (Form.SCHEMA, Form.TOOL)
 _ANTHROPIC = "api.anthropic.com"
@@ -27,80 +25,43 @@ _VERSION = {"anthropic-version": "2023-06-01"}
 _INTERLEAVED = {"anthropic-beta": "interleaved-thinking-2025-05-14"}
 
 
-class AnthropicModel:
-    """One model at one endpoint. Any number of replies may be under way at once."""
-
+class AnthropicModel(SpokenModel):
     def __init__(
         self, endpoint: Endpoint, *, name: str | None = None, thinking: Thinking | None = None
     ) -> None:
         thinking = thinking or Thinking()
-        self._name = name or f"anthropic:{endpoint.model}{thinking}@{endpoint.address}"
-        self._bodies = MessagesEncoder(endpoint.model, name=self._name, thinking=thinking)
-        self._faults = Faults(endpoint, ending="")
-        self._exchange = Exchange(
+        name = name or f"anthropic:{endpoint.model}{thinking}@{endpoint.address}"
+        faults = Faults(endpoint, ending="")
+        exchange = Exchange(
             endpoint,
-            self._faults,
+            faults,
             path="/v1/messages",
             headers=_VERSION | (_INTERLEAVED if thinking.budget_tokens else {}),
             credentials=_credentials(endpoint),
         )
-        # Not beside tools: held to a schema, models that think have answered instead of calling.
-        self._abilities = Abilities(_FORMS, optional=REFUSABLE)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def __repr__(self) -> str:
-        return f"AnthropicModel({self._name!r})"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        await self._exchange.aclose()
-
-    async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
-        return await self._abilities.answer(request, lambda form: self._ask(request, form, on_text))
-
-    async def _ask(
-        self, request: Request, form: Form, on_text: Callable[[str], None] | None
-    ) -> Reply | ModelError:
-        started_at = time.perf_counter()
-        body = self._bodies.encode(request, form, self._abilities.without)
-        draft = MessageDraft(on_text, name=self._name)
-        fault = await self._exchange.run(body, _Message(draft, self._faults))
-        if fault is None:
-            return draft.reply(body, started_at)
-        if not draft.empty:
-            raise fault  # Some of it was heard already, so it cannot be asked otherwise.
-        return fault
+        super().__init__(
+            name,
+            exchange,
+            # Not beside tools: held to a schema, models that think have answered and not called.
+            Abilities(_FORMS, optional=REFUSABLE),
+            MessagesEncoder(endpoint.model, name=name, thinking=thinking),
+            lambda on_text: _Message(MessageDraft(on_text, name=name), faults),
+        )
 
 
 class _Message:
-    """Reads one message into a draft."""
+    """Reads one message."""
 
-    __slots__ = ("_draft", "_faults", "done")
+    __slots__ = ("_faults", "done", "draft")
 
     def __init__(self, draft: MessageDraft, faults: Faults) -> None:
-        self._draft = draft
+        self.draft = draft
         self._faults = faults
         self.done = False
 
     @property
-    def first_token_at(self) -> float | None:
-        return self._draft.first_token_at
-
-    @property
-    def empty(self) -> bool:
-        return self._draft.empty
-
-    @property
     def ended(self) -> bool:
-        return self.done or self._draft.stop_reason is not None
+        return self.done or self.draft.stop_reason is not None
 
     def take(self, events: list[bytes]) -> ModelError | None:
         for data in events:
@@ -117,7 +78,7 @@ class _Message:
                 continue
             if event.error or event.type == "error":
                 return self._faults.complained(event.error)
-            self._draft.add(event)
+            self.draft.add(event)
             if event.type == "message_stop":
                 self.done = True
         return None
@@ -129,15 +90,15 @@ class _Message:
             return self._faults.garbled(body)
         if event.type != "message" or event.content is None:
             return self._faults.complained(decoded(body))
-        self._draft.add(event)
+        self.draft.add(event)
         self.done = True
         return None
 
     def objection(self) -> ModelError | None:
-        match self._draft.stop_reason:
+        match self.draft.stop_reason:
             case "refusal":
-                return self._faults.filtered(self._draft.refusal)
-            case None if self.done and self._draft.empty:
+                return self._faults.filtered(self.draft.refusal)
+            case None if self.done and self.draft.empty:
                 return self._faults.empty()
             case _:
                 return None

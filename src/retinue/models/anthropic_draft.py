@@ -11,6 +11,7 @@ from retinue.domain.messages import (
     Assistant,
     Finish,
     Reply,
+    Request,
     Thought,
     Thoughts,
     Timing,
@@ -19,6 +20,7 @@ from retinue.domain.messages import (
     estimate_tokens,
 )
 from retinue.models.anthropic_events import Delta, Event, UsageCount, decode_block
+from retinue.models.ids import made_up_ids
 
 _CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded"})
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
@@ -197,11 +199,11 @@ class MessageDraft:
             counts = msgspec.structs.asdict(usage).items()
             self._usage |= {name: max(count, 0) for name, count in counts if count is not None}
 
-    def reply(self, body: bytes, started_at: float) -> Reply:
+    def reply(self, request: Request, body: bytes, started_at: float) -> Reply:
         """The finished reply. `body` is what was sent, for servers that do not count tokens."""
         ended_at = time.perf_counter()
         first_at = self.first_token_at or ended_at
-        calls = self._finished_calls()
+        calls = self._finished_calls(request) if self._calls else ()
         finish = Finish.TOOLS if calls else Finish.STOP
         return Reply(
             message=Assistant("".join(self._text), calls, self._kept() if calls else None),
@@ -213,13 +215,12 @@ class MessageDraft:
             ),
         )
 
-    def _finished_calls(self) -> tuple[ToolCall, ...]:
+    def _finished_calls(self, request: Request) -> tuple[ToolCall, ...]:
         taken: set[str] = set()
         calls: list[ToolCall] = []
-        for number, draft in enumerate(self._calls):
-            call_id = draft.id
-            while not call_id or call_id in taken:
-                call_id = f"{call_id or 'call'}_{number}"
+        made_up = made_up_ids((draft.id for draft in self._calls), request.messages)
+        for draft in self._calls:
+            call_id = draft.id if draft.id and draft.id not in taken else next(made_up)
             taken.add(call_id)
             calls.append(ToolCall(call_id, draft.name, draft.arguments))
         return tuple(calls)

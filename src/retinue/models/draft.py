@@ -19,6 +19,7 @@ from retinue.domain.messages import (
 )
 from retinue.models import reasoning
 from retinue.models.chunks import CallDelta, Chunk, Delta, Timings, UsageCount
+from retinue.models.ids import made_up_ids
 
 _FINISHES = {
     "stop": Finish.STOP,
@@ -178,14 +179,13 @@ class Draft:
     def _finished_calls(self, request: Request) -> tuple[ToolCall, ...]:
         taken: set[str] = set()
         calls: list[ToolCall] = []
-        made_up = None
+        made_up = made_up_ids((draft.id for draft in self._calls), request.messages)
         for draft in self._calls:
             if not draft.name and not draft.arguments:
                 continue
             call_id = draft.id
             if call_id is None or call_id in taken:
-                made_up = made_up or _MadeUpIds(request, self._calls)
-                call_id = made_up.next()
+                call_id = next(made_up)
             taken.add(call_id)
             calls.append(ToolCall(call_id, draft.name, "".join(draft.arguments)))
         return tuple(calls)
@@ -210,26 +210,6 @@ class Draft:
             written = "".join((text, *self._thinking, *(c.name + c.arguments for c in calls)))
             return Usage(estimate_tokens(body), 0, estimate_tokens(written), estimated=True)
         return Usage(tokens_in, min(max(cached, 0), tokens_in), tokens_out)
-
-
-class _MadeUpIds:
-    """Ids for a server that gives none: the same in every retry, and unique in a conversation."""
-
-    def __init__(self, request: Request, drafts: list[_CallDraft]) -> None:
-        earlier = [
-            call.id
-            for message in request.messages
-            if isinstance(message, Assistant)
-            for call in message.calls
-        ]
-        self._taken = {*earlier, *(draft.id for draft in drafts)}
-        self._number = len(earlier)
-
-    def next(self) -> str:
-        while (made_up := f"call_{self._number}") in self._taken:
-            self._number += 1
-        self._taken.add(made_up)
-        return made_up
 
 
 def _is_json(text: str) -> bool:

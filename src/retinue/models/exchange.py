@@ -12,13 +12,14 @@ import io
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import aiohttp
 import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
+from retinue.domain.messages import Reply, Request
 from retinue.errors import ConfigError, ModelError
 from retinue.models.endpoint import Endpoint
 from retinue.models.faults import Faults
@@ -43,17 +44,30 @@ _LARGER_THAN_A_READ = 1024 * 1024
 _WHITE = b"\xef\xbb\xbf \t\r\n"
 
 
-class Intake(Protocol):
-    """A reply in the making, in the dialect of an API. What it finds wrong is returned."""
+class Draft(Protocol):
+    """A reply in the making."""
+
+    first_token_at: float | None
+
+    @property
+    def empty(self) -> bool: ...
+
+    def reply(self, request: Request, body: bytes, started_at: float) -> Reply:
+        """The finished reply. `body` is what was sent, for servers that do not count tokens."""
+        ...
+
+
+D_co = TypeVar("D_co", bound=Draft, covariant=True)
+
+
+class Intake(Protocol[D_co]):
+    """Reads an answer into a draft, in the dialect of an API. What it finds wrong is returned."""
 
     done: bool
     """Whether the server has said its last word: what follows is not read."""
 
     @property
-    def first_token_at(self) -> float | None: ...
-
-    @property
-    def empty(self) -> bool: ...
+    def draft(self) -> D_co: ...
 
     @property
     def ended(self) -> bool:
@@ -122,7 +136,7 @@ class Exchange:
         if session is not None:
             await session.close()
 
-    async def run(self, body: bytes, intake: Intake) -> ModelError | None:
+    async def run(self, body: bytes, intake: Intake[Draft]) -> ModelError | None:
         """Send, and read the answer; None if it is whole."""
         first_byte_s = self._endpoint.first_byte_timeout_s
         if first_byte_s is None:
@@ -137,7 +151,7 @@ class Exchange:
             return self._faults.late()
 
     async def _run(
-        self, body: bytes, intake: Intake, deadline: asyncio.Timeout | None
+        self, body: bytes, intake: Intake[Draft], deadline: asyncio.Timeout | None
     ) -> ModelError | None:
         response = await self._send(body)
         if isinstance(response, ModelError):
@@ -199,7 +213,7 @@ class _Reading:
     """Reads one answer, and watches that it does not stall."""
 
     def __init__(
-        self, response: aiohttp.ClientResponse, intake: Intake, faults: Faults, idle_s: float
+        self, response: aiohttp.ClientResponse, intake: Intake[Draft], faults: Faults, idle_s: float
     ) -> None:
         self._response = response
         self._intake = intake
@@ -247,7 +261,7 @@ class _Reading:
                 return self._faults.too_large()
             if self._timer is not None:
                 self._seen_at = self._loop.time()
-            elif intake.first_token_at is not None:
+            elif intake.draft.first_token_at is not None:
                 if deadline is not None:
                     deadline.reschedule(None)
                 self._watch()
@@ -273,7 +287,7 @@ class _Reading:
             return objection
         if intake.ended:
             return None
-        if not intake.empty:
+        if not intake.draft.empty:
             return self._faults.broken_off()
         if self._events.strays:
             return self._faults.not_an_api(b"\n".join(self._events.strays))
