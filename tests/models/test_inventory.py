@@ -15,6 +15,7 @@ import pytest
 from retinue.models.endpoint import Endpoint
 from retinue.models.inventory import look, served
 from retinue.models.scripted import say
+from retinue.testing.proxy import ForwardingProxy
 from retinue.testing.server import (
     Ending,
     ModelServer,
@@ -338,3 +339,15 @@ async def test_a_look_can_be_cancelled() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         await server.hung_up()
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+async def test_a_proxy_is_not_shown_the_key(provider: str) -> None:
+    async with ForwardingProxy(refusal=403) as proxy:
+        endpoint = Endpoint(
+            base_url="https://example.invalid/v1", model="", api_key="sk-secret", proxy=proxy.url
+        )
+        assert (await look(endpoint, provider=provider)).problem
+    (seen,) = proxy.requests
+    assert (seen.method, seen.target) == ("CONNECT", "example.invalid:443")
+    assert "sk-secret" not in str(seen.headers)

@@ -42,11 +42,11 @@ async def look(
     loop = asyncio.get_running_loop()
     begun = loop.time()
     try:
-        session = _session(endpoint, provider)
+        session = _session(endpoint)
     except OSError:  # An SSLError is one, too.
         return _problem(endpoint, f"{endpoint.ca_file} has no certificates in it")
     async with session:
-        visit = _Visit(session, endpoint, begun + within_s)
+        visit = _Visit(session, endpoint, provider, begun + within_s)
         try:
             page = await visit.page(f"{visit.base}/models")
         except _Unanswered as unanswered:
@@ -90,8 +90,8 @@ async def served(endpoint: Endpoint) -> Served | None:
     found = (await look(endpoint, only=True)).find(endpoint.model)
     if found is None or found.loaded is not False or found.window is not None:
         return found
-    async with _session(endpoint, "openai") as session:
-        visit = _Visit(session, endpoint, asyncio.get_running_loop().time() + LOADING_S)
+    async with _session(endpoint) as session:
+        visit = _Visit(session, endpoint, "openai", asyncio.get_running_loop().time() + LOADING_S)
         question = [{"role": "user", "content": "Hi"}]
         body = {"model": endpoint.model, "messages": question, "max_tokens": 1}
         if await visit.page_if_any(f"{visit.base}/chat/completions", body) is None:
@@ -147,12 +147,15 @@ class _Unanswered(Exception):
 class _Visit:
     """The requests of one look, which have to be over by the deadline together."""
 
-    def __init__(self, session: aiohttp.ClientSession, endpoint: Endpoint, deadline: float) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, endpoint: Endpoint, provider: str, deadline: float
+    ) -> None:
         url = endpoint.base_url.strip().rstrip("/")
         # Of the two, the key counts; both together would be refused.
         self.base = without_userinfo(url) if endpoint.api_key else url
         self.root = self.base.removesuffix("/v1")
         self._session = session
+        self._headers = _headers(endpoint, provider)
         self._endpoint = endpoint
         self._deadline = deadline
 
@@ -191,7 +194,10 @@ class _Visit:
     async def _answer(self, url: str, body: Any) -> tuple[int, bytes]:
         data = None if body is None else msgspec.json.encode(body)
         method = "GET" if body is None else "POST"
-        async with self._session.request(method, url, data=data, allow_redirects=False) as response:
+        # With each request: those of a session are shown to a proxy, too, with the key in them.
+        async with self._session.request(
+            method, url, data=data, headers=self._headers, allow_redirects=False
+        ) as response:
             pieces, size = [], 0
             while size < _MAX_BYTES and (piece := await response.content.readany()):
                 pieces.append(piece)
@@ -230,20 +236,23 @@ def _usual(endpoint: Endpoint) -> str:
     return _USUAL.get(urlsplit(endpoint.base_url).port or 0, "")
 
 
-def _session(endpoint: Endpoint, provider: str) -> aiohttp.ClientSession:
-    tls: ssl.SSLContext | bool = True
-    # Reading certificates takes 50 ms, which is a fifth of the time there is for trying ports.
-    if endpoint.ca_file is not None and endpoint.base_url.lstrip().startswith("https:"):
-        tls = ssl.create_default_context(cafile=endpoint.ca_file)
+def _headers(endpoint: Endpoint, provider: str) -> dict[str, str]:
     headers = {"Accept": "application/json", "User-Agent": f"retinue/{VERSION}"}
     key = (endpoint.api_key or "").strip()
     if provider == "anthropic":
         headers |= {"anthropic-version": "2023-06-01", **({"x-api-key": key} if key else {})}
     elif key:
         headers["Authorization"] = f"Bearer {key}"
+    return headers
+
+
+def _session(endpoint: Endpoint) -> aiohttp.ClientSession:
+    tls: ssl.SSLContext | bool = True
+    # Reading certificates takes 50 ms, which is a fifth of the time there is for trying ports.
+    if endpoint.ca_file is not None and endpoint.base_url.lstrip().startswith("https:"):
+        tls = ssl.create_default_context(cafile=endpoint.ca_file)
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=8, ssl=tls),
-        headers=headers,
         cookie_jar=aiohttp.DummyCookieJar(),
         proxy=endpoint.proxy,
         timeout=aiohttp.ClientTimeout(total=None),
