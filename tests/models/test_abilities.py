@@ -333,6 +333,7 @@ async def test_thoughts_that_a_server_misses_are_empty() -> None:
     [
         ("cache_control", "tools.0.cache_control: Extra inputs are not permitted", None),
         ("adaptive", "adaptive thinking is not supported on this model", Thinking(on=True)),
+        ('"max_tokens":32000', "max_tokens: 32000 > 8192, which is the maximum allowed", None),
     ],
 )
 async def test_what_an_anthropic_server_does_not_know_is_left_out(

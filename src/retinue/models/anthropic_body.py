@@ -32,10 +32,17 @@ from retinue.models.wire import SCHEMAS_REMEMBERED, ToolSchemas, encodable, vali
 # What servers may refuse, and requests can do without or say otherwise.
 CACHE_CONTROL = "cache_control"
 ADAPTIVE = "adaptive thinking"
-REFUSABLE = {CACHE_CONTROL: "cache_control", ADAPTIVE: "adaptive"}
+LONG_ANSWERS = "long answers"
+REFUSABLE = {
+    CACHE_CONTROL: "cache_control",
+    ADAPTIVE: "adaptive",
+    LONG_ANSWERS: "max_tokens",
+}
 
+# The longest answer where nobody sets a limit, since the API insists on one; and for models that
+# cannot write as much.
 MAX_TOKENS = 32_000
-"""The longest answer where nobody sets a limit: the API insists on one."""
+FEWER_TOKENS = 8_192
 
 UNSET = msgspec.UNSET
 _ROOM_TO_ANSWER = 1_024
@@ -120,7 +127,7 @@ class MessagesEncoder:
             return self._encode(encodable(request), form, without)
 
     def _encode(self, request: Request, form: Form, without: Set[str]) -> bytes:
-        limit = request.max_output_tokens or self._longest
+        limit = request.max_output_tokens or self._longest(without)
         mark: _Mark = UNSET if CACHE_CONTROL in without else _CACHED
         thinking = self._thought(request, form, limit, without)
         # Thoughts beside a request not to think are refused.
@@ -143,8 +150,9 @@ class MessagesEncoder:
             )
         )
 
-    @property
-    def _longest(self) -> int:
+    def _longest(self, without: Set[str]) -> int:
+        if LONG_ANSWERS in without:
+            return FEWER_TOKENS
         return max(MAX_TOKENS, (self._thinking.budget_tokens or 0) + MAX_TOKENS // 2)
 
     def _thought(
