@@ -216,10 +216,10 @@ class MessagesEncoder:
         for message in messages:
             if isinstance(message, Assistant):
                 _close(turns, open_calls)
+                open_calls = [_name(call.id) for call in message.calls]
                 blocks = self._blocks(message, with_thoughts=with_thoughts)
                 if blocks:
                     turns.append(_Turn("assistant", blocks))
-                    open_calls = [_name(call.id) for call in message.calls]
             elif not isinstance(message, System):
                 if not turns or turns[-1].role != "user":
                     turns.append(_Turn("user", []))
@@ -271,11 +271,14 @@ def _close(turns: list[_Turn], open_calls: list[str]) -> None:
 
 
 def _mark(turns: list[_Turn]) -> None:
-    asked = [turn for turn in turns if turn.role == "user"]
-    for turn in asked[-2:]:
-        block = turn.content[-1]
-        assert isinstance(block, _Text | _ToolResult)
-        turn.content[-1] = msgspec.structs.replace(block, cache_control=_CACHED)
+    asked = [turn.content for turn in turns if turn.role == "user"]
+    for content in asked[-2:]:
+        # An empty block takes no mark.
+        for place in reversed(range(len(content))):
+            block = content[place]
+            if isinstance(block, _Text) or (isinstance(block, _ToolResult) and block.content):
+                content[place] = msgspec.structs.replace(block, cache_control=_CACHED)
+                break
 
 
 def _system(messages: Sequence[Message], mark: _Mark) -> list[_Text] | msgspec.UnsetType:
