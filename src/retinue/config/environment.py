@@ -54,6 +54,17 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
     @property
+    def trust(self) -> Path:
+        """Where it is kept which projects the user trusts."""
+        base = self.get("XDG_STATE_HOME")
+        return (Path(base) if base else self.home / ".local" / "state") / "retinue" / "trust"
+
+    @property
+    def cache(self) -> Path:
+        base = self.get("XDG_CACHE_HOME")
+        return (Path(base) if base else self.home / ".cache") / "retinue"
+
+    @property
     def ca_file(self) -> str | None:
         return self.get("SSL_CERT_FILE") or self.get("REQUESTS_CA_BUNDLE")
 
