@@ -104,10 +104,14 @@ class Console:
         return None if self.quiet else self._print_progress
 
     @property
+    def people(self) -> bool:
+        """Whether there is somebody at a terminal who can be asked."""
+        return sys.stdin.isatty() and sys.stderr.isatty() and not self.as_json
+
+    @property
     def approve(self) -> Approve:
         """Ask at the terminal where there is one."""
-        people = sys.stdin.isatty() and sys.stderr.isatty() and not self.as_json
-        return self._questions if people else nobody
+        return self._questions if self.people else nobody
 
     @property
     def ask(self) -> Ask | None:

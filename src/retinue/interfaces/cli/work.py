@@ -13,6 +13,7 @@ from retinue.domain.result import Result
 from retinue.errors import UsageError
 from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
 from retinue.interfaces.cli.options import limits, working
+from retinue.interfaces.cli.trust import settle
 from retinue.runtime.facade import Runtime, Task
 
 
@@ -142,4 +143,6 @@ def _perform(
                 click.echo("retinue: interrupted; every agent was closed.", err=True)
             return 130
 
+    if console.people:
+        settle(opened["directory"], model=opened["model"])
     return perform(inside())
