@@ -73,6 +73,7 @@ async def open_runtime(
     choose: Choose | None = None,
     on_event: Callable[[Event], None] | None = None,
     on_text: Callable[[str], None] | None = None,
+    on_wait: Callable[[str], None] | None = None,
     clock: Clock | None = None,
     environment: Environment | None = None,
 ) -> AsyncIterator[Runtime]:
@@ -87,7 +88,8 @@ async def open_runtime(
     Model given as an object has no name that would mean the same next time, so for it that is the
     default. Shell commands stay off until there is a sandbox, or `unsafe_no_sandbox`. `trust` says
     whether the project's own MCP servers and model may be used; left out, what the user has decided
-    by `retinue trust` holds.
+    by `retinue trust` holds. `on_wait` is told what the opening waits for, where that may take a
+    while.
     """
     root, clock = project(directory), clock or SystemClock()
     environment = environment or Environment.current()
@@ -132,8 +134,10 @@ async def open_runtime(
                 f"max_cost_usd is set, and nobody knows what {terms.model} costs; write its price"
                 f' into your settings: [prices."{terms.model}"] with input and output.'
             )
+        # In plan mode nothing else of a server could be used.
+        usable = [s for s in permitted.servers if terms.mode is not Mode.PLAN or s.may_read]
         async with (
-            _offered(permitted.servers, root, environment, clock) as offered,
+            _offered(usable, root, environment, clock, on_wait=on_wait) as offered,
             _store(root) as store,
             _vault(root, clock) as vault,
         ):
@@ -211,6 +215,7 @@ async def _offered(
     clock: Clock,
     *,
     anew: bool = False,
+    on_wait: Callable[[str], None] | None = None,
 ) -> AsyncIterator[Sequence[Offered]]:
     """What MCP servers offer, for as long as this is open; `anew` asks all of them."""
     if not servers:
@@ -220,6 +225,8 @@ async def _offered(
 
     logs, cache = _state_directory(root) / "mcp", environment.cache / "mcp"
     async with Servers(servers, cache=cache, logs=logs, clock=clock) as opened:
+        if on_wait is not None and (names := opened.asked(anew=anew)):
+            on_wait(f"starting MCP servers to see what they offer: {', '.join(names)}")
         yield await opened.offered(anew=anew)
 
 
@@ -249,12 +256,17 @@ class Inspection(msgspec.Struct, frozen=True):
 
 
 async def inspect_tools(
-    directory: str | Path = ".", *, environment: Environment | None = None
+    directory: str | Path = ".",
+    *,
+    on_wait: Callable[[str], None] | None = None,
+    environment: Environment | None = None,
 ) -> Inspection:
     """Start the MCP servers of a project that may be started, and tell what they offer."""
     root, environment = project(directory), environment or Environment.current()
     found = permission(load(environment.user_settings, root), root, environment)
-    async with _offered(found.servers, root, environment, SystemClock(), anew=True) as offered:
+    async with _offered(
+        found.servers, root, environment, SystemClock(), anew=True, on_wait=on_wait
+    ) as offered:
         untrusted = tuple(demand for demand in found.denied if demand.kind == SERVER)
         return Inspection(builtin_tools(), tuple(offered), untrusted, found.problems)
 

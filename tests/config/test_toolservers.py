@@ -18,6 +18,8 @@ ENVIRONMENT = Environment(
         "TOKEN": "t0ken",
         "OPENAI_API_KEY": "sk-secret",
         "https_proxy": "http://proxy:3128",
+        "HTTP_PROXY": "http://me:pa55@proxy:3128",
+        "SSL_CERT_FILE": "/etc/ca.pem",
     }
 )
 
@@ -66,7 +68,14 @@ def test_a_command_of_the_project(project: Path) -> None:
     )
     assert server.command == ("npx", "-y", "server", "t0ken", "fallback", "")
     # Ours stay with us; what the configuration names is given.
-    assert server.environment == {"HOME": "/home/me", "PATH": "/bin", "KEY": "x-t0ken"}
+    assert server.environment == {
+        "HOME": "/home/me",
+        "PATH": "/bin",
+        "KEY": "x-t0ken",
+        # To fetch packages by; a proxy with a password stays with us as well.
+        "https_proxy": "http://proxy:3128",
+        "SSL_CERT_FILE": "/etc/ca.pem",
+    }
     assert (server.source, server.transport) == (".mcp.json", Transport.STDIO)
     assert server.directory == str(project)
     assert server.tools == ("*",)
@@ -105,6 +114,18 @@ def test_the_users_own(project: Path) -> None:
     assert (server.tools, server.read, server.trust_hints) == (("get_*",), ("get_*",), True)
     assert (server.timeout_s, server.start_timeout_s) == (5, 7)
     assert server.directory == str(project / "sub")
+
+
+def test_in_somebodys_folder_the_users_server_does_not_run(project: Path) -> None:
+    """There `npx` and `python -m` would find what the project has put there."""
+    user = '[mcp.a]\ncommand = "npx"\nargs = ["--repository", "${RETINUE_PROJECT}"]'
+    every = found(project, user=user)
+    server = ready(every, project)
+    assert server.directory == "/home/me"
+    assert server.command == ("npx", "--repository", str(project))
+    assert every.servers[0].variables == ()
+    server = ready(found(project, user=f'{user}\ncwd = "."'), project)
+    assert server.directory == str(project)
 
 
 def test_who_stands_before_whom(project: Path) -> None:

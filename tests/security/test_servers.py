@@ -18,7 +18,7 @@ from retinue.config.environment import Environment
 from retinue.domain.messages import Request, ToolAnswer
 from retinue.domain.result import Result
 from retinue.errors import ConfigError
-from retinue.models.scripted import ScriptedModel, call, calls, say
+from retinue.models.scripted import Answer, ScriptedModel, call, calls, say
 from retinue.runtime.facade import Runtime, Task
 from retinue.testing.clock import FakeClock
 
@@ -254,6 +254,33 @@ async def test_nothing_is_started_for_those_who_cannot_use_it(opened: Opened, us
     async with opened(model=ScriptedModel([say("Done.")])) as rt:
         await rt.run("x")
     assert user.processes == 1
+
+
+async def test_in_plan_mode_one_that_cannot_be_used_is_not_started(
+    opened: Opened, user: User
+) -> None:
+    user.configure()
+    async with opened(model=ScriptedModel([say("Done.")]), mode="plan") as rt:
+        await rt.run("x")
+    assert user.processes == 0
+
+
+async def test_a_result_is_used_again_unless_a_server_had_a_part_in_it(
+    opened: Opened, user: User
+) -> None:
+    user.configure(more=READING)
+
+    async def child(*steps: Answer) -> Result:
+        async with opened(model=ScriptedModel([*steps]), cache=True) as rt:
+            result: Result = await rt.spawn("researcher", steps[0].text or "with a server")
+            return result
+
+    assert not (await child(say("Alone."))).cached
+    model = ScriptedModel([])
+    async with opened(model=model, cache=True) as rt:
+        assert (await rt.spawn("researcher", "Alone.")).cached
+    for _ in range(2):
+        assert not (await child(call("mcp__s__pid"), say("Done."))).cached
 
 
 # What it costs

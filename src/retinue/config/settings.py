@@ -88,6 +88,9 @@ class ProfileSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An MCP server: a `command` with `args`, `env` and `cwd`, or a `url` with `headers`.
 
+    `${NAME}` is a variable of the user's, `${RETINUE_PROJECT}` the project. A server of the user's
+    runs in the home directory where `cwd`, from the project on, says nothing else.
+
     With neither, the rest holds for a server of that name that the project brings. `tools` are the
     tools to offer, `read` those that change nothing; both may be patterns. `trust_hints` believes
     what the server itself says of that. `read` and `trust_hints` count in the user's file only.
@@ -96,7 +99,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     command: str | None = None
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
-    cwd: str = "."
+    cwd: str | None = None
     url: str | None = None
     type: Transport | None = None
     headers: dict[str, str] = {}

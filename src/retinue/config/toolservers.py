@@ -20,6 +20,7 @@ from retinue.config.settings import PROJECT_FILE, Layers, ServerSettings, wrong_
 from retinue.domain.toolserver import CALL_TIMEOUT_S, START_TIMEOUT_S, ToolServer, Transport
 
 MCP_FILE = ".mcp.json"
+PROJECT_VARIABLE = "RETINUE_PROJECT"
 USER_SETTINGS = "settings"
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -42,7 +43,7 @@ class Configured(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def variables(self) -> tuple[str, ...]:
         """The names of the variables of the user's environment that it is given."""
-        return tuple(sorted({found[1] for found in self._found()}))
+        return tuple(sorted({found[1] for found in self._found()} - {PROJECT_VARIABLE}))
 
     @property
     def identity(self) -> bytes:
@@ -63,10 +64,17 @@ class Configured(msgspec.Struct, frozen=True, kw_only=True):
 
     def ready(self, project: Path, environment: Environment) -> ToolServer | str:
         """The server with its variables filled in, or why it cannot be used."""
+        known = {**environment.variables, PROJECT_VARIABLE: str(project)}
         for variable in self._found():
-            if variable[2] is None and environment.get(variable[1]) is None:
+            if variable[2] is None and not known.get(variable[1]):
                 return f"it needs the variable {variable[1]}, which is not set"
-        settings, fill = self.settings, _Filling(environment)
+
+        def fill(text: str) -> str:
+            return _VARIABLE.sub(lambda found: known.get(found[1]) or found[2] or "", text)
+
+        settings = self.settings
+        # In somebody's folder, `npx` and `python -m` may find something else than what is meant.
+        usual = str(project) if self.of_project else str(environment.home)
         url = fill(settings.url or "")
         if url and not url.startswith(("http://", "https://")):
             return "its url is no web address"
@@ -75,8 +83,8 @@ class Configured(msgspec.Struct, frozen=True, kw_only=True):
             source=self.source,
             transport=settings.type or (Transport.HTTP if url else Transport.STDIO),
             command=tuple(map(fill, self._argv)),
-            environment=environment.passed_on() | {k: fill(v) for k, v in settings.env.items()},
-            directory=str(project / fill(settings.cwd)),
+            environment=environment.for_servers() | {k: fill(v) for k, v in settings.env.items()},
+            directory=usual if settings.cwd is None else str(project / fill(settings.cwd)),
             url=url,
             headers={k: fill(v) for k, v in settings.headers.items()},
             proxy=environment.proxy_for(url) if url else None,
@@ -90,17 +98,9 @@ class Configured(msgspec.Struct, frozen=True, kw_only=True):
 
     def _found(self) -> Iterator[re.Match[str]]:
         settings = self.settings
-        texts = (*self._argv, settings.cwd, settings.url or "")
+        texts = (*self._argv, settings.cwd or "", settings.url or "")
         for text in (*texts, *settings.env.values(), *settings.headers.values()):
             yield from _VARIABLE.finditer(text)
-
-
-class _Filling:
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-
-    def __call__(self, text: str) -> str:
-        return _VARIABLE.sub(lambda m: self._environment.get(m[1]) or m[2] or "", text)
 
 
 class Configuration(msgspec.Struct, frozen=True):

@@ -10,7 +10,8 @@ import msgspec
 from retinue.domain.toolname import matches
 
 CALL_TIMEOUT_S = 60.0
-START_TIMEOUT_S = 30.0
+# Long enough for a package to be fetched first.
+START_TIMEOUT_S = 60.0
 
 
 class Transport(StrEnum):
@@ -48,6 +49,11 @@ class ToolServer(msgspec.Struct, frozen=True, kw_only=True):
 
     def offers(self, tool: str) -> bool:
         return any(matches(pattern, tool) for pattern in self.tools)
+
+    @property
+    def may_read(self) -> bool:
+        """Whether it can have a tool that only reads."""
+        return bool(self.read) or self.trust_hints
 
     def only_reads(self, tool: str, *, hinted: bool) -> bool:
         """Whether a tool changes nothing, by the word of somebody who may say so."""

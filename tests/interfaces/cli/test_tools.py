@@ -46,7 +46,8 @@ def servers(tmp_path: Path, project: Path) -> None:
 @pytest.mark.usefixtures("servers")
 def test_tools_and_servers_are_listed(cli: Cli) -> None:
     done = cli("tools")
-    assert (done.code, done.err) == (0, "")
+    told = "  starting MCP servers to see what they offer: bad, good\n"
+    assert (done.code, done.err) == (0, told)
     lines = done.out.splitlines()
     assert lines[0].startswith("built in: 9 tools, ")
     assert "  read_file        read      Read a text file, or a range of its lines." in lines
@@ -95,6 +96,7 @@ def test_an_unknown_server(cli: Cli) -> None:
     assert cli("tools", "goood") == (
         2,
         "",
+        "  starting MCP servers to see what they offer: bad, good\n"
         "retinue: There is no MCP server 'goood'; there are: bad, good, theirs.\n",
     )
 

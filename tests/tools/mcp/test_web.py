@@ -52,6 +52,7 @@ class Web:
         self.headers: list[Any] = []
         self.broken = False
         self.refusing = 0
+        self.flooding = False
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         app = web.Application()
         app.router.add_post("/mcp", self._mcp)
@@ -71,6 +72,11 @@ class Web:
         if self.broken and message.get("method") == "tools/call":
             assert request.transport is not None
             request.transport.close()
+        if self.flooding:
+            response = web.StreamResponse(headers={"Content-Type": "application/json"})
+            await response.prepare(request)
+            while True:  # Until nobody reads it any more.
+                await response.write(b" " * 1_000_000)
         if self.refusing:
             return web.Response(status=self.refusing)
         told = answer(message)
@@ -191,6 +197,18 @@ async def test_a_call_that_the_server_has_no_answer_to(
         with pytest.raises(ToolFailure, match=f"The MCP server web {words}"):
             await tool.run({"text": "x"}, hands)
         there.refusing = 0
+        outcome = await tool.run({"text": "again"}, hands)
+        assert "\nagain\n" in outcome.content
+
+
+async def test_an_answer_without_end_is_not_read_to_it(serve: Serve, hands: Hands) -> None:
+    async with running() as there, serve(at(there.url("/mcp"))) as servers:
+        (one,) = await servers.offered()
+        (tool,) = one.tools
+        there.flooding = True
+        with pytest.raises(ToolFailure, match="The MCP server web"):
+            await tool.run({"text": "x"}, hands)
+        there.flooding = False
         outcome = await tool.run({"text": "again"}, hands)
         assert "\nagain\n" in outcome.content
 

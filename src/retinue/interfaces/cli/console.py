@@ -125,6 +125,11 @@ class Console:
         approve = self.approve
         return approve.choose if isinstance(approve, Questions) else None
 
+    def wait(self, what: str) -> None:
+        """Say what is waited for before anything happens."""
+        if not self.as_json and not self.quiet:
+            click.echo(click.style(f"  {what}", dim=True), err=True)
+
     def _print_json(self, event: Event) -> None:
         sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
         sys.stdout.flush()

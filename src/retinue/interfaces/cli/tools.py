@@ -10,9 +10,10 @@ import msgspec
 
 from retinue.app import Inspection, inspect_tools
 from retinue.domain.messages import Effect, estimate_tokens
+from retinue.domain.toolname import clean_server
 from retinue.errors import UsageError
 from retinue.interfaces.cli.agents import MIN_WIDTH, cut, say
-from retinue.interfaces.cli.console import perform
+from retinue.interfaces.cli.console import Console, perform
 from retinue.interfaces.cli.options import directory
 from retinue.ports import Tool
 
@@ -56,7 +57,8 @@ def tools(server: str | None, directory: str, as_json: bool) -> None:
 
     Example: retinue tools
     """
-    found = perform(inspect_tools(directory))
+    console = Console(as_json=as_json, quiet=False)
+    found = perform(inspect_tools(directory, on_wait=console.wait))
     rows, conditions = _rows(found), _conditions(found)
     if server is not None:
         names = [condition.server for condition in conditions]
@@ -131,7 +133,8 @@ def _print(rows: Sequence[Row], conditions: Sequence[Condition], problems: Itera
     for condition in conditions:
         name = f"{condition.server} ({condition.source})"
         if condition.state == "failed":
-            say(f"{name}: it {condition.problem}; see .retinue/mcp/{condition.server}.log")
+            log = f".retinue/mcp/{clean_server(condition.server)}.log"
+            say(f"{name}: it {condition.problem}; see {log}")
         elif condition.state == "not trusted":
             say(f"{name}: not trusted, so not started. It {condition.problem}.")
             say("  `retinue trust` allows it.")

@@ -133,6 +133,7 @@ def _perform(
                     ask=console.ask,
                     choose=console.choose,
                     on_event=console.listener,
+                    on_wait=console.wait,
                 ) as runtime:
                     interrupts.runtime = runtime
                     return exit_code(await work(runtime))

@@ -20,6 +20,7 @@ GRACE_S = 1.0
 """For a server whose input was closed to end by itself."""
 KILL_S = 2.0
 NOT_FOUND = 127
+_LOOK_MS = 20
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -64,16 +65,16 @@ def _watch(child: int, parent: int, wake: int) -> int:
     poll.register(wake, select.POLLIN)
     deadline: float | None = None
     while True:
-        left_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-        happened = dict(poll.poll(left_ms))
+        happened = dict(poll.poll(None if deadline is None else _LOOK_MS))
         asked = os.read(wake, 512) if wake in happened else b""
         code = _reaped(child)
         if code is not None or any(number != signal.SIGCHLD for number in asked):
             break
-        if 0 in happened and deadline is None:
+        if 0 in happened:
             poll.unregister(0)
-            deadline = time.monotonic() + (GRACE_S if os.getppid() == parent else 0.0)
-        if deadline is not None and time.monotonic() >= deadline:
+            deadline = time.monotonic() + GRACE_S
+        # Who dies closes its files first, and is gone a little later.
+        if deadline is not None and (time.monotonic() >= deadline or os.getppid() != parent):
             break
     _kill_all(child)
     return 128 + signal.SIGKILL if code is None else code

@@ -51,6 +51,11 @@ class Server:
         self._why = ""
         self._listed: tuple[Listed, ...] = ()
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it can be told what it offers without asking it."""
+        return self._listings.get(self.spec) is not None
+
     async def tools(self, *, anew: bool = False) -> Sequence[Listed]:
         """What it offers: by what is known of it, or else, and `anew`, by asking it.
 

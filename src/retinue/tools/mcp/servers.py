@@ -77,6 +77,10 @@ class Servers:
             if several.exceptions[0] is not error:
                 raise
 
+    def asked(self, *, anew: bool = False) -> list[str]:
+        """The names of those that `offered` has to start."""
+        return [one.spec.name for one in self._servers if anew or not one.is_known]
+
     async def offered(self, *, anew: bool = False) -> Sequence[Offered]:
         """What each of them gives, in their order; all are asked at the same time."""
         answers = await asyncio.gather(*(_listed(server, anew) for server in self._servers))

@@ -33,10 +33,11 @@ from retinue.version import VERSION
 
 MAX_TOOLS = 500
 MAX_PAGES = 20
+RELIST_S = 1.0
 HTTP_TIMEOUT_S = 30.0
 # A call has its own limit; between two signs of life a stream may be silent for this long.
 HTTP_READ_TIMEOUT_S = 3_600.0
-MAX_EVENT_BYTES = 16 * 1024 * 1024
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _SHOWN_CHARS = 300
 
 # Else the SDK's warnings about somebody's server would appear in the terminal. Programs that set up
@@ -71,6 +72,8 @@ class Session:
             if self._news.changed:
                 self._news.changed = False
                 await changed(self)
+                # One that says so without end costs a listing a second.
+                await asyncio.sleep(RELIST_S)
 
     async def tools(self) -> list[Listed]:
         """All tools that it offers, by name. Raises Unusable."""
@@ -131,6 +134,9 @@ class News:
 
     async def look(self, response: httpx2.Response) -> None:
         self.status = response.status_code
+        # The SDK limits the events of a stream, and nothing else.
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            response.stream = _Limited(response.stream)
 
     async def hear(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
@@ -296,7 +302,8 @@ async def _web(server: ToolServer, news: News) -> AsyncIterator[Any]:
             event_hooks={"response": [news.look]},
         )
 
-    headers = dict(server.headers)
+    # What is packed could be larger than it looks.
+    headers = {"Accept-Encoding": "identity", **server.headers}
     if server.transport is Transport.SSE:
         async with sse_client(
             server.url, headers, sse_read_timeout=HTTP_READ_TIMEOUT_S, httpx_client_factory=client
@@ -306,7 +313,7 @@ async def _web(server: ToolServer, news: News) -> AsyncIterator[Any]:
     async with (
         client(headers) as http,
         streamable_http_client(
-            server.url, http_client=http, max_sse_event_size=MAX_EVENT_BYTES
+            server.url, http_client=http, max_sse_event_size=MAX_ANSWER_BYTES
         ) as streams,
     ):
         yield streams
@@ -316,6 +323,24 @@ async def _web(server: ToolServer, news: News) -> AsyncIterator[Any]:
 async def _mended(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
     async with transport as (incoming, outgoing):
         yield _Mended(incoming), outgoing
+
+
+class _Limited(httpx2.AsyncByteStream):
+    """A body that is not read for ever."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = MAX_ANSWER_BYTES
+        async for chunk in self._stream:
+            left -= len(chunk)
+            if left < 0:
+                raise httpx2.ReadError(f"more than {MAX_ANSWER_BYTES:,} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 class _Mended:
