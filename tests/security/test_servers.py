@@ -193,7 +193,8 @@ async def test_what_a_child_does_not_get_is_told_in_a_line_per_server(
     needs = "it needs a person's yes"
     assert not [note for note in free.notes if needs in note]
     assert scoped.notes == (
-        "without mcp__s__* (17 tools): no scope can hold it, and this child is to keep to one",
+        "without mcp__s__act and 16 more of s: no scope can hold it, and this child is to keep to"
+        " one",
     )
     assert named.notes == ("without mcp__s__act: plan mode only reads",)
     assert silent.notes == ()

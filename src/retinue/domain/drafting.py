@@ -26,7 +26,6 @@ from retinue.domain.role import Role
 from retinue.domain.scope import ANYWHERE, Groups, canonical, scope
 from retinue.domain.toolname import (
     ALL_FOREIGN,
-    PREFIX,
     READING_FOREIGN,
     is_foreign,
     picked,
@@ -247,7 +246,6 @@ def _tools(
         asked = {*asked, *(n for n in filter(is_foreign, offered) if effects.get(n) is Effect.READ)}
     if spawns:
         asked = {*asked, *(n for n in offered if effects.get(n) is Effect.DELEGATE)}
-    confined = _scope(order) != ANYWHERE or order.directory is not None
     allowed, denied = [], _Denied(wanted)
     missing = sorted(asked - offered)
     if ours := [name for name in missing if not is_foreign(name)]:
@@ -265,7 +263,7 @@ def _tools(
             denied.add(name, "plan mode only reads")
         elif name in parent.ask_tools and mode not in FREE_HANDED:
             denied.add(name, f"it needs a person's yes in {mode} mode; use mode auto")
-        elif effect is Effect.EXTERNAL and confined:
+        elif effect is Effect.EXTERNAL and _is_confined(order):
             denied.add(name, "no scope can hold it, and this child is to keep to one")
         else:
             allowed.append(name)
@@ -277,25 +275,29 @@ class _Denied:
     """The tools that a child does not get, and why."""
 
     def __init__(self, wanted: tuple[str, ...] | None) -> None:
-        # Nobody counts on a tool that only "whatever the servers have" would mean.
-        self._named = wanted and tuple(one for one in wanted if one != ALL_FOREIGN)
+        self._wanted = wanted
         self._names: dict[tuple[str, str], list[str]] = {}
 
     def add(self, name: str, why: str) -> None:
-        key = name
         if is_foreign(name):
-            key = server_part(name)
-            if self._named is not None and not picked(self._named, (name,))[0]:
-                return
-        self._names.setdefault((key, why), []).append(name)
+            if self._is_counted_on(name):
+                self._names.setdefault((server_part(name), why), []).append(name)
+        else:
+            self._names[name, why] = [name]
 
     def notes(self) -> list[str]:
         """A line each, and one for all of a server: they come by the dozen."""
         return [
-            f"without {names[0] if len(names) == 1 else f'{PREFIX}{key}__* ({len(names)} tools)'}:"
-            f" {why}"
-            for (key, why), names in self._names.items()
+            f"without {first}{f' and {len(rest)} more of {server}' if rest else ''}: {why}"
+            for (server, why), (first, *rest) in self._names.items()
         ]
+
+    def _is_counted_on(self, name: str) -> bool:
+        """Not so a tool that only "whatever the servers have" would mean."""
+        if self._wanted is None:
+            return True
+        named = (pattern for pattern in self._wanted if pattern != ALL_FOREIGN)
+        return bool(picked(named, (name,))[0])
 
 
 def _scope(order: Order) -> Groups:
@@ -303,7 +305,12 @@ def _scope(order: Order) -> Groups:
     groups: Groups = order.role.write_scope
     if order.scope:
         groups = (*groups, *scope(*order.scope))
-    return canonical(groups if order.write is None else (*groups, *scope(*order.write)))
+    return groups if order.write is None else (*groups, *scope(*order.write))
+
+
+def _is_confined(order: Order) -> bool:
+    """Whether it is to keep to a part of what there is."""
+    return order.directory is not None or canonical(_scope(order)) != ANYWHERE
 
 
 _CLAMPED = ("max_tool_calls", "max_turns", "timeout_s")
