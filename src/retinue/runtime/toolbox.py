@@ -29,7 +29,7 @@ from retinue.runtime.agent import Agent
 from retinue.runtime.nursery import Nursery
 
 # A child sees to its own record: its contract is safe before it works, its end before it is told.
-_CHANGING = (Effect.WRITE, Effect.EXECUTE, Effect.REMEMBER)
+_CHANGING = (Effect.WRITE, Effect.EXECUTE, Effect.REMEMBER, Effect.EXTERNAL)
 ONE_CALL = Amounts(tool_calls=1)
 FEW = 3
 BROKEN_TIMES = 3
@@ -47,7 +47,9 @@ class Tools(Protocol):
 
     def get(self, name: str) -> Tool | None: ...
 
-    def specs(self, grant: Grant) -> tuple[ToolSpec, ...]: ...
+    def specs(self, grant: Grant, *, window: int) -> tuple[ToolSpec, ...]: ...
+
+    def left_out(self, grant: Grant, *, window: int) -> tuple[str, ...]: ...
 
     @property
     def effects(self) -> Mapping[str, Effect]: ...
@@ -75,7 +77,7 @@ class Toolbox:
         grant = agent.contract.permissions
         self._allowed = frozenset(grant.allowed_tools)
         self._ask = frozenset(grant.ask_tools)
-        self.offered = tools.specs(grant)
+        self.offered = tools.specs(grant, window=agent.contract.execution.max_context_tokens)
         self.exhausted = False
         self._breaker = breaker
         self._warning: str | None = None

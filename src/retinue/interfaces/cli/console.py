@@ -104,10 +104,14 @@ class Console:
         return None if self.quiet else self._print_progress
 
     @property
+    def people(self) -> bool:
+        """Whether there is somebody at a terminal who can be asked."""
+        return sys.stdin.isatty() and sys.stderr.isatty() and not self.as_json
+
+    @property
     def approve(self) -> Approve:
         """Ask at the terminal where there is one."""
-        people = sys.stdin.isatty() and sys.stderr.isatty() and not self.as_json
-        return self._questions if people else nobody
+        return self._questions if self.people else nobody
 
     @property
     def ask(self) -> Ask | None:
@@ -120,6 +124,11 @@ class Console:
         """Have the person at the terminal choose a model, where there is one."""
         approve = self.approve
         return approve.choose if isinstance(approve, Questions) else None
+
+    def wait(self, what: str) -> None:
+        """Say what is waited for before anything happens."""
+        if not self.as_json and not self.quiet:
+            click.echo(click.style(f"  {what}", dim=True), err=True)
 
     def _print_json(self, event: Event) -> None:
         sys.stdout.write(msgspec.json.encode(event).decode() + "\n")

@@ -13,6 +13,7 @@ from retinue.domain.result import Result
 from retinue.errors import UsageError
 from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
 from retinue.interfaces.cli.options import limits, working
+from retinue.interfaces.cli.trust import settle
 from retinue.runtime.facade import Runtime, Task
 
 
@@ -132,6 +133,7 @@ def _perform(
                     ask=console.ask,
                     choose=console.choose,
                     on_event=console.listener,
+                    on_wait=console.wait,
                 ) as runtime:
                     interrupts.runtime = runtime
                     return exit_code(await work(runtime))
@@ -142,4 +144,6 @@ def _perform(
                 click.echo("retinue: interrupted; every agent was closed.", err=True)
             return 130
 
+    if console.people:
+        settle(opened["directory"], model=opened["model"])
     return perform(inside())
