@@ -539,10 +539,6 @@ class Clients:
             from retinue.models.scripted import ScriptedModel
 
             return ScriptedModel.from_yaml(self._root / route.model)
-        # aiohttp costs a quarter of a second to import; only a real endpoint needs it.
-        from retinue.models.anthropic import AnthropicModel
-        from retinue.models.openai import OpenAIModel
-
         service = SERVICES[route.provider]
         url = route.endpoint or self._url_of(service)
         self._check_known(url)
@@ -553,8 +549,13 @@ class Clients:
                 f"Model {route.model!r} needs a key: set {owner.key_variable}; or name a server of"
                 f" your own: -m {route.provider}:{route.model}@http://127.0.0.1:8080/v1."
             )
+        # aiohttp costs a quarter of a second to import; only a real endpoint needs it.
         if route.provider == "anthropic":
+            from retinue.models.anthropic import AnthropicModel
+
             return AnthropicModel(endpoint, name=str(route), thinking=route.thinking)
+        from retinue.models.openai import OpenAIModel
+
         return OpenAIModel(endpoint, name=str(route))
 
     def _endpoint(self, url: str, model: str, service: Service) -> Endpoint:

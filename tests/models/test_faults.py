@@ -671,10 +671,10 @@ ANTHROPIC_CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     ),
     (
         "400",
-        told("max_tokens: Field required", "invalid_request_error", 400),
+        told("messages: Field required", "invalid_request_error", 400),
         RequestRefused,
         False,
-        "URL refused the request (400 Bad Request). It said: max_tokens: Field required.",
+        "URL refused the request (400 Bad Request). It said: messages: Field required.",
     ),
     (
         "413",
