@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.routes import parse_route
+from retinue.config.routes import SERVICES, parse_route
 from retinue.config.settings import PROJECT_FILE, Layers
 from retinue.config.toolservers import Configured, configuration
 from retinue.config.trust import Demand, Trust
@@ -123,10 +123,13 @@ def _model_demand(layers: Layers) -> Demand | None:
     model, user = layers.project.model, layers.user
     if not model:
         return None
-    route = parse_route(model)
-    known = {_origin(address) for address in user.endpoints}
-    known |= {_origin(parse_route(name).endpoint) for name in user.models.values()}
-    if route.provider == "scripted":
+    try:
+        route = parse_route(model)
+        known = {_origin(parse_route(name).endpoint) for name in user.models.values()}
+    except ConfigError:
+        return None  # Whoever wants to use it will be told.
+    known |= {_origin(address) for address in user.endpoints}
+    if route.provider not in SERVICES:
         words = "is a script of the project, which then decides what agents do"
     elif route.endpoint and _origin(route.endpoint) not in known and not _is_here(route.endpoint):
         words = "is sent prompts, and so your files"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from types import MappingProxyType
 
 from retinue.domain.grant import Grant
@@ -29,6 +30,7 @@ class Registry(Mapping[str, Tool]):
         self._effects = MappingProxyType({n: tool.effect for n, tool in self._tools.items()})
         # A fan-out asks for the same few sets ten thousand times.
         self._specs: dict[_Offer, tuple[ToolSpec, ...]] = {}
+        self._without_room: dict[tuple[tuple[str, ...], int], frozenset[str]] = {}
 
     def __getitem__(self, name: str) -> Tool:
         return self._tools[name]
@@ -53,7 +55,7 @@ class Registry(Mapping[str, Tool]):
         tools of servers, only those that fit their share of a window of so many tokens.
         """
         names = grant.allowed_tools + grant.ask_tools
-        key = (names, grant.spawn_roles, window)
+        key = (names, grant.spawn_roles, self._hidden(names, window))
         specs = self._specs.get(key)
         if specs is None:
             for name in names:
@@ -66,11 +68,9 @@ class Registry(Mapping[str, Tool]):
 
     def left_out(self, grant: Grant, *, window: int) -> tuple[str, ...]:
         """A line for each server whose tools a model is not told of, for lack of room."""
-        names = grant.allowed_tools + grant.ask_tools
-        if not any(map(is_foreign, names)):
-            return ()
+        hidden = self._hidden(grant.allowed_tools + grant.ask_tools, window)
         notes = []
-        for server, tools in _by_server(self._hidden(names, window)).items():
+        for server, tools in _by_server(hidden).items():
             count = f"{len(tools)} tool{'' if len(tools) == 1 else 's'}"
             notes.append(
                 f"not told of {count} of the MCP server {server} ({tools[0]}, …): a quarter of its"
@@ -79,17 +79,19 @@ class Registry(Mapping[str, Tool]):
             )
         return tuple(notes)
 
-    def _hidden(self, names: Iterable[str], window: int) -> set[str]:
+    def _hidden(self, names: tuple[str, ...], window: int) -> frozenset[str]:
         """The tools of servers for which there is no room: of the server with the most, by name."""
-        room = window // SHARE
-        servers = _by_server(name for name in names if is_foreign(name))
-        sizes = {name: self._size(name) for tools in servers.values() for name in tools}
-        hidden = set()
-        for tools in sorted(servers.values(), key=lambda tools: sum(sizes[n] for n in tools)):
-            for name in tools:
-                room -= sizes[name]
-                if room < 0:
-                    hidden.add(name)
+        hidden = self._without_room.get((names, window))
+        if hidden is None:
+            servers = _by_server(name for name in names if is_foreign(name) and name in self)
+            sizes = {name: self._size(name) for tools in servers.values() for name in tools}
+            ordered = sorted(servers.values(), key=lambda tools: sum(sizes[n] for n in tools))
+            line = [name for tools in ordered for name in tools]
+            used = accumulate(sizes[name] for name in line)
+            hidden = frozenset(
+                name for name, tokens in zip(line, used, strict=True) if tokens > window // SHARE
+            )
+            self._without_room[names, window] = hidden
         return hidden
 
     def _size(self, name: str) -> int:
@@ -116,7 +118,7 @@ class Registry(Mapping[str, Tool]):
         return f"There is no tool {name!r}; there are: {', '.join(sorted(self._tools))}."
 
 
-_Offer = tuple[tuple[str, ...], tuple[str, ...], int]
+_Offer = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
 
 
 def _by_server(names: Iterable[str]) -> dict[str, list[str]]:

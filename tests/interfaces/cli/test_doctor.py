@@ -295,3 +295,51 @@ def test_without_git_and_ripgrep(
     assert examine("ripgrep")[1] == [
         ("note", "is not on the PATH", "searches work without it, and are slower")
     ]
+
+
+# MCP servers
+
+
+def test_mcp_servers_are_looked_at_and_not_started(
+    examine: Callable[..., tuple[int, list[Finding]]], settings: Settings, project: Path
+) -> None:
+    settings(
+        'discovery = false\n[mcp.here]\ncommand = "sh"\n[mcp.gone]\ncommand = "no-such"\n'
+        '[mcp.web]\nurl = "https://example.com/mcp?key=secret"\n'
+        '[mcp.unset]\ncommand = "sh"\nargs = ["${UNSET}"]\n'
+    )
+    theirs = {"command": "touch", "args": ["started"]}
+    (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"theirs": theirs}}))
+    code, found = examine("mcp")
+    assert code == 1
+    assert found == [
+        ("problem", "gone (settings): there is no command 'no-such'", "install it"),
+        ("ok", "here (settings) starts sh; `retinue tools` asks it", ""),
+        ("ok", "web (settings) is asked at example.com", ""),
+        (
+            "note",
+            "not trusted: MCP server theirs (.mcp.json): it starts touch started",
+            "`retinue trust` allows it",
+        ),
+        (
+            "problem",
+            "without the MCP server unset (settings): it needs the variable UNSET, which is not"
+            " set",
+            "",
+        ),
+    ]
+    assert not (project / "started").exists()
+
+
+def test_a_model_that_may_not_be_used_is_a_problem(
+    examine: Callable[..., tuple[int, list[Finding]]], project: Path
+) -> None:
+    (project / "retinue.toml").write_text('model = "scripted:a.yaml"')
+    code, found = examine("model")
+    assert code == 1
+    assert found[-1] == (
+        "problem",
+        "not trusted: model scripted:a.yaml (retinue.toml): it is a script of the project, which"
+        " then decides what agents do",
+        "`retinue trust` allows it",
+    )

@@ -275,10 +275,10 @@ async def test_a_call_has_a_time_limit_of_its_own(
 async def test_who_reports_progress_may_take_longer(
     faulty: Faulty, serve: Serve, hands: Hands
 ) -> None:
-    async with serve(faulty(timeout_s=0.9)) as servers:
+    async with serve(faulty(timeout_s=2)) as servers:
         tools = await tools_of(servers)
-        # Twelve steps of a tenth of a second: longer than the limit, and never silent for it.
-        assert inside(await tools["progress"].run({"text": "12"}, hands)) == "done"
+        # 22 steps of a tenth of a second: longer than the limit, and never silent for it.
+        assert inside(await tools["progress"].run({"text": "22"}, hands)) == "done"
 
 
 async def test_a_cancelled_call_leaves_the_server_to_the_others(

@@ -137,8 +137,6 @@ def at(url: str, transport: Transport = Transport.HTTP) -> ToolServer:
         transport=transport,
         url=url,
         headers={"X-Token": "t0ken"},
-        timeout_s=5,
-        start_timeout_s=5,
     )
 
 

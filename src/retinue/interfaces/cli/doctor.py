@@ -14,16 +14,19 @@ import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 import msgspec
 
 from retinue.app import DATABASE, STATE_DIR, open_journal, project
 from retinue.config.environment import Environment
+from retinue.config.permission import SERVER, permission
 from retinue.config.places import KEY_VARIABLES
 from retinue.config.roles import catalogue
 from retinue.config.routes import Route, parse_route
 from retinue.config.settings import PROJECT_FILE, Layers, Settings, read
+from retinue.config.toolservers import configuration
 from retinue.discovery import Named, discover, named_model
 from retinue.domain.discovery import SHOWN, Discovery, Looked, Place
 from retinue.errors import ConfigError, RetinueError
@@ -166,7 +169,11 @@ async def settings(patient: Patient) -> AsyncIterator[Finding]:
         yield finding
     environment = patient.environment
     found = catalogue(
-        patient.layers, patient.root, environment.home, config_home=environment.config_home
+        patient.layers,
+        patient.root,
+        environment.home,
+        config_home=environment.config_home,
+        servers=[one.name for one in configuration(patient.layers, patient.root).servers],
     )
     for problem in found.problems:
         yield _note("agents", problem)
@@ -248,6 +255,27 @@ def _serves(place: Place, named: Named, route: Route) -> bool:
     return place.own and place.provider == route.provider
 
 
+async def tool_servers(patient: Patient) -> AsyncIterator[Finding]:
+    """What can be said of MCP servers without starting them."""
+    found = permission(patient.layers, patient.root, patient.environment)
+    for server in found.servers:
+        name = f"{server.name} ({server.source})"
+        if server.url:
+            yield _ok("mcp", f"{name} is asked at {urlsplit(server.url).netloc}")
+        elif shutil.which(server.command[0], path=server.environment.get("PATH")) is None:
+            yield _problem(
+                "mcp", f"{name}: there is no command {server.command[0]!r}", "install it"
+            )
+        else:
+            yield _ok("mcp", f"{name} starts {server.command[0]}; `retinue tools` asks it")
+    for demand in found.denied:
+        level = _problem if demand is found.without_model else _note
+        about = "mcp" if demand.kind == SERVER else "model"
+        yield level(about, f"not trusted: {demand}", "`retinue trust` allows it")
+    for problem in found.problems:
+        yield _problem("mcp", problem)
+
+
 async def state(patient: Patient) -> AsyncIterator[Finding]:
     path = patient.root / STATE_DIR
     shown = patient.environment.shown(path)
@@ -276,4 +304,4 @@ async def sandbox(patient: Patient) -> AsyncIterator[Finding]:
     )
 
 
-CHECKS: tuple[Check, ...] = (programs, settings, keys, servers, model, state, sandbox)
+CHECKS: tuple[Check, ...] = (programs, settings, keys, servers, model, tool_servers, state, sandbox)

@@ -133,11 +133,11 @@ class Server:
         try:
             if self._failures:
                 await self._clock.sleep(BACKOFF_S * 2 ** (self._failures - 1))
+            # In a thread: a second of importing must not hold up everybody else.
+            module = await asyncio.to_thread(import_module, _SESSION)
             with Log(self._log) as log:
                 async with AsyncExitStack() as stack:
                     async with self._clock.timeout(self.spec.start_timeout_s):
-                        # In a thread: a second of importing must not hold up everybody else.
-                        module = await asyncio.to_thread(import_module, _SESSION)
                         opening = module.connected(self.spec, log)
                         session: Session = await stack.enter_async_context(opening)
                         await self._list(session)
