@@ -9,13 +9,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.calls import Cost, measure_calls
 from benchmarks.chart import draw
 from benchmarks.endpoint import endpoint
 from benchmarks.goals import LED, judge
 from benchmarks.machine import this_machine
 from benchmarks.peers import interpreter, load_peers
 from benchmarks.race import Contender, Heat, run_heat
-from benchmarks.report import PICTURE, Report, markdown, plain
+from benchmarks.report import PICTURE, Report, markdown, plain, plain_calls
 from benchmarks.startup import Startup, measure_startup
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,6 +43,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--peers", action=argparse.BooleanOptionalAction, help="measure peers too (the default)"
     )
+    parser.add_argument("--calls", action="store_true", help="only what a single call costs")
     parser.add_argument("--children", type=_children, metavar="N,…", help="default: 100,1000,10000")
     parser.add_argument("--concurrency", type=_count, default=100, metavar="N")
     parser.add_argument("--repeat", type=_count, default=5, metavar="N", help="laps of each")
@@ -49,7 +51,10 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--docs", type=Path, default=ROOT / "docs", metavar="DIR", help="where --write writes"
     )
-    return parser.parse_args(argv)
+    given = parser.parse_args(argv)
+    if given.calls and given.write:
+        parser.error("--write needs the whole report; leave out --calls")
+    return given
 
 
 def _version(distribution: str) -> str:
@@ -63,8 +68,18 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def _calls() -> int:
+    with endpoint(ROOT) as server:
+        calls = measure_calls(server.base_url, ROOT)
+    goals = [goal for goal in judge({}, calls, None) if goal.measured is not None]
+    print(plain_calls(this_machine(), calls, goals))
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
     given = _arguments(argv)
+    if given.calls:
+        return _calls()
     floor = Contender(
         name="floor",
         version=f"aiohttp {_version('aiohttp')}, msgspec {_version('msgspec')}",
@@ -116,6 +131,12 @@ def main(argv: list[str] | None = None) -> int:
                 scratch=Path(scratch),
             )
             failures += heats[children].failures
+        _say("single calls")
+        calls: tuple[Cost, ...] = ()
+        try:
+            calls = measure_calls(server.base_url, ROOT)
+        except RuntimeError as error:
+            failures.append(str(error))
 
     startup: Startup | None = None
     _say("start-up")
@@ -129,8 +150,9 @@ def main(argv: list[str] | None = None) -> int:
         concurrency=given.concurrency,
         repeat=given.repeat,
         heats=tuple(heats.values()),
+        calls=calls,
         startup=startup,
-        goals=tuple(judge(heats, startup)),
+        goals=tuple(judge(heats, calls, startup)),
         failures=tuple(failures),
     )
     print(plain(report))

@@ -247,7 +247,6 @@ class _Reading:
         if piece.lstrip(_WHITE)[:1] in (b"{", b"[", b"<"):
             if deadline is not None:
                 deadline.reschedule(None)
-            self._watch()
             return await self._read_whole(piece)
         received = 0
         while piece:
@@ -298,7 +297,11 @@ class _Reading:
         pieces = [piece]
         size = len(piece)
         content = self._response.content
-        while piece := await content.readany():
+        # Mostly it is all there by now, and then there is nothing to wait or to watch for.
+        if not content.at_eof():
+            self._watch()
+        while not content.at_eof():
+            piece = await content.readany()
             self._seen_at = self._loop.time()
             pieces.append(piece)
             size += len(piece)
