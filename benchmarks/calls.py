@@ -24,10 +24,10 @@ from retinue.models.endpoint import Endpoint
 from retinue.models.openai import OpenAIModel
 from retinue.models.repair import Repaired
 
-LAPS = 25
+LAPS = 100
 _AT_ONCE = 8
-_CALLS = {PLAIN: 400, STREAM: 80}
-"""How many make a lap."""
+_CALLS = {PLAIN: 48, STREAM: 16}
+"""How many make a lap: a few, so that some laps are not interrupted by other programs."""
 
 OnText = Callable[[str], None]
 Ask = Callable[[OnText], Awaitable[int]]
@@ -162,7 +162,6 @@ async def _lap(ask: Ask, calls: int) -> float:
             if not await ask(heard.append) or not heard:
                 raise RuntimeError("an empty reply")
 
-    gc.collect()
     before = time.process_time()
     async with asyncio.TaskGroup() as workers:
         for _ in range(_AT_ONCE):
@@ -184,7 +183,8 @@ async def _cost(base_url: str, name: str, calls: int) -> Cost:
             return (await model.reply(_REQUEST, on_text)).usage.tokens_out
 
         for ask in (bare, ours):
-            await _lap(ask, calls // 4)  # opens the connections
+            await _lap(ask, calls)  # opens the connections
+        gc.freeze()
         pairs = [(await _lap(bare, calls), await _lap(ours, calls)) for _ in range(LAPS)]
     bare_us, retinue_us = (min(each) for each in zip(*pairs, strict=True))
     return Cost(model=name, bare_us=bare_us, retinue_us=retinue_us)
