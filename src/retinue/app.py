@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
@@ -45,10 +46,14 @@ from retinue.workspace.tree import DirectoryTree
 
 if TYPE_CHECKING:
     from retinue.models.endpoint import Endpoint
+    from retinue.models.recorder import Recorder
+    from retinue.models.redaction import Redaction
+    from retinue.models.replay import ReplayModel
     from retinue.tools.mcp.servers import Offered
 
 STATE_DIR = ".retinue"
 DATABASE = "retinue.db"
+AT_ITS_PACE = "@recorded"  # behind the file of a replay
 
 Choose = Callable[[Discovery], Awaitable[str]]
 """Have a person choose a model; answers the name of one."""
@@ -71,6 +76,7 @@ async def open_runtime(
     approve: Approve = nobody,
     ask: Ask | None = None,
     choose: Choose | None = None,
+    record: str | Path | None = None,
     on_event: Callable[[Event], None] | None = None,
     on_text: Callable[[str], None] | None = None,
     on_wait: Callable[[str], None] | None = None,
@@ -86,7 +92,9 @@ async def open_runtime(
     together; `limits` changes single limits of the one in the settings. `max_concurrent` is how
     many children of one parent run at a time. `cache=False` never uses an earlier child's result; a
     Model given as an object has no name that would mean the same next time, so for it that is the
-    default. Shell commands stay off until there is a sandbox, or `unsafe_no_sandbox`. `trust` says
+    default. `record` is a file, as seen from the directory, to write the traffic of all models to;
+    the model "replay:FILE" serves it back, in the place of all of them. Neither uses earlier
+    results. Shell commands stay off until there is a sandbox, or `unsafe_no_sandbox`. `trust` says
     whether the project's own MCP servers and model may be used; left out, what the user has decided
     by `retinue trust` holds. `on_wait` is told what the opening waits for, where that may take a
     while.
@@ -101,7 +109,7 @@ async def open_runtime(
     permitted.check_model()
     sandbox = _sandbox(environment) if unsafe_no_sandbox else None
     named = model is None or isinstance(model, str)
-    reuse = settings.cache and (named if cache is None else cache)
+    reuse = settings.cache and (named if cache is None else cache) and record is None
     more_tools = tuple(tools)
     roles = catalogue(
         layers,
@@ -111,7 +119,8 @@ async def open_runtime(
         tools=[tool.spec.name for tool in more_tools],
         servers=[server.name for server in permitted.servers],
     ).roles
-    async with Clients(environment, layers, root, models or {}) as clients:
+    recorder = None if record is None else _recorder(root / record, root, environment, clock)
+    async with Clients(environment, layers, root, models or {}, clock, recorder) as clients:
         name = clients.default(model, settings)
         notes: tuple[str, ...] = ()
         if name is None:
@@ -154,7 +163,9 @@ async def open_runtime(
                     clock=clock,
                     tools=registry,
                     roles=roles,
-                    cache=Cache(store, registry, REPEATABLE if reuse else None),
+                    cache=Cache(
+                        store, registry, REPEATABLE if reuse and not clients.replaying else None
+                    ),
                     workspace_for=_Workspaces(),
                     sandbox=sandbox,
                     approve=approve,
@@ -299,11 +310,20 @@ class Clients:
     """The model clients of a runtime, one per name, shared by all of its agents."""
 
     def __init__(
-        self, environment: Environment, layers: Layers, root: Path, given: Mapping[str, Model]
+        self,
+        environment: Environment,
+        layers: Layers,
+        root: Path,
+        given: Mapping[str, Model],
+        clock: Clock,
+        recorder: Recorder | None = None,
     ) -> None:
         self._environment = environment
         self._root = root
-        self._made: dict[str, Model] = {name: Repaired(model) for name, model in given.items()}
+        self._clock = clock
+        self._recorder = recorder
+        self._replay: ReplayModel | None = None
+        self._made: dict[str, Model] = {name: self._used(model) for name, model in given.items()}
         self._short_names = layers.user.models
         self._prices = layers.user.prices
         self._default = ""
@@ -336,7 +356,7 @@ class Clients:
     def default(self, chosen: str | Model | None, settings: Settings) -> str | None:
         """The name of the model to use where nobody names another; None if nothing names one."""
         if chosen is not None and not isinstance(chosen, str):
-            self._made[chosen.name] = Repaired(chosen)
+            self._made[chosen.name] = self._used(chosen)
             self._given.add(chosen.name)
             self._default = chosen.name
             return chosen.name
@@ -354,8 +374,12 @@ class Clients:
         """Make it the model to use where nobody names another."""
         name = self._short_names.get(name, name)
         self.know([name])
-        self.get(name)
+        route = parse_route(name)
+        if route.provider == "replay":
+            self._replay = self._replayed(route)
+            self._made[name] = self._used(self._replay)
         self._default = name
+        self.get(name)
         return name
 
     def route(self, model: str | None, endpoint: str | None) -> str | None:
@@ -364,7 +388,7 @@ class Clients:
         A model may have made this choice, so an address must be one that the user knows. A bare
         model name means another model of the server in use.
         """
-        if not model and not endpoint:
+        if self.replaying or (not model and not endpoint):
             return None
         if endpoint:
             self._check_known(endpoint)
@@ -403,20 +427,33 @@ class Clients:
 
     def get(self, name: str) -> Model:
         """The client for a model name. Raises ConfigError for a name that means nothing."""
+        if self.replaying:
+            name = self._default  # What is replayed asks nobody, whatever a role may name.
         if name not in self._made:
-            self._made[name] = Repaired(self._make(parse_route(self._short_names.get(name, name))))
+            self._made[name] = self._used(
+                self._make(parse_route(self._short_names.get(name, name)))
+            )
         return self._made[name]
+
+    @property
+    def replaying(self) -> bool:
+        """Whether a recording stands in for every model."""
+        return self._replay is not None
 
     async def served(self, name: str) -> Served | None:
         """What the server says about a model, which is asked once; None if it does not tell."""
+        if self._replay is not None:
+            return self._replay.served(name)
         if name not in self._served:
             async with self._asking.setdefault(name, asyncio.Lock()):
                 if name not in self._served:
-                    self._served[name] = await self._ask(name)
+                    found = self._served[name] = await self._ask(name)
+                    if found is not None and self._recorder is not None:
+                        self._recorder.add_served(name, found)
         return self._served[name]
 
     def known(self, name: str) -> Served | None:
-        return self._served.get(name)
+        return self._served.get(name) if self._replay is None else self._replay.served(name)
 
     async def _ask(self, name: str) -> Served | None:
         if name in self._given:
@@ -446,6 +483,9 @@ class Clients:
                 # What happened inside tells more than what it does to the closing.
                 if kind is None:
                     raise
+        if self._recorder is not None:
+            with nullcontext() if kind is None else suppress(StoreError):
+                self._recorder.close()
 
     def _url_of(self, service: Service) -> str:
         return self._environment.get(service.url_variable) or service.url
@@ -472,7 +512,29 @@ class Clients:
         if name and (endpoint := parse_route(name).endpoint):
             self._trusted.add(_origin(endpoint))
 
+    def _used(self, model: Model) -> Model:
+        """A model as it is used: mended, and recorded as it is before that."""
+        if self._recorder is not None:
+            from retinue.models.recorder import Recorded
+
+            model = Recorded(model, self._recorder)
+        return Repaired(model)
+
+    def _replayed(self, route: Route) -> ReplayModel:
+        from retinue.models.recording import read_recording
+        from retinue.models.replay import ReplayModel
+
+        file = route.model.removesuffix(AT_ITS_PACE)
+        return ReplayModel(
+            read_recording(self._root / file),
+            name=str(route),
+            redaction=_redaction(self._root, self._environment),
+            clock=None if file == route.model else self._clock,
+        )
+
     def _make(self, route: Route) -> Model:
+        if route.provider == "replay":
+            return self._replayed(route)
         if route.provider == "scripted":
             from retinue.models.scripted import ScriptedModel
 
@@ -499,6 +561,24 @@ class Clients:
         variable = self._owner(service, url).key_variable
         key = self._environment.get(variable) if _origin(url) in self._trusted else None
         return endpoint_at(url, self._environment, model=model, key=key, source=variable)
+
+
+def _recorder(path: Path, root: Path, environment: Environment, clock: Clock) -> Recorder:
+    from retinue.models.recorder import Recorder
+
+    path = Path(os.path.abspath(path))
+    if path.is_relative_to(root) and not path.is_relative_to(_state_directory(root)):
+        raise UsageError(
+            f"Cannot record to {str(path)!r}: agents would see it grow, and a replay would see it"
+            f" otherwise. Name one outside of the project, or {STATE_DIR}/{path.name}."
+        )
+    return Recorder(path, redaction=_redaction(root, environment), clock=clock)
+
+
+def _redaction(root: Path, environment: Environment) -> Redaction:
+    from retinue.models.redaction import Redaction
+
+    return Redaction(directory=str(root), secrets=environment.secrets)
 
 
 @asynccontextmanager

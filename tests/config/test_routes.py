@@ -31,6 +31,8 @@ LOCAL = "http://127.0.0.1:8080/v1"
         ("scripted:demo.yaml", "scripted", "demo.yaml", ""),
         # A script is a file, whatever it is called.
         ("scripted:a@b:c.yaml", "scripted", "a@b:c.yaml", ""),
+        ("replay:run.jsonl", "replay", "run.jsonl", ""),
+        ("replay:run.jsonl@recorded", "replay", "run.jsonl@recorded", ""),
     ],
 )
 def test_a_name_is_taken_apart(name: str, provider: str, model: str, endpoint: str) -> None:
@@ -80,10 +82,17 @@ def test_a_name_without_a_model(name: str) -> None:
     assert str(caught.value) == f"No model in {name!r}. Write {written}."
 
 
-def test_a_script_without_a_file() -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("scripted:", "Name the script: scripted:FILE.yaml."),
+        ("replay:", "Name the recording: replay:FILE.jsonl."),
+    ],
+)
+def test_a_provider_of_files_without_a_file(name: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_route("scripted:")
-    assert str(caught.value) == "Name the script: scripted:FILE.yaml."
+        parse_route(name)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(

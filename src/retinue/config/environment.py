@@ -11,6 +11,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+# Words in the name of a variable that say what its value is.
+_SECRET = frozenset(
+    {"KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASS", "PASSPHRASE", "CREDENTIALS"}
+)
+_SECRET_CHARS = 8  # What is shorter hides nothing, and stands in too many other words.
 # What a command may see of the user's environment. Everything else stays outside: keys, tokens,
 # sockets of agents.
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TZ", "TMPDIR", "USER", "SHELL")
@@ -42,6 +47,15 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     def get(self, name: str) -> str | None:
         """A variable's value; an empty one counts as unset."""
         return self.variables.get(name) or None
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """The variables whose names say that their values are nobody's business."""
+        return {
+            name: value
+            for name, value in self.variables.items()
+            if len(value) >= _SECRET_CHARS and _SECRET & set(name.upper().split("_"))
+        }
 
     @property
     def home(self) -> Path:

@@ -24,7 +24,12 @@ SERVICES = {
     "openai": Service("https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY"),
     "anthropic": Service("https://api.anthropic.com", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
 }
-PROVIDERS = (*SERVICES, "scripted")
+# Providers whose model is a file; and what to say where it is not named.
+_FILES = {
+    "replay": "Name the recording: replay:FILE.jsonl.",
+    "scripted": "Name the script: scripted:FILE.yaml.",
+}
+PROVIDERS = (*SERVICES, *_FILES)
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,9 +56,9 @@ def parse_route(name: str, *, otherwise: str = "openai") -> Route:
                 f"Unknown provider {provider!r} in model {name!r}; write {close[0]}:…"
             )
         provider, rest = otherwise, text
-    if provider == "scripted":
+    if provider in _FILES:
         if not rest:
-            raise ConfigError("Name the script: scripted:FILE.yaml.")
+            raise ConfigError(_FILES[provider])
         return Route(provider=provider, model=rest)
     # LM Studio has an @ in some names, as in gemma-3@q8_0.
     model, _, endpoint = rest.partition("@")

@@ -160,6 +160,8 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     tools: tuple[ToolSpec, ...] = ()
     max_output_tokens: int | None = None
     schema: str | None = None
+    asker: str = ""
+    """The path of the agent that asks, for whoever keeps apart who asked what. Never sent."""
 
 
 def estimate_tokens(text: str | bytes) -> int:

@@ -137,6 +137,7 @@ class Mind:
                 tools=tools,
                 max_output_tokens=max_output,
                 schema=schema,
+                asker=agent.path,
             )
             reply = await self._reply(request, turn)
         except BaseException:

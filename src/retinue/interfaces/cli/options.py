@@ -39,6 +39,11 @@ working = _all(
         type=click.Choice([str(mode) for mode in Mode]),
         help="How much happens without asking: plan only reads, auto edits.",
     ),
+    click.option(
+        "--record",
+        metavar="FILE",
+        help="Write the model's traffic to FILE; -m replay:FILE serves it back.",
+    ),
     as_json,
     click.option("-q", "--quiet", is_flag=True, help="Print the answer and nothing else."),
     click.option("--no-cache", is_flag=True, help="Never use an earlier child's result."),

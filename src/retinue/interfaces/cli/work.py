@@ -110,6 +110,7 @@ def _opened(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
         "mode": options["mode"],
         "unsafe_no_sandbox": options["unsafe_no_sandbox"],
         "cache": False if options["no_cache"] else None,
+        "record": options["record"],
     }
 
 
