@@ -236,6 +236,29 @@ async def test_nothing_is_taken_from_earlier_runs(
             assert (result.response, result.cached) == ("One.", True)
 
 
+async def test_what_the_server_said_about_its_model_counts_again(
+    opened: Open, there: Path, elsewhere: Path, tmp_path: Path
+) -> None:
+    """A small window ends a conversation early, and a parent is told of it."""
+    recording = tmp_path / "run.jsonl"
+    (there / "long.txt").write_text("heron\n" * 1200)
+    (elsewhere / "long.txt").write_text("heron\n" * 1200)
+    card = {"id": "m", "object": "model", "owned_by": "vllm", "max_model_len": 3000}
+    reading = call("read_file", path="long.txt")
+    steps = [_spawn("researcher", "Read"), reading, say("Herons."), say("Done.")]
+    pages = {"/v1/models": {"object": "list", "data": [card]}}
+    async with ModelServer(steps, pages=pages) as server:
+        model = f"openai:m@{server.base_url}"
+        async with opened(there, model=model, record=recording) as rt:
+            first = await rt.run("Go")
+    async with opened(elsewhere, model=f"replay:{recording}") as rt:
+        again = await rt.run("Go")
+    assert outcome(again) == outcome(first)
+    was, now = await journal(there), await journal(elsewhere)
+    assert now == was
+    assert "max_context_tokens" in [fact.get("limit") for fact in was["root/researcher.1"]]
+
+
 async def test_files_that_changed_are_told_of(opened: Open, there: Path, tmp_path: Path) -> None:
     recording = tmp_path / "run.jsonl"
     script = [call("read_file", path="notes.txt"), say("A secret.")]
