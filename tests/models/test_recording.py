@@ -71,7 +71,7 @@ async def test_an_exchange_can_be_read_again(tmp_path: Path) -> None:
         reply = await task
     (take,) = read_recording(tmp_path / "r").takes
     exchange = take.exchange
-    assert (take.messages, take.tools) == (OPENING, (SPEC,))
+    assert take.request == asked()
     assert (exchange.agent, exchange.model) == ("root", "scripted")
     assert (exchange.at_s, exchange.took_s) == (1.5, 2.25)
     assert exchange.reply == reply
@@ -86,7 +86,7 @@ async def test_what_was_told_before_is_not_told_again(tmp_path: Path) -> None:
     )
     assert [take.exchange.follows for take in takes] == [None, 1, None]
     assert takes[1].exchange.messages == went_on[2:]
-    assert [take.messages for take in takes] == [OPENING, went_on, OPENING]
+    assert [take.request.messages for take in takes] == [OPENING, went_on, OPENING]
     assert (tmp_path / "r").read_text().count('"type":"tools"') == 1
 
 

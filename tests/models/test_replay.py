@@ -34,8 +34,13 @@ from retinue.testing.model_contract import SPEC
 HI = (System("Be brief."), User("Hi."))
 
 
-def asked(*messages: Message, asker: str = "root", tools: tuple[ToolSpec, ...] = ()) -> Request:
-    return Request(messages=messages or HI, asker=asker, tools=tools)
+def asked(
+    *messages: Message,
+    asker: str = "root",
+    tools: tuple[ToolSpec, ...] = (),
+    schema: str | None = None,
+) -> Request:
+    return Request(messages=messages or HI, asker=asker, tools=tools, schema=schema)
 
 
 def answered(text: str, call_id: str = "call_0") -> tuple[Message, ...]:
@@ -203,6 +208,10 @@ MADE = """'{"role":"assistant","calls":[{"id":"call_0","name":"spawn_ag'"""
         (
             asked(*answered("hello heron, how are you?"), tools=(SPEC,)),
             "the messages are those of line 2, of root, and these tools are not: read_file",
+        ),
+        (
+            asked(*answered("hello heron, how are you?"), schema="{}"),
+            "the messages are those of line 2, of root, and the output schema is not",
         ),
     ],
 )

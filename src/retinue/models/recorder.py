@@ -73,6 +73,7 @@ class Recorder:
             follows=follows,
             messages=request.messages[len(known) :],
             tools=self._tool_set(request.tools) if request.tools else None,
+            schema=request.schema,
             max_output_tokens=request.max_output_tokens,
             reply=reply,
             failure=failure,

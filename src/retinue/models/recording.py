@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.messages import Message, Reply, ToolSpec
+from retinue.domain.messages import Message, Reply, Request, ToolSpec
 from retinue.domain.served import Served
 from retinue.errors import ConfigError
 from retinue.version import VERSION
@@ -65,6 +65,7 @@ class Exchange(
     follows: int | None = None
     messages: tuple[Message, ...]
     tools: int | None = None
+    schema: str | None = None
     max_output_tokens: int | None = None
     reply: Reply | None = None
     failure: Failure | None = None
@@ -75,12 +76,11 @@ class Exchange(
 
 
 class Take(msgspec.Struct, frozen=True, kw_only=True):
-    """An exchange as it is read: with all of its messages and tools, and its line in the file."""
+    """An exchange as it is read: its line in the file, and all that was asked in it."""
 
     line: int
     exchange: Exchange
-    messages: tuple[Message, ...]
-    tools: tuple[ToolSpec, ...]
+    request: Request
 
 
 class Recording(msgspec.Struct, frozen=True):
@@ -156,8 +156,14 @@ class _Reading:
         if earlier is None or tools is None:
             raise self._damaged(number)
         messages = self._messages[exchange.id] = earlier + exchange.messages
-        take = Take(line=number, exchange=exchange, messages=messages, tools=tools)
-        self._recording.takes.append(take)
+        request = Request(
+            messages=messages,
+            tools=tools,
+            max_output_tokens=exchange.max_output_tokens,
+            schema=exchange.schema,
+            asker=exchange.agent,
+        )
+        self._recording.takes.append(Take(line=number, exchange=exchange, request=request))
 
     def _not_one(self) -> ConfigError:
         return ConfigError(f"{self._path!r} is not a recording; make one with --record.")

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from retinue import errors
-from retinue.domain.messages import Message, Reply, Request, ToolSpec
+from retinue.domain.messages import Reply, Request
 from retinue.domain.served import Served
 from retinue.errors import ModelError, ProviderError
 from retinue.models.recording import Exchange, Failure, Recording, Take, read_recording
@@ -59,8 +59,7 @@ class ReplayModel:
         self._missed: str | None = None
         self._served = recording.served
         self._scenes = [
-            _Scene(take, _Said(take.messages, take.tools, self._redaction))
-            for take in recording.takes
+            _Scene(take, _Said(take.request, self._redaction)) for take in recording.takes
         ]
         self._left: dict[bytes, list[_Scene]] = {}
         for scene in self._scenes:
@@ -118,7 +117,7 @@ class ReplayModel:
 
     def _taken(self, request: Request) -> tuple[Exchange, Mapping[str, str]]:
         """The exchange for this request; and what the agents in it are called here."""
-        asked = _Said(request.messages, request.tools, self._redaction)
+        asked = _Said(request, self._redaction)
         left = self._left.get(asked.fingerprint, [])
         # The agent's own first; the sort is stable, so otherwise in the order of the recording.
         for scene in sorted(left, key=lambda scene: scene.agent != request.asker):
@@ -181,16 +180,14 @@ class ReplayModel:
 class _Said:
     """What is said in a request, without what would tell one machine or moment from another."""
 
-    def __init__(
-        self, messages: tuple[Message, ...], tools: tuple[ToolSpec, ...], redaction: Redaction
-    ) -> None:
-        plain = redaction.hide(msgspec.to_builtins(messages))
+    def __init__(self, request: Request, redaction: Redaction) -> None:
+        plain = redaction.hide(msgspec.to_builtins(request.messages))
         self.ids = [agent for text in _texts(plain) for agent in _AGENT.findall(text)]
         self.messages = mapped(plain, lambda text: _VARYING.sub("#", text))
-        self.tools = {
-            tool.name: redaction.hide(msgspec.json.encode(tool).decode()) for tool in tools
-        }
-        said = msgspec.json.encode((self.messages, self.tools))
+        tools = {tool.name: msgspec.json.encode(tool).decode() for tool in request.tools}
+        self.tools = redaction.hide(tools)
+        self.schema = redaction.hide(request.schema)
+        said = msgspec.json.encode((self.messages, self.tools, self.schema))
         self.fingerprint = hashlib.sha256(said).digest()
 
     def shared(self, other: _Said) -> int:
@@ -243,6 +240,8 @@ def _difference(recorded: _Said, asked: _Said, line: str) -> str:
     )
     if names:
         return f"the messages are those of {line}, and these tools are not: {', '.join(names)}"
+    if recorded.schema != asked.schema:
+        return f"the messages are those of {line}, and the output schema is not"
     return f"it speaks of {', '.join(asked.ids)} where {line} has {', '.join(recorded.ids)}"
 
 

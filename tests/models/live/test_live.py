@@ -45,8 +45,8 @@ class TestLlamaCppMessages(TestLlamaCpp):
     holds_schemas = False
 
 
-# Not by Anthropic's API: there it asks the server behind it by a third one, the Responses API, never
-# for less than 16 tokens, says end_turn where it was cut off, and leaves out the schema.
+# Not by Anthropic's API: there it asks the server behind it by a third one, the Responses API,
+# never for less than 16 tokens, says end_turn where it was cut off, and leaves out the schema.
 class TestLiteLLM(ServerContract):
     window_tokens = SLOT_TOKENS
     checks_models = True
