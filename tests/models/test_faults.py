@@ -459,6 +459,15 @@ async def test_answers_that_are_none(
             "length",
         ),
         failing(400, "Context size has been exceeded."),
+        # LiteLLM wraps what the server behind it said.
+        failing(
+            400,
+            "litellm.ContextWindowExceededError: litellm.BadRequestError: OpenAIException - "
+            "request (10010 tokens) exceeds the available context size (2048 tokens), try "
+            "increasing it\nmodel=smollm2. fallbacks=None.",
+            kind="invalid_request_error",
+            code="400",
+        ),
         failing(400, "prompt is too long: 213462 tokens > 200000 maximum"),
         Response(status=413),
         stream({"error": {"message": "too big", "type": "exceed_context_size_error"}}),
