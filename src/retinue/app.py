@@ -27,6 +27,7 @@ from retinue.runtime.clock import SystemClock
 from retinue.runtime.facade import Runtime, Terms
 from retinue.runtime.run import Surroundings
 from retinue.runtime.toolbox import Breaker, nobody
+from retinue.store.posts import FilePosts
 from retinue.store.reports import FileReports
 from retinue.store.sqlite import SqliteStore
 from retinue.store.vault import SqliteVault
@@ -38,6 +39,7 @@ from retinue.workspace.tree import DirectoryTree
 
 STATE_DIR = ".retinue"
 DATABASE = "retinue.db"
+POSTS_DIR = "live"
 
 NO_MODEL = (
     "No model is chosen. Name one with -m, for example -m openai:MODEL@http://127.0.0.1:8080/v1,"
@@ -113,6 +115,7 @@ async def open_runtime(
             with closing(FileReports(root)) as reports:
                 around = Surroundings(
                     store=store,
+                    posts=posts(root),
                     vault=vault,
                     reports=reports,
                     clock=clock,
@@ -175,6 +178,11 @@ async def open_journal(directory: str | Path = ".") -> AsyncIterator[SqliteStore
         yield store
     finally:
         await store.aclose()
+
+
+def posts(directory: str | Path = ".") -> FilePosts:
+    """Who works on the runs of a project, in whichever process."""
+    return FilePosts(project(directory) / STATE_DIR / POSTS_DIR)
 
 
 def project(directory: str | Path) -> Path:

@@ -364,5 +364,34 @@ class Store(Protocol):
         ...
 
 
+class Post(Protocol):
+    """Where the process that works on a run is reached."""
+
+    def heard(self) -> Sequence[str]:
+        """What others have said since this was asked last."""
+        ...
+
+    def leave(self) -> None: ...
+
+
+class Posts(Protocol):
+    """Who works on which run, of all processes that share a journal. Nothing here raises."""
+
+    def take(self, run_id: str) -> Post:
+        """Be the one who works on that run, for as long as this process lives or until it leaves.
+
+        Where that cannot be made known, the post hears nothing.
+        """
+        ...
+
+    def held(self, run_id: str) -> bool:
+        """Does a living process work on that run?"""
+        ...
+
+    def send(self, run_id: str, words: str) -> bool:
+        """Say a line to the process that works on a run; False if there is none."""
+        ...
+
+
 Approve = Callable[[str, str, str], Awaitable[bool]]
 """Ask a person: (path, tool, arguments) -> may it run? ApprovalNeeded if nobody is there."""

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import retinue
-from retinue.app import open_journal
+from retinue.app import open_journal, posts
 from retinue.config.environment import Environment
 from retinue.domain.messages import Assistant, Message, Request, ToolAnswer, User
-from retinue.errors import ProviderError, UnknownRun
+from retinue.errors import ProviderError, RunError, UnknownRun
 from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.runtime.audit import audit
 from retinue.runtime.facade import Runtime
@@ -265,11 +265,33 @@ async def test_what_is_read_back_is_what_the_model_had(runs: list[list[Step]], w
                 if not result.ok:
                     return  # It did not fit its window; that it ended is told in other words.
                 async with open_journal(home) as store:
-                    read_back = (await recall(store, "last")).messages
+                    read_back = (await recall(store, posts(home), "last")).messages
                 assert read_back == everything_said(model, f"Done {number}.")[1:]
 
 
 # Mistakes
+
+
+async def test_a_session_that_is_at_work_is_not_gone_on_with(opened: Opened) -> None:
+    asked, gate = asyncio.Event(), asyncio.Event()
+
+    def listen(event: retinue.Event) -> None:
+        if event.type == "turn.started":
+            asked.set()
+
+    model = ScriptedModel([hold(gate, say("One."))])
+    async with opened(model=model, on_event=listen) as rt:
+        working = asyncio.create_task(rt.run("First."))
+        await asked.wait()
+        async with opened(model=ScriptedModel([])) as other:
+            with pytest.raises(RunError) as refused:
+                await other.run("Go on.", session="last")
+        gate.set()
+        first = await working
+    assert str(refused.value) == (
+        f"The session is still at work, in run {first.id}; wait for it, or stop it with"
+        f" `retinue cancel {first.id}`."
+    )
 
 
 async def test_a_session_that_is_not_there_is_told(opened: Opened) -> None:

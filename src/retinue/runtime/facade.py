@@ -30,6 +30,7 @@ from retinue.errors import ContractError, UsageError
 from retinue.runtime.agent import Agent
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.follow import follow as follow_journal
+from retinue.runtime.follow import nobody_writes
 from retinue.runtime.nursery import Nursery, to_its_end
 from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.run import Run, Surroundings
@@ -38,6 +39,8 @@ from retinue.runtime.shape import schema_text
 from retinue.runtime.staff import Job, Staff
 from retinue.runtime.watchdog import watch
 from retinue.version import VERSION
+
+LISTEN_S = 0.2
 
 PROGRAM = Role(
     name="program",
@@ -105,14 +108,18 @@ class Runtime:
         self._nursery = Nursery()
         self._staff: Staff | None = None
         self._runs: dict[str, Run] = {}
+        self._under_way = asyncio.Event()
         self._office: Run | None = None
         self._rejected = 0
 
     async def __aenter__(self) -> Self:
         await self._nursery.__aenter__()
-        self._watch = self._nursery.create_task(
-            watch(self._agents, self._around.clock, self.terms.silence_s / 4)
-        )
+        self._watching = [
+            self._nursery.create_task(
+                watch(self._agents, self._around.clock, self.terms.silence_s / 4)
+            ),
+            self._nursery.create_task(self._listen()),
+        ]
         return self
 
     async def __aexit__(
@@ -122,7 +129,8 @@ class Runtime:
         trace: TracebackType | None,
     ) -> None:
         try:
-            self._watch.cancel()
+            for task in self._watching:
+                task.cancel()
             if self._office is not None and self._staff is not None:
                 for job in self._staff.jobs.values():
                     job.cancel(self._office.why_stopped)
@@ -158,10 +166,13 @@ class Runtime:
         except BaseException as error:
             await to_its_end(run.finish(*_outcome(run, error)))
             raise
+        else:
+            await run.finish(result.status, result.error or "")
+            return run.with_total(result)
         finally:
             self._runs.pop(run.id)
-        await run.finish(result.status, result.error or "")
-        return run.with_total(result)
+            if not self._runs:
+                self._under_way.clear()
 
     async def spawn(self, role: str, task: str, **terms: Any) -> Result:
         """Give one task to one child and wait for it."""
@@ -219,7 +230,7 @@ class Runtime:
     def cancel(self, agent_id: str, *, run_id: str | None = None) -> None:
         """Stop one agent, and all below it, for good; its parent is told, and cannot revive it."""
         found = [
-            agent
+            (run, agent)
             for run in self._runs.values()
             for agent in run.agents
             if agent.id == agent_id and run_id in (None, run.id)
@@ -230,19 +241,40 @@ class Runtime:
                 if not found
                 else f"Several runs have an agent {agent_id!r}; say which with run_id."
             )
-        found[0].stop("stopped by the user")
+        run, agent = found[0]
+        run.cancel(agent)
 
     async def events(self, run_id: str, *, follow: bool = False) -> AsyncIterator[Event]:
-        """The events of a run; with `follow`, also those to come, until it is finished."""
-        async for event in follow_journal(
-            self._around.store, self._around.clock, run_id, live=follow
-        ):
+        """The events of a run; with `follow`, also those to come, for as long as it is worked on.
+
+        The run may be that of another process.
+        """
+        around = self._around
+        written = around.posts.held if follow else nobody_writes
+        async for event in follow_journal(around.store, around.clock, run_id, written=written):
             yield event
 
     # Inside
 
+    async def _listen(self) -> None:
+        """Hear what other processes want of the runs under way, for ever."""
+        while True:
+            await self._under_way.wait()
+            await self._around.clock.sleep(LISTEN_S)
+            for run in list(self._runs.values()):
+                run.listen()
+
     async def _employ(self, order: Order) -> Result:
         run = await self._open_office(title_of(order.task))
+        if run.root.stop_reason is not None:
+            return Result(
+                status=Status.CANCELLED,
+                agent_id="",
+                run_id=run.id,
+                role=order.role.name,
+                task=order.task,
+                error=run.root.stop_reason,
+            )
         try:
             child = await run.create(order, run.root)
         except ContractError as error:
@@ -324,6 +356,8 @@ class Runtime:
         failed = run.failures + self._rejected
         if error is not None:
             outcome = _outcome(run, error)
+        elif run.root.stop_reason is not None:
+            outcome = Status.CANCELLED, run.root.stop_reason
         elif failed:
             asked = run.children + self._rejected
             outcome = Status.ERROR, f"{failed} of {asked} children failed"
@@ -336,7 +370,7 @@ class Runtime:
             raise ContractError("The task is empty; say what the agent should do.")
         _check_text(task=task)
         around = self._around
-        earlier = NEW if session is None else await recall(around.store, session)
+        earlier = NEW if session is None else await recall(around.store, around.posts, session)
         prompts = Prompts(around.workspace_for(self.terms.directory))
         instructions, _ = await prompts.assemble(role)
         delegates = self.terms.delegation and self.terms.mode is not Mode.PLAN
@@ -367,6 +401,7 @@ class Runtime:
             outputs=Outputs(report_path_pattern=around.report_path_pattern),
         )
         run = self._runs[run_id] = Run(run_id, Draft(contract, ()), around, session)
+        self._under_way.set()
         run.start(
             RunStarted(
                 kind=kind,

@@ -71,8 +71,8 @@ async def live(agent: Agent, means: Means) -> Ending:
     # The contract is on record before any work is done under it.
     await agent.durable()
     agent.record(AgentStarted(sub_agent_id=agent.id))
-    if agent.stop_reason is not None:
-        return Ending(Status.CANCELLED, "", agent.stop_reason)
+    if (why := agent.why_stopped) is not None:
+        return Ending(Status.CANCELLED, "", why)
     tries = agent.contract.execution.max_retries + 1
     because = ""
     for number in range(1, tries + 1):

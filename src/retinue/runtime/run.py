@@ -25,6 +25,7 @@ from retinue.ports import (
     Hands,
     Model,
     NewAgent,
+    Posts,
     Reports,
     Sandbox,
     Store,
@@ -46,12 +47,15 @@ from retinue.runtime.staff import Staff
 from retinue.runtime.toolbox import Breaker, Tools
 
 STOPPED = "stopped with its run"
+STOPPED_BY_USER = "stopped by the user"
+CANCEL = "cancel"  # followed by the agent's id: what another process says to have it stopped
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What all agents of a run share."""
 
     store: Store
+    posts: Posts
     vault: Vault | None
     reports: Reports
     clock: Clock
@@ -95,6 +99,7 @@ class Run:
         self._root_notes = root.notes
         # What a conversation calls a3 is one child for as long as it goes on.
         self._ids += session.children
+        self._post = around.posts.take(run_id)
 
     @property
     def agents(self) -> Iterable[Agent]:
@@ -119,6 +124,22 @@ class Run:
         """Say why the tasks that are about to be cancelled are cancelled."""
         self.why_stopped = why
 
+    def cancel(self, agent: Agent) -> None:
+        """Stop one agent of this run, and all below it, for good."""
+        agent.stop(STOPPED_BY_USER)
+        if agent.deadline is None:
+            # A program that leads has no attempt that could be ended; its children have.
+            for child in self.agents:
+                if child.parent is agent:
+                    child.stop(STOPPED_BY_USER)
+
+    def listen(self) -> None:
+        """Do what other processes ask for: so far, that agents are stopped."""
+        for words in self._post.heard():
+            verb, _, agent_id = words.partition(" ")
+            if verb == CANCEL and agent_id in self._open:
+                self.cancel(self._open[agent_id])
+
     # The root
 
     async def lead(self) -> Result:
@@ -140,7 +161,10 @@ class Run:
         self._journal.record(
             RunFinished(status=status, reason=reason), agent_id=self.root.id, parent_agent_id=None
         )
-        await self._journal.durable()
+        try:
+            await self._journal.durable()
+        finally:
+            self._post.leave()
         await self._around.reports.drained()
 
     def with_total(self, result: Result) -> RunResult:

@@ -24,7 +24,8 @@ from retinue.domain.events import (
 )
 from retinue.domain.messages import Assistant, Message, System, ToolAnswer, ToolCall, User
 from retinue.domain.result import Status
-from retinue.ports import Store
+from retinue.errors import RunError
+from retinue.ports import Posts, Store
 from retinue.runtime.context import Conversation
 from retinue.runtime.toolbox import INTERRUPTED
 
@@ -48,9 +49,17 @@ class Session(msgspec.Struct, frozen=True):
 NEW = Session()
 
 
-async def recall(store: Store, name: str) -> Session:
-    """The session that the run `name` is part of; with "last", the latest. Raises UnknownRun."""
+async def recall(store: Store, posts: Posts, name: str) -> Session:
+    """The session that the run `name` is part of; with "last", the latest.
+
+    Raises UnknownRun, or RunError where somebody is at work on it.
+    """
     rows = await store.session(None if name == LAST else name)
+    if rows[-1].status is None and posts.held(rows[-1].id):
+        raise RunError(
+            f"The session is still at work, in run {rows[-1].id}; wait for it, or stop it with"
+            f" `retinue cancel {rows[-1].id}`."
+        )
     journals: list[Sequence[Event]] = []
     for row in reversed(rows):
         journals.append(await store.agent_events(row.id, "a0"))
