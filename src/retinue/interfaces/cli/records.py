@@ -27,8 +27,9 @@ from retinue.domain.events import (
 )
 from retinue.domain.projection import AgentView, RunView, fold
 from retinue.errors import ChainBroken, UsageError
-from retinue.interfaces.cli.console import perform, some
+from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import as_json, directory
+from retinue.interfaces.view.figures import some
 from retinue.runtime.audit import audit as audit_run
 from retinue.runtime.audit import read_all
 

@@ -130,13 +130,17 @@ def _perform(
         interrupts = Interrupts()
         try:
             with interrupts:
-                async with open_runtime(
-                    **opened,
-                    limits=budget,
-                    approve=console.approve,
-                    ask=console.ask,
-                    on_event=console.listener,
-                ) as runtime:
+                async with (
+                    console.progress.shown(),
+                    open_runtime(
+                        **opened,
+                        limits=budget,
+                        approve=console.approve,
+                        ask=console.ask,
+                        on_event=console.progress.listen,
+                        on_text=console.progress.hear,
+                    ) as runtime,
+                ):
                     interrupts.runtime = runtime
                     return exit_code(await work(runtime))
         except asyncio.CancelledError:
