@@ -21,10 +21,10 @@ async def follow(
     run_id: str,
     *,
     written: Callable[[str], bool] = nobody_writes,
+    after: int = 0,
 ) -> AsyncGenerator[Event, None]:
     """The events of a run in order, and those to come, for as long as it is `written`."""
     row = await store.run(run_id)
-    after = 0
     last_look = False
     while True:
         page = await store.events(row.id, after=after)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import shutil
 import signal
 import sys
 import termios
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TextIO, TypeVar
 
 import click
 import msgspec
@@ -22,6 +21,7 @@ from retinue.domain.result import Result, Status
 from retinue.errors import ApprovalNeeded
 from retinue.interfaces.cli.lines import Lines
 from retinue.interfaces.cli.live import LiveTree
+from retinue.interfaces.cli.paper import width, write
 from retinue.interfaces.cli.screen import Screen, Styles
 from retinue.interfaces.view.block import result_block
 from retinue.interfaces.view.figures import one_line
@@ -33,7 +33,6 @@ T = TypeVar("T")
 
 INTERRUPTED = "interrupted by the user"
 PIPE_CLOSED = 128 + signal.SIGPIPE
-UNCUT = 1_000_000
 
 
 def perform(work: Coroutine[Any, Any, T]) -> T:
@@ -135,12 +134,13 @@ class Console:
     def __init__(self, *, as_json: bool, quiet: bool) -> None:
         self.as_json = as_json
         self.quiet = quiet
-        self.styles = Styles(color=Environment.current().get("NO_COLOR") is None)
         self.progress: Progress = Silence()
         if as_json:
             self.progress = JsonLines()
+        elif not quiet and draws(sys.stderr):
+            self.progress = LiveTree(Screen(sys.stderr, styles()), hint="Ctrl-C stops it")
         elif not quiet:
-            self.progress = LiveTree(Screen(sys.stderr, self.styles)) if draws() else Lines()
+            self.progress = Lines()
         self._questions = Questions(self.progress.aside)
 
     @property
@@ -162,15 +162,15 @@ class Console:
         if not self.quiet:
             self._print_block(result)
         if result.response:
-            click.echo(result.response)
+            write(result.response)
         if not result.ok:
             click.echo(f"retinue: {result.status}: {result.error}", err=True)
 
     def _print_block(self, result: Result) -> None:
         """How it ended, without the answer, which follows, and the reason, which does as well."""
         told = msgspec.structs.replace(result, error=None)
-        for line in result_block(told, width=_width(), lines=0):
-            click.echo(self.styles.styled(line), err=True)
+        for line in result_block(told, width=width(sys.stderr), lines=0):
+            click.echo(styles().styled(line), err=True)
         click.echo(f"  Run: {result.run_id}", err=True)
         if sys.stderr.isatty():
             click.echo(err=True)
@@ -181,9 +181,9 @@ class Console:
             return
         for result in results:
             mark = "ok" if result.ok else result.status
-            click.echo(f"## {result.agent_id or '-'} {result.role} [{mark}] {result.task}\n")
+            write(f"## {result.agent_id or '-'} {result.role} [{mark}] {result.task}\n")
             if result.response:
-                click.echo(f"{result.response.rstrip()}\n")
+                write(f"{result.response.rstrip()}\n")
             if not result.ok:
                 click.echo(f"[{result.status}] {result.error}\n")
         if not self.quiet and results:
@@ -196,14 +196,13 @@ class Console:
             )
 
 
-def draws() -> bool:
-    """Is standard error a terminal on which something can be drawn?"""
-    return sys.stderr.isatty() and Environment.current().get("TERM") not in (None, "dumb")
+def draws(stream: TextIO) -> bool:
+    """Is that a terminal on which something can be drawn?"""
+    return stream.isatty() and Environment.current().get("TERM") not in (None, "dumb")
 
 
-def _width() -> int:
-    """How wide a line on standard error may be; a log keeps what it is given."""
-    return shutil.get_terminal_size().columns if sys.stderr.isatty() else UNCUT
+def styles() -> Styles:
+    return Styles(color=Environment.current().get("NO_COLOR") is None)
 
 
 class Questions:
@@ -259,9 +258,9 @@ async def _answer_to(prompt: str) -> str:
         loop.remove_reader(file)
 
 
-def exit_code(results: list[Result]) -> int:
+def exit_code(statuses: Sequence[Status]) -> int:
     """0 all done; else what all that went wrong have in common, or 1."""
-    bad = [r.status for r in results if not r.ok]
+    bad = [status for status in statuses if status is not Status.COMPLETED]
     if not bad:
         return 0
     if all(status is Status.CANCELLED for status in bad):

@@ -35,7 +35,8 @@ from retinue.domain.result import Result
 from retinue.errors import UsageError
 from retinue.interfaces.cli.console import Interrupts, JsonLines, perform
 from retinue.interfaces.cli.options import as_json as json_option
-from retinue.interfaces.cli.records import audit, runs, show
+from retinue.interfaces.cli.records import audit, runs
+from retinue.interfaces.cli.show import show
 from retinue.models.script_file import parse_script
 from retinue.models.scripted import Answer, ScriptedModel, Step
 from retinue.runtime.facade import Task

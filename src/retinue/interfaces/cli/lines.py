@@ -35,7 +35,8 @@ SHOWN = {
 class Lines:
     """A line for each event that matters. After a long silence it is said who is still at work."""
 
-    def __init__(self, *, quiet_s: float = QUIET_S) -> None:
+    def __init__(self, *, err: bool = True, quiet_s: float = QUIET_S) -> None:
+        self._err = err
         self._quiet_s = quiet_s
         self._view = RunView()
         self._failures: dict[str, str] = {}
@@ -114,4 +115,4 @@ class Lines:
 
     def _say(self, text: str) -> None:
         self._last = time.monotonic()
-        click.echo(click.style(text, dim=True), err=True)
+        click.echo(click.style(text, dim=True), err=self._err)

@@ -41,8 +41,11 @@ THINKING = "thinking"
 class LiveTree:
     """Draws the tree of one run for as long as it is `shown`."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Screen, *, hint: str, stays: bool = False) -> None:
+        """`hint` is what to do about it. The tree of a large family stays at the end, or any."""
         self._screen = screen
+        self._hint = hint
+        self._stays = stays
         self._tree = Tree()
         self._saying = ""
         self._last_calls: dict[str, str] = {}
@@ -68,7 +71,7 @@ class LiveTree:
         self._over = True
         self._screen.close()
         root = self._tree.run.root
-        if root is not None and len(root.children) > SMALL_FAMILY:
+        if root is not None and (self._stays or len(root.children) > SMALL_FAMILY):
             width, _ = self._screen.size
             self._screen.print(self._lines(width, TALLEST, time.time()))
 
@@ -174,7 +177,7 @@ class LiveTree:
         if left_out:
             parts.append(f"{some(left_out, 'row')} not shown")
         if not self._over:
-            parts.append("Ctrl-C stops it")
+            parts.append(self._hint)
         head = f"  {failed:,} failed" if failed else ""
         rest = (" · " if head else "  ") + " · ".join(parts)
         return (Span(head, Tone.FAILED), Span(clip(rest, width - len(head)), Tone.DIM))

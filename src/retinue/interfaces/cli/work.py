@@ -142,7 +142,7 @@ def _perform(
                     ) as runtime,
                 ):
                     interrupts.runtime = runtime
-                    return exit_code(await work(runtime))
+                    return exit_code([r.status for r in await work(runtime)])
         except asyncio.CancelledError:
             if not interrupts.happened:
                 raise
