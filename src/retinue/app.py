@@ -64,6 +64,7 @@ async def open_runtime(
     ask: Ask | None = None,
     on_event: Callable[[Event], None] | None = None,
     on_text: Callable[[str], None] | None = None,
+    on_partial: Callable[[str, str], None] | None = None,
     clock: Clock | None = None,
     environment: Environment | None = None,
 ) -> AsyncIterator[Runtime]:
@@ -76,6 +77,9 @@ async def open_runtime(
     uses an earlier child's result; a Model given as an object has no name that would mean the same
     next time, so for it that is the default. Shell commands stay off until there is a sandbox, or
     `unsafe_no_sandbox`.
+
+    `on_event` is given every event as it happens, `on_text` the words of a root's model as they
+    arrive, and `on_partial` those of a child's, with the child's id.
     """
     root, clock = project(directory), clock or SystemClock()
     environment = environment or Environment.current()
@@ -136,6 +140,7 @@ async def open_runtime(
                     ask=ask,
                     listener=on_event,
                     on_text=on_text,
+                    on_partial=on_partial,
                 )
                 async with Runtime(terms, around) as runtime:
                     yield runtime

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from functools import partial
 
 import msgspec
 
@@ -74,6 +75,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     ask: Ask | None = None
     listener: Listener | None = None
     on_text: OnText | None = None
+    on_partial: Callable[[str, str], None] | None = None
 
 
 class Run:
@@ -255,10 +257,17 @@ class Run:
             desk=self._desk_of,
             price=around.price_for(contract.execution.model),
             breaker=around.breaker if agent is self.root else None,
-            on_text=around.on_text if agent is self.root else None,
+            on_text=self._ear_for(agent),
             before=self._session.messages if agent is self.root else (),
         )
         return await live(agent, means)
+
+    def _ear_for(self, agent: Agent) -> OnText | None:
+        """Who hears what the model of `agent` says while it says it."""
+        around = self._around
+        if agent is self.root:
+            return around.on_text
+        return None if around.on_partial is None else partial(around.on_partial, agent.id)
 
     def staff_of(self, boss: Agent, nursery: Nursery) -> Staff:
         return Staff(self, boss, nursery, max_concurrent=self._around.max_concurrent)

@@ -26,6 +26,7 @@ from retinue.domain.messages import Assistant, Message, System, ToolAnswer, Tool
 from retinue.domain.result import Status
 from retinue.errors import RunError
 from retinue.ports import Posts, Store
+from retinue.runtime.agent import ROOT
 from retinue.runtime.context import Conversation
 from retinue.runtime.toolbox import INTERRUPTED
 
@@ -62,7 +63,7 @@ async def recall(store: Store, posts: Posts, name: str) -> Session:
         )
     journals: list[Sequence[Event]] = []
     for row in reversed(rows):
-        journals.append(await store.agent_events(row.id, "a0"))
+        journals.append(await store.agent_events(row.id, ROOT))
         if _began_anew(journals[-1]):
             break  # Nothing before that is in the conversation any more.
     messages: tuple[Message, ...] = ()

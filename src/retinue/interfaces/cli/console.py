@@ -87,8 +87,8 @@ class Progress(Protocol):
 
     def listen(self, event: Event) -> None: ...
 
-    def hear(self, text: str) -> None:
-        """Words that the root's model has just said."""
+    def hear(self, agent_id: str, text: str) -> None:
+        """Words that an agent's model has just said."""
         ...
 
     def shown(self) -> AbstractAsyncContextManager[None]:
@@ -109,7 +109,7 @@ class Silence:
 
     def listen(self, event: Event) -> None: ...
 
-    def hear(self, text: str) -> None: ...
+    def hear(self, agent_id: str, text: str) -> None: ...
 
     def shown(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()

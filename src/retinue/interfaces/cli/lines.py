@@ -58,8 +58,8 @@ class Lines:
         """While inside, somebody else writes to the terminal."""
         return nullcontext()
 
-    def hear(self, text: str) -> None:
-        """Words that the root's model has just said; a log gets them when they are whole."""
+    def hear(self, agent_id: str, text: str) -> None:
+        """Words that an agent's model has just said; a log gets them when they are whole."""
 
     def listen(self, event: Event) -> None:
         self._view.apply(event)

@@ -19,7 +19,6 @@ from retinue.domain.events import (
     ToolDenied,
     ToolFinished,
     ToolStarted,
-    TurnStarted,
 )
 from retinue.domain.projection import AgentView
 from retinue.interfaces.cli.screen import Screen
@@ -36,6 +35,7 @@ FRAME_S = 0.1
 TALLEST = 24  # What was printed before should stay to be seen.
 RESULT_LINES = 3
 THINKING = "thinking"
+LAST_WORDS = 60
 
 
 class LiveTree:
@@ -47,7 +47,7 @@ class LiveTree:
         self._hint = hint
         self._stays = stays
         self._tree = Tree()
-        self._saying = ""
+        self._saying: dict[str, str] = {}
         self._last_calls: dict[str, str] = {}
         self._aside = False
         self._held: list[Line] = []
@@ -87,9 +87,9 @@ class LiveTree:
             self._screen.print(self._held)
             self._held = []
 
-    def hear(self, text: str) -> None:
-        """Words that the root's model has just said."""
-        self._saying = (self._saying + text)[-500:]
+    def hear(self, agent_id: str, text: str) -> None:
+        """Words that an agent's model has just said."""
+        self._saying[agent_id] = (self._saying.get(agent_id, "") + text)[-LAST_WORDS:]
 
     def listen(self, event: Event) -> None:
         self._tree.apply(event)
@@ -108,6 +108,8 @@ class LiveTree:
         if event.type == "agent.subagent_closed" and has_block(self._tree.run, agent):
             return agent_block(agent, width=width, lines=RESULT_LINES)
         fact = event.fact
+        if event.type in ("turn.started", "model.replied"):
+            self._saying.pop(agent.id, None)
         if isinstance(fact, ToolStarted) and fact.tool not in WAITS:
             self._last_calls[agent.id] = call_text(fact.tool, fact.arguments)
         match fact:
@@ -115,12 +117,8 @@ class LiveTree:
                 return [(Span(clip(f"  {agent.path}: {fact.summary}", width), Tone.STOPPED),)]
             case _ if agent.parent_id is not None:
                 return []
-            case TurnStarted():
-                self._saying = ""
-            case ModelReplied(calls=calls, content=content):
-                self._saying = ""
-                if calls and content.strip():
-                    return [(Span(clip(f"  {one_line(content)}", width), Tone.DIM),)]
+            case ModelReplied(calls=calls, content=content) if calls and content.strip():
+                return [(Span(clip(f"  {one_line(content)}", width), Tone.DIM),)]
             case ToolStarted() if fact.tool not in WAITS:
                 text = f"  {self._last_calls[agent.id]}"
                 return [(Span(clip(text, width), Tone.DIM),)]
@@ -157,11 +155,11 @@ class LiveTree:
         return [*lines, self._sums(width, left_out)]
 
     def _doing(self, row: Row) -> Row:
-        """While a model thinks: what it is saying, if it is the root's, or what it called last."""
+        """While a model thinks: what it is saying, or what it called last."""
         if row.doing != THINKING or row.count > 1:
             return row
-        words = "" if row.depth else one_line(self._saying)
-        doing = f"…{words[-60:]}" if words else self._last_calls.get(row.agent_id, THINKING)
+        words = one_line(self._saying.get(row.agent_id, ""))
+        doing = f"…{words}" if words else self._last_calls.get(row.agent_id, THINKING)
         return msgspec.structs.replace(row, doing=doing)
 
     def _sums(self, width: int, left_out: int) -> Line:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from retinue.domain.result import Result
 from retinue.errors import UsageError
 from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
 from retinue.interfaces.cli.options import limits, working
+from retinue.runtime.agent import ROOT
 from retinue.runtime.facade import Runtime, Task
 from retinue.runtime.session import LAST
 
@@ -138,7 +140,8 @@ def _perform(
                         approve=console.approve,
                         ask=console.ask,
                         on_event=console.progress.listen,
-                        on_text=console.progress.hear,
+                        on_text=partial(console.progress.hear, ROOT),
+                        on_partial=console.progress.hear,
                     ) as runtime,
                 ):
                     interrupts.runtime = runtime
