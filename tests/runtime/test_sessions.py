@@ -117,6 +117,33 @@ async def test_children_are_numbered_through_the_whole_session(opened: Opened) -
     assert ids == ["a0", "a3"]
 
 
+async def test_the_reports_of_earlier_children_can_still_be_read(opened: Opened) -> None:
+    long = "It stands on line 1.\n" * 500
+    model = ScriptedModel(
+        {
+            "Lead.": [
+                calls(call("spawn_agent", task="child"), call("spawn_agent", task="broken")),
+                say("One."),
+                calls(call("agent_result", id="a1", start=8_000), call("agent_result", id="a9")),
+                call("spawn_await", job_ids="a2, a9"),
+                say("Two."),
+            ],
+            "child": [say(long)],
+            "broken": [fail(ProviderError("No."))],
+        }
+    )
+    async with opened(model=model) as rt:
+        await rt.run("Lead.")
+        await rt.run("Go on.", session="last")
+    *_, read, unknown, awaited = (
+        m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)
+    )
+    assert read.startswith("<report-")
+    assert long[8_000:] in read
+    assert unknown == "[ERROR] You have no child 'a9'; you have: none yet."
+    assert awaited == "[a2: ERROR]\nerror: No.\n\n[a9: NOT FOUND]"
+
+
 async def test_what_came_between_the_turns_is_there_too(opened: Opened) -> None:
     model = ScriptedModel(
         {

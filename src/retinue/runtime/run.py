@@ -42,7 +42,7 @@ from retinue.runtime.life import Ending, Means, close, live
 from retinue.runtime.mind import OnText
 from retinue.runtime.nursery import Nursery
 from retinue.runtime.prompts import Prompts, listed_profiles
-from retinue.runtime.session import NEW, Session
+from retinue.runtime.session import NEW, Session, earlier_result
 from retinue.runtime.shape import Shape
 from retinue.runtime.staff import Staff
 from retinue.runtime.toolbox import Breaker, Tools
@@ -280,6 +280,9 @@ class Run:
             roles=around.roles,
             workspace=around.workspace_for(boss.contract.execution.working_directory),
             route=around.route,
+            earlier=partial(
+                earlier_result, around.store, self._session if boss is self.root else NEW
+            ),
         )
 
     def _end(self, agent: Agent, ending: Ending) -> Result:

@@ -12,7 +12,9 @@ import msgspec
 
 from retinue.domain.events import (
     AgentAttempted,
+    AgentFailed,
     AgentTold,
+    AgentWaiting,
     ContextCompacted,
     Event,
     ModelReplied,
@@ -23,7 +25,7 @@ from retinue.domain.events import (
     TurnStarted,
 )
 from retinue.domain.messages import Assistant, Message, System, ToolAnswer, ToolCall, User
-from retinue.domain.result import Status
+from retinue.domain.result import Result, Status
 from retinue.errors import RunError
 from retinue.ports import Posts, Store
 from retinue.runtime.agent import ROOT
@@ -71,6 +73,35 @@ async def recall(store: Store, posts: Posts, name: str) -> Session:
         messages = said(journal, before=messages)
     return Session(
         tuple(row.id for row in rows), messages, sum(max(row.agents - 1, 0) for row in rows)
+    )
+
+
+async def earlier_result(store: Store, session: Session, agent_id: str) -> Result | None:
+    """How a child of the root ended in an earlier run of the session, as far as it is told of."""
+    for run_id in reversed(session.runs):
+        events = await store.agent_events(run_id, agent_id)
+        if not events or events[0].parent_agent_id != ROOT:
+            continue
+        for event in reversed(events):
+            match event.fact:
+                case AgentWaiting(response=response):
+                    return _result(run_id, agent_id, Status.COMPLETED, response)
+                case AgentFailed(status=status, response=response, reason=reason):
+                    return _result(run_id, agent_id, status, response, reason)
+    return None
+
+
+def _result(
+    run_id: str, agent_id: str, status: Status, response: str, error: str | None = None
+) -> Result:
+    return Result(
+        status=status,
+        agent_id=agent_id,
+        run_id=run_id,
+        role="",
+        task="",
+        response=response,
+        error=error,
     )
 
 
