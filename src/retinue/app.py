@@ -13,7 +13,16 @@ import msgspec
 from retinue.config.environment import Environment
 from retinue.config.roles import LEAD, catalogue, is_of_project
 from retinue.config.routes import OPENAI_URL, Route, parse_route
-from retinue.config.settings import MAX_CONCURRENT, MAX_DEPTH, Layers, Settings, load
+from retinue.config.settings import (
+    MAX_CONCURRENT,
+    MAX_DEPTH,
+    PAUSE_AT_CALLS,
+    SILENCE_S,
+    WARN_AT_CALLS,
+    Layers,
+    Settings,
+    load,
+)
 from retinue.domain.budget import Budget
 from retinue.domain.events import Event
 from retinue.domain.grant import Mode
@@ -104,7 +113,7 @@ async def open_runtime(
             lead=LEAD,
             max_depth=settings.max_depth or MAX_DEPTH,
             directory=str(root),
-            silence_s=settings.silence_s,
+            silence_s=settings.silence_s or SILENCE_S,
             delegation=settings.delegation,
         )
         # Roles of the project may name an endpoint; only the user's may make one known.
@@ -135,7 +144,8 @@ async def open_runtime(
                     max_concurrent=max_concurrent or settings.max_concurrent or MAX_CONCURRENT,
                     report_path_pattern=settings.report_path,
                     breaker=Breaker(
-                        warn_at=settings.warn_at_calls, pause_at=settings.pause_at_calls
+                        warn_at=settings.warn_at_calls or WARN_AT_CALLS,
+                        pause_at=settings.pause_at_calls or PAUSE_AT_CALLS,
                     ),
                     ask=ask,
                     listener=on_event,

@@ -35,6 +35,9 @@ RUN_BUDGET = Budget(
     max_retries=0,
 )
 MAX_CONCURRENT = 3
+SILENCE_S = 120.0
+WARN_AT_CALLS = 60
+PAUSE_AT_CALLS = 80
 MAX_DEPTH = 2
 
 
@@ -100,9 +103,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """By model name, in US dollars per million tokens."""
     delegation: bool = True
     cache: bool = True
-    silence_s: float = 120.0
-    warn_at_calls: int = 60
-    pause_at_calls: int = 80
+    silence_s: float | None = None
+    warn_at_calls: int | None = None
+    pause_at_calls: int | None = None
     report_path: str = REPORT_PATH_PATTERN
 
 
@@ -166,9 +169,9 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         prices=user.prices,
         delegation=user.delegation and project.delegation,
         cache=user.cache and project.cache,
-        silence_s=min(user.silence_s, project.silence_s),
-        warn_at_calls=min(user.warn_at_calls, project.warn_at_calls),
-        pause_at_calls=min(user.pause_at_calls, project.pause_at_calls),
+        silence_s=_least(user.silence_s or SILENCE_S, project.silence_s),
+        warn_at_calls=_least(user.warn_at_calls or WARN_AT_CALLS, project.warn_at_calls),
+        pause_at_calls=_least(user.pause_at_calls or PAUSE_AT_CALLS, project.pause_at_calls),
         report_path=user.report_path,
     )
 

@@ -39,8 +39,8 @@ INTERRUPTED = "[ERROR] interrupted; it may have been done"
 class Breaker(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The circuit breaker of a root, in tool calls, below its hard stop (`max_tool_calls`)."""
 
-    warn_at: int = 60
-    pause_at: int = 80
+    warn_at: int
+    pause_at: int
 
 
 class Tools(Protocol):
