@@ -107,6 +107,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     warn_at_calls: int | None = None
     pause_at_calls: int | None = None
     report_path: str = REPORT_PATH_PATTERN
+    notify_after_s: float = 20.0
+    """After how long the end of a command, or a question, is worth a bell; 0 is never."""
 
 
 class Layers(msgspec.Struct, frozen=True):
@@ -173,6 +175,7 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         warn_at_calls=_least(user.warn_at_calls or WARN_AT_CALLS, project.warn_at_calls),
         pause_at_calls=_least(user.pause_at_calls or PAUSE_AT_CALLS, project.pause_at_calls),
         report_path=user.report_path,
+        notify_after_s=user.notify_after_s,
     )
 
 
@@ -205,6 +208,11 @@ def _check(settings: Settings, path: Path, text: str) -> None:
                 f"{path}: line {_line_of(text, [name])}, key {name}: must be at least 1,"
                 f" not {value}."
             )
+    if settings.notify_after_s < 0:
+        raise ConfigError(
+            f"{path}: line {_line_of(text, ['notify_after_s'])}, key notify_after_s: must be at"
+            f" least 0, not {settings.notify_after_s}."
+        )
     if inside(settings.report_path, "/") in (None, ".") or settings.report_path.startswith("/"):
         raise ConfigError(
             f"{path}: line {_line_of(text, ['report_path'])}, key report_path: must be a file"

@@ -8,23 +8,31 @@ import os
 import signal
 import sys
 import termios
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+)
 from typing import Any, Protocol, TextIO, TypeVar
 
 import click
 import msgspec
 
 from retinue.config.environment import Environment
+from retinue.domain.contract import title_of
 from retinue.domain.events import Event
 from retinue.domain.result import Result, Status
 from retinue.errors import ApprovalNeeded
 from retinue.interfaces.cli.lines import Lines
 from retinue.interfaces.cli.live import LiveTree
+from retinue.interfaces.cli.notice import notice
 from retinue.interfaces.cli.paper import width, write
 from retinue.interfaces.cli.screen import Screen, Styles
 from retinue.interfaces.view.block import result_block
-from retinue.interfaces.view.figures import one_line
+from retinue.interfaces.view.figures import one_line, some
 from retinue.ports import Approve, Ask
 from retinue.runtime.facade import Runtime
 from retinue.runtime.toolbox import nobody
@@ -131,9 +139,12 @@ class JsonLines(Silence):
 class Console:
     """What a working command prints while it works, and at its end."""
 
-    def __init__(self, *, as_json: bool, quiet: bool) -> None:
+    def __init__(self, *, as_json: bool, quiet: bool, notify_after_s: float) -> None:
+        """After `notify_after_s` (0 is never) a person is called back to the terminal."""
         self.as_json = as_json
         self.quiet = quiet
+        self._notify_after_s = notify_after_s
+        self._since = time.monotonic()
         self.progress: Progress = Silence()
         if as_json:
             self.progress = JsonLines()
@@ -141,7 +152,7 @@ class Console:
             self.progress = LiveTree(Screen(sys.stderr, styles()), hint="Ctrl-C stops it")
         elif not quiet:
             self.progress = Lines()
-        self._questions = Questions(self.progress.aside)
+        self._questions = Questions(self._asking)
 
     @property
     def approve(self) -> Approve:
@@ -155,10 +166,26 @@ class Console:
         approve = self.approve
         return approve.answer if isinstance(approve, Questions) else None
 
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """While inside, a person is asked."""
+        with self.progress.aside():
+            self._notify("needs an answer")
+            yield
+            self._since = time.monotonic()
+
+    def _notify(self, what: str) -> None:
+        """Call a person back who may have left, if it took long."""
+        took_s = time.monotonic() - self._since
+        if sys.stderr.isatty() and not self.quiet and 0 < self._notify_after_s <= took_s:
+            sys.stderr.write(notice(Environment.current(), f"retinue {what}"))
+            sys.stderr.flush()
+
     def print_result(self, result: Result) -> None:
         self.progress.finish()
         if self.as_json:
             return
+        self._notify(f"{'is done' if result.ok else 'failed'}: {title_of(result.task)}")
         if not self.quiet:
             self._print_block(result)
         if result.response:
@@ -179,6 +206,7 @@ class Console:
         self.progress.finish()
         if self.as_json:
             return
+        self._notify(f"is done: {sum(r.ok for r in results)} of {some(len(results), 'task')}")
         for result in results:
             mark = "ok" if result.ok else result.status
             write(f"## {result.agent_id or '-'} {result.role} [{mark}] {result.task}\n")

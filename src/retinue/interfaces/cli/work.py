@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
-from retinue.app import open_runtime
+from retinue.app import open_runtime, project
+from retinue.config.environment import Environment
+from retinue.config.settings import load
 from retinue.domain.result import Result
 from retinue.errors import UsageError
 from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
@@ -109,7 +111,13 @@ def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _opened(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
-    console = Console(as_json=options["as_json"], quiet=options["quiet"])
+    environment = Environment.current()
+    settings = load(environment.user_settings, project(options["directory"])).merged
+    console = Console(
+        as_json=options["as_json"],
+        quiet=options["quiet"],
+        notify_after_s=settings.notify_after_s,
+    )
     return console, {
         "directory": options["directory"],
         "model": options["model"],
