@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ from retinue.testing.server import Answering, ModelServer
 
 STREAMS = ("stdin", "stdout", "stderr")
 PATIENCE_S = 60
+RETINUE = "from retinue.interfaces.cli.main import main; main()"
+ANY = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 class Done(NamedTuple):
@@ -93,13 +96,19 @@ def program() -> Callable[..., subprocess.Popen[bytes]]:
 
 
 class Terminal:
-    """`retinue` in a terminal of its own, whose screen can be looked at.
+    """A program in a terminal of its own, whose screen can be looked at.
 
     Looking waits until what is looked for is there; a minute is more than anything takes.
     """
 
     def __init__(
-        self, argv: Sequence[str], *, columns: int = 80, lines: int = 24, **streams: int
+        self,
+        argv: Sequence[str],
+        *,
+        program: str = RETINUE,
+        columns: int = 80,
+        lines: int = 24,
+        **streams: int,
     ) -> None:
         self._master, slave = pty.openpty()
         self._screen = pyte.HistoryScreen(columns, lines, history=10_000)
@@ -108,10 +117,7 @@ class Terminal:
         self.raw = b""
         stream = next(n for n, name in enumerate(STREAMS) if name not in streams)
         # Without a controlling terminal there would be no Ctrl-C.
-        run = (
-            f"import fcntl, termios; fcntl.ioctl({stream}, termios.TIOCSCTTY, 0);"
-            "from retinue.interfaces.cli.main import main; main()"
-        )
+        run = f"import fcntl, termios; fcntl.ioctl({stream}, termios.TIOCSCTTY, 0); {program}"
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
             [sys.executable, "-c", run, *argv],
             start_new_session=True,
@@ -191,12 +197,18 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Terminal
     monkeypatch.delenv("NO_COLOR", raising=False)
     with ExitStack() as stack:
 
-        def start(*argv: str, **options: int) -> Terminal:
+        def start(*argv: str, **options: Any) -> Terminal:
             opened = Terminal(argv, **options)
             stack.callback(opened.close)
             return opened
 
         yield start
+
+
+@pytest.fixture
+def shell_in_terminal(terminal: Callable[..., Terminal]) -> Callable[..., Terminal]:
+    """Start any program in a terminal."""
+    return partial(terminal, program=ANY)
 
 
 class Serving:

@@ -13,7 +13,7 @@ from retinue.errors import RunError
 from retinue.interfaces.cli.console import JsonLines, Progress, draws, exit_code, perform, styles
 from retinue.interfaces.cli.lines import Lines
 from retinue.interfaces.cli.live import LiveTree
-from retinue.interfaces.cli.options import as_json, directory
+from retinue.interfaces.cli.options import agent_argument, as_json, directory, run_argument
 from retinue.interfaces.cli.paper import say, width
 from retinue.interfaces.cli.screen import Screen
 from retinue.interfaces.cli.show import find
@@ -28,7 +28,7 @@ ABANDONED = "Run {id} was abandoned: it is not finished, and the process that wo
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @directory
 @as_json
 def watch(run: str, directory: str, as_json: bool) -> int:
@@ -70,8 +70,8 @@ def _print_end(root: AgentView) -> None:
 
 
 @click.command()
-@click.argument("run")
-@click.argument("agent", required=False)
+@run_argument
+@agent_argument
 @directory
 @click.option(
     "--wait", "wait_s", default=10.0, show_default=True, metavar="S", help="Seconds to wait for it."

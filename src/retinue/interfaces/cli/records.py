@@ -12,8 +12,9 @@ from retinue.app import open_journal, posts
 from retinue.domain.lifecycle import State
 from retinue.domain.projection import AgentView, RunView, fold
 from retinue.errors import ChainBroken, UnknownRun
+from retinue.interfaces.cli import names
 from retinue.interfaces.cli.console import perform
-from retinue.interfaces.cli.options import directory
+from retinue.interfaces.cli.options import directory, run_argument
 from retinue.interfaces.cli.paper import print_table, say
 from retinue.interfaces.view.figures import duration, one_line, some
 from retinue.ports import RunRow, Store
@@ -72,7 +73,7 @@ def _when(started_at: float) -> str:
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=names.runs)
 @directory
 @one_object
 def tasks(run: str | None, directory: str, as_json: bool) -> None:
@@ -190,7 +191,7 @@ def _print_tasks(given: Sequence[_Task], first: RunRow) -> None:
 
 
 @click.command()
-@click.argument("run")
+@run_argument
 @directory
 @click.option("--json", "as_json", is_flag=True, help="The outcome as one JSON object.")
 def audit(run: str, directory: str, as_json: bool) -> int:

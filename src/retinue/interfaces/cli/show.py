@@ -28,7 +28,7 @@ from retinue.domain.projection import AgentView, RunView, fold, merged
 from retinue.domain.result import FileChange
 from retinue.errors import UsageError
 from retinue.interfaces.cli.console import perform
-from retinue.interfaces.cli.options import as_json, directory
+from retinue.interfaces.cli.options import agent_argument, as_json, directory, run_argument
 from retinue.interfaces.cli.paper import say, write
 from retinue.interfaces.cli.records import ABANDONED, RUNNING, status_of
 from retinue.interfaces.view.figures import dollars, duration, some
@@ -38,8 +38,8 @@ SHOWN_LINES = 12
 
 
 @click.command()
-@click.argument("run")
-@click.argument("agent", required=False)
+@run_argument
+@agent_argument
 @directory
 @as_json
 def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:

@@ -14,8 +14,9 @@ from retinue.config.environment import Environment
 from retinue.config.settings import load
 from retinue.domain.result import Result
 from retinue.errors import UsageError
+from retinue.interfaces.cli import names
 from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
-from retinue.interfaces.cli.options import limits, working
+from retinue.interfaces.cli.options import limits, role_argument, working
 from retinue.runtime.agent import ROOT
 from retinue.runtime.facade import Runtime, Task
 from retinue.runtime.session import LAST
@@ -24,7 +25,14 @@ from retinue.runtime.session import LAST
 @click.command()
 @click.argument("task")
 @click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the last session.")
-@click.option("-r", "--resume", "session", metavar="ID", help="Go on with the session of this run.")
+@click.option(
+    "-r",
+    "--resume",
+    "session",
+    metavar="ID",
+    shell_complete=names.runs,
+    help="Go on with the session of this run.",
+)
 @working
 @limits
 def run(task: str, go_on: bool, session: str | None, **options: Any) -> int:
@@ -45,7 +53,7 @@ def run(task: str, go_on: bool, session: str | None, **options: Any) -> int:
 
 
 @click.command()
-@click.argument("role")
+@role_argument
 @click.argument("task")
 @working
 @limits
@@ -66,7 +74,14 @@ def spawn(role: str, task: str, **options: Any) -> int:
 
 @click.command(name="fan-out")
 @click.argument("tasks", nargs=-1)
-@click.option("-r", "--role", default="researcher", show_default=True, help="The children's role.")
+@click.option(
+    "-r",
+    "--role",
+    default="researcher",
+    show_default=True,
+    shell_complete=names.roles,
+    help="The children's role.",
+)
 @click.option("--tasks", "file", type=click.File("r"), help="A file, a task per line; - is stdin.")
 @click.option("--max-concurrent", type=int, metavar="N", help="Children at a time; 3 if not said.")
 @working
