@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import sys
+import tempfile
 from pathlib import Path
 
 from benchmarks.chart import draw
@@ -101,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
             )
 
     heats: dict[int, Heat] = {}
-    with endpoint(ROOT) as server:
+    with endpoint(ROOT) as server, tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         for children, others in sorted(field.items()):
             _say(f"{children:,} children: floor, {', '.join(each.name for each in others)}")
             heats[children] = run_heat(
@@ -112,6 +113,7 @@ def main(argv: list[str] | None = None) -> int:
                 concurrency=given.concurrency,
                 repeat=given.repeat,
                 root=ROOT,
+                scratch=Path(scratch),
             )
             failures += heats[children].failures
 

@@ -14,6 +14,7 @@ RetinueError
 │  ├─ ModelTimeout
 │  ├─ ModelStuck
 │  └─ ProviderError
+│     └─ RequestRefused  the server will not take the request as it is written
 ├─ WorkspaceError        the operator
 └─ StoreError            the operator
    ├─ StoreLocked
@@ -103,6 +104,10 @@ class ProviderError(ModelError):
     ) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
         self.retryable = retryable
+
+
+class RequestRefused(ProviderError):
+    """The server will not take the request as it is written; written otherwise it might."""
 
 
 class WorkspaceError(RetinueError):

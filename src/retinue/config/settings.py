@@ -103,6 +103,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """By model name, in US dollars per million tokens."""
     delegation: bool = True
     cache: bool = True
+    discovery: bool = True
+    """Whether the usual ports of this machine are tried when no model is named."""
     silence_s: float | None = None
     warn_at_calls: int | None = None
     pause_at_calls: int | None = None
@@ -171,6 +173,7 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         prices=user.prices,
         delegation=user.delegation and project.delegation,
         cache=user.cache and project.cache,
+        discovery=user.discovery and project.discovery,
         silence_s=_least(user.silence_s or SILENCE_S, project.silence_s),
         warn_at_calls=_least(user.warn_at_calls or WARN_AT_CALLS, project.warn_at_calls),
         pause_at_calls=_least(user.pause_at_calls or PAUSE_AT_CALLS, project.pause_at_calls),

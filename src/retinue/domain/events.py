@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from retinue.domain.lifecycle import State
-from retinue.domain.messages import Message, Timing, ToolCall, Usage
+from retinue.domain.messages import Message, Thoughts, Timing, ToolCall, Usage
 from retinue.domain.result import FileChange, Receipt, Status
 
 VERSION = 1
@@ -106,6 +106,7 @@ class ModelReplied(_Fact, frozen=True, gc=False, tag="model.replied"):
     timing: Timing = Timing()
     finish: str = ""
     repairs: tuple[str, ...] = ()
+    thoughts: Thoughts | None = None
 
     @property
     def summary(self) -> str:

@@ -25,16 +25,45 @@ class User(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="user"):
     content: str
 
 
+class Thought(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A piece of thinking, exactly as it came: JSON that may be signed or encrypted.
+
+    It stood behind so many characters of the reply's text and so many of its calls.
+    """
+
+    block: str
+    after_text: int = 0
+    after_calls: int = 0
+
+
+class Thoughts(msgspec.Struct, frozen=True, gc=False):
+    """What a model wants to be given back with its reply. Nobody else can read it.
+
+    `by` is the name of that model; to others these thoughts are not sent.
+    """
+
+    by: str
+    blocks: tuple[Thought, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(thought.block.encode()) for thought in self.blocks)
+
+
 class Assistant(
     msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="assistant", omit_defaults=True
 ):
     content: str = ""
     calls: tuple[ToolCall, ...] = ()
+    thoughts: Thoughts | None = None
 
 
-class ToolAnswer(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="tool"):
+class ToolAnswer(
+    msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="tool", omit_defaults=True
+):
     call_id: str
     content: str
+    failed: bool = False
 
 
 Message = System | User | Assistant | ToolAnswer
@@ -63,13 +92,18 @@ class ToolSpec(msgspec.Struct, frozen=True, gc=False):
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What was used. `tokens_in` includes `tokens_cached`."""
+    """What was used.
+
+    `tokens_in` includes `tokens_cached`, which a cache had, and `tokens_written`, which were put
+    into one for a price of their own.
+    """
 
     tokens_in: int = 0
     tokens_cached: int = 0
     tokens_out: int = 0
     cost_microusd: int = 0
     estimated: bool = False
+    tokens_written: int = 0
 
     @property
     def tokens(self) -> int:
@@ -86,6 +120,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             self.tokens_out + other.tokens_out,
             self.cost_microusd + other.cost_microusd,
             self.estimated or other.estimated,
+            self.tokens_written + other.tokens_written,
         )
 
 
@@ -113,11 +148,16 @@ class Reply(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One question to a model. `tools` come sorted by name: prefixes must be byte-stable."""
+    """One question to a model. `tools` come sorted by name: prefixes must be byte-stable.
+
+    `schema` is a JSON schema that a final answer should fit. A model that can be held to it is; who
+    asks has to check the answer all the same.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
     max_output_tokens: int | None = None
+    schema: str | None = None
 
 
 def estimate_tokens(text: str | bytes) -> int:

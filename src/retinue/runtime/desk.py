@@ -17,12 +17,13 @@ from retinue.domain.report import job_block, not_found, outcome_text, stopped_te
 from retinue.domain.result import Result, cap
 from retinue.domain.role import Role
 from retinue.errors import BudgetExceeded, UsageError
-from retinue.ports import Errand, Outcome, Subtask, Workspace
+from retinue.ports import Errand, Outcome, Servers, Subtask, Workspace
 from retinue.runtime.agent import Agent
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.shape import schema_text
 from retinue.runtime.staff import Staff
 from retinue.runtime.toolbox import ONE_CALL
+from retinue.runtime.windows import fitted, notes_on
 
 MAX_SUBTASKS = 5
 CONTEXT_SHARE = 2  # Half of a child's window is the most that may be given along.
@@ -39,6 +40,7 @@ class Desk:
         roles: Mapping[str, Role],
         workspace: Workspace,
         route: Callable[[str | None, str | None], str | None],
+        servers: Servers,
         earlier: Callable[[str], Awaitable[Result | None]],
     ) -> None:
         """`route` makes a model name of a model's choice of (model, endpoint), or raises.
@@ -50,20 +52,21 @@ class Desk:
         self._roles = roles
         self._workspace = workspace
         self._route = route
+        self._servers = servers
         self._earlier = earlier
         self._cap = boss.contract.outputs.result_cap_tokens
 
     async def spawn(self, errand: Errand) -> Outcome:
         try:
             order = await self._order(errand)
-            job = await self._staff.hire(order, background=errand.background)
+            if not errand.background:
+                return self._outcome(await self._staff.employ(order))
+            job = await self._staff.hire(order)
         except UsageError as error:
             return _refused(str(error))
-        if errand.background:
-            told = [f"{job.id} started in the background; spawn_await gets its report."]
-            told += [f"note: {note}" for note in job.agent.notes]
-            return Outcome(content="\n".join(told))
-        return self._outcome(await job.result())
+        told = [f"{job.id} started in the background; spawn_await gets its report."]
+        told += [f"note: {note}" for note in job.agent.notes]
+        return Outcome(content="\n".join(told))
 
     async def wait(self, job_ids: str) -> Outcome:
         wanted = [part.strip().strip("[]\"'") for part in job_ids.replace(" ", ",").split(",")]
@@ -127,12 +130,11 @@ class Desk:
                 {i: results[i].summary for i in _dependencies(subtask)},
                 max_tokens=order.role.budget.max_context_tokens // CONTEXT_SHARE,
             )
-            job = await self._staff.hire(
+            return await self._staff.employ(
                 msgspec.structs.replace(order, context=context, notes=notes)
             )
         except UsageError as error:
             return f"[ERROR] {error}"
-        return await job.result()
 
     async def message(self, id: str, text: str) -> Outcome:
         job = self._staff.jobs.get(id)
@@ -191,6 +193,10 @@ class Desk:
             raise UsageError(
                 f"You have no {READ_FILE}, so you cannot give files along; say what is in them."
             )
+        model = self._route(errand.model, errand.endpoint)
+        used = model or role.model or self._boss.contract.execution.model
+        served = await self._servers.served(used)
+        role = fitted(role, served)
         context, notes = await enclose(
             self._workspace,
             context=errand.context or "",
@@ -205,13 +211,13 @@ class Desk:
             mode=_mode(errand.mode),
             scope=_items(errand.scope) or (),
             context=context,
-            model=self._route(errand.model, errand.endpoint),
+            model=model,
             output_schema=schema_text(errand.output_schema),
             max_tool_calls=errand.max_tool_calls,
             max_turns=errand.max_turns,
             max_tokens=errand.max_tokens,
             timeout_s=errand.timeout_s,
-            notes=tuple(notes),
+            notes=(*notes, *(notes_on(served) if model else ())),
         )
 
     def _role(self, errand: Errand) -> Role:

@@ -48,6 +48,10 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     staff: Callable[[Agent, Nursery], Staff]
     desk: Callable[[Agent, Staff], Delegation]
+    at_once: int
+    """How many of its calls that may run side by side do so."""
+    window: int | None = None
+    """The tokens that a call may have, if the server tells."""
     price: Price | None = None
     breaker: Breaker | None = None
     on_text: OnText | None = None
@@ -137,7 +141,9 @@ async def _converse(
     staff: Staff | None,
     shape: Shape | None,
 ) -> Answer:
-    toolbox = Toolbox(agent, means.tools, hands, means.approve, means.breaker)
+    toolbox = Toolbox(
+        agent, means.tools, hands, means.approve, means.breaker, at_once=means.at_once
+    )
     mind = Mind(
         agent,
         means.model,
@@ -146,6 +152,7 @@ async def _converse(
         before=means.before,
         allowance=means.allowance,
         clock=means.clock,
+        window=means.window,
         price=means.price,
         on_text=means.on_text,
     )

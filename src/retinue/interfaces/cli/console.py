@@ -21,8 +21,10 @@ from typing import Any, Protocol, TextIO, TypeVar
 import click
 import msgspec
 
+from retinue.app import Choose
 from retinue.config.environment import Environment
 from retinue.domain.contract import title_of
+from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
 from retinue.domain.result import Result, Status
 from retinue.errors import ApprovalNeeded
@@ -166,6 +168,12 @@ class Console:
         approve = self.approve
         return approve.answer if isinstance(approve, Questions) else None
 
+    @property
+    def choose(self) -> Choose | None:
+        """Have the person at the terminal choose a model, where there is one."""
+        approve = self.approve
+        return approve.choose if isinstance(approve, Questions) else None
+
     @contextmanager
     def _asking(self) -> Iterator[None]:
         """While inside, a person is asked."""
@@ -259,6 +267,20 @@ class Questions:
             with self._aside():
                 click.echo(f"{path} asks: {one_line(question)}", err=True)
                 return await _answer_to("> ") or "(no answer)"
+
+    async def choose(self, discovery: Discovery) -> str:
+        offers = discovery.offers
+        click.echo(discovery.question, err=True)
+        while True:
+            answer = await _answer_to(f"Number or name [1: {offers[0].name}]: ")
+            for offer in offers:
+                if answer in ("", offer.served.model):
+                    return offer.name
+            if not answer.isdecimal():
+                return answer
+            if 1 <= int(answer) <= len(offers):
+                return offers[int(answer) - 1].name
+            click.echo(f"There is no number {answer}.", err=True)
 
 
 async def _answer_to(prompt: str) -> str:

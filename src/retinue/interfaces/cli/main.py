@@ -28,6 +28,8 @@ COMMANDS = {
     "help": ("help", "Tell about a topic, such as sessions or budgets."),
     "completion": ("completion", "Make your shell complete what you type."),
     "agents": ("agents", "List the roles and profiles there are."),
+    "models": ("models", "List the models that are served."),
+    "doctor": ("doctor", "Say what is found, what is wrong, and the way out."),
     "demo": ("demo", "See a fan-out on a small bundled repository."),
 }
 

@@ -162,6 +162,7 @@ def _perform(
                         limits=budget,
                         approve=console.approve,
                         ask=console.ask,
+                        choose=console.choose,
                         on_event=console.progress.listen,
                         on_text=partial(console.progress.hear, ROOT),
                         on_partial=console.progress.hear,
