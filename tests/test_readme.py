@@ -20,6 +20,7 @@ from retinue.config.folders import PROJECT_FOLDERS
 from retinue.config.roles import builtin_roles, catalogue
 from retinue.config.routes import parse_route
 from retinue.config.settings import PROJECT_FILE, Layers, Settings, load, read
+from retinue.config.toolservers import MCP_FILE, configuration
 from retinue.domain.price import Price
 from retinue.interfaces.cli.demo import bundled, copy
 from retinue.interfaces.cli.main import main
@@ -30,6 +31,7 @@ from retinue.tools.delegate import delegation_tools
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
+CONFIG = "~/.config/retinue/config.toml"
 ADDRESS = "http://127.0.0.1:8080/v1"  # of the server that the README takes for granted
 
 
@@ -141,6 +143,11 @@ def test_a_block_does_what_it_says(
             _check_agent(project, block.file)
         case "yaml":
             assert parse_script(text)
+        case "json":
+            found = configuration(load(project.path(CONFIG), project.directory), project.directory)
+            assert block.file == MCP_FILE
+            assert found.problems == ()
+            assert {server.source for server in found.servers} == {MCP_FILE}
         case language:
             pytest.fail(f"Nothing here knows what to do with a block of {language!r}.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from retinue.config.environment import Environment
+from retinue.config.permission import SERVER, permission
 from retinue.config.roles import LEAD, catalogue, is_of_project
 from retinue.config.routes import SERVICES, Route, Service, parse_route
 from retinue.config.settings import (
@@ -24,6 +25,7 @@ from retinue.config.settings import (
     Settings,
     load,
 )
+from retinue.config.trust import Demand
 from retinue.discovery import discover, endpoint_at
 from retinue.domain.budget import Budget
 from retinue.domain.discovery import Discovery
@@ -32,6 +34,7 @@ from retinue.domain.grant import Mode
 from retinue.domain.price import Price
 from retinue.domain.role import Role
 from retinue.domain.served import Served
+from retinue.domain.toolserver import ToolServer
 from retinue.errors import ConfigError, StoreError, UsageError
 from retinue.models.repair import Repaired
 from retinue.ports import Approve, Ask, Clock, Model, Sandbox, Tool
@@ -52,6 +55,7 @@ from retinue.workspace.tree import DirectoryTree
 
 if TYPE_CHECKING:
     from retinue.models.endpoint import Endpoint
+    from retinue.tools.mcp.servers import Offered
 
 STATE_DIR = ".retinue"
 DATABASE = "retinue.db"
@@ -74,12 +78,14 @@ async def open_runtime(
     max_concurrent: int | None = None,
     cache: bool | None = None,
     unsafe_no_sandbox: bool = False,
+    trust: bool | None = None,
     approve: Approve = nobody,
     ask: Ask | None = None,
     choose: Choose | None = None,
     on_event: Callable[[Event], None] | None = None,
     on_text: Callable[[str], None] | None = None,
     on_partial: Callable[[str, str], None] | None = None,
+    on_wait: Callable[[str], None] | None = None,
     clock: Clock | None = None,
     environment: Environment | None = None,
 ) -> AsyncIterator[Runtime]:
@@ -92,7 +98,10 @@ async def open_runtime(
     together; `limits` changes single limits of the one in the settings. `max_concurrent` is how
     many children of one parent run at a time. `cache=False` never uses an earlier child's result; a
     Model given as an object has no name that would mean the same next time, so for it that is the
-    default. Shell commands stay off until there is a sandbox, or `unsafe_no_sandbox`.
+    default. Shell commands stay off until there is a sandbox, or `unsafe_no_sandbox`. `trust` says
+    whether the project's own MCP servers and model may be used; left out, what the user has decided
+    by `retinue trust` holds. `on_wait` is told what the opening waits for, where that may take a
+    while.
 
     `on_event` is given every event as it happens, `on_text` the words of a root's model as they
     arrive, and `on_partial` those of a child's, with the child's id.
@@ -101,6 +110,10 @@ async def open_runtime(
     environment = environment or Environment.current()
     layers = load(environment.user_settings, root)
     settings = layers.merged
+    permitted = permission(
+        layers, root, environment, trust=trust, model_is_chosen=model is not None
+    )
+    permitted.check_model()
     sandbox = _sandbox(environment) if unsafe_no_sandbox else None
     named = model is None or isinstance(model, str)
     reuse = settings.cache and (named if cache is None else cache)
@@ -111,6 +124,7 @@ async def open_runtime(
         environment.home,
         config_home=environment.config_home,
         tools=[tool.spec.name for tool in more_tools],
+        servers=[server.name for server in permitted.servers],
     ).roles
     async with Clients(environment, layers, root, models or {}) as clients:
         name = clients.default(model, settings)
@@ -135,8 +149,18 @@ async def open_runtime(
                 f"max_cost_usd is set, and nobody knows what {terms.model} costs; write its price"
                 f' into your settings: [prices."{terms.model}"] with input and output.'
             )
-        registry = Registry(_tools(roles, more_tools, settings, shell=sandbox is not None, ask=ask))
-        async with _store(root) as store, _vault(root, clock) as vault:
+        # In plan mode nothing else of a server could be used.
+        usable = [s for s in permitted.servers if terms.mode is not Mode.PLAN or s.may_read]
+        async with (
+            _offered(usable, root, environment, clock, on_wait=on_wait) as offered,
+            _store(root) as store,
+            _vault(root, clock) as vault,
+        ):
+            missing = (*permitted.notes, *(line for one in offered if (line := one.note)))
+            terms = msgspec.structs.replace(terms, notes=(*terms.notes, *missing))
+            more_tools += tuple(tool for one in offered for tool in one.tools)
+            found = _tools(roles, more_tools, settings, shell=sandbox is not None, ask=ask)
+            registry = Registry(found)
             with closing(FileReports(root)) as reports:
                 around = Surroundings(
                     store=store,
@@ -201,6 +225,29 @@ def _tools(
     return found
 
 
+@asynccontextmanager
+async def _offered(
+    servers: Sequence[ToolServer],
+    root: Path,
+    environment: Environment,
+    clock: Clock,
+    *,
+    anew: bool = False,
+    on_wait: Callable[[str], None] | None = None,
+) -> AsyncIterator[Sequence[Offered]]:
+    """What MCP servers offer, for as long as this is open; `anew` asks all of them."""
+    if not servers:
+        yield ()
+        return
+    from retinue.tools.mcp.servers import Servers
+
+    logs, cache = _state_directory(root) / "mcp", environment.cache / "mcp"
+    async with Servers(servers, cache=cache, logs=logs, clock=clock) as opened:
+        if on_wait is not None and (names := opened.asked(anew=anew)):
+            on_wait(f"starting MCP servers to see what they offer: {', '.join(names)}")
+        yield await opened.offered(anew=anew)
+
+
 class _Workspaces:
     """The directories that agents work in, each opened once."""
 
@@ -211,6 +258,35 @@ class _Workspaces:
         if directory not in self._trees:
             self._trees[directory] = DirectoryTree(directory)
         return self._trees[directory]
+
+
+class Inspection(msgspec.Struct, frozen=True):
+    """The tools of a project: those that come with retinue, and what each MCP server offers.
+
+    `untrusted` are the servers that the project brings and the user has not said yes to;
+    `problems` tell why another cannot be had.
+    """
+
+    tools: tuple[Tool, ...]
+    offered: tuple[Offered, ...]
+    untrusted: tuple[Demand, ...]
+    problems: tuple[str, ...]
+
+
+async def inspect_tools(
+    directory: str | Path = ".",
+    *,
+    on_wait: Callable[[str], None] | None = None,
+    environment: Environment | None = None,
+) -> Inspection:
+    """Start the MCP servers of a project that may be started, and tell what they offer."""
+    root, environment = project(directory), environment or Environment.current()
+    found = permission(load(environment.user_settings, root), root, environment)
+    async with _offered(
+        found.servers, root, environment, SystemClock(), anew=True, on_wait=on_wait
+    ) as offered:
+        untrusted = tuple(demand for demand in found.denied if demand.kind == SERVER)
+        return Inspection(builtin_tools(), tuple(offered), untrusted, found.problems)
 
 
 @asynccontextmanager

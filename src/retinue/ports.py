@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import msgspec
@@ -215,6 +216,8 @@ class Hands(msgspec.Struct, frozen=True, kw_only=True):
     """How far below the root; a child has more than 0."""
     remembered: bool = False
     """Whether the result may be used again, so that it must be known what was looked at."""
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+    """To be inside of while silence is no sign of anything, since something else limits it."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):

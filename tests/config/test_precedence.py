@@ -64,7 +64,7 @@ async def test_the_model(
     layout: Layout, user: str, project: str, environment: str, flag: str | None, model: str
 ) -> None:
     layout.say(user=user, project=project, RETINUE_MODEL=environment)
-    async with layout.open(model=flag) as rt:
+    async with layout.open(model=flag, trust=True) as rt:
         assert rt.terms.model == model
 
 

@@ -133,6 +133,14 @@ def test_an_unknown_key(tmp_path: Path, text: str, message: str) -> None:
         ),
         ("\nroles.b = 5", "line 2, key roles.b: expected `object`, got `int`."),
         (
+            "[mcp.a]\ncommand = 'x'\n\n[mcp.a.env]\nGOOD = 'x'\nBAD = 5",
+            "line 6, key mcp.a.env.BAD: expected `str`, got `int`.",
+        ),
+        (
+            "[mcp.a]\nurl = 'http://x'\ntype = 'ws'",
+            "line 3, key mcp.a.type: invalid enum value 'ws'; there are: stdio, http, sse.",
+        ),
+        (
             "[roles.b]\ninstructions = ''\ntools = [\n  'read_file',\n  3,\n]\n",
             "line 3, key roles.b.tools[1]: expected `str`, got `int`.",
         ),
@@ -308,3 +316,35 @@ def test_of_two_roles_of_one_name_the_users_counts() -> None:
         "b": "mine",
         "c": "theirs",
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[mcp.'a b']\ncommand = 'x'", "a name has 1 to 40 letters, digits and _.- only."),
+        ("[mcp.a]\ncommand = ''", "`command` and `url` must not be empty."),
+        (
+            "[mcp.a]\ncommand = 'x'\nurl = 'http://x'",
+            "`command` starts a server and `url` names one that runs; set one.",
+        ),
+        (
+            "[mcp.a]\ntype = 'http'\ncommand = 'x'",
+            "a server of type http has a `url`, not a `command`.",
+        ),
+        (
+            "[mcp.a]\ntype = 'stdio'\nurl = 'http://x'",
+            "a server of type stdio has a `command`, not a `url`.",
+        ),
+        (
+            "[mcp.a]\ncommand = 'x'\ntimeout_s = 0",
+            "timeout_s must be more than 0 and at most 3,600, not 0.",
+        ),
+        (
+            "[mcp.a]\ncommand = 'x'\nstart_timeout_s = 4000",
+            "start_timeout_s must be more than 0 and at most 3,600, not 4000.",
+        ),
+    ],
+)
+def test_servers_that_cannot_be(tmp_path: Path, text: str, problem: str) -> None:
+    name = "a b" if "a b" in text else "a"
+    assert refusal(tmp_path / "config.toml", text) == f"line 1, key mcp.{name}: {problem}"

@@ -98,5 +98,5 @@ def test_what_was_not_measured_is_not_written() -> None:
 
 
 def test_words_that_are_stored_keep_their_spelling() -> None:
-    assert list(Effect) == ["read", "write", "execute", "delegate", "remember"]
+    assert list(Effect) == ["read", "write", "execute", "delegate", "remember", "external"]
     assert list(Finish) == ["stop", "tools", "length"]

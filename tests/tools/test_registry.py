@@ -33,11 +33,14 @@ def test_another_one_with_more() -> None:
 
 def test_specs_are_sorted_and_made_once() -> None:
     registry = Registry(builtin_tools())
-    specs = registry.specs(Grant(allowed_tools=("list_dir",), ask_tools=("write_file",)))
+    grant = Grant(allowed_tools=("list_dir",), ask_tools=("write_file",))
+    specs = registry.specs(grant, window=8_192)
     assert [spec.name for spec in specs] == ["list_dir", "write_file"]
-    assert registry.specs(Grant(allowed_tools=("list_dir",), ask_tools=("write_file",))) is specs
-    assert registry.specs(Grant(allowed_tools=("write_file", "list_dir"))) == specs
-    assert registry.specs(Grant()) == ()
+    again = Grant(allowed_tools=("list_dir",), ask_tools=("write_file",))
+    assert registry.specs(again, window=8_192) is specs
+    other = Grant(allowed_tools=("write_file", "list_dir"))
+    assert registry.specs(other, window=8_192) == specs
+    assert registry.specs(Grant(), window=8_192) == ()
 
 
 def test_a_name_that_no_tool_has() -> None:
@@ -46,7 +49,7 @@ def test_a_name_that_no_tool_has() -> None:
     assert registry.closest("zzz") is None
     assert registry.unknown("readfile") == "There is no tool 'readfile'. Did you mean 'read_file'?"
     with pytest.raises(UsageError) as caught:
-        registry.specs(Grant(allowed_tools=("zzz",)))
+        registry.specs(Grant(allowed_tools=("zzz",)), window=8_192)
     assert str(caught.value) == (
         "There is no tool 'zzz'; there are: edit_file, find_files, list_dir, read_file, recall,"
         " remember, search_files, write_file."

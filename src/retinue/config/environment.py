@@ -16,6 +16,14 @@ import msgspec
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TZ", "TMPDIR", "USER", "SHELL")
 
 
+# What a tool server may see besides: where its packages are kept, and how they are fetched.
+SERVERS = (
+    "LOGNAME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+)  # fmt: skip
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """`variables` never appears in a repr: it holds keys."""
 
@@ -54,6 +62,17 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
     @property
+    def trust(self) -> Path:
+        """Where it is kept which projects the user trusts."""
+        base = self.get("XDG_STATE_HOME")
+        return (Path(base) if base else self.home / ".local" / "state") / "retinue" / "trust"
+
+    @property
+    def cache(self) -> Path:
+        base = self.get("XDG_CACHE_HOME")
+        return (Path(base) if base else self.home / ".cache") / "retinue"
+
+    @property
     def ca_file(self) -> str | None:
         return self.get("SSL_CERT_FILE") or self.get("REQUESTS_CA_BUNDLE")
 
@@ -77,3 +96,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     def passed_on(self) -> dict[str, str]:
         return {k: v for k in PASSED_ON if (v := self.get(k)) is not None}
+
+    def for_servers(self) -> dict[str, str]:
+        """What a tool server gets without being named; of proxies, those without a password."""
+        found = {k: v for k in SERVERS if (v := self.get(k)) is not None}
+        proxies = {k: v for k, v in self.variables.items() if k.lower() in PROXIES and "@" not in v}
+        return self.passed_on() | found | proxies

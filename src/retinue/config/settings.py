@@ -19,6 +19,7 @@ from retinue.domain.contract import REPORT_PATH_PATTERN
 from retinue.domain.grant import Mode
 from retinue.domain.paths import inside
 from retinue.domain.price import Price
+from retinue.domain.toolserver import Transport
 from retinue.errors import ConfigError, ContractError
 
 T = TypeVar("T", int, float)
@@ -39,6 +40,7 @@ SILENCE_S = 120.0
 WARN_AT_CALLS = 60
 PAUSE_AT_CALLS = 80
 MAX_DEPTH = 2
+MAX_SERVER_TIMEOUT_S = 3_600
 
 
 class BudgetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,6 +88,32 @@ class ProfileSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     budget: BudgetSettings = BudgetSettings()
 
 
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An MCP server: a `command` with `args`, `env` and `cwd`, or a `url` with `headers`.
+
+    `${NAME}` is a variable of the user's, `${RETINUE_PROJECT}` the project. A server of the user's
+    runs in the home directory where `cwd`, from the project on, says nothing else.
+
+    With neither, the rest holds for a server of that name that the project brings. `tools` are the
+    tools to offer, `read` those that change nothing; both may be patterns. `trust_hints` believes
+    what the server itself says of that. `read` and `trust_hints` count in the user's file only.
+    """
+
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    url: str | None = None
+    type: Transport | None = None
+    headers: dict[str, str] = {}
+    tools: tuple[str, ...] | None = None
+    read: tuple[str, ...] = ()
+    trust_hints: bool = False
+    timeout_s: float | None = None
+    start_timeout_s: float | None = None
+    enabled: bool = True
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`budget` is for the run as a whole. `models` are short names for models."""
 
@@ -101,6 +129,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Addresses that models may be routed to by name, and that are sent the user's key."""
     prices: dict[str, Price] = {}
     """By model name, in US dollars per million tokens."""
+    mcp: dict[str, ServerSettings] = {}
     delegation: bool = True
     cache: bool = True
     discovery: bool = True
@@ -171,6 +200,8 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         models=user.models,
         endpoints=user.endpoints,
         prices=user.prices,
+        # A server is a program that runs as the user; `config.toolservers` asks who brings it.
+        mcp=user.mcp,
         delegation=user.delegation and project.delegation,
         cache=user.cache and project.cache,
         discovery=user.discovery and project.discovery,
@@ -204,6 +235,10 @@ def _check(settings: Settings, path: Path, text: str) -> None:
         if problem := _wrong_with(name, profile, settings):
             line = _line_of(text, ["profiles", name])
             raise ConfigError(f"{path}: line {line}, key profiles.{name}: {problem}")
+    for name, server in settings.mcp.items():
+        if problem := wrong_with_server(name, server):
+            line = _line_of(text, ["mcp", name])
+            raise ConfigError(f"{path}: line {line}, key mcp.{name}: {problem}")
     for name in ("max_concurrent", "max_depth", "silence_s", "warn_at_calls", "pause_at_calls"):
         value = getattr(settings, name)
         if value is not None and value < 1:
@@ -237,6 +272,25 @@ def _wrong_with(name: str, profile: ProfileSettings, settings: Settings) -> str 
     return None
 
 
+def wrong_with_server(name: str, server: ServerSettings) -> str | None:
+    """Why no server can be made of it; None if one can."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name):
+        return "a name has 1 to 40 letters, digits and _.- only."
+    if server.command is not None and server.url is not None:
+        return "`command` starts a server and `url` names one that runs; set one."
+    if server.command == "" or server.url == "":
+        return "`command` and `url` must not be empty."
+    if server.type is Transport.STDIO and server.url is not None:
+        return "a server of type stdio has a `command`, not a `url`."
+    if server.type not in (None, Transport.STDIO) and server.command is not None:
+        return f"a server of type {server.type} has a `url`, not a `command`."
+    for key in ("timeout_s", "start_timeout_s"):
+        value = getattr(server, key)
+        if value is not None and not 0 < value <= MAX_SERVER_TIMEOUT_S:
+            return f"{key} must be more than 0 and at most {MAX_SERVER_TIMEOUT_S:,}, not {value:g}."
+    return None
+
+
 def _toml_place(message: str, text: str) -> str:
     found = re.search(r"\(at (?:line (\d+), column (\d+)|end of document)\)", message)
     if found is None:
@@ -260,7 +314,7 @@ def _place(message: str, data: dict[str, Any], text: str) -> str:
         keys.append(unknown[1])
         what = f"unknown key {unknown[1]!r}"
     elif "enum value" in what:
-        what += f"; there are: {', '.join(Mode)}"
+        what += f"; there are: {', '.join(Transport if keys[-1] == 'type' else Mode)}"
     name = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
     return (
         f"line {_line_of(text, keys)}, key {name.lstrip('.') or '(top)'}:"
@@ -270,10 +324,15 @@ def _place(message: str, data: dict[str, Any], text: str) -> str:
 
 def _culprit(data: dict[str, Any], keys: Sequence[str | int]) -> list[str]:
     """The name of the bad one in a table of tables, which msgspec leaves out."""
-    (table,) = keys
-    for name, value in data[str(table)].items():
+    table: Any = data
+    for key in keys:
+        table = table[key]
+    for name, value in table.items():
+        alone: dict[Any, Any] = {name: value}
+        for key in reversed(keys):
+            alone = {key: alone}
         try:
-            msgspec.convert({table: {name: value}}, Settings)
+            msgspec.convert(alone, Settings)
         except msgspec.ValidationError:
             return [name]
     return []

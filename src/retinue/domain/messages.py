@@ -73,7 +73,8 @@ class Effect(StrEnum):
     """What running a tool can do to the world.
 
     READ may be repeated, and run beside others. DELEGATE makes children, which may run beside each
-    other. REMEMBER writes into the memory, and nothing else.
+    other. REMEMBER writes into the memory, and nothing else. EXTERNAL acts beyond the workspace,
+    where neither a write scope nor a sandbox holds it.
     """
 
     READ = "read"
@@ -81,6 +82,7 @@ class Effect(StrEnum):
     EXECUTE = "execute"
     DELEGATE = "delegate"
     REMEMBER = "remember"
+    EXTERNAL = "external"
 
 
 class ToolSpec(msgspec.Struct, frozen=True, gc=False):

@@ -26,6 +26,7 @@ from retinue.domain.events import Event, RunStarted
 from retinue.domain.grant import Mode
 from retinue.domain.result import Result, RunResult, Status
 from retinue.domain.role import Role, pick
+from retinue.domain.toolname import picked
 from retinue.errors import ContractError, UsageError
 from retinue.runtime.agent import Agent
 from retinue.runtime.enclosures import enclose
@@ -307,7 +308,7 @@ class Runtime:
         served = await self._around.servers.served(used)
         role = fitted(role, served)
         effects = self._around.tools.effects
-        if unknown := sorted(set(task.tools or ()) - effects.keys()):
+        if unknown := picked(sorted(task.tools or ()), effects)[1]:
             raise ContractError(
                 f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
             )
@@ -411,6 +412,9 @@ class Runtime:
             outputs=Outputs(report_path_pattern=around.report_path_pattern),
         )
         notes = (*terms.notes, *notes_on(served))
+        if kind == "run":
+            window = contract.execution.max_context_tokens
+            notes += around.tools.left_out(contract.permissions, window=window)
         run = self._runs[run_id] = Run(run_id, Draft(contract, notes), around, session)
         self._under_way.set()
         run.start(

@@ -201,7 +201,9 @@ class Run:
         self._around.model_for(contract.execution.model)  # Unknown models fail here.
         child = self._agent(contract, by.next_path(role.name), by)
         child.cache_key = self._around.cache.key(contract) if order.cache else None
-        self._create(child, (*left_out, *drafted.notes))
+        window = contract.execution.max_context_tokens
+        hidden = self._around.tools.left_out(contract.permissions, window=window)
+        self._create(child, (*left_out, *drafted.notes, *hidden))
         return child
 
     def _told_of_profiles(self, contract: Contract) -> Contract:
@@ -244,6 +246,7 @@ class Run:
             run_id=self.id,
             depth=agent.depth,
             remembered=agent.cache_key is not None,
+            waiting=agent.waiting,
         )
         if agent.cache_key is not None:
             hit = await around.cache.find(agent.cache_key, hands)

@@ -113,14 +113,15 @@ def said(events: Iterable[Event], *, before: Sequence[Message] = ()) -> tuple[Me
     """
     talk = Conversation((System(""),), (), before=before)
     calls: tuple[ToolCall, ...] = ()
-    answers: dict[str, str] = {}
+    answers: dict[str, tuple[str, bool]] = {}
     finished: RunFinished | None = None
 
     def answered() -> None:
         """Put the answers to the last calls in, in the order of the calls."""
         nonlocal calls
         for call in calls:
-            talk.add(ToolAnswer(call.id, answers.pop(call.id, NOT_RUN)))
+            content, failed = answers.pop(call.id, (NOT_RUN, True))
+            talk.add(ToolAnswer(call.id, content, failed))
         calls = ()
 
     for event in events:
@@ -132,9 +133,9 @@ def said(events: Iterable[Event], *, before: Sequence[Message] = ()) -> tuple[Me
                     talk.add(Assistant(content, asked, thoughts))
                 calls = asked
             case ToolStarted(call_id=call_id):
-                answers[call_id] = INTERRUPTED
+                answers[call_id] = INTERRUPTED, True
             case ToolFinished() | ToolDenied() as fact:
-                answers[fact.call_id] = fact.content
+                answers[fact.call_id] = fact.content, fact.failed
             case TurnStarted():
                 answered()
             case AgentTold(content=content):

@@ -29,7 +29,7 @@ from retinue.runtime.agent import Agent
 from retinue.runtime.nursery import Nursery
 
 # A child sees to its own record: its contract is safe before it works, its end before it is told.
-_CHANGING = (Effect.WRITE, Effect.EXECUTE, Effect.REMEMBER)
+_CHANGING = (Effect.WRITE, Effect.EXECUTE, Effect.REMEMBER, Effect.EXTERNAL)
 ONE_CALL = Amounts(tool_calls=1)
 FEW = 3
 BROKEN_TIMES = 3
@@ -48,7 +48,9 @@ class Tools(Protocol):
 
     def get(self, name: str) -> Tool | None: ...
 
-    def specs(self, grant: Grant) -> tuple[ToolSpec, ...]: ...
+    def specs(self, grant: Grant, *, window: int) -> tuple[ToolSpec, ...]: ...
+
+    def left_out(self, grant: Grant, *, window: int) -> tuple[str, ...]: ...
 
     @property
     def effects(self) -> Mapping[str, Effect]: ...
@@ -76,7 +78,7 @@ class Toolbox:
         grant = agent.contract.permissions
         self._allowed = frozenset(grant.allowed_tools)
         self._ask = frozenset(grant.ask_tools)
-        self.offered = tools.specs(grant)
+        self.offered = tools.specs(grant, window=agent.contract.execution.max_context_tokens)
         self.exhausted = False
         self._breaker = breaker
         self._warning: str | None = None
@@ -191,7 +193,7 @@ class Toolbox:
             return self._deny(call, str(failure), mark="ERROR").content, False
         if call.name in self._ask and not await self._approved(call):
             text = f"The user said no to {call.name}. Go on without it."
-            return self._deny(call, text).content, True
+            return self._deny(call, text, failed=False).content, True
         agent = self._agent
         agent.record(ToolStarted(call_id=call.id, tool=call.name, arguments=call.arguments))
         if tool.effect in _CHANGING:
@@ -207,7 +209,13 @@ class Toolbox:
             receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(INTERRUPTED))
             agent.keep(receipt)
             agent.record(
-                ToolFinished(call_id=call.id, tool=call.name, content=INTERRUPTED, receipt=receipt)
+                ToolFinished(
+                    call_id=call.id,
+                    tool=call.name,
+                    content=INTERRUPTED,
+                    receipt=receipt,
+                    failed=True,
+                )
             )
             raise
         receipt = Receipt(
@@ -222,13 +230,20 @@ class Toolbox:
             after_sha256=outcome.after_sha256,
         )
         agent.keep(receipt)
+        worked = outcome.ok or outcome.acted or outcome.exit_code is not None
         agent.record(
-            ToolFinished(call_id=call.id, tool=call.name, content=outcome.content, receipt=receipt)
+            ToolFinished(
+                call_id=call.id,
+                tool=call.name,
+                content=outcome.content,
+                receipt=receipt,
+                failed=not worked,
+            )
         )
         if tool.effect in _CHANGING:
             # And nothing may be built upon a change before the journal knows what it was.
             await agent.durable()
-        return outcome.content, outcome.ok or outcome.acted or outcome.exit_code is not None
+        return outcome.content, worked
 
     def _not_yours(self, name: str, tool: Tool | None) -> str:
         if tool is not None and tool.effect is Effect.DELEGATE:
@@ -257,7 +272,13 @@ class Toolbox:
             return await self._approve(self._agent.path, call.name, call.arguments)
 
     def _deny(
-        self, call: ToolCall, text: str, *, counted: bool = True, mark: str = "DENIED"
+        self,
+        call: ToolCall,
+        text: str,
+        *,
+        counted: bool = True,
+        failed: bool = True,
+        mark: str = "DENIED",
     ) -> ToolAnswer:
         content = f"[{mark}] {text}"
         self._agent.record(
@@ -267,9 +288,10 @@ class Toolbox:
                 arguments=call.arguments,
                 content=content,
                 counted=counted,
+                failed=failed,
             )
         )
-        return ToolAnswer(call.id, content, failed=True)
+        return ToolAnswer(call.id, content, failed=failed)
 
 
 async def nobody(path: str, tool: str, arguments: str) -> bool:

@@ -101,6 +101,10 @@ class Progress(Protocol):
         """Words that an agent's model has just said."""
         ...
 
+    def wait(self, what: str) -> None:
+        """Say what is waited for before anything happens."""
+        ...
+
     def shown(self) -> AbstractAsyncContextManager[None]:
         """While inside, it is told."""
         ...
@@ -120,6 +124,8 @@ class Silence:
     def listen(self, event: Event) -> None: ...
 
     def hear(self, agent_id: str, text: str) -> None: ...
+
+    def wait(self, what: str) -> None: ...
 
     def shown(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
@@ -141,7 +147,7 @@ class JsonLines(Silence):
 class Console:
     """What a working command prints while it works, and at its end."""
 
-    def __init__(self, *, as_json: bool, quiet: bool, notify_after_s: float) -> None:
+    def __init__(self, *, as_json: bool, quiet: bool, notify_after_s: float = 0.0) -> None:
         """After `notify_after_s` (0 is never) a person is called back to the terminal."""
         self.as_json = as_json
         self.quiet = quiet
@@ -157,10 +163,14 @@ class Console:
         self._questions = Questions(self._asking)
 
     @property
+    def people(self) -> bool:
+        """Whether there is somebody at a terminal who can be asked."""
+        return sys.stdin.isatty() and sys.stderr.isatty() and not self.as_json
+
+    @property
     def approve(self) -> Approve:
         """Ask at the terminal where there is one."""
-        people = sys.stdin.isatty() and sys.stderr.isatty() and not self.as_json
-        return self._questions if people else nobody
+        return self._questions if self.people else nobody
 
     @property
     def ask(self) -> Ask | None:
@@ -270,17 +280,18 @@ class Questions:
 
     async def choose(self, discovery: Discovery) -> str:
         offers = discovery.offers
-        click.echo(discovery.question, err=True)
-        while True:
-            answer = await _answer_to(f"Number or name [1: {offers[0].name}]: ")
-            for offer in offers:
-                if answer in ("", offer.served.model):
-                    return offer.name
-            if not answer.isdecimal():
-                return answer
-            if 1 <= int(answer) <= len(offers):
-                return offers[int(answer) - 1].name
-            click.echo(f"There is no number {answer}.", err=True)
+        with self._aside():
+            click.echo(discovery.question, err=True)
+            while True:
+                answer = await _answer_to(f"Number or name [1: {offers[0].name}]: ")
+                for offer in offers:
+                    if answer in ("", offer.served.model):
+                        return offer.name
+                if not answer.isdecimal():
+                    return answer
+                if 1 <= int(answer) <= len(offers):
+                    return offers[int(answer) - 1].name
+                click.echo(f"There is no number {answer}.", err=True)
 
 
 async def _answer_to(prompt: str) -> str:

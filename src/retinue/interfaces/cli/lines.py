@@ -61,6 +61,9 @@ class Lines:
     def hear(self, agent_id: str, text: str) -> None:
         """Words that an agent's model has just said; a log gets them when they are whole."""
 
+    def wait(self, what: str) -> None:
+        self._say(f"  {what}")
+
     def listen(self, event: Event) -> None:
         self._view.apply(event)
         fact = event.fact

@@ -47,6 +47,7 @@ class LiveTree:
         self._hint = hint
         self._stays = stays
         self._tree = Tree()
+        self._waiting = ""
         self._saying: dict[str, str] = {}
         self._last_calls: dict[str, str] = {}
         self._aside = False
@@ -90,6 +91,10 @@ class LiveTree:
     def hear(self, agent_id: str, text: str) -> None:
         """Words that an agent's model has just said."""
         self._saying[agent_id] = (self._saying.get(agent_id, "") + text)[-LAST_WORDS:]
+
+    def wait(self, what: str) -> None:
+        """Say what is waited for before anything happens."""
+        self._waiting = what
 
     def listen(self, event: Event) -> None:
         self._tree.apply(event)
@@ -145,6 +150,9 @@ class LiveTree:
 
     def _lines(self, width: int, height: int, now: float) -> list[Line]:
         frame = SPINNER[int(now / FRAME_S) % len(SPINNER)]
+        if self._tree.run.root is None:
+            text = clip(f"{frame} {self._waiting}", width) if self._waiting else ""
+            return [(Span(text, Tone.DIM),)]
         rows, left_out = fit(self._tree.rows(now), height - 1)
         lines = []
         for row in rows:

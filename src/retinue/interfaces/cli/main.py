@@ -30,6 +30,8 @@ COMMANDS = {
     "agents": ("agents", "List the roles and profiles there are."),
     "models": ("models", "List the models that are served."),
     "doctor": ("doctor", "Say what is found, what is wrong, and the way out."),
+    "tools": ("tools", "List the tools there are, those of MCP servers too."),
+    "trust": ("trust", "Let a project start its own MCP servers and choose the model."),
     "demo": ("demo", "See a fan-out on a small bundled repository."),
 }
 

@@ -17,6 +17,7 @@ from retinue.errors import UsageError
 from retinue.interfaces.cli import names
 from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
 from retinue.interfaces.cli.options import limits, role_argument, working
+from retinue.interfaces.cli.trust import settle
 from retinue.runtime.agent import ROOT
 from retinue.runtime.facade import Runtime, Task
 from retinue.runtime.session import LAST
@@ -166,6 +167,7 @@ def _perform(
                         on_event=console.progress.listen,
                         on_text=partial(console.progress.hear, ROOT),
                         on_partial=console.progress.hear,
+                        on_wait=console.progress.wait,
                     ) as runtime,
                 ):
                     interrupts.runtime = runtime
@@ -177,4 +179,6 @@ def _perform(
                 click.echo("retinue: interrupted; every agent was closed.", err=True)
             return 130
 
+    if console.people:
+        settle(opened["directory"], model=opened["model"])
     return perform(inside())
