@@ -16,7 +16,16 @@ from retinue.config.environment import Environment
 from retinue.config.permission import SERVER, permission
 from retinue.config.roles import LEAD, catalogue, is_of_project
 from retinue.config.routes import SERVICES, Route, Service, parse_route
-from retinue.config.settings import MAX_CONCURRENT, MAX_DEPTH, Layers, Settings, load
+from retinue.config.settings import (
+    MAX_CONCURRENT,
+    MAX_DEPTH,
+    PAUSE_AT_CALLS,
+    SILENCE_S,
+    WARN_AT_CALLS,
+    Layers,
+    Settings,
+    load,
+)
 from retinue.config.trust import Demand
 from retinue.discovery import discover, endpoint_at
 from retinue.domain.budget import Budget
@@ -35,6 +44,7 @@ from retinue.runtime.clock import SystemClock
 from retinue.runtime.facade import Runtime, Terms
 from retinue.runtime.run import Surroundings
 from retinue.runtime.toolbox import Breaker, nobody
+from retinue.store.posts import FilePosts
 from retinue.store.reports import FileReports
 from retinue.store.sqlite import SqliteStore
 from retinue.store.vault import SqliteVault
@@ -54,6 +64,7 @@ if TYPE_CHECKING:
 STATE_DIR = ".retinue"
 DATABASE = "retinue.db"
 AT_ITS_PACE = "@recorded"  # behind the file of a replay
+POSTS_DIR = "live"
 
 Choose = Callable[[Discovery], Awaitable[str]]
 """Have a person choose a model; answers the name of one."""
@@ -79,6 +90,7 @@ async def open_runtime(
     record: str | Path | None = None,
     on_event: Callable[[Event], None] | None = None,
     on_text: Callable[[str], None] | None = None,
+    on_partial: Callable[[str, str], None] | None = None,
     on_wait: Callable[[str], None] | None = None,
     clock: Clock | None = None,
     environment: Environment | None = None,
@@ -98,6 +110,9 @@ async def open_runtime(
     whether the project's own MCP servers and model may be used; left out, what the user has decided
     by `retinue trust` holds. `on_wait` is told what the opening waits for, where that may take a
     while.
+
+    `on_event` is given every event as it happens, `on_text` the words of a root's model as they
+    arrive, and `on_partial` those of a child's, with the child's id.
     """
     root, clock = project(directory), clock or SystemClock()
     environment = environment or Environment.current()
@@ -133,7 +148,7 @@ async def open_runtime(
             lead=LEAD,
             max_depth=settings.max_depth or MAX_DEPTH,
             directory=str(root),
-            silence_s=settings.silence_s,
+            silence_s=settings.silence_s or SILENCE_S,
             delegation=settings.delegation,
         )
         # Roles of the project may name an endpoint; only the user's may make one known.
@@ -158,6 +173,7 @@ async def open_runtime(
             with closing(FileReports(root)) as reports:
                 around = Surroundings(
                     store=store,
+                    posts=posts(root),
                     vault=vault,
                     reports=reports,
                     clock=clock,
@@ -176,11 +192,13 @@ async def open_runtime(
                     max_concurrent=max_concurrent or settings.max_concurrent or MAX_CONCURRENT,
                     report_path_pattern=settings.report_path,
                     breaker=Breaker(
-                        warn_at=settings.warn_at_calls, pause_at=settings.pause_at_calls
+                        warn_at=settings.warn_at_calls or WARN_AT_CALLS,
+                        pause_at=settings.pause_at_calls or PAUSE_AT_CALLS,
                     ),
                     ask=ask,
                     listener=on_event,
                     on_text=on_text,
+                    on_partial=on_partial,
                 )
                 async with Runtime(terms, around) as runtime:
                     yield runtime
@@ -290,6 +308,11 @@ async def open_journal(directory: str | Path = ".") -> AsyncIterator[SqliteStore
         yield store
     finally:
         await store.aclose()
+
+
+def posts(directory: str | Path = ".") -> FilePosts:
+    """Who works on the runs of a project, in whichever process."""
+    return FilePosts(project(directory) / STATE_DIR / POSTS_DIR)
 
 
 def project(directory: str | Path) -> Path:

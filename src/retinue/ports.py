@@ -281,6 +281,8 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     agents: int
     head_seq: int
     head_hash: str
+    session: str | None
+    """The id of the first run of its session; None for a run that a program leads."""
 
 
 class AgentRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -356,6 +358,13 @@ class Store(Protocol):
         """The run of that id, or of that unique beginning of an id; else UnknownRun."""
         ...
 
+    async def session(self, run_id: str | None = None) -> Sequence[RunRow]:
+        """The runs of the session that a run is part of, oldest first; of the latest session.
+
+        As in `run`, a beginning of the id is enough. UnknownRun if there is no such session.
+        """
+        ...
+
     async def agents(self, run_id: str) -> Sequence[AgentRow]: ...
 
     async def cached(self, cache_key: str, *, limit: int = 3) -> Sequence[tuple[str, str]]:
@@ -368,6 +377,35 @@ class Store(Protocol):
 
     async def aclose(self) -> None:
         """Make everything durable and let go of the file."""
+        ...
+
+
+class Post(Protocol):
+    """Where the process that works on a run is reached."""
+
+    def heard(self) -> Sequence[str]:
+        """What others have said since this was asked last."""
+        ...
+
+    def leave(self) -> None: ...
+
+
+class Posts(Protocol):
+    """Who works on which run, of all processes that share a journal. Nothing here raises."""
+
+    def take(self, run_id: str) -> Post:
+        """Be the one who works on that run, for as long as this process lives or until it leaves.
+
+        Where that cannot be made known, the post hears nothing.
+        """
+        ...
+
+    def held(self, run_id: str) -> bool:
+        """Does a living process work on that run?"""
+        ...
+
+    def send(self, run_id: str, words: str) -> bool:
+        """Say a line to the process that works on a run; False if there is none."""
         ...
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.config.settings import RUN_BUDGET
+from retinue.config.settings import RUN_BUDGET, Settings, narrowed
 from retinue.domain.discovery import Discovery
 from retinue.domain.grant import Mode
 from retinue.errors import ConfigError, UsageError
@@ -218,3 +218,29 @@ async def test_a_new_role_needs_instructions(layout: Layout) -> None:
         async with layout.open(model=FLAG):
             pass
     assert str(caught.value).endswith("role 'poet': a new role needs `instructions`.")
+
+
+@pytest.mark.parametrize(
+    ("user", "project", "silence_s"),
+    [
+        ("", "", 120.0),
+        ("silence_s = 300", "", 300.0),
+        ("silence_s = 300", "silence_s = 60", 60.0),
+        ("", "silence_s = 60", 60.0),
+        ("", "silence_s = 600", 120.0),
+    ],
+)
+async def test_a_project_lowers_a_threshold_and_only_the_user_raises_it(
+    layout: Layout, user: str, project: str, silence_s: float
+) -> None:
+    layout.say(user=user, project=project)
+    async with layout.open(model=FLAG) as runtime:
+        assert runtime.terms.silence_s == silence_s
+
+
+def test_the_marks_of_the_breaker_can_be_raised_by_the_user() -> None:
+    user = Settings(warn_at_calls=200, pause_at_calls=300)
+    merged = narrowed(user, Settings())
+    assert (merged.warn_at_calls, merged.pause_at_calls) == (200, 300)
+    lowered = narrowed(user, Settings(warn_at_calls=10, pause_at_calls=1_000))
+    assert (lowered.warn_at_calls, lowered.pause_at_calls) == (10, 300)

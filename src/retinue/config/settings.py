@@ -36,6 +36,9 @@ RUN_BUDGET = Budget(
     max_retries=0,
 )
 MAX_CONCURRENT = 3
+SILENCE_S = 120.0
+WARN_AT_CALLS = 60
+PAUSE_AT_CALLS = 80
 MAX_DEPTH = 2
 MAX_SERVER_TIMEOUT_S = 3_600
 
@@ -131,10 +134,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cache: bool = True
     discovery: bool = True
     """Whether the usual ports of this machine are tried when no model is named."""
-    silence_s: float = 120.0
-    warn_at_calls: int = 60
-    pause_at_calls: int = 80
+    silence_s: float | None = None
+    warn_at_calls: int | None = None
+    pause_at_calls: int | None = None
     report_path: str = REPORT_PATH_PATTERN
+    notify_after_s: float = 20.0
+    """After how long the end of a command, or a question, is worth a bell; 0 is never."""
 
 
 class Layers(msgspec.Struct, frozen=True):
@@ -200,10 +205,11 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         delegation=user.delegation and project.delegation,
         cache=user.cache and project.cache,
         discovery=user.discovery and project.discovery,
-        silence_s=min(user.silence_s, project.silence_s),
-        warn_at_calls=min(user.warn_at_calls, project.warn_at_calls),
-        pause_at_calls=min(user.pause_at_calls, project.pause_at_calls),
+        silence_s=_least(user.silence_s or SILENCE_S, project.silence_s),
+        warn_at_calls=_least(user.warn_at_calls or WARN_AT_CALLS, project.warn_at_calls),
+        pause_at_calls=_least(user.pause_at_calls or PAUSE_AT_CALLS, project.pause_at_calls),
         report_path=user.report_path,
+        notify_after_s=user.notify_after_s,
     )
 
 
@@ -240,6 +246,11 @@ def _check(settings: Settings, path: Path, text: str) -> None:
                 f"{path}: line {_line_of(text, [name])}, key {name}: must be at least 1,"
                 f" not {value}."
             )
+    if settings.notify_after_s < 0:
+        raise ConfigError(
+            f"{path}: line {_line_of(text, ['notify_after_s'])}, key notify_after_s: must be at"
+            f" least 0, not {settings.notify_after_s}."
+        )
     if inside(settings.report_path, "/") in (None, ".") or settings.report_path.startswith("/"):
         raise ConfigError(
             f"{path}: line {_line_of(text, ['report_path'])}, key report_path: must be a file"

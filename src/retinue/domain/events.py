@@ -31,6 +31,8 @@ class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     mode: str
     retinue_version: str
     sandbox: str
+    earlier: tuple[str, ...] = ()
+    """The runs of the session that it goes on with, oldest first; none where it begins one."""
 
     @property
     def summary(self) -> str:
@@ -142,6 +144,8 @@ class ToolFinished(_Fact, frozen=True, gc=False, tag="tool.finished"):
     tool: str
     content: str
     receipt: Receipt
+    failed: bool = False
+    """Whether the model was told that the call went wrong; a command's exit code is no such."""
 
     @property
     def summary(self) -> str:
@@ -157,6 +161,8 @@ class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
     arguments: str
     content: str
     counted: bool = True
+    failed: bool = True
+    """Whether the model was told that the call was wrong, and not just that the user said no."""
 
     @property
     def summary(self) -> str:

@@ -33,7 +33,13 @@ class AgentView:
     attempt: int = 0
     turn: int = 0
     max_turns: int = 0
+    turns: int = 0
+    """The replies that it got, over all attempts."""
     tool_calls: int = 0
+    pending: dict[str, ev.ToolStarted] = field(default_factory=dict)
+    """The calls under way, by their id."""
+    setback: str = ""
+    """What went wrong with the model last, until it replies."""
     usage: Usage = field(default_factory=Usage)
     doing: str = ""
     status: Status | None = None
@@ -63,23 +69,19 @@ class RunView:
     model: str = ""
     mode: str = ""
     sandbox: str = ""
+    earlier: tuple[str, ...] = ()
     started_at: float = 0.0
     finished_at: float | None = None
     status: Status | None = None
     reason: str = ""
     last_seq: int = 0
+    usage: Usage = field(default_factory=Usage)
+    """Of all agents together."""
     agents: dict[str, AgentView] = field(default_factory=dict)
 
     @property
     def root(self) -> AgentView | None:
         return next(iter(self.agents.values()), None)
-
-    @property
-    def usage(self) -> Usage:
-        total = Usage()
-        for agent in self.agents.values():
-            total += agent.usage
-        return total
 
     def apply(self, event: ev.Event) -> RunView:
         """Take one more event in. Events come in order; an illegal move of an agent raises."""
@@ -90,6 +92,7 @@ class RunView:
                 self.id, self.started_at = event.run_id, event.time
                 self.kind, self.task, self.directory = fact.kind, fact.task, fact.directory
                 self.model, self.mode, self.sandbox = fact.model, fact.mode, fact.sandbox
+                self.earlier = fact.earlier
             case ev.RunFinished():
                 self.status, self.reason, self.finished_at = fact.status, fact.reason, event.time
             case ev.AgentCreated():
@@ -147,8 +150,12 @@ class RunView:
                 agent.turn, agent.max_turns = fact.turn, fact.of
             case ev.ModelReplied():
                 agent.usage += fact.usage
+                self.usage += fact.usage
+                agent.turns, agent.setback = agent.turns + 1, ""
             case ev.ModelFailed():
                 agent.usage += fact.usage
+                self.usage += fact.usage
+                agent.setback = event.summary
             case ev.AgentCached():
                 agent.cached = True
             case (
@@ -161,9 +168,11 @@ class RunView:
                 pass
             case ev.ToolStarted():
                 agent.tool_calls += 1
+                agent.pending[fact.call_id] = fact
             case ev.ToolDenied():
                 agent.tool_calls += fact.counted
             case ev.ToolFinished():
+                agent.pending.pop(fact.call_id, None)
                 agent.receipts.append(fact.receipt)
                 agent.files_read.update(dict.fromkeys(fact.receipt.read))
                 for change in fact.receipt.changed:
@@ -182,6 +191,7 @@ class RunView:
             case ev.AgentClosed():
                 agent.state, agent.closed_at = move(agent.state, State.CLOSED), event.time
                 agent.close_reason, agent.doing = fact.close_reason, ""
+                agent.pending.clear()
             case _:
                 assert_never(fact)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from retinue.domain.contract import Contract
 from retinue.domain.framing import defused, frame
-from retinue.domain.result import Result, Status, cap
+from retinue.domain.result import Result, cap
 
 
 def outcome_text(result: Result, *, cap_tokens: int) -> str:
@@ -64,24 +64,6 @@ def job_block(result: Result, *, cap_tokens: int) -> str:
 
 def not_found(job_id: str) -> str:
     return f"[{job_id}: NOT FOUND]"
-
-
-def block(result: Result) -> str:
-    """The block that a person sees at the end of an agent's work."""
-    usage = result.usage
-    word = "Completed" if result.ok else f"Ended ({result.status})"
-    title = " ".join(result.task.split())
-    title = title if len(title) <= 72 else title[:71] + "…"
-    lines = [
-        f'[{result.role}] {word}: "{title}"',
-        f"  Duration: {usage.duration_s:.1f}s ({_count(usage.turns, 'turn')},"
-        f" {_count(usage.tool_calls, 'tool call')}, {usage.tokens:,} tokens)",
-    ]
-    if result.files_modified:
-        lines.append("  Files modified: " + ", ".join(map(str, result.files_modified)))
-    if result.status is not Status.COMPLETED:
-        lines.append(f"  Reason: {result.error}")
-    return "\n".join(lines)
 
 
 def markdown(result: Result, contract: Contract, path: str) -> str:

@@ -15,6 +15,8 @@ from retinue.domain.result import FileChange, Receipt, Result, Spent
 from retinue.ports import Clock, NewAgent
 from retinue.runtime.journal import Journal
 
+ROOT = "a0"  # the id of every run's root; children are a1, a2, …
+
 
 class Agent:
     """What is known of an agent while it lives. Everything here can be folded from the journal."""

@@ -5,7 +5,7 @@ Implements the port `Delegation`. Everything is answered in words that the model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -41,14 +41,19 @@ class Desk:
         workspace: Workspace,
         route: Callable[[str | None, str | None], str | None],
         servers: Servers,
+        earlier: Callable[[str], Awaitable[Result | None]],
     ) -> None:
-        """`route` makes a model name of a model's choice of (model, endpoint), or raises."""
+        """`route` makes a model name of a model's choice of (model, endpoint), or raises.
+
+        `earlier` finds how a child of an earlier run of the session ended.
+        """
         self._boss = boss
         self._staff = staff
         self._roles = roles
         self._workspace = workspace
         self._route = route
         self._servers = servers
+        self._earlier = earlier
         self._cap = boss.contract.outputs.result_cap_tokens
 
     async def spawn(self, errand: Errand) -> Outcome:
@@ -73,12 +78,12 @@ class Desk:
         blocks = []
         for job_id in wanted:
             job = self._staff.jobs.get(job_id)
-            if job is None:
-                blocks.append(not_found(job_id))
-                continue
-            result = await job.result()
-            job.delivered = True
-            blocks.append(job_block(result, cap_tokens=self._cap))
+            result = await (self._earlier(job_id) if job is None else job.result())
+            if job is not None:
+                job.delivered = True
+            blocks.append(
+                not_found(job_id) if result is None else job_block(result, cap_tokens=self._cap)
+            )
         return Outcome(content="\n\n".join(blocks))
 
     async def delegate(self, plan: str, subtasks: Sequence[Subtask]) -> Outcome:
@@ -157,11 +162,12 @@ class Desk:
 
     async def result(self, id: str, start: int) -> Outcome:
         job = self._staff.jobs.get(id)
-        if job is None:
-            return _refused(self._unknown(id))
-        if not job.done:
+        if job is not None and not job.done:
             return _refused(f"{id} is still at work; spawn_await waits for it.")
-        text = (await job.result()).response
+        result = await (self._earlier(id) if job is None else job.result())
+        if result is None:
+            return _refused(self._unknown(id))
+        text = result.response
         start = max(0, start)
         page = text[start : start + PAGE_CHARS]
         if not page:

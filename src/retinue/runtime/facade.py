@@ -31,14 +31,18 @@ from retinue.errors import ContractError, UsageError
 from retinue.runtime.agent import Agent
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.follow import follow as follow_journal
+from retinue.runtime.follow import nobody_writes
 from retinue.runtime.nursery import Nursery, to_its_end
 from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.run import Run, Surroundings
+from retinue.runtime.session import NEW, Session, recall
 from retinue.runtime.shape import schema_text
 from retinue.runtime.staff import Job, Staff
 from retinue.runtime.watchdog import watch
 from retinue.runtime.windows import fitted, notes_on, within
 from retinue.version import VERSION
+
+LISTEN_S = 0.2
 
 PROGRAM = Role(
     name="program",
@@ -108,14 +112,18 @@ class Runtime:
         self._nursery = Nursery()
         self._staff: Staff | None = None
         self._runs: dict[str, Run] = {}
+        self._under_way = asyncio.Event()
         self._office: Run | None = None
         self._rejected = 0
 
     async def __aenter__(self) -> Self:
         await self._nursery.__aenter__()
-        self._watch = self._nursery.create_task(
-            watch(self._agents, self._around.clock, self.terms.silence_s / 4)
-        )
+        self._watching = [
+            self._nursery.create_task(
+                watch(self._agents, self._around.clock, self.terms.silence_s / 4)
+            ),
+            self._nursery.create_task(self._listen()),
+        ]
         return self
 
     async def __aexit__(
@@ -125,7 +133,8 @@ class Runtime:
         trace: TracebackType | None,
     ) -> None:
         try:
-            self._watch.cancel()
+            for task in self._watching:
+                task.cancel()
             if self._office is not None and self._staff is not None:
                 for job in self._staff.jobs.values():
                     job.cancel(self._office.why_stopped)
@@ -149,18 +158,25 @@ class Runtime:
 
     # Work
 
-    async def run(self, task: str) -> RunResult:
-        """Let a model do `task`, as the root of a run of its own."""
-        run = await self._open_run("run", task, self.terms.lead)
+    async def run(self, task: str, *, session: str | None = None) -> RunResult:
+        """Let a model do `task`, as the root of a run of its own.
+
+        With `session` (the id of a run in it, a unique beginning of one, or "last") the model goes
+        on with the conversation so far; `RunResult.session` is what to give here.
+        """
+        run = await self._open_run(task, self.terms.lead, session)
         try:
             result = await run.lead()
         except BaseException as error:
             await to_its_end(run.finish(*_outcome(run, error)))
             raise
+        else:
+            await run.finish(result.status, result.error or "")
+            return run.with_total(result)
         finally:
             self._runs.pop(run.id)
-        await run.finish(result.status, result.error or "")
-        return run.with_total(result)
+            if not self._runs:
+                self._under_way.clear()
 
     async def spawn(self, role: str, task: str, **terms: Any) -> Result:
         """Give one task to one child and wait for it."""
@@ -218,7 +234,7 @@ class Runtime:
     def cancel(self, agent_id: str, *, run_id: str | None = None) -> None:
         """Stop one agent, and all below it, for good; its parent is told, and cannot revive it."""
         found = [
-            agent
+            (run, agent)
             for run in self._runs.values()
             for agent in run.agents
             if agent.id == agent_id and run_id in (None, run.id)
@@ -229,19 +245,40 @@ class Runtime:
                 if not found
                 else f"Several runs have an agent {agent_id!r}; say which with run_id."
             )
-        found[0].stop("stopped by the user")
+        run, agent = found[0]
+        run.cancel(agent)
 
     async def events(self, run_id: str, *, follow: bool = False) -> AsyncIterator[Event]:
-        """The events of a run; with `follow`, also those to come, until it is finished."""
-        async for event in follow_journal(
-            self._around.store, self._around.clock, run_id, live=follow
-        ):
+        """The events of a run; with `follow`, also those to come, for as long as it is worked on.
+
+        The run may be that of another process.
+        """
+        around = self._around
+        written = around.posts.held if follow else nobody_writes
+        async for event in follow_journal(around.store, around.clock, run_id, written=written):
             yield event
 
     # Inside
 
+    async def _listen(self) -> None:
+        """Hear what other processes want of the runs under way, for ever."""
+        while True:
+            await self._under_way.wait()
+            await self._around.clock.sleep(LISTEN_S)
+            for run in list(self._runs.values()):
+                run.listen()
+
     async def _employ(self, order: Order) -> Result:
         run = await self._open_office(title_of(order.task))
+        if run.root.stop_reason is not None:
+            return Result(
+                status=Status.CANCELLED,
+                agent_id="",
+                run_id=run.id,
+                role=order.role.name,
+                task=order.task,
+                error=run.root.stop_reason,
+            )
         try:
             child = await run.create(order, run.root)
         except ContractError as error:
@@ -329,6 +366,8 @@ class Runtime:
         failed = run.failures + self._rejected
         if error is not None:
             outcome = _outcome(run, error)
+        elif run.root.stop_reason is not None:
+            outcome = Status.CANCELLED, run.root.stop_reason
         elif failed:
             asked = run.children + self._rejected
             outcome = Status.ERROR, f"{failed} of {asked} children failed"
@@ -336,19 +375,23 @@ class Runtime:
             outcome = Status.COMPLETED, ""
         await run.finish(*outcome)
 
-    async def _open_run(self, kind: str, task: str, role: Role) -> Run:
+    async def _open_run(self, task: str, role: Role, session: str | None) -> Run:
         if not task.strip():
             raise ContractError("The task is empty; say what the agent should do.")
         _check_text(task=task)
         around = self._around
+        earlier = NEW if session is None else await recall(around.store, around.posts, session)
         role = fitted(role, await around.servers.served(self.terms.model))
         prompts = Prompts(around.workspace_for(self.terms.directory))
         instructions, _ = await prompts.assemble(role)
         delegates = self.terms.delegation and self.terms.mode is not Mode.PLAN
         profiles = listed_profiles(around.roles.values()) if delegates else ""
-        return self._new_run(kind, task, role, "\n\n".join(filter(None, (instructions, profiles))))
+        text = "\n\n".join(filter(None, (instructions, profiles)))
+        return self._new_run("run", task, role, text, earlier)
 
-    def _new_run(self, kind: str, task: str, role: Role, instructions: str) -> Run:
+    def _new_run(
+        self, kind: str, task: str, role: Role, instructions: str, session: Session = NEW
+    ) -> Run:
         run_id, terms, around = new_run_id(), self.terms, self._around
         effects, served = around.tools.effects, around.servers.known(terms.model)
         grant = root_grant(terms.mode, effects, roles=tuple(around.roles), depth=terms.max_depth)
@@ -372,7 +415,8 @@ class Runtime:
         if kind == "run":
             window = contract.execution.max_context_tokens
             notes += around.tools.left_out(contract.permissions, window=window)
-        run = self._runs[run_id] = Run(run_id, Draft(contract, notes), around)
+        run = self._runs[run_id] = Run(run_id, Draft(contract, notes), around, session)
+        self._under_way.set()
         run.start(
             RunStarted(
                 kind=kind,
@@ -382,6 +426,7 @@ class Runtime:
                 mode=terms.mode,
                 retinue_version=VERSION,
                 sandbox="none" if around.sandbox is None else around.sandbox.tier,
+                earlier=session.runs,
             )
         )
         return run

@@ -19,6 +19,7 @@ from retinue.domain.events import (
     AgentStarted,
     AgentWaiting,
 )
+from retinue.domain.messages import Message
 from retinue.domain.price import Price
 from retinue.domain.result import Result, Status, cap
 from retinue.errors import ApprovalNeeded, BudgetExceeded, ModelError
@@ -54,6 +55,8 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None = None
     breaker: Breaker | None = None
     on_text: OnText | None = None
+    before: tuple[Message, ...] = ()
+    """What was said earlier in the session."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -72,8 +75,8 @@ async def live(agent: Agent, means: Means) -> Ending:
     # The contract is on record before any work is done under it.
     await agent.durable()
     agent.record(AgentStarted(sub_agent_id=agent.id))
-    if agent.stop_reason is not None:
-        return Ending(Status.CANCELLED, "", agent.stop_reason)
+    if (why := agent.why_stopped) is not None:
+        return Ending(Status.CANCELLED, "", why)
     tries = agent.contract.execution.max_retries + 1
     because = ""
     for number in range(1, tries + 1):
@@ -146,6 +149,7 @@ async def _converse(
         means.model,
         toolbox.offered,
         opening=messages,
+        before=means.before,
         allowance=means.allowance,
         clock=means.clock,
         window=means.window,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from functools import partial
 
 import msgspec
 
@@ -25,6 +26,7 @@ from retinue.ports import (
     Hands,
     Model,
     NewAgent,
+    Posts,
     Reports,
     Sandbox,
     Servers,
@@ -41,11 +43,14 @@ from retinue.runtime.life import Ending, Means, close, live
 from retinue.runtime.mind import OnText
 from retinue.runtime.nursery import Nursery
 from retinue.runtime.prompts import Prompts, listed_profiles
+from retinue.runtime.session import NEW, Session, earlier_result
 from retinue.runtime.shape import Shape
 from retinue.runtime.staff import Staff
 from retinue.runtime.toolbox import Breaker, Tools
 
 STOPPED = "stopped with its run"
+STOPPED_BY_USER = "stopped by the user"
+CANCEL = "cancel"  # followed by the agent's id: what another process says to have it stopped
 READS_AT_ONCE = 8
 
 
@@ -53,6 +58,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What all agents of a run share."""
 
     store: Store
+    posts: Posts
     vault: Vault | None
     reports: Reports
     clock: Clock
@@ -72,14 +78,18 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     ask: Ask | None = None
     listener: Listener | None = None
     on_text: OnText | None = None
+    on_partial: Callable[[str, str], None] | None = None
 
 
 class Run:
     """Start it, give it work, finish it. Everything between is in its journal."""
 
-    def __init__(self, run_id: str, root: Draft, around: Surroundings) -> None:
+    def __init__(
+        self, run_id: str, root: Draft, around: Surroundings, session: Session = NEW
+    ) -> None:
         self.id = run_id
         self._around = around
+        self._session = session
         self._allowance = Allowance()
         self._creating = asyncio.Lock()
         self._journal = Journal(around.store, around.clock, run_id, listener=around.listener)
@@ -92,6 +102,9 @@ class Run:
         self._started_at = around.clock.monotonic()
         self.root = self._agent(root.contract, "root", None)
         self._root_notes = root.notes
+        # What a conversation calls a3 is one child for as long as it goes on.
+        self._ids += session.children
+        self._post = around.posts.take(run_id)
 
     @property
     def agents(self) -> Iterable[Agent]:
@@ -100,7 +113,7 @@ class Run:
 
     @property
     def children(self) -> int:
-        return self._ids - 1
+        return self._ids - 1 - self._session.children
 
     @property
     def failures(self) -> int:
@@ -115,6 +128,22 @@ class Run:
     def stop(self, why: str) -> None:
         """Say why the tasks that are about to be cancelled are cancelled."""
         self.why_stopped = why
+
+    def cancel(self, agent: Agent) -> None:
+        """Stop one agent of this run, and all below it, for good."""
+        agent.stop(STOPPED_BY_USER)
+        if agent.deadline is None:
+            # A program that leads has no attempt that could be ended; its children have.
+            for child in self.agents:
+                if child.parent is agent:
+                    child.stop(STOPPED_BY_USER)
+
+    def listen(self) -> None:
+        """Do what other processes ask for: so far, that agents are stopped."""
+        for words in self._post.heard():
+            verb, _, agent_id = words.partition(" ")
+            if verb == CANCEL and agent_id in self._open:
+                self.cancel(self._open[agent_id])
 
     # The root
 
@@ -137,13 +166,17 @@ class Run:
         self._journal.record(
             RunFinished(status=status, reason=reason), agent_id=self.root.id, parent_agent_id=None
         )
-        await self._journal.durable()
+        try:
+            await self._journal.durable()
+        finally:
+            self._post.leave()
         await self._around.reports.drained()
 
     def with_total(self, result: Result) -> RunResult:
         """The root's result with the bill of the whole tree."""
         fields = {name: getattr(result, name) for name in result.__struct_fields__}
-        return RunResult(**fields, total=self.total, children=self.children)
+        session = next(iter(self._session.runs), self.id)
+        return RunResult(**fields, total=self.total, children=self.children, session=session)
 
     @property
     def total(self) -> Spent:
@@ -233,9 +266,17 @@ class Run:
             at_once=max(around.max_concurrent, READS_AT_ONCE),
             price=around.price_for(contract.execution.model),
             breaker=around.breaker if agent is self.root else None,
-            on_text=around.on_text if agent is self.root else None,
+            on_text=self._ear_for(agent),
+            before=self._session.messages if agent is self.root else (),
         )
         return await live(agent, means)
+
+    def _ear_for(self, agent: Agent) -> OnText | None:
+        """Who hears what the model of `agent` says while it says it."""
+        around = self._around
+        if agent is self.root:
+            return around.on_text
+        return None if around.on_partial is None else partial(around.on_partial, agent.id)
 
     def staff_of(self, boss: Agent, nursery: Nursery) -> Staff:
         return Staff(self, boss, nursery, max_concurrent=self._around.max_concurrent)
@@ -249,6 +290,9 @@ class Run:
             workspace=around.workspace_for(boss.contract.execution.working_directory),
             route=around.route,
             servers=around.servers,
+            earlier=partial(
+                earlier_result, around.store, self._session if boss is self.root else NEW
+            ),
         )
 
     def _end(self, agent: Agent, ending: Ending) -> Result:

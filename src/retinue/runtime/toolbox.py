@@ -33,13 +33,14 @@ _CHANGING = (Effect.WRITE, Effect.EXECUTE, Effect.REMEMBER, Effect.EXTERNAL)
 ONE_CALL = Amounts(tool_calls=1)
 FEW = 3
 BROKEN_TIMES = 3
+INTERRUPTED = "[ERROR] interrupted; it may have been done"
 
 
 class Breaker(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The circuit breaker of a root, in tool calls, below its hard stop (`max_tool_calls`)."""
 
-    warn_at: int = 60
-    pause_at: int = 80
+    warn_at: int
+    pause_at: int
 
 
 class Tools(Protocol):
@@ -192,7 +193,7 @@ class Toolbox:
             return self._deny(call, str(failure), mark="ERROR").content, False
         if call.name in self._ask and not await self._approved(call):
             text = f"The user said no to {call.name}. Go on without it."
-            return self._deny(call, text).content, True
+            return self._deny(call, text, failed=False).content, True
         agent = self._agent
         agent.record(ToolStarted(call_id=call.id, tool=call.name, arguments=call.arguments))
         if tool.effect in _CHANGING:
@@ -205,11 +206,16 @@ class Toolbox:
                 outcome = await self._act(tool, arguments)
         except asyncio.CancelledError:
             # Nobody will hear of it, but who reads the journal must not think that it never began.
-            content = "[ERROR] interrupted; it may have been done"
-            receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(content))
+            receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(INTERRUPTED))
             agent.keep(receipt)
             agent.record(
-                ToolFinished(call_id=call.id, tool=call.name, content=content, receipt=receipt)
+                ToolFinished(
+                    call_id=call.id,
+                    tool=call.name,
+                    content=INTERRUPTED,
+                    receipt=receipt,
+                    failed=True,
+                )
             )
             raise
         receipt = Receipt(
@@ -224,13 +230,20 @@ class Toolbox:
             after_sha256=outcome.after_sha256,
         )
         agent.keep(receipt)
+        worked = outcome.ok or outcome.acted or outcome.exit_code is not None
         agent.record(
-            ToolFinished(call_id=call.id, tool=call.name, content=outcome.content, receipt=receipt)
+            ToolFinished(
+                call_id=call.id,
+                tool=call.name,
+                content=outcome.content,
+                receipt=receipt,
+                failed=not worked,
+            )
         )
         if tool.effect in _CHANGING:
             # And nothing may be built upon a change before the journal knows what it was.
             await agent.durable()
-        return outcome.content, outcome.ok or outcome.acted or outcome.exit_code is not None
+        return outcome.content, worked
 
     def _not_yours(self, name: str, tool: Tool | None) -> str:
         if tool is not None and tool.effect is Effect.DELEGATE:
@@ -259,7 +272,13 @@ class Toolbox:
             return await self._approve(self._agent.path, call.name, call.arguments)
 
     def _deny(
-        self, call: ToolCall, text: str, *, counted: bool = True, mark: str = "DENIED"
+        self,
+        call: ToolCall,
+        text: str,
+        *,
+        counted: bool = True,
+        failed: bool = True,
+        mark: str = "DENIED",
     ) -> ToolAnswer:
         content = f"[{mark}] {text}"
         self._agent.record(
@@ -269,9 +288,10 @@ class Toolbox:
                 arguments=call.arguments,
                 content=content,
                 counted=counted,
+                failed=failed,
             )
         )
-        return ToolAnswer(call.id, content, failed=True)
+        return ToolAnswer(call.id, content, failed=failed)
 
 
 async def nobody(path: str, tool: str, arguments: str) -> bool:

@@ -16,6 +16,7 @@ from retinue.config.settings import load
 from retinue.config.toolservers import configuration
 from retinue.domain.role import Role, pick
 from retinue.domain.scope import ANYWHERE, NOWHERE
+from retinue.interfaces.cli import names
 from retinue.interfaces.cli.options import directory
 
 COLUMNS = ("NAME", "KIND", "CALLS", "TURNS", "TOKENS", "MAY SPAWN", "MODEL", "SOURCE")
@@ -25,7 +26,7 @@ MIN_WIDTH = 60
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=names.roles)
 @directory
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def agents(name: str | None, directory: str, as_json: bool) -> None:

@@ -30,8 +30,9 @@ from retinue.config.toolservers import configuration
 from retinue.discovery import Named, discover, named_model
 from retinue.domain.discovery import SHOWN, Discovery, Looked, Place
 from retinue.errors import ConfigError, RetinueError
-from retinue.interfaces.cli.console import perform, some
+from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import directory
+from retinue.interfaces.view.figures import some
 from retinue.version import VERSION
 
 

@@ -57,8 +57,13 @@ def tools(server: str | None, directory: str, as_json: bool) -> None:
 
     Example: retinue tools
     """
-    console = Console(as_json=as_json, quiet=False)
-    found = perform(inspect_tools(directory, on_wait=console.wait))
+    progress = Console(as_json=as_json, quiet=False).progress
+
+    async def inside() -> Inspection:
+        async with progress.shown():
+            return await inspect_tools(directory, on_wait=progress.wait)
+
+    found = perform(inside())
     rows, conditions = _rows(found), _conditions(found)
     if server is not None:
         names = [condition.server for condition in conditions]

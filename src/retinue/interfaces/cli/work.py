@@ -4,32 +4,49 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import click
 
-from retinue.app import open_runtime
+from retinue.app import open_runtime, project
+from retinue.config.environment import Environment
+from retinue.config.settings import load
 from retinue.domain.result import Result
 from retinue.errors import UsageError
+from retinue.interfaces.cli import names
 from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
-from retinue.interfaces.cli.options import limits, working
+from retinue.interfaces.cli.options import limits, role_argument, working
 from retinue.interfaces.cli.trust import settle
+from retinue.runtime.agent import ROOT
 from retinue.runtime.facade import Runtime, Task
+from retinue.runtime.session import LAST
 
 
 @click.command()
 @click.argument("task")
+@click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the last session.")
+@click.option(
+    "-r",
+    "--resume",
+    "session",
+    metavar="ID",
+    shell_complete=names.runs,
+    help="Go on with the session of this run.",
+)
 @working
 @limits
-def run(task: str, **options: Any) -> int:
+def run(task: str, go_on: bool, session: str | None, **options: Any) -> int:
     """Let an agent do TASK in this directory, and print its answer.
 
     Example: retinue run -m openai:qwen3@http://127.0.0.1:8080/v1 "What does this project do?"
     """
+    if go_on and session is not None:
+        raise UsageError(f"-c means the last session and -r {session} that one; choose one.")
     console, opened = _opened(options)
 
     async def work(runtime: Runtime) -> list[Result]:
-        result = await runtime.run(task)
+        result = await runtime.run(task, session=LAST if go_on else session)
         console.print_result(result)
         return [result]
 
@@ -37,7 +54,7 @@ def run(task: str, **options: Any) -> int:
 
 
 @click.command()
-@click.argument("role")
+@role_argument
 @click.argument("task")
 @working
 @limits
@@ -58,7 +75,14 @@ def spawn(role: str, task: str, **options: Any) -> int:
 
 @click.command(name="fan-out")
 @click.argument("tasks", nargs=-1)
-@click.option("-r", "--role", default="researcher", show_default=True, help="The children's role.")
+@click.option(
+    "-r",
+    "--role",
+    default="researcher",
+    show_default=True,
+    shell_complete=names.roles,
+    help="The children's role.",
+)
 @click.option("--tasks", "file", type=click.File("r"), help="A file, a task per line; - is stdin.")
 @click.option("--max-concurrent", type=int, metavar="N", help="Children at a time; 3 if not said.")
 @working
@@ -103,7 +127,13 @@ def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _opened(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
-    console = Console(as_json=options["as_json"], quiet=options["quiet"])
+    environment = Environment.current()
+    settings = load(environment.user_settings, project(options["directory"])).merged
+    console = Console(
+        as_json=options["as_json"],
+        quiet=options["quiet"],
+        notify_after_s=settings.notify_after_s,
+    )
     return console, {
         "directory": options["directory"],
         "model": options["model"],
@@ -127,17 +157,22 @@ def _perform(
         interrupts = Interrupts()
         try:
             with interrupts:
-                async with open_runtime(
-                    **opened,
-                    limits=budget,
-                    approve=console.approve,
-                    ask=console.ask,
-                    choose=console.choose,
-                    on_event=console.listener,
-                    on_wait=console.wait,
-                ) as runtime:
+                async with (
+                    console.progress.shown(),
+                    open_runtime(
+                        **opened,
+                        limits=budget,
+                        approve=console.approve,
+                        ask=console.ask,
+                        choose=console.choose,
+                        on_event=console.progress.listen,
+                        on_text=partial(console.progress.hear, ROOT),
+                        on_partial=console.progress.hear,
+                        on_wait=console.progress.wait,
+                    ) as runtime,
+                ):
                     interrupts.runtime = runtime
-                    return exit_code(await work(runtime))
+                    return exit_code([r.status for r in await work(runtime)])
         except asyncio.CancelledError:
             if not interrupts.happened:
                 raise

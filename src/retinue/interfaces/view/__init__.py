@@ -1,0 +1,1 @@
+"""What a terminal shows of runs, free of any library that draws: rows, columns, figures, blocks."""

@@ -1,0 +1,115 @@
+"""The block that a person sees at the end of an agent's work."""
+
+from __future__ import annotations
+
+from retinue.domain.projection import AgentView
+from retinue.domain.result import FileChange, Result, RunResult, Status
+from retinue.interfaces.view.columns import Line, Span, Tone
+from retinue.interfaces.view.figures import clip, dollars, duration, lines_of, one_line, some
+
+RESULT_LINES = 6
+
+
+def agent_block(agent: AgentView, *, width: int, lines: int = RESULT_LINES) -> list[Line]:
+    """The end of an agent as the journal tells it."""
+    return _block(
+        role=agent.role,
+        task=agent.title,
+        status=agent.status,
+        error=agent.error,
+        seconds=agent.duration_s,
+        turns=agent.turns,
+        tool_calls=agent.tool_calls,
+        tokens=agent.usage.tokens,
+        cost_usd=agent.usage.cost_usd,
+        cached=agent.cached,
+        files=tuple(agent.files_modified.values()),
+        response=agent.response,
+        width=width,
+        lines=lines,
+    )
+
+
+def result_block(result: Result, *, width: int, lines: int = RESULT_LINES) -> list[Line]:
+    """The end of an agent as its result tells it; of a whole run, with the bill of all of it."""
+    usage = result.total if isinstance(result, RunResult) and result.children else result.usage
+    return _block(
+        role=result.role,
+        task=result.task,
+        status=result.status,
+        error=result.error or "",
+        seconds=usage.duration_s,
+        turns=usage.turns,
+        tool_calls=usage.tool_calls,
+        tokens=usage.tokens,
+        cost_usd=usage.cost_usd,
+        cached=result.cached,
+        files=result.files_modified,
+        response=result.response,
+        width=width,
+        lines=lines,
+    )
+
+
+def _block(
+    *,
+    role: str,
+    task: str,
+    status: Status | None,
+    error: str,
+    seconds: float,
+    turns: int,
+    tool_calls: int,
+    tokens: int,
+    cost_usd: float,
+    cached: bool,
+    files: tuple[FileChange, ...],
+    response: str,
+    width: int,
+    lines: int,
+) -> list[Line]:
+    ok = status is Status.COMPLETED
+    word = "Completed" if ok else f"Ended ({status})"
+    head = f"[{role}] {word}: "
+    bill = [some(turns, "turn"), some(tool_calls, "tool call"), some(tokens, "token")]
+    if cost_usd:
+        bill.append(dollars(cost_usd))
+    if cached:
+        bill.append("cached")
+    block: list[Line] = [
+        (
+            Span(clip(head, width), Tone.DONE if ok else Tone.FAILED),
+            Span(clip(f'"{one_line(task)}"', width - len(head)), Tone.STRONG),
+        ),
+        (Span(clip(f"  Duration: {duration(seconds)} ({', '.join(bill)})", width), Tone.DIM),),
+    ]
+    if not ok and error:
+        block += _hanging("  Reason: ", error, width, lines, Tone.FAILED)
+    if len(files) == 1:
+        block.append((Span(clip(f"  Files modified: {files[0]}", width), Tone.PLAIN),))
+    elif files:
+        block.append((Span("  Files modified:", Tone.PLAIN),))
+        block += [(Span(clip(f"    {change}", width), Tone.PLAIN),) for change in files]
+    if response.strip() and lines:
+        block += _hanging("  Result: ", response.strip(), width, lines, Tone.PLAIN)
+    return block
+
+
+def _hanging(head: str, text: str, width: int, most: int, tone: Tone) -> list[Line]:
+    """`text` behind `head`, its lines under each other; how many are left out is said."""
+    told = lines_of(text)
+    shown: list[Line] = [
+        (
+            Span(head if index == 0 else " " * len(head), Tone.DIM),
+            Span(clip(line, width - len(head)), tone),
+        )
+        for index, line in enumerate(told[:most])
+    ]
+    if len(told) > most:
+        shown.append((Span(f"{' ' * len(head)}… {some(len(told) - most, 'more line')}", Tone.DIM),))
+    return shown
+
+
+def plain(lines: list[Line]) -> str:
+    """Lines without their tones, for where there is no colour."""
+    return "\n".join("".join(span.text for span in line).rstrip() for line in lines)

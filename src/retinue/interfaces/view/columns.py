@@ -1,0 +1,160 @@
+"""Rows as lines of text: which columns there are depends on the width.
+
+A line is a sequence of spans. A tone says what a span means; which colour that is, or whether it is
+one at all, is for whoever draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+
+from retinue.interfaces.view.figures import (
+    cells,
+    clip,
+    dollars,
+    duration,
+    fill,
+    fill_left,
+    short_count,
+)
+from retinue.interfaces.view.tree import Mark, Row
+
+SIGNS = {
+    Mark.FAILED: "✗",
+    Mark.RUNNING: "●",
+    Mark.STOPPED: "■",
+    Mark.WAITING: "○",
+    Mark.DONE: "✓",
+}
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+LEAST_TEXT = 18
+LEAST_NAME, MOST_NAME = 8, 24
+
+
+class Tone(StrEnum):
+    PLAIN = "plain"
+    DIM = "dim"
+    STRONG = "strong"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    WAITING = "waiting"
+
+
+class Span(NamedTuple):
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+Line = tuple[Span, ...]
+
+
+class Column(NamedTuple):
+    title: str
+    width: int
+    show: Callable[[Row], str]
+
+
+def _turn(row: Row) -> str:
+    if row.count > 1 or not row.turn:
+        return ""
+    return f"{row.turn}/{row.max_turns}" if row.mark is Mark.RUNNING else str(row.turn)
+
+
+def _time(row: Row) -> str:
+    if row.cached:
+        return "cached"
+    return duration(row.seconds) if row.seconds or row.mark is not Mark.WAITING else ""
+
+
+# In the order in which they stand. Those with the higher rank go first where there is no room.
+_TURN = Column("turn", 7, _turn)
+_CALLS = Column("calls", 5, lambda row: str(row.tool_calls or ""))
+_TOKENS = Column("tokens", 6, lambda row: short_count(row.tokens) if row.tokens else "")
+_COST = Column("cost", 8, lambda row: dollars(row.cost_usd))
+_TIME = Column("time", 7, _time)
+_ALL = (_TURN, _CALLS, _TOKENS, _COST, _TIME)
+_RANKS = (_TIME, _TURN, _TOKENS, _COST, _CALLS)
+
+
+class Columns:
+    """How rows are laid out in `width` cells. `priced` is whether anything costs money."""
+
+    def __init__(self, width: int, *, priced: bool = False) -> None:
+        self.width = width
+        left = width - LEAST_NAME - LEAST_TEXT - 2
+        chosen = []
+        for column in _RANKS:
+            if column is _COST and not priced:
+                continue
+            if left < column.width + 1:
+                break
+            left -= column.width + 1
+            chosen.append(column)
+        self._figures = [column for column in _ALL if column in chosen]
+        room = width - sum(column.width + 1 for column in self._figures)
+        self._name = min(MOST_NAME, max(LEAST_NAME, room // 3))
+        self._text = max(0, room - self._name - 1)
+
+    def heading(self) -> str:
+        titles = "".join(f" {fill_left(c.title, c.width)}" for c in self._figures)
+        return fill("agent", self._name) + " " + fill("task", self._text) + titles
+
+    def line(self, row: Row, *, sign: str | None = None) -> Line:
+        """`row` in exactly `width` cells. `sign` stands for the usual one, such as a spinner's."""
+        tone = Tone(row.mark)
+        quiet = Tone.DIM if row.mark in (Mark.DONE, Mark.WAITING) else Tone.PLAIN
+        # Deep rows keep half of the space for their name.
+        indent = min(2 * row.depth, self._name // 2)
+        name = f"{row.count:,}× {row.name}" if row.count > 1 else row.name
+        figures = "".join(f" {fill_left(c.show(row), c.width)}" for c in self._figures)
+        return (
+            Span(" " * indent),
+            Span((sign or SIGNS[row.mark]) + " ", tone),
+            Span(_named(name, max(0, self._name - indent - 2)), quiet),
+            Span(" "),
+            *self._words(row, quiet),
+            Span(figures, Tone.DIM),
+        )
+
+    def _words(self, row: Row, quiet: Tone) -> Line:
+        """The task and what is to be said about it, in exactly the width of the text."""
+        width, spans = self._text, []
+        if row.failed_below and not row.open:
+            hint = clip(f"{row.failed_below:,} failed below", width)
+            spans.append(Span(hint + " ", Tone.FAILED))
+            width -= cells(hint) + 1
+        hidden = "" if row.open or not row.below or row.count > 1 else f" +{row.below}"
+        if row.mark in (Mark.FAILED, Mark.STOPPED):
+            # Why comes before what: the name already tells which one it is.
+            why = clip(row.doing, width)
+            spans.append(Span(why, Tone(row.mark)))
+            width -= cells(why)
+            about = f"  {row.task}{hidden}" if row.task else hidden
+            if width > 6:
+                spans.append(Span(fill(about, width), Tone.DIM))
+                width = 0
+        else:
+            task = row.task + hidden if row.count == 1 else row.task or str(row.mark)
+            if row.doing and cells(task) + 8 < width:
+                spans += [
+                    Span(task, quiet),
+                    Span(fill(f"  {row.doing}", width - cells(task)), Tone.DIM),
+                ]
+            else:
+                spans.append(Span(fill(task, width), quiet))
+            width = 0
+        if width > 0:
+            spans.append(Span(" " * width))
+        return tuple(spans)
+
+
+def _named(name: str, width: int) -> str:
+    """`name` in `width` cells. A number at its end tells siblings apart, so it is kept."""
+    role, dot, number = name.rpartition(".")
+    if cells(name) <= width or not dot:
+        return fill(name, width)
+    return fill(clip(role, width - cells(number) - 1) + dot + number, width)

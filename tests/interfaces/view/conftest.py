@@ -1,0 +1,40 @@
+"""Journals of real runs, on a clock that stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+import retinue
+from retinue.config.environment import Environment
+from retinue.domain.events import Event
+from retinue.models.scripted import ScriptedModel, Step
+from retinue.testing.clock import FakeClock
+
+Record = Callable[..., Awaitable[list[Event]]]
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    """Play a script as a run, and answer its journal."""
+
+    async def play(script: Mapping[str, Sequence[Step]], **options: object) -> list[Event]:
+        project = tmp_path / "project"
+        project.mkdir(exist_ok=True)
+        events: list[Event] = []
+        async with retinue.open(
+            project,
+            model=ScriptedModel(script),
+            mode="auto",
+            limits={"max_tool_calls": 1_000},
+            clock=FakeClock(),
+            environment=Environment(variables={"HOME": str(tmp_path)}),
+            on_event=events.append,
+            **options,  # type: ignore[arg-type]
+        ) as runtime:
+            await runtime.run("Survey it all")
+        return events
+
+    return play

@@ -1,0 +1,87 @@
+"""The block at the end of an agent's work, from its result and from the journal alike."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from retinue.domain.events import Event
+from retinue.domain.projection import fold
+from retinue.domain.result import FileChange, Result, RunResult, Spent, Status
+from retinue.errors import ProviderError
+from retinue.interfaces.view.block import agent_block, plain, result_block
+from retinue.models.scripted import call, fail, say
+
+Record = Callable[..., Awaitable[list[Event]]]
+
+
+async def test_an_agent_that_completed(record: Record) -> None:
+    lines = "\n".join(["x"] * 82)
+    write = call("write_file", path="tests/auth_test.py", content=lines).using(900, 100)
+    spawn = call("spawn_agent", role="executor", task="Write tests for auth.py", mode="auto")
+    events = await record(
+        {
+            "Write tests": [write, say("Created 5 test cases.").using(200, 34)],
+            "": [spawn, say("done")],
+        }
+    )
+    child = fold(events).agents["a1"]
+    assert plain(agent_block(child, width=80)) == (
+        '[executor] Completed: "Write tests for auth.py"\n'
+        "  Duration: 0.0s (2 turns, 1 tool call, 1,234 tokens)\n"
+        "  Files modified: tests/auth_test.py (+82 lines, new file)\n"
+        "  Result: Created 5 test cases."
+    )
+
+
+async def test_an_agent_that_failed(record: Record) -> None:
+    spawn = call("spawn_agent", role="researcher", task="Look")
+    broken = fail(ProviderError("The server\nsaid no."))
+    events = await record({"Look": [broken], "": [spawn, say("done")]})
+    assert plain(agent_block(fold(events).agents["a1"], width=80)) == (
+        '[researcher] Ended (error): "Look"\n'
+        "  Duration: 0.0s (0 turns, 0 tool calls, 0 tokens)\n"
+        "  Reason: The server\n"
+        "          said no."
+    )
+
+
+RESULT = Result(
+    status=Status.COMPLETED,
+    agent_id="a1",
+    run_id="r",
+    role="executor",
+    task="Write tests",
+    response="\n".join(f"line {n}" for n in range(9)),
+    usage=Spent(turns=6, tool_calls=8, tokens_in=100, duration_s=34.2, cost_usd=0.02),
+    files_modified=(FileChange(path="a.py", added=1), FileChange(path="b.py", removed=3)),
+    cached=True,
+)
+
+
+def test_a_long_answer_is_cut_and_several_files_are_listed() -> None:
+    assert plain(result_block(RESULT, width=80, lines=2)) == (
+        '[executor] Completed: "Write tests"\n'
+        "  Duration: 34.2s (6 turns, 8 tool calls, 100 tokens, $0.02, cached)\n"
+        "  Files modified:\n"
+        "    a.py (+1 line)\n"
+        "    b.py (-3 lines)\n"
+        "  Result: line 0\n"
+        "          line 1\n"
+        "          … 7 more lines"
+    )
+
+
+def test_the_answer_can_be_left_out_where_it_stands_elsewhere() -> None:
+    assert "line 0" not in plain(result_block(RESULT, width=80, lines=0))
+
+
+def test_a_run_has_the_bill_of_all_of_it() -> None:
+    fields = {name: getattr(RESULT, name) for name in RESULT.__struct_fields__}
+    total = Spent(turns=60, tool_calls=80, duration_s=99.0)
+    run = RunResult(**fields, total=total, children=5)
+    assert "Duration: 99.0s (60 turns, 80 tool calls" in plain(result_block(run, width=80))
+
+
+def test_nothing_is_wider_than_asked() -> None:
+    for width in (30, 40, 80):
+        assert max(map(len, plain(result_block(RESULT, width=width)).splitlines())) <= width

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.interfaces.view.columns import Columns, Line, Tone
+from retinue.interfaces.view.figures import cells
+from retinue.interfaces.view.tree import Mark, Row
+
+
+def row(mark: Mark, **changes: object) -> Row:
+    fields = {
+        "key": "k",
+        "run_id": "r",
+        "agent_id": "a1",
+        "mark": mark,
+        "depth": 1,
+        "name": "researcher.13",
+        "task": "Where are errors logged?",
+        "turn": 3,
+        "max_turns": 10,
+        "tool_calls": 7,
+        "tokens": 12_345,
+        "seconds": 12.4,
+        **changes,
+    }
+    return Row(**fields)  # type: ignore[arg-type]
+
+
+def text(line: Line) -> str:
+    return "".join(span.text for span in line)
+
+
+def toned(line: Line, tone: Tone) -> str:
+    return "".join(span.text for span in line if span.tone is tone)
+
+
+RUNNING = row(Mark.RUNNING, doing="read_file src/log.py")
+FAILED = row(Mark.FAILED, doing="timeout after 300 s")
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (
+            40,
+            [
+                "agent      task                     time",
+                "  ● re….13 Where are errors log…   12.4s",
+                "  ✗ re….13 timeout after 300 s     12.4s",
+            ],
+        ),
+        (
+            80,
+            [
+                "agent             task                                 turn calls tokens    time",
+                "  ● researcher.13 Where are errors logged?  read_f…    3/10     7  12.3k   12.4s",
+            ],
+        ),
+    ],
+)
+def test_columns_by_width(width: int, lines: list[str]) -> None:
+    columns = Columns(width)
+    drawn = [columns.heading(), text(columns.line(RUNNING)), text(columns.line(FAILED))]
+    assert drawn[: len(lines)] == lines
+
+
+def test_why_it_failed_stands_before_what_it_was() -> None:
+    line = Columns(100).line(FAILED)
+    assert "timeout after 300 s  Where are errors logged?" in text(line)
+    assert toned(line, Tone.FAILED) == "✗ timeout after 300 s"
+
+
+def test_money_has_a_column_where_there_is_a_price() -> None:
+    paid = row(Mark.DONE, cost_usd=0.34)
+    assert "$0.34" in text(Columns(120, priced=True).line(paid))
+    assert "cost" in Columns(120, priced=True).heading()
+    assert "$" not in text(Columns(120).line(paid))
+
+
+def test_a_row_for_many_begins_with_their_number() -> None:
+    line = text(Columns(80).line(row(Mark.DONE, count=1_234, name="researcher", task="")))
+    assert "✓ 1,234× r" in line
+    assert " done " in line
+
+
+def test_what_a_shut_row_hides_is_said() -> None:
+    shut = row(Mark.DONE, below=5, failed_below=2)
+    line = Columns(100).line(shut)
+    assert "2 failed below Where are errors logged? +5" in text(line)
+    assert "2 failed below" in toned(line, Tone.FAILED)
+    assert "failed below" not in text(Columns(100).line(row(Mark.DONE, failed_below=2, open=True)))
+
+
+def test_a_cached_result_took_no_time() -> None:
+    assert text(Columns(80).line(row(Mark.DONE, cached=True))).endswith(" cached")
+
+
+def test_a_spinner_can_stand_for_the_sign() -> None:
+    assert text(Columns(80).line(RUNNING, sign="⠋")).startswith("  ⠋ researcher.13")
+
+
+rows = st.builds(
+    Row,
+    key=st.just("k"),
+    run_id=st.just("r"),
+    agent_id=st.just("a"),
+    mark=st.sampled_from(Mark),
+    depth=st.integers(0, 30),
+    name=st.sampled_from(["lead", "researcher.13", "日本語.4", "claude:code-reviewer.1000"]),
+    count=st.sampled_from([1, 1, 3, 12_345]),
+    task=st.text(st.characters(categories=["L", "N", "P", "Zs"]), max_size=60),
+    doing=st.sampled_from(["", "thinking", "x" * 200, "日本" * 30]),
+    turn=st.integers(0, 200),
+    max_turns=st.just(200),
+    tool_calls=st.integers(0, 10_000),
+    tokens=st.integers(0, 10**9),
+    cost_usd=st.floats(0, 900),
+    seconds=st.floats(0, 80_000),
+    below=st.integers(0, 500),
+    failed_below=st.integers(0, 500),
+    open=st.booleans(),
+    cached=st.booleans(),
+)
+
+
+@given(rows, st.integers(28, 220), st.booleans())
+def test_a_line_is_exactly_as_wide_as_asked(one: Row, width: int, priced: bool) -> None:
+    columns = Columns(width, priced=priced)
+    assert cells(text(columns.line(one))) == width
+    assert cells(columns.heading()) == width

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.interfaces.view.figures import (
+    cells,
+    clip,
+    dollars,
+    duration,
+    fill,
+    fill_left,
+    lines_of,
+    one_line,
+    short_count,
+    some,
+)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (1_000, "1.0k"),
+        (12_345, "12.3k"),
+        (99_999, "100k"),
+        (123_456, "123k"),
+        (999_499, "999k"),
+        (999_500, "1.0M"),
+        (65_500_000, "65.5M"),
+        (2_000_000_000, "2.0G"),
+        (3_000_000_000_000, "3.0T"),
+    ],
+)
+def test_counts_are_short(number: int, text: str) -> None:
+    assert short_count(number) == text
+
+
+@given(st.integers(0, 10**14))
+def test_a_count_takes_five_cells_at_most(number: int) -> None:
+    assert cells(short_count(number)) <= 5
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0.0s"),
+        (0.04, "0.0s"),
+        (12.4, "12.4s"),
+        (99.94, "99.9s"),
+        (99.96, "1m 40s"),
+        (200, "3m 20s"),
+        (3_599.4, "59m 59s"),
+        (3_599.6, "1h 00m"),
+        (3_900, "1h 05m"),
+        (360_000, "100h 00m"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@given(st.floats(0, 86_400))
+def test_a_day_takes_seven_cells_at_most(seconds: float) -> None:
+    assert cells(duration(seconds)) <= 7
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(0, ""), (0.00001, "<$0.0001"), (0.0012, "$0.0012"), (0.34, "$0.34"), (1234.5, "$1,234.50")],
+)
+def test_money(amount: float, text: str) -> None:
+    assert dollars(amount) == text
+
+
+def test_one_of_a_noun_and_several() -> None:
+    assert [some(n, "turn") for n in (0, 1, 1_000)] == ["0 turns", "1 turn", "1,000 turns"]
+
+
+def test_one_line_has_nothing_that_a_terminal_would_obey() -> None:
+    assert one_line("  a\n\tb \x1b[31mred\x07  c ") == "a b [31mred c"
+    assert one_line("plain text") == "plain text"
+
+
+def test_lines_keep_their_shape() -> None:
+    assert lines_of("def f():\n\treturn 1\x1b[2J\n") == ["def f():", "    return 1[2J"]
+
+
+@pytest.mark.parametrize(
+    ("text", "width"), [("abc", 3), ("日本", 4), ("e\u0301", 1), ("✓", 1), ("👍🏽", 4)]
+)
+def test_how_wide_a_text_is(text: str, width: int) -> None:
+    assert cells(text) == width
+
+
+def test_what_is_cut_says_so() -> None:
+    assert clip("abcdef", 6) == "abcdef"
+    assert clip("abcdef", 4) == "abc…"
+    assert clip("abc def", 5) == "abc…"
+    assert clip("日本語", 4) == "日…"
+    assert clip("abc", 0) == ""
+
+
+@given(st.text(), st.integers(0, 40))
+def test_filling_is_exact(text: str, width: int) -> None:
+    assert cells(fill(text, width)) == width
+    assert cells(fill_left(text, width)) == width

@@ -1,0 +1,296 @@
+"""Journals folded into rows: what is seen, what is folded, and that no failure is hidden."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retinue.domain import events as ev
+from retinue.domain.messages import Usage
+from retinue.domain.result import Status
+from retinue.errors import ProviderError
+from retinue.interfaces.view.tree import Forest, Mark, Row, Tree, fit, grown
+from retinue.models.scripted import Step, call, calls, fail, hold, say
+
+Record = Callable[..., Awaitable[list[ev.Event]]]
+NOW = 1_000.0
+
+
+def led(*tasks: str, **rules: list[Step]) -> dict[str, list[Step]]:
+    """A lead that gives out `tasks` side by side; children answer by the first word of theirs."""
+    spawned = calls(*(call("spawn_agent", role="researcher", task=task) for task in tasks))
+    return {**rules, "": [spawned, say("done")]}
+
+
+def seen(rows: list[Row]) -> list[str]:
+    return [f"{'  ' * row.depth}{row.mark} {row.count}x {row.name} {row.doing}" for row in rows]
+
+
+def moments(events: list[ev.Event]) -> list[list[Row]]:
+    tree = Tree()
+    drawn = []
+    for event in events:
+        tree.apply(event)
+        drawn.append(tree.rows(event.time))
+    return drawn
+
+
+BROKEN = fail(ProviderError("The server said no."))
+
+
+async def test_a_small_family_stays_in_the_order_of_its_making(record: Record) -> None:
+    events = await record(led("Look 1", "Break 2", "Look 3", Look=[say("ok")], Break=[BROKEN]))
+    assert seen(grown(events).rows(NOW)) == [
+        "done 1x lead ",
+        "  done 1x researcher.1 ",
+        "  failed 1x researcher.2 error: The server said no.",
+        "  done 1x researcher.3 ",
+    ]
+    names = [[row.name for row in rows if row.depth] for rows in moments(events)]
+    assert all(now[: len(before)] == before for before, now in pairwise(names))
+
+
+async def test_many_children_fold_by_what_they_have_in_common(record: Record) -> None:
+    tasks = [f"{'Break' if n % 10 == 3 else 'Look'} {n}" for n in range(40)]
+    events = await record(led(*tasks, Look=[call("list_dir"), say("ok")], Break=[BROKEN]))
+    assert seen(grown(events).rows(NOW)) == [
+        "done 1x lead ",
+        "  failed 4x researcher error: The server said no.",
+        "  done 36x researcher ",
+    ]
+    done = grown(events).rows(NOW)[-1]
+    assert (done.tool_calls, done.turn) == (36, 0)
+    assert done.tokens > 36
+
+
+async def test_while_many_run_each_is_seen_and_the_others_are_counted(record: Record) -> None:
+    tasks = [f"Look {n}" for n in range(28)]
+    four = asyncio.Barrier(4)
+    events = await record(led(*tasks, Look=[hold(four, say("ok"))]), max_concurrent=4)
+    drawn = next(rows for rows in moments(events) if _marks(rows) == [4, 12, 12])
+    assert [row.count for row in drawn[1:]] == [1, 1, 1, 1, 12, 12]
+    assert drawn[0].doing == "waits for 16 of 28 agents"
+
+
+def _marks(rows: list[Row]) -> list[int]:
+    """How many children run and think, how many wait, and how many are done."""
+    thinking = sum(row.count for row in rows if row.doing == "thinking" and row.depth)
+    counts = [sum(r.count for r in rows if r.mark is m) for m in (Mark.WAITING, Mark.DONE)]
+    return [thinking, *counts]
+
+
+async def test_who_waits_for_a_slot_is_one_row(record: Record) -> None:
+    tasks = [f"Look {n}" for n in range(30)]
+    events = await record(led(*tasks, Look=[say("ok")]), max_concurrent=2)
+    last_birth = max(e.seq for e in events if e.type == "agent.subagent_created")
+    tree = grown(events[:last_birth])
+    waiting = [row for row in tree.rows(NOW) if row.mark is Mark.WAITING]
+    assert [row.count for row in waiting] == [tree.counts[Mark.WAITING]]
+    assert waiting[0].count > 20
+
+
+async def test_the_same_task_many_times_is_one_row_while_it_runs(record: Record) -> None:
+    everybody = asyncio.Barrier(9)
+    look = hold(everybody, say("ok"))
+    events = await record(led(*["Look"] * 9, Look=[look]), max_concurrent=9)
+    folded = [
+        row for rows in moments(events) for row in rows if row.mark is Mark.RUNNING and row.depth
+    ]
+    assert max(row.count for row in folded) == 9
+    assert {row.task for row in folded} == {"Look"}
+
+
+async def test_folded_rows_open(record: Record) -> None:
+    events = await record(led(*[f"Look {n}" for n in range(9)], Look=[say("ok")]))
+    tree = grown(events)
+    root, folded = tree.rows(NOW)
+    assert not folded.open
+    tree.set_open(folded.key, True)
+    rows = tree.rows(NOW)
+    assert [row.depth for row in rows] == [0, 1, *[2] * 9]
+    assert {row.name for row in rows[2:]} == {f"researcher.{n}" for n in range(1, 10)}
+    tree.set_open(root.key, False)
+    assert len(tree.rows(NOW)) == 1
+    tree.set_open(root.key, True)
+    tree.set_open(folded.key, False)
+    assert len(tree.rows(NOW)) == 2
+
+
+async def test_a_failure_far_down_is_counted_above_and_can_be_revealed(record: Record) -> None:
+    spawn = call("spawn_agent", role="reviewer", task="Break it")
+    helped: list[Step] = [spawn, say("went on without")]
+    tasks = [f"Help {n}" for n in range(8)]
+    spawned = calls(*(call("spawn_agent", role="executor", task=task) for task in tasks))
+    script = {"Help": helped, "Break": [BROKEN], "": [spawned, say("done")]}
+    tree = grown(await record(script))
+    assert seen(tree.rows(NOW)) == ["done 1x lead ", "  done 8x executor "]
+    assert [row.failed_below for row in tree.rows(NOW)] == [8, 8]
+    assert len(tree.failures) == 8
+
+    key = tree.reveal(tree.failures[0])
+    (row,) = [row for row in tree.rows(NOW) if row.key == key]
+    assert (row.mark, row.doing) == (Mark.FAILED, "error: The server said no.")
+
+
+async def test_who_is_done_with_all_well_below_is_shut(record: Record) -> None:
+    helped = [call("spawn_agent", role="reviewer", task="Look at it"), say("reviewed")]
+    spawn = call("spawn_agent", role="executor", task="Help")
+    tree = grown(await record({"Help": helped, "Look": [say("ok")], "": [spawn, say("done")]}))
+    _, helper = tree.rows(NOW)
+    assert (helper.name, helper.open, helper.below) == ("executor.1", False, 1)
+    tree.set_open(helper.key, True)
+    assert [row.name for row in tree.rows(NOW)] == ["lead", "executor.1", "reviewer.1"]
+
+
+async def test_what_a_row_tells_of_an_agent_at_work(record: Record) -> None:
+    trouble = fail(ProviderError("Busy.", retryable=False))
+    steps: list[Step] = [call("list_dir", path="."), say("ok")]
+    events = await record(led("Look", "Break", Look=steps, Break=[trouble]))
+    told = [row.doing for rows in moments(events) for row in rows if row.name == "researcher.1"]
+    assert list(dict.fromkeys(told)) == ["", "thinking", "list_dir ."]
+    told = [row.doing for rows in moments(events) for row in rows if row.name == "researcher.2"]
+    assert list(dict.fromkeys(told)) == [
+        "", "thinking", "model failed: Busy", "error: Busy.",
+    ]  # fmt: skip
+
+
+async def test_several_runs_stand_below_each_other(record: Record) -> None:
+    one = await record(led("Look", Look=[say("ok")]))
+    two = await record(led("Look", Look=[say("ok")]))
+    forest = Forest()
+    for first, second in zip(one, two, strict=True):
+        assert forest.apply(first) is forest.trees[first.run_id]
+        forest.apply(second)
+    rows = forest.rows(NOW)
+    assert [(row.run_id, row.name) for row in rows] == [
+        (run, name) for run in (one[0].run_id, two[0].run_id) for name in ("lead", "researcher.1")
+    ]
+    assert len({row.key for row in rows}) == 4
+
+
+def test_where_there_is_little_room_failures_stay() -> None:
+    marks = [Mark.RUNNING] * 20 + [Mark.DONE] * 20 + [Mark.FAILED]
+    rows = [
+        Row(key=str(n), run_id="r", agent_id=str(n), mark=mark, depth=1, name="x")
+        for n, mark in enumerate(marks)
+    ]
+    root = Row(key="root", run_id="r", agent_id="a0", mark=Mark.DONE, depth=0, name="lead")
+    kept, left_out = fit([root, *rows], 5)
+    assert [row.key for row in kept] == ["root", "0", "1", "2", "40"]
+    assert left_out == 37
+    assert fit([root], 5) == ([root], 0)
+
+
+# --- any journal ------------------------------------------------------------------------------
+
+
+def event(seq: int, fact: ev.Fact, agent: str, parent: str | None) -> ev.Event:
+    return ev.Event(
+        seq=seq,
+        run_id="run",
+        agent_id=agent,
+        parent_agent_id=parent,
+        attempt=1,
+        epoch=1,
+        time=100.0 + seq,
+        type=ev.type_of(fact),
+        summary=fact.summary,
+        payload=msgspec.Raw(ev.encode_fact(fact)),
+        hash="",
+    )
+
+
+def life(agent: str, role: str, title: str, end: Status) -> list[ev.Fact]:
+    ok = end is Status.COMPLETED
+    return [
+        ev.AgentCreated(
+            sub_agent_id=agent,
+            step_idx=0,
+            path=f"root/{role}.{agent}",
+            depth=0,
+            role=role,
+            title=title,
+            contract_sha256="",
+        ),
+        ev.AgentStarted(sub_agent_id=agent),
+        ev.TurnStarted(turn=1, of=9),
+        ev.ModelReplied(turn=1, content="", usage=Usage(10, 0, 1)),
+        ev.AgentWaiting(sub_agent_id=agent, response="x"),
+        ev.AgentCompleted(sub_agent_id=agent)
+        if ok
+        else ev.AgentFailed(sub_agent_id=agent, status=end, reason="so"),
+        ev.AgentClosed(sub_agent_id=agent, step_idx=0, final_status="", close_reason=""),
+    ]
+
+
+@st.composite
+def journals(draw: st.DrawFn) -> list[ev.Event]:
+    """Up to thirty agents anywhere in a tree, each somewhere in its life."""
+    parents: dict[str, str | None] = {"a0": None}
+    for number in range(1, draw(st.integers(1, 30))):
+        parents[f"a{number}"] = draw(st.sampled_from([*parents, "a0", "a0"]))
+    ends = st.sampled_from(
+        [Status.COMPLETED, Status.COMPLETED, Status.TIMEOUT, Status.CANCELLED, Status.ERROR]
+    )
+    lives = {}
+    for agent in parents:
+        whole = life(agent, draw(st.sampled_from("rt")), draw(st.sampled_from("xy")), draw(ends))
+        lives[agent] = whole[: draw(st.sampled_from([1, 2, 4, 7, 7]))]
+    events: list[ev.Event] = []
+    for agent in parents:
+        events.append(event(len(events) + 1, lives[agent].pop(0), agent, parents[agent]))
+    closed: set[str] = set()
+
+    def may_go_on(agent: str) -> bool:
+        """A parent closes when its children are closed."""
+        below = {child for child, parent in parents.items() if parent == agent}
+        return bool(lives[agent]) and (len(lives[agent]) > 1 or below <= closed)
+
+    while left := [agent for agent in parents if may_go_on(agent)]:
+        agent = draw(st.sampled_from(left))
+        fact = lives[agent].pop(0)
+        events.append(event(len(events) + 1, fact, agent, parents[agent]))
+        if isinstance(fact, ev.AgentClosed):
+            closed.add(agent)
+    return events
+
+
+@given(journals(), st.data())
+@settings(max_examples=60)
+def test_no_failure_is_ever_hidden(events: list[ev.Event], data: st.DataObject) -> None:
+    tree = Tree()
+    for one in events:
+        tree.apply(one)
+        if data.draw(st.integers(0, 9)) == 0:
+            row = data.draw(st.sampled_from(tree.rows(NOW)))
+            tree.set_open(row.key, not row.open)
+    rows = tree.rows(NOW)
+    counted = sum(row.count for row in rows if row.mark is Mark.FAILED and not _unfolded(row))
+    # What is below a row that is shut is counted by it.
+    counted += sum(row.failed_below for row in rows if not row.open)
+    assert counted == len(tree.failures)
+
+
+def _unfolded(row: Row) -> bool:
+    return row.count > 1 and row.open
+
+
+@given(journals())
+@settings(max_examples=60)
+def test_rows_are_those_of_all_events_at_once(events: list[ev.Event]) -> None:
+    tree = Tree()
+    for one in events:
+        tree.apply(one)
+        tree.rows(one.time)
+    rows = tree.rows(NOW)
+    assert rows == grown(events).rows(NOW)
+    assert len({row.key for row in rows}) == len(rows)
+    assert sum(tree.counts.values()) == len(tree.run.agents) - 1
+    for agent in tree.run.agents:
+        key = tree.reveal(agent)
+        assert key in {row.key for row in tree.rows(NOW)}
