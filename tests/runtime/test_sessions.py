@@ -189,7 +189,7 @@ async def test_a_run_that_reached_a_limit_keeps_its_answer(opened: Opened) -> No
     # Nothing about a budget that is over, which a model could take for its new one.
     assert said[3:6] == (
         ToolAnswer("call_0_0", "This stands on page 1.\n"),
-        ToolAnswer("call_0_1", "[DENIED] No tool calls are left. Answer with what you have."),
+        ToolAnswer("call_0_1", "[DENIED] No tool calls are left. Answer with what you have.", True),
         Assistant("Half."),
     )
     ended = "budget_exceeded: max_tool_calls 1 reached"
@@ -214,8 +214,8 @@ async def test_calls_that_were_under_way_when_it_was_stopped_are_answered(opened
         assert (await digging).status == "cancelled"
         await rt.run("Go on.", session="last")
     *_, done, undone, note, _ = model.requests[-1].messages
-    assert done == ToolAnswer("call_0_0", "[ERROR] interrupted; it may have been done")
-    assert undone == ToolAnswer("call_0_1", "[ERROR] interrupted before it was run")
+    assert done == ToolAnswer("call_0_0", "[ERROR] interrupted; it may have been done", True)
+    assert undone == ToolAnswer("call_0_1", "[ERROR] interrupted before it was run", True)
     assert note == User("[This was ended before it was done: cancelled: stopped by the user]")
 
 
