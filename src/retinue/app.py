@@ -79,7 +79,7 @@ async def open_runtime(
     environment = environment or Environment.current()
     layers = load(environment.user_settings, root)
     settings = layers.merged
-    sandbox = _sandbox(environment) if unsafe_no_sandbox else None
+    sandbox = await _sandbox(environment, unconfined=unsafe_no_sandbox)
     named = model is None or isinstance(model, str)
     reuse = settings.cache and (named if cache is None else cache)
     more_tools = tuple(tools)
@@ -382,10 +382,15 @@ def _state_directory(root: Path) -> Path:
     return path
 
 
-def _sandbox(environment: Environment) -> Sandbox:
-    from retinue.sandbox.unconfined import Unconfined
+async def _sandbox(environment: Environment, *, unconfined: bool) -> Sandbox | None:
+    """What commands are confined by: the best that holds; nothing only if the user says so."""
+    if unconfined:
+        from retinue.sandbox.unconfined import Unconfined
 
-    return Unconfined(environment.passed_on())
+        return Unconfined(environment.passed_on())
+    from retinue.sandbox.choice import choose
+
+    return (await choose(environment.passed_on())).sandbox
 
 
 def _mode(chosen: Mode | str | None, environment: Environment, settings: Settings) -> Mode:

@@ -18,6 +18,8 @@ from retinue.app import open_journal
 from retinue.domain.events import AgentCreated, Event, ToolFinished
 from retinue.domain.messages import Request
 from retinue.domain.projection import RunView
+from retinue.domain.reach import Reach
+from retinue.domain.scope import NOWHERE
 from retinue.models.scripted import Answer, ScriptedModel, Step, call, calls, hold, say
 from retinue.runtime.audit import audit, read_all
 from retinue.runtime.facade import Runtime
@@ -363,11 +365,10 @@ async def test_a_command_that_was_just_being_started_does_not_live_on(tmp_path: 
     """Cancelled while it starts a shell, asyncio kills the shell, and not what that has started."""
     home = tmp_path / "home"
     sandbox = Unconfined({"HOME": str(home), "PATH": "/usr/bin:/bin"})
+    reach = Reach(root=str(tmp_path), write_scope=NOWHERE)
     for later in range(90):
         running = asyncio.create_task(
-            sandbox.run(
-                "sleep 1000; true", directory=str(tmp_path), timeout_s=60, max_output_bytes=100
-            )
+            sandbox.run("sleep 1000; true", reach=reach, timeout_s=60, max_output_bytes=100)
         )
         for _ in range(later % 6):
             await asyncio.sleep(0)

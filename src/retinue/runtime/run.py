@@ -12,12 +12,11 @@ from retinue.domain.budget import Account
 from retinue.domain.contract import Contract
 from retinue.domain.drafting import Draft, Order, Superior, draft
 from retinue.domain.events import AgentCached, AgentCreated, AgentStarted, RunFinished, RunStarted
-from retinue.domain.grant import Grant
 from retinue.domain.price import Price
+from retinue.domain.reach import Reach
 from retinue.domain.report import markdown
 from retinue.domain.result import Result, RunResult, Spent, Status
 from retinue.domain.role import Role
-from retinue.domain.scope import contains
 from retinue.ports import (
     Approve,
     Ask,
@@ -198,10 +197,12 @@ class Run:
 
     async def _live(self, agent: Agent) -> Ending:
         around, contract = self._around, agent.contract
+        workspace = around.workspace_for(contract.execution.working_directory)
+        grant = contract.permissions
         hands = Hands(
-            workspace=around.workspace_for(contract.execution.working_directory),
+            workspace=workspace,
             sandbox=around.sandbox,
-            may_write=_writes(contract.permissions),
+            reach=Reach(root=workspace.root, write_scope=grant.write_scope, network=grant.network),
             agent_id=agent.id,
             path=agent.path,
             ask=around.ask if agent is self.root else None,
@@ -336,10 +337,3 @@ async def _repeat(agent: Agent, hit: Hit) -> Ending:
     schema = agent.contract.outputs.output_schema
     data = None if schema is None else Shape(schema).check(hit.response)[0]
     return Ending(Status.COMPLETED, hit.response, data=data, cached=True)
-
-
-def _writes(grant: Grant) -> Callable[[str], bool]:
-    def may_write(path: str) -> bool:
-        return contains(grant.write_scope, path)
-
-    return may_write

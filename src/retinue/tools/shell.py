@@ -33,7 +33,7 @@ async def run_command(
         raise ToolFailure(f"run_command: 'timeout_s' must be positive, not {timeout_s:g}.")
     limit_s = min(timeout_s, MAX_TIMEOUT_S)
     done = await hands.sandbox.run(
-        command, directory=hands.workspace.root, timeout_s=limit_s, max_output_bytes=MAX_BYTES
+        command, reach=hands.reach, timeout_s=limit_s, max_output_bytes=MAX_BYTES
     )
     if done.timed_out:
         head = f"Killed after {limit_s:g} s, with everything it had started."

@@ -1,0 +1,204 @@
+"""Confinement by namespaces: bubblewrap builds a small world for each command.
+
+The order of its arguments is the order of its mounts, and what comes later lies on top: the system,
+the workspace for reading, what may be written, and over that what may never be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+
+from retinue.domain.grant import Network
+from retinue.domain.reach import Reach
+from retinue.errors import WorkspaceError
+from retinue.ports import Completed
+from retinue.sandbox.cgroups import Cgroups
+from retinue.sandbox.limits import Limits
+from retinue.sandbox.openings import CLOSED, openings
+from retinue.sandbox.process import run_process
+from retinue.sandbox.seccomp import families_for, program
+from retinue.sandbox.system import etc, programs
+from retinue.sandbox.toolchains import homes, toolchains
+
+HOME = "/tmp/home"
+STATE = ".retinue"
+# A process of root owns these in a namespace as well; writing to some of them reboots the machine.
+_PROC_READ_ONLY = ("/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs")
+_PROC_HIDDEN = (
+    "/proc/sysrq-trigger",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/kmsg",
+    "/proc/timer_list",
+)
+
+
+class Bubblewrap:
+    """Tier full: files, network, processes and system calls are what the reach says, and no more.
+
+    A command sees the system's programs, its workspace, and a `/tmp` of its own. Killing bubblewrap
+    takes its whole process namespace along, daemons included, and it dies with us.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        *,
+        bwrap: str,
+        limits: Limits | None = None,
+        readable: Sequence[str] = (),
+    ) -> None:
+        """`environment` is all that commands get to see; `readable` are more folders to show."""
+        self._bwrap = bwrap
+        self._limits = limits or Limits()
+        self._readable = tuple(readable)
+        self._environment = {
+            **{k: v for k, v in environment.items() if k != "SHELL"},
+            **homes(environment),
+            "HOME": HOME,
+            "TMPDIR": "/tmp",
+        }
+        self._outside = dict(environment)
+        self._cgroups = Cgroups.found(self._limits)
+
+    @property
+    def tier(self) -> str:
+        return "full"
+
+    async def run(
+        self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+    ) -> Completed:
+        """Run a shell command. A non-zero exit is a result, never an exception."""
+        with contextlib.ExitStack() as held:
+            rules = _holding(held, program(families=_families(reach.network)))
+            told, telling = os.pipe()
+            held.callback(os.close, told)
+            held.callback(os.close, telling)
+            places = _places(held, reach)
+            argv = [self._bwrap, *self._world(reach, places)]
+            argv += ["--seccomp", str(rules), "--json-status-fd", str(telling), "--"]
+            argv += [*self._limits.argv(), "/bin/sh", "-c", command]
+            done = await run_process(
+                held.enter_context(self._cgroups.around(argv)),
+                directory="/",
+                environment=self._environment,
+                kill=_kill,
+                timeout_s=timeout_s,
+                max_output_bytes=max_output_bytes,
+                pass_fds=(rules, telling, *(fd for fd, _ in places)),
+            )
+            os.set_blocking(told, False)
+            if not done.timed_out and b"exit-code" not in _read(told):
+                # Never once more without: what failed is the sandbox, and not the command.
+                raise WorkspaceError(
+                    f"The sandbox failed: {done.output.strip() or 'it gave no reason'}."
+                    " See `retinue doctor`."
+                )
+        return done
+
+    def _world(self, reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[str]:
+        yield from (
+            "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts",
+            "--unshare-cgroup-try", "--disable-userns", "--die-with-parent", "--new-session",
+            "--cap-drop", "ALL",
+        )  # fmt: skip
+        if reach.network is not Network.ALL:
+            yield "--unshare-net"
+        yield from _system()
+        for folder in dict.fromkeys((*toolchains(self._outside, reach.root), *self._readable)):
+            yield from ("--ro-bind-try", folder, folder)
+        yield from ("--proc", "/proc")
+        for path in _PROC_READ_ONLY:
+            if os.path.exists(path):
+                yield from ("--ro-bind", path, path)
+        for path in _PROC_HIDDEN:
+            if os.path.exists(path):
+                yield from ("--ro-bind", "/dev/null", path)
+        size = str(self._limits.tmp_bytes)
+        yield from ("--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm")
+        yield from ("--size", size, "--tmpfs", "/tmp", "--dir", HOME)
+        if reach.network is Network.ALL:
+            yield from ("--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf")
+        yield from _workspace(reach, places)
+        yield from ("--remount-ro", "/", "--chdir", reach.root)
+
+
+def _workspace(reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[str]:
+    root = reach.root
+    yield from ("--ro-bind", root, root)
+    for fd, path in places:
+        yield from ("--bind-fd", str(fd), path)
+    # In whatever was opened above, too. What is in `.git` runs on the host; `.retinue` is our own.
+    for name in sorted(CLOSED):
+        path = os.path.join(root, name)
+        if os.path.lexists(path) and not os.path.islink(path):
+            yield from ("--ro-bind", path, path)
+    if os.path.isdir(state := os.path.join(root, STATE)):
+        yield from ("--tmpfs", state, "--remount-ro", state)
+
+
+def _system() -> Iterator[str]:
+    for path in programs():
+        if os.path.islink(path):
+            yield from ("--symlink", os.readlink(path), path)
+        else:
+            yield from ("--ro-bind", path, path)
+    for path in etc():
+        yield from ("--ro-bind", path, path)
+
+
+def _families(network: Network) -> tuple[int, ...]:
+    return families_for(network, namespaced=network is not Network.ALL)
+
+
+def _places(held: contextlib.ExitStack, reach: Reach) -> list[tuple[int, str]]:
+    """What may be written, opened without going through a link: others may be at work there."""
+    places: list[tuple[int, str]] = []
+    for path in openings(reach.root, reach.write_scope):
+        fd = _descend(reach.root, os.path.relpath(path, reach.root))
+        if fd is not None:
+            held.callback(os.close, fd)
+            places.append((fd, path))
+    return places
+
+
+def _descend(root: str, path: str) -> int | None:
+    here = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for name in path.split("/"):
+        try:
+            below = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+        except OSError:
+            return None
+        finally:
+            os.close(here)
+        here = below
+    if stat.S_ISLNK(os.fstat(here).st_mode):
+        os.close(here)
+        return None
+    return here
+
+
+def _holding(held: contextlib.ExitStack, data: bytes) -> int:
+    """A descriptor to read `data` from."""
+    fd = os.memfd_create("retinue", os.MFD_CLOEXEC)
+    held.callback(os.close, fd)
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _read(fd: int) -> bytes:
+    try:
+        return os.read(fd, 4096)
+    except BlockingIOError:
+        return b""
+
+
+def _kill(pid: int) -> None:
+    """Its process namespace goes with it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
