@@ -33,6 +33,12 @@ README = (ROOT / "README.md").read_text("utf-8")
 ADDRESS = "http://127.0.0.1:8080/v1"  # of the server that the README takes for granted
 
 
+PAGES = {
+    "/v1/models": {"object": "list", "data": [{"id": "qwen3", "owned_by": "llamacpp"}]},
+    "/props": {"default_generation_settings": {"n_ctx": 32_768}, "total_slots": 4},
+}
+
+
 class Block(msgspec.Struct, frozen=True):
     """A fenced block: what stands behind the fence, its line, and what is between the fences.
 
@@ -101,8 +107,9 @@ def project(
     (directory / "tasks.txt").write_text("What is in snip?\n\nWhat is in tests?\n")
     monkeypatch.chdir(directory)
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("XDG_CONFIG_HOME", "RETINUE_MODEL", "RETINUE_MODE", "OPENAI_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
+    for name in list(os.environ):
+        if name.startswith(("XDG_", "RETINUE_", "OPENAI_", "ANTHROPIC_", "OLLAMA_")):
+            monkeypatch.delenv(name)
 
     def run(arguments: list[str]) -> str:
         with pytest.raises(SystemExit) as ended:
@@ -313,7 +320,7 @@ def serving() -> Iterator[str]:
     up = threading.Event()
 
     async def serve(stop: asyncio.Event) -> None:
-        async with ModelServer(_answer) as server:
+        async with ModelServer(_answer, pages=PAGES) as server:
             ready.append(server.base_url)
             up.set()
             await stop.wait()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,11 +15,14 @@ from retinue.config.environment import Environment
 from retinue.config.roles import LEAD, catalogue, is_of_project
 from retinue.config.routes import OPENAI_URL, Route, parse_route
 from retinue.config.settings import MAX_CONCURRENT, MAX_DEPTH, Layers, Settings, load
+from retinue.discovery import discover, endpoint_at
 from retinue.domain.budget import Budget
+from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
 from retinue.domain.grant import Mode
 from retinue.domain.price import Price
 from retinue.domain.role import Role
+from retinue.domain.served import Served
 from retinue.errors import ConfigError, StoreError, UsageError
 from retinue.models.repair import Repaired
 from retinue.ports import Approve, Ask, Clock, Model, Sandbox, Tool
@@ -36,13 +40,14 @@ from retinue.tools.person import ask_user
 from retinue.tools.registry import Registry
 from retinue.workspace.tree import DirectoryTree
 
+if TYPE_CHECKING:
+    from retinue.models.endpoint import Endpoint
+
 STATE_DIR = ".retinue"
 DATABASE = "retinue.db"
 
-NO_MODEL = (
-    "No model is chosen. Name one with -m, for example -m openai:MODEL@http://127.0.0.1:8080/v1,"
-    ' or set RETINUE_MODEL, or write model = "…" into retinue.toml.'
-)
+Choose = Callable[[Discovery], Awaitable[str]]
+"""Have a person choose a model; answers the name of one."""
 
 
 @asynccontextmanager
@@ -60,6 +65,7 @@ async def open_runtime(
     unsafe_no_sandbox: bool = False,
     approve: Approve = nobody,
     ask: Ask | None = None,
+    choose: Choose | None = None,
     on_event: Callable[[Event], None] | None = None,
     on_text: Callable[[str], None] | None = None,
     clock: Clock | None = None,
@@ -68,12 +74,13 @@ async def open_runtime(
     """Open a project for agents to work in.
 
     `model` is a name such as "openai:qwen3@http://127.0.0.1:8080/v1", or a Model; `models` are more
-    of them, by name. `mode` is how much may happen without a person's word: plan, normal, auto or
-    dangerous. `budget` limits everything together; `limits` changes single limits of the one in the
-    settings. `max_concurrent` is how many children of one parent run at a time. `cache=False` never
-    uses an earlier child's result; a Model given as an object has no name that would mean the same
-    next time, so for it that is the default. Shell commands stay off until there is a sandbox, or
-    `unsafe_no_sandbox`.
+    of them, by name. Where nothing names a model, the servers of this machine are looked at: the
+    only one that is served is used, and of several `choose` has to choose. `mode` is how much may
+    happen without a person's word: plan, normal, auto or dangerous. `budget` limits everything
+    together; `limits` changes single limits of the one in the settings. `max_concurrent` is how
+    many children of one parent run at a time. `cache=False` never uses an earlier child's result; a
+    Model given as an object has no name that would mean the same next time, so for it that is the
+    default. Shell commands stay off until there is a sandbox, or `unsafe_no_sandbox`.
     """
     root, clock = project(directory), clock or SystemClock()
     environment = environment or Environment.current()
@@ -91,8 +98,13 @@ async def open_runtime(
         tools=[tool.spec.name for tool in more_tools],
     ).roles
     async with Clients(environment, layers, root, models or {}) as clients:
+        name = clients.default(model, settings)
+        notes: tuple[str, ...] = ()
+        if name is None:
+            name, notes = await _found(clients, await discover(environment, layers), choose)
         terms = Terms(
-            model=clients.default(model, settings),
+            model=name,
+            notes=notes,
             mode=_mode(mode, environment, settings),
             budget=budget or _budget(settings, limits or {}),
             lead=LEAD,
@@ -125,6 +137,7 @@ async def open_runtime(
                     model_for=clients.get,
                     route=clients.route,
                     price_for=clients.price,
+                    servers=clients,
                     max_concurrent=max_concurrent or settings.max_concurrent or MAX_CONCURRENT,
                     report_path_pattern=settings.report_path,
                     breaker=Breaker(
@@ -136,6 +149,21 @@ async def open_runtime(
                 )
                 async with Runtime(terms, around) as runtime:
                     yield runtime
+
+
+async def _found(
+    clients: Clients, discovery: Discovery, choose: Choose | None
+) -> tuple[str, tuple[str, ...]]:
+    """The model to use when nobody named one, and what the user should know about that."""
+    offer = discovery.only
+    if offer is not None:
+        return clients.use(offer.name), (f"no model was named: using {offer}",)
+    if choose is None or not discovery.offers:
+        raise ConfigError(discovery.explained)
+    name = await choose(discovery)
+    # One of the list was found, not named: it is asked, and sent no key.
+    listed = any(offer.name == name for offer in discovery.offers)
+    return clients.use(name) if listed else clients.named(name), ()
 
 
 def _tools(
@@ -204,6 +232,8 @@ class Clients:
         self._prices = layers.user.prices
         self._default = ""
         self._given = set(given)
+        self._served: dict[str, Served | None] = {}
+        self._asking: dict[str, asyncio.Lock] = {}
         # Origins that may be sent the user's key. A project's file or a model can name an endpoint
         # as well, and must not be able to have the key sent there.
         self._trusted = {_origin(self._openai_url)}
@@ -226,17 +256,25 @@ class Clients:
             if name and (endpoint := parse_route(name).endpoint):
                 self._known.add(_origin(endpoint))
 
-    def default(self, chosen: str | Model | None, settings: Settings) -> str:
-        """The name of the model to use where nobody names another."""
+    def default(self, chosen: str | Model | None, settings: Settings) -> str | None:
+        """The name of the model to use where nobody names another; None if nothing names one."""
         if chosen is not None and not isinstance(chosen, str):
             self._made[chosen.name] = Repaired(chosen)
             self._given.add(chosen.name)
             self._default = chosen.name
             return chosen.name
-        self._trust(chosen)
-        name = chosen or self._environment.get("RETINUE_MODEL") or settings.model
-        if name is None:
-            raise ConfigError(NO_MODEL)
+        if chosen is not None:
+            return self.named(chosen)
+        name = self._environment.get("RETINUE_MODEL") or settings.model
+        return None if name is None else self.use(name)
+
+    def named(self, name: str) -> str:
+        """Use a model that the user named, and so may be sent the key."""
+        self._trust(name)
+        return self.use(name)
+
+    def use(self, name: str) -> str:
+        """Make it the model to use where nobody names another."""
         name = self._short_names.get(name, name)
         self.know([name])
         self.get(name)
@@ -284,6 +322,30 @@ class Clients:
             self._made[name] = Repaired(self._make(parse_route(self._short_names.get(name, name))))
         return self._made[name]
 
+    async def served(self, name: str) -> Served | None:
+        """What the server says about a model, which is asked once; None if it does not tell."""
+        if name not in self._served:
+            async with self._asking.setdefault(name, asyncio.Lock()):
+                if name not in self._served:
+                    self._served[name] = await self._ask(name)
+        return self._served[name]
+
+    def known(self, name: str) -> Served | None:
+        return self._served.get(name)
+
+    async def _ask(self, name: str) -> Served | None:
+        if name in self._given:
+            return None
+        route = parse_route(self._short_names.get(name, name))
+        url = route.endpoint or self._openai_url
+        # A name may come from a project, which must not have anybody asked that the user does not
+        # know. OpenAI does not tell, and has room for any agent.
+        if route.provider != "openai" or url == OPENAI_URL or _origin(url) not in self._known:
+            return None
+        from retinue.models.inventory import served
+
+        return await served(self._endpoint(url, route.model))
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -318,28 +380,21 @@ class Clients:
 
             return ScriptedModel.from_yaml(self._root / route.model)
         # aiohttp costs a quarter of a second to import; only a real endpoint needs it.
-        from retinue.models.endpoint import Endpoint
         from retinue.models.openai import OpenAIModel
 
         url = route.endpoint or self._openai_url
         self._check_known(url)
-        key = self._environment.get("OPENAI_API_KEY") if _origin(url) in self._trusted else None
-        if url == OPENAI_URL and key is None:
+        endpoint = self._endpoint(url, route.model)
+        if url == OPENAI_URL and endpoint.api_key is None:
             raise ConfigError(
                 f"Model {route.model!r} needs a key: set OPENAI_API_KEY; or name a server of your"
                 f" own: -m openai:{route.model}@http://127.0.0.1:8080/v1."
             )
-        return OpenAIModel(
-            Endpoint(
-                base_url=url,
-                model=route.model,
-                api_key=key,
-                key_source="OPENAI_API_KEY",
-                proxy=self._environment.proxy_for(url),
-                ca_file=self._environment.ca_file,
-            ),
-            name=str(route),
-        )
+        return OpenAIModel(endpoint, name=str(route))
+
+    def _endpoint(self, url: str, model: str) -> Endpoint:
+        key = self._environment.get("OPENAI_API_KEY") if _origin(url) in self._trusted else None
+        return endpoint_at(url, self._environment, model=model, key=key, source="OPENAI_API_KEY")
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect, Reply, Request, ToolSpec
 from retinue.domain.reach import Reach
 from retinue.domain.result import FileChange
+from retinue.domain.served import Served
 
 
 class Clock(Protocol):
@@ -52,6 +53,18 @@ class Model(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+class Servers(Protocol):
+    """What is known of the servers behind the names of models."""
+
+    async def served(self, model: str) -> Served | None:
+        """What the server says of that model; it is asked once. None if it does not tell."""
+        ...
+
+    def known(self, model: str) -> Served | None:
+        """The same without asking: None until it was asked."""
+        ...
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

@@ -10,8 +10,11 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.config.settings import RUN_BUDGET
+from retinue.domain.discovery import Discovery
 from retinue.domain.grant import Mode
 from retinue.errors import ConfigError, UsageError
+from retinue.models.scripted import say
+from retinue.testing.server import ModelServer
 
 
 class Layout:
@@ -66,14 +69,62 @@ async def test_the_model(
 
 
 async def test_no_model_at_all(layout: Layout) -> None:
+    layout.say(user="discovery = false")
     with pytest.raises(ConfigError) as caught:
         async with layout.open():
             pass
-    assert str(caught.value) == (
-        "No model is chosen. Name one with -m, for example"
-        " -m openai:MODEL@http://127.0.0.1:8080/v1, or set RETINUE_MODEL,"
-        ' or write model = "…" into retinue.toml.'
-    )
+    assert str(caught.value).startswith("No model was named, and discovery is off in the settings.")
+    assert not (layout.project / ".retinue").exists(), "nothing was begun"
+
+
+def serving(*names: str) -> ModelServer:
+    cards = [{"id": name, "owned_by": "vllm", "max_model_len": 65_536} for name in names]
+    return ModelServer([say("Here.")], pages={"/v1/models": {"object": "list", "data": cards}})
+
+
+async def test_a_program_gets_the_only_model_there_is(layout: Layout) -> None:
+    async with serving("qwen3") as server:
+        layout.say(user="discovery = false", OLLAMA_HOST=server.base_url)
+        async with layout.open() as rt:
+            assert rt.terms.model == f"openai:qwen3@{server.base_url}"
+            result = await rt.run("Go.")
+    assert result.response == "Here."
+    (note,) = result.notes
+    assert note.startswith("no model was named: using openai:qwen3@")
+
+
+async def test_a_program_is_never_asked(layout: Layout) -> None:
+    async with serving("a", "b") as server:
+        layout.say(user="discovery = false", OLLAMA_HOST=server.base_url)
+        with pytest.raises(ConfigError, match="there are several"):
+            async with layout.open():
+                pass
+
+
+@pytest.mark.parametrize("listed", [True, False])
+async def test_a_program_can_choose(layout: Layout, listed: bool) -> None:
+    async with serving("a", "b") as server:
+        layout.say(user="discovery = false", OLLAMA_HOST=server.base_url, OPENAI_API_KEY="sk-key")
+        name = f"openai:{'b' if listed else 'c'}@{server.base_url}"
+
+        async def choose(discovery: Discovery) -> str:
+            assert len(discovery.offers) == 2
+            return name
+
+        async with layout.open(choose=choose) as rt:
+            assert rt.terms.model == name
+            assert (await rt.run("Go.")).ok
+    # What was listed was found; what was typed was named, and may have the key.
+    (request,) = server.requests
+    assert request.headers.get("authorization") == (None if listed else "Bearer sk-key")
+
+
+@pytest.mark.parametrize("layer", ["user", "project"])
+async def test_discovery_is_off_if_one_says_so(layout: Layout, layer: str) -> None:
+    layout.say(**{layer: "discovery = false"})
+    with pytest.raises(ConfigError, match="discovery is off"):
+        async with layout.open():
+            pass
 
 
 @pytest.mark.parametrize(

@@ -105,3 +105,16 @@ def test_a_key_in_an_address_is_refused_and_not_repeated(endpoint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_route(f"openai:qwen3@{endpoint}")
     assert str(caught.value) == "Put the key into OPENAI_API_KEY, not into the model's address."
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "endpoint"),
+    [
+        ("openai:gemma-3@q8_0@http://box/v1", "gemma-3@q8_0", "http://box/v1"),
+        ("gemma-3@q8_0@https://box/v1", "gemma-3@q8_0", "https://box/v1"),
+    ],
+)
+def test_a_model_may_have_an_at_in_its_name(name: str, model: str, endpoint: str) -> None:
+    route = parse_route(name)
+    assert (route.model, route.endpoint) == (model, endpoint)
+    assert parse_route(str(route)) == route

@@ -48,6 +48,11 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     def user_settings(self) -> Path:
         return self.config_home / "retinue" / "config.toml"
 
+    def shown(self, path: Path) -> str:
+        """A path as people write it, with ~ for their home."""
+        home = self.home
+        return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
     @property
     def ca_file(self) -> str | None:
         return self.get("SSL_CERT_FILE") or self.get("REQUESTS_CA_BUNDLE")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from urllib.parse import urlsplit
 
@@ -40,14 +41,17 @@ def parse_route(name: str) -> Route:
         if not rest:
             raise ConfigError("Name the script: scripted:FILE.yaml.")
         return Route(provider=provider, model=rest)
+    # LM Studio has an @ in some names, as in gemma-3@q8_0.
     model, _, endpoint = rest.partition("@")
+    if found := re.search(r"@(?=https?://)", rest):
+        model, endpoint = rest[: found.start()], rest[found.end() :]
     if not model:
         raise ConfigError(f"No model in {name!r}. Write openai:MODEL@http://HOST:PORT/v1.")
     if endpoint:
         # First, so that no other message shows a key.
         if "@" in endpoint:
             raise ConfigError("Put the key into OPENAI_API_KEY, not into the model's address.")
-        if not _is_web_address(endpoint):
+        if not is_web_address(endpoint):
             raise ConfigError(
                 f"{endpoint!r} in model {name!r} is not a web address;"
                 " write openai:MODEL@http://HOST:PORT/v1."
@@ -55,7 +59,7 @@ def parse_route(name: str) -> Route:
     return Route(provider=provider, model=model, endpoint=endpoint.rstrip("/"))
 
 
-def _is_web_address(text: str) -> bool:
+def is_web_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
         # Reading the port checks it.

@@ -100,6 +100,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """By model name, in US dollars per million tokens."""
     delegation: bool = True
     cache: bool = True
+    discovery: bool = True
+    """Whether the usual ports of this machine are tried when no model is named."""
     silence_s: float = 120.0
     warn_at_calls: int = 60
     pause_at_calls: int = 80
@@ -166,6 +168,7 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         prices=user.prices,
         delegation=user.delegation and project.delegation,
         cache=user.cache and project.cache,
+        discovery=user.discovery and project.discovery,
         silence_s=min(user.silence_s, project.silence_s),
         warn_at_calls=min(user.warn_at_calls, project.warn_at_calls),
         pause_at_calls=min(user.pause_at_calls, project.pause_at_calls),

@@ -17,12 +17,13 @@ from retinue.domain.report import job_block, not_found, outcome_text, stopped_te
 from retinue.domain.result import Result, cap
 from retinue.domain.role import Role
 from retinue.errors import BudgetExceeded, UsageError
-from retinue.ports import Errand, Outcome, Subtask, Workspace
+from retinue.ports import Errand, Outcome, Servers, Subtask, Workspace
 from retinue.runtime.agent import Agent
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.shape import schema_text
 from retinue.runtime.staff import Staff
 from retinue.runtime.toolbox import ONE_CALL
+from retinue.runtime.windows import fitted, notes_on
 
 MAX_SUBTASKS = 5
 CONTEXT_SHARE = 2  # Half of a child's window is the most that may be given along.
@@ -39,6 +40,7 @@ class Desk:
         roles: Mapping[str, Role],
         workspace: Workspace,
         route: Callable[[str | None, str | None], str | None],
+        servers: Servers,
     ) -> None:
         """`route` makes a model name of a model's choice of (model, endpoint), or raises."""
         self._boss = boss
@@ -46,6 +48,7 @@ class Desk:
         self._roles = roles
         self._workspace = workspace
         self._route = route
+        self._servers = servers
         self._cap = boss.contract.outputs.result_cap_tokens
 
     async def spawn(self, errand: Errand) -> Outcome:
@@ -184,6 +187,10 @@ class Desk:
             raise UsageError(
                 f"You have no {READ_FILE}, so you cannot give files along; say what is in them."
             )
+        model = self._route(errand.model, errand.endpoint)
+        used = model or role.model or self._boss.contract.execution.model
+        served = await self._servers.served(used)
+        role = fitted(role, served)
         context, notes = await enclose(
             self._workspace,
             context=errand.context or "",
@@ -198,13 +205,13 @@ class Desk:
             mode=_mode(errand.mode),
             scope=_items(errand.scope) or (),
             context=context,
-            model=self._route(errand.model, errand.endpoint),
+            model=model,
             output_schema=schema_text(errand.output_schema),
             max_tool_calls=errand.max_tool_calls,
             max_turns=errand.max_turns,
             max_tokens=errand.max_tokens,
             timeout_s=errand.timeout_s,
-            notes=tuple(notes),
+            notes=(*notes, *(notes_on(served) if model else ())),
         )
 
     def _role(self, errand: Errand) -> Role:

@@ -36,6 +36,7 @@ from retinue.runtime.run import Run, Surroundings
 from retinue.runtime.shape import schema_text
 from retinue.runtime.staff import Job, Staff
 from retinue.runtime.watchdog import watch
+from retinue.runtime.windows import fitted, notes_on, within
 from retinue.version import VERSION
 
 PROGRAM = Role(
@@ -88,6 +89,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     silence_s: float
     delegation: bool = True
+    notes: tuple[str, ...] = ()
+    """What the user should know about them; each run begins with it."""
 
 
 class Runtime:
@@ -262,21 +265,27 @@ class Runtime:
             _check_text(**{field: "".join(getattr(task, field) or ())})
         role = pick(self.roles, task.role)
         model = self._around.route(task.model, task.endpoint)
-        if name := model or role.model:
-            self._around.model_for(name)
+        used = model or role.model or self.terms.model
+        self._around.model_for(used)
+        served = await self._around.servers.served(used)
+        role = fitted(role, served)
         effects = self._around.tools.effects
         if unknown := sorted(set(task.tools or ()) - effects.keys()):
             raise ContractError(
                 f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
             )
         limits = {f: v for f in _LIMITS if (v := getattr(task, f)) is not None}
-        Budget(**limits)
+        largest = within(Budget(**limits), served).max_context_tokens
+        notes = () if used == self.terms.model else notes_on(served)
+        if largest < limits.get("max_context_tokens", 0):
+            limits["max_context_tokens"] = largest
+            notes = (*notes, f"max_context_tokens became {largest}: the window of {used}")
         directory = self._directory(task.directory)
         context, left_out = await enclose(
             self._around.workspace_for(directory or self.terms.directory),
             context=task.context,
             files=task.context_files,
-            max_tokens=(task.max_context_tokens or role.budget.max_context_tokens) // 2,
+            max_tokens=limits.get("max_context_tokens", role.budget.max_context_tokens) // 2,
         )
         if left_out and task.context_files:
             raise UsageError("; ".join(left_out) + ".")
@@ -294,7 +303,7 @@ class Runtime:
             model=model,
             directory=directory,
             cache=task.cache,
-            notes=tuple(left_out),
+            notes=(*left_out, *notes),
             **limits,
         )
 
@@ -331,6 +340,7 @@ class Runtime:
             raise ContractError("The task is empty; say what the agent should do.")
         _check_text(task=task)
         around = self._around
+        role = fitted(role, await around.servers.served(self.terms.model))
         prompts = Prompts(around.workspace_for(self.terms.directory))
         instructions, _ = await prompts.assemble(role)
         delegates = self.terms.delegation and self.terms.mode is not Mode.PLAN
@@ -339,7 +349,7 @@ class Runtime:
 
     def _new_run(self, kind: str, task: str, role: Role, instructions: str) -> Run:
         run_id, terms, around = new_run_id(), self.terms, self._around
-        effects = around.tools.effects
+        effects, served = around.tools.effects, around.servers.known(terms.model)
         grant = root_grant(terms.mode, effects, roles=tuple(around.roles), depth=terms.max_depth)
         if kind == "run" and not terms.delegation:
             grant = msgspec.structs.replace(grant, can_spawn_children=False)
@@ -353,11 +363,12 @@ class Runtime:
                 model=terms.model,
                 working_directory=terms.directory,
                 silence_ms=round(terms.silence_s * 1000),
-                **execution_limits(terms.budget),  # type: ignore[arg-type]
+                **execution_limits(within(terms.budget, served)),  # type: ignore[arg-type]
             ),
             outputs=Outputs(report_path_pattern=around.report_path_pattern),
         )
-        run = self._runs[run_id] = Run(run_id, Draft(contract, ()), around)
+        notes = (*terms.notes, *notes_on(served))
+        run = self._runs[run_id] = Run(run_id, Draft(contract, notes), around)
         run.start(
             RunStarted(
                 kind=kind,

@@ -49,6 +49,8 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     desk: Callable[[Agent, Staff], Delegation]
     at_once: int
     """How many of its calls that may run side by side do so."""
+    window: int | None = None
+    """The tokens that a call may have, if the server tells."""
     price: Price | None = None
     breaker: Breaker | None = None
     on_text: OnText | None = None
@@ -146,6 +148,7 @@ async def _converse(
         opening=messages,
         allowance=means.allowance,
         clock=means.clock,
+        window=means.window,
         price=means.price,
         on_text=means.on_text,
     )

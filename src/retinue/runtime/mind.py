@@ -23,6 +23,7 @@ from retinue.runtime.context import LAST_TURN, SUM_UP, Conversation
 
 MAX_OUTPUT_TOKENS = 8_192
 MIN_OUTPUT_TOKENS = 256
+ANSWER_TOKENS = 1_024
 RETRIES = 4
 BACKOFF_S = 0.25
 LONGEST_WAIT_S = 60.0
@@ -42,6 +43,7 @@ class Mind:
         opening: tuple[Message, ...],
         allowance: Allowance,
         clock: Clock,
+        window: int | None = None,
         price: Price | None = None,
         on_text: OnText | None = None,
     ) -> None:
@@ -53,6 +55,10 @@ class Mind:
         self._clock = clock
         self._price = price
         self._on_text = on_text
+        self._window = UNLIMITED if window is None else window
+        # A window is for the answer as well.
+        room = self._window - min(self._window // 4, ANSWER_TOKENS)
+        self._room = min(agent.contract.execution.max_context_tokens, room)
         self._turns = agent.contract.execution.max_turns
         self._asked = 0
 
@@ -83,8 +89,7 @@ class Mind:
     @property
     def crowded(self) -> bool:
         """Is the prompt larger than its window? The first one cannot be helped."""
-        window = self._agent.contract.execution.max_context_tokens
-        return self._asked > 0 and self.conversation.estimate > window
+        return self._asked > 0 and self.conversation.estimate > self._room
 
     async def make_room(self) -> str | None:
         """Bring the prompt into its window: mask old results, or have it summed up.
@@ -92,7 +97,7 @@ class Mind:
         Answers the limit that has been reached if neither is enough.
         """
         conversation = self.conversation
-        window = self._agent.contract.execution.max_context_tokens
+        window = self._room
         if masked := conversation.mask(window):
             self._agent.record(ContextCompacted(masked=masked))
         if conversation.estimate <= window:
@@ -185,7 +190,9 @@ class Mind:
                 prompt = left - MIN_OUTPUT_TOKENS
                 if roomy is not None:
                     cover = Cover(roomy, Amounts(tokens=least - left))
-        output = max(MIN_OUTPUT_TOKENS, min(MAX_OUTPUT_TOKENS, left - prompt))
+        # Some servers refuse a call whose longest answer would not fit beside its prompt.
+        longest = min(MAX_OUTPUT_TOKENS, left - prompt, self._window - self.conversation.likely)
+        output = max(MIN_OUTPUT_TOKENS, longest)
         cost = 0
         if price is not None:
             output = max(MIN_OUTPUT_TOKENS, min(output, price.affords(prompt, money)))

@@ -26,6 +26,7 @@ from retinue.ports import (
     NewAgent,
     Reports,
     Sandbox,
+    Servers,
     Store,
     Vault,
     Workspace,
@@ -63,6 +64,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     model_for: Callable[[str], Model]
     route: Callable[[str | None, str | None], str | None]
     price_for: Callable[[str], Price | None]
+    servers: Servers
     max_concurrent: int
     report_path_pattern: str
     breaker: Breaker | None = None
@@ -215,8 +217,10 @@ class Run:
             hit = await around.cache.find(agent.cache_key, hands)
             if hit is not None:
                 return await _repeat(agent, hit)
+        served = around.servers.known(contract.execution.model)
         means = Means(
             model=around.model_for(contract.execution.model),
+            window=None if served is None else served.window,
             tools=around.tools,
             hands=hands,
             approve=around.approve,
@@ -242,6 +246,7 @@ class Run:
             roles=around.roles,
             workspace=around.workspace_for(boss.contract.execution.working_directory),
             route=around.route,
+            servers=around.servers,
         )
 
     def _end(self, agent: Agent, ending: Ending) -> Result:

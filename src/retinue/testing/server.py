@@ -82,16 +82,20 @@ class ModelServer:
     """Serves on a free port of 127.0.0.1 while it is entered.
 
     `answers` are given in order, one for each request; a function makes them up instead. After the
-    last one it answers 500.
+    last one it answers 500. `pages` are what else it has, by path: values that are sent as JSON, or
+    functions that answer a request. Whoever asks for one, or for one that is not there, is among
+    the `visits` and takes no answer away.
     """
 
     def __init__(
         self,
-        answers: Iterable[Answering] | Callable[[Received], Answering],
+        answers: Iterable[Answering] | Callable[[Received], Answering] = (),
         *,
+        pages: Mapping[str, Any] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._answer = answers if callable(answers) else _in_order(answers)
+        self._pages = pages or {}
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -99,6 +103,7 @@ class ModelServer:
         self.port = 0
         """Which it is on; known once it is entered."""
         self.requests: list[Received] = []
+        self.visits: list[Received] = []
         self.connections = 0
         """How many have been opened."""
         self.hang_ups = 0
@@ -159,10 +164,11 @@ class ModelServer:
         if request is None:
             await self._hang_up()
             return False
+        page = self._page(request)
         async with self._changed:
-            self.requests.append(request)
+            (self.requests if page is None else self.visits).append(request)
             self._changed.notify_all()
-        answer = self._answer(request)
+        answer = self._answer(request) if page is None else page
         response = streamed(answer) if isinstance(answer, Answer) else answer
         if response.gate is not None and not await self._opened(response.gate, reader):
             return False
@@ -177,6 +183,14 @@ class ModelServer:
                 return False
             case Ending.PROPER:
                 return response.raw is None and response.framing is not Framing.CLOSE
+
+    def _page(self, request: Received) -> Answering | None:
+        """The page that was asked for; None if it is an answer that is wanted."""
+        page = self._pages.get(request.target.partition("?")[0])
+        if page is None:
+            return failing(404, "Not found") if request.method == "GET" else None
+        page = page(request) if callable(page) else page
+        return page if isinstance(page, Answering) else as_json(page)
 
     async def _opened(self, gate: Gate, reader: asyncio.StreamReader) -> bool:
         """Wait for the gate; False if the client was gone first."""
@@ -288,6 +302,15 @@ def failing(
     )
 
 
+def as_json(value: object) -> Response:
+    """A page of JSON."""
+    return Response(
+        headers={"content-type": "application/json"},
+        body=msgspec.json.encode(value),
+        framing=Framing.LENGTH,
+    )
+
+
 def whole(answer: Answer) -> Response:
     """A step as one JSON body, from a server that does not stream."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
@@ -304,11 +327,7 @@ def whole(answer: Answer) -> Response:
     reply: dict[str, Any] = {"object": "chat.completion", "choices": [choice]}
     if answer.usage is not None:
         reply["usage"] = _usage(answer)
-    return Response(
-        headers={"content-type": "application/json"},
-        body=msgspec.json.encode(reply),
-        framing=Framing.LENGTH,
-    )
+    return as_json(reply)
 
 
 def streamed(answer: Answer) -> Response:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from retinue.interfaces.cli.main import main
-from retinue.testing.server import Answering, ModelServer
+from retinue.testing.server import Answering, ModelServer, Received
 
 
 class Done(NamedTuple):
@@ -34,10 +34,23 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _bare_environment(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith(("RETINUE_", "OPENAI_", "XDG_")):
+        if name.startswith(("RETINUE_", "OPENAI_", "ANTHROPIC_", "OLLAMA_", "XDG_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(project)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Callable[[str], Path]:
+    """Write the user's own settings."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / ".config" / "retinue" / "config.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
 
 
 @pytest.fixture
@@ -85,14 +98,26 @@ def program() -> Callable[..., subprocess.Popen[bytes]]:
 class Serving:
     """A server of its own thread: the commands have the main one, as they need it for signals."""
 
-    def __init__(self, answers: Sequence[Answering]) -> None:
-        self._server = ModelServer(answers)
+    def __init__(self, answers: Sequence[Answering], pages: Mapping[str, Any]) -> None:
+        self._server = ModelServer(answers, pages=pages)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
     @property
     def model(self) -> str:
-        return f"openai:m@{self._server.base_url}"
+        return f"openai:m@{self.url}"
+
+    @property
+    def url(self) -> str:
+        return self._server.base_url
+
+    @property
+    def visits(self) -> list[Received]:
+        return self._server.visits
+
+    @property
+    def requests(self) -> list[Received]:
+        return self._server.requests
 
     def received(self, count: int) -> None:
         """Wait until that many requests have come."""
@@ -116,6 +141,6 @@ class Serving:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Serving]]:
-    """Serve these answers, each to one request, until the test is over."""
+    """Serve these answers, each to one request, until the test is over; and these pages."""
     with ExitStack() as stack:
-        yield lambda *answers: stack.enter_context(Serving(answers))
+        yield lambda *answers, **kw: stack.enter_context(Serving(answers, kw.get("pages", {})))

@@ -20,6 +20,7 @@ from retinue.domain.messages import (
     User,
 )
 from retinue.errors import ContextOverflow, ProviderError
+from retinue.models.inventory import look, served
 from retinue.models.openai import OpenAIModel
 
 if TYPE_CHECKING:
@@ -102,6 +103,18 @@ async def test_a_prompt_larger_than_the_window(model: OpenAIModel, live: Live) -
         pytest.skip("the window of this server is not known")
     with pytest.raises(ContextOverflow):
         await model.reply(asked("heron " * 3000))
+
+
+async def test_the_server_tells_what_it_serves(live: Live) -> None:
+    found = await look(live.endpoint)
+    assert found.models
+    assert found.problem == ""
+    if live.ours:
+        assert found.server == "llama.cpp"
+        one = await served(live.endpoint)
+        assert one is not None
+        # It was started with 1,024 tokens for two slots.
+        assert (one.window, one.max_window, one.slots) == (512, 8192, 2)
 
 
 async def test_a_wrong_path(live: Live) -> None:

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from retinue.app import Choose
+from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event, ModelFailed
 from retinue.domain.result import Result, RunResult, Status
 from retinue.errors import ApprovalNeeded
@@ -113,6 +115,12 @@ class Console:
         approve = self.approve
         return approve.answer if isinstance(approve, Questions) else None
 
+    @property
+    def choose(self) -> Choose | None:
+        """Have the person at the terminal choose a model, where there is one."""
+        approve = self.approve
+        return approve.choose if isinstance(approve, Questions) else None
+
     def _print_json(self, event: Event) -> None:
         sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
         sys.stdout.flush()
@@ -201,6 +209,21 @@ class Questions:
             click.echo(f"{path} asks: {question}", err=True)
             click.echo("> ", err=True, nl=False)
             return (await _line_from_terminal()).strip() or "(no answer)"
+
+    async def choose(self, discovery: Discovery) -> str:
+        offers = discovery.offers
+        click.echo(discovery.question, err=True)
+        while True:
+            click.echo(f"Number or name [1: {offers[0].name}]: ", err=True, nl=False)
+            answer = (await _line_from_terminal()).strip()
+            for offer in offers:
+                if answer in ("", offer.served.model):
+                    return offer.name
+            if not answer.isdecimal():
+                return answer
+            if 1 <= int(answer) <= len(offers):
+                return offers[int(answer) - 1].name
+            click.echo(f"There is no number {answer}.", err=True)
 
 
 async def _line_from_terminal() -> str:

@@ -20,6 +20,8 @@ COMMANDS = {
     "show": ("records", "Show a run, or one of its agents."),
     "audit": ("records", "Check that a run's journal is what was written."),
     "agents": ("agents", "List the roles and profiles there are."),
+    "models": ("models", "List the models that are served."),
+    "doctor": ("doctor", "Say what is found, what is wrong, and the way out."),
     "demo": ("demo", "See a fan-out on a small bundled repository."),
 }
 

@@ -130,6 +130,7 @@ def _perform(
                     limits=budget,
                     approve=console.approve,
                     ask=console.ask,
+                    choose=console.choose,
                     on_event=console.listener,
                 ) as runtime:
                     interrupts.runtime = runtime
