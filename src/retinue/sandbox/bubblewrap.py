@@ -10,7 +10,10 @@ import contextlib
 import os
 import signal
 import stat
+import subprocess
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 from retinue.domain.grant import Network
 from retinue.domain.reach import Reach
@@ -19,7 +22,7 @@ from retinue.ports import Completed
 from retinue.sandbox.cgroups import Cgroups
 from retinue.sandbox.limits import Limits
 from retinue.sandbox.openings import CLOSED, openings
-from retinue.sandbox.process import run_process
+from retinue.sandbox.process import check, holding, run_process
 from retinue.sandbox.seccomp import families_for, program
 from retinue.sandbox.system import etc, programs
 from retinue.sandbox.toolchains import homes, toolchains
@@ -27,7 +30,9 @@ from retinue.sandbox.toolchains import homes, toolchains
 HOME = "/tmp/home"
 STATE = ".retinue"
 # A process of root owns these in a namespace as well; writing to some of them reboots the machine.
-_PROC_READ_ONLY = ("/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs")
+_PROC_READ_ONLY = ("/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/pressure")
+# How many commands that are running need an empty folder there.
+_kept: Counter[str] = Counter()
 _PROC_HIDDEN = (
     "/proc/sysrq-trigger",
     "/proc/kcore",
@@ -35,6 +40,20 @@ _PROC_HIDDEN = (
     "/proc/kmsg",
     "/proc/timer_list",
 )
+
+
+NEEDED = "--bind-fd"
+
+
+@cache
+def options(bwrap: str) -> frozenset[str]:
+    """What this version knows; versions differ by what distributions have added to them."""
+    try:
+        told = subprocess.run([bwrap, "--help"], capture_output=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return frozenset()
+    words = (told.stdout + told.stderr).decode(errors="replace").split()
+    return frozenset(word for word in words if word.startswith("--"))
 
 
 class Bubblewrap:
@@ -54,6 +73,7 @@ class Bubblewrap:
     ) -> None:
         """`environment` is all that commands get to see; `readable` are more folders to show."""
         self._bwrap = bwrap
+        self._options = options(bwrap)
         self._limits = limits or Limits()
         self._readable = tuple(readable)
         self._environment = {
@@ -73,17 +93,20 @@ class Bubblewrap:
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> Completed:
         """Run a shell command. A non-zero exit is a result, never an exception."""
+        check(command)
         with contextlib.ExitStack() as held:
-            rules = _holding(held, program(families=_families(reach.network)))
+            rules = holding(held, program(families=_families(reach.network), namespaced=True))
             told, telling = os.pipe()
             held.callback(os.close, told)
             held.callback(os.close, telling)
             places = _places(held, reach)
+            held.enter_context(_closed(reach, places))
             argv = [self._bwrap, *self._world(reach, places)]
             argv += ["--seccomp", str(rules), "--json-status-fd", str(telling), "--"]
-            argv += [*self._limits.argv(), "/bin/sh", "-c", command]
+            argv += ["/bin/sh", "-c", command]
+            first = self._limits.lines(counted=self._cgroups.counted)
             done = await run_process(
-                held.enter_context(self._cgroups.around(argv)),
+                held.enter_context(self._cgroups.around(argv, first=first)),
                 directory="/",
                 environment=self._environment,
                 kill=_kill,
@@ -103,9 +126,10 @@ class Bubblewrap:
     def _world(self, reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[str]:
         yield from (
             "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts",
-            "--unshare-cgroup-try", "--disable-userns", "--die-with-parent", "--new-session",
-            "--cap-drop", "ALL",
+            "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
         )  # fmt: skip
+        # Where it is missing, the seccomp program alone sees to that.
+        yield from ("--disable-userns",) if "--disable-userns" in self._options else ()
         if reach.network is not Network.ALL:
             yield "--unshare-net"
         yield from _system()
@@ -118,9 +142,9 @@ class Bubblewrap:
         for path in _PROC_HIDDEN:
             if os.path.exists(path):
                 yield from ("--ro-bind", "/dev/null", path)
-        size = str(self._limits.tmp_bytes)
-        yield from ("--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm")
-        yield from ("--size", size, "--tmpfs", "/tmp", "--dir", HOME)
+        size = ("--size", str(self._limits.tmp_bytes)) if "--size" in self._options else ()
+        yield from ("--dev", "/dev", *size, "--tmpfs", "/dev/shm")
+        yield from (*size, "--tmpfs", "/tmp", "--dir", HOME)
         if reach.network is Network.ALL:
             yield from ("--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf")
         yield from _workspace(reach, places)
@@ -158,7 +182,9 @@ def _families(network: Network) -> tuple[int, ...]:
 def _places(held: contextlib.ExitStack, reach: Reach) -> list[tuple[int, str]]:
     """What may be written, opened without going through a link: others may be at work there."""
     places: list[tuple[int, str]] = []
-    for path in openings(reach.root, reach.write_scope):
+    # A link cannot be covered, so what holds one that must stay is not opened as a whole.
+    linked = any(os.path.islink(os.path.join(reach.root, name)) for name in CLOSED)
+    for path in openings(reach.root, reach.write_scope, whole_root=not linked):
         fd = _descend(reach.root, os.path.relpath(path, reach.root))
         if fd is not None:
             held.callback(os.close, fd)
@@ -166,9 +192,36 @@ def _places(held: contextlib.ExitStack, reach: Reach) -> list[tuple[int, str]]:
     return places
 
 
+@contextlib.contextmanager
+def _closed(reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[None]:
+    """Have something at the names that must stay closed, so that it can be covered.
+
+    Where the root is open, a command could otherwise make a `.git` of its own, with hooks that the
+    user's next `git status` would run. An empty folder of that name means nothing to git.
+    """
+    made: list[str] = []
+    if any(path == reach.root for _, path in places):
+        for name in sorted(CLOSED):
+            path = os.path.join(reach.root, name)
+            if path in _kept or not os.path.lexists(path):
+                with contextlib.suppress(OSError):
+                    os.makedirs(path, exist_ok=True)
+                    _kept[path] += 1
+                    made.append(path)
+    try:
+        yield
+    finally:
+        for path in made:
+            _kept[path] -= 1
+            if not _kept[path]:
+                del _kept[path]
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
+
+
 def _descend(root: str, path: str) -> int | None:
     here = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    for name in path.split("/"):
+    for name in () if path == "." else path.split("/"):
         try:
             below = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
         except OSError:
@@ -180,15 +233,6 @@ def _descend(root: str, path: str) -> int | None:
         os.close(here)
         return None
     return here
-
-
-def _holding(held: contextlib.ExitStack, data: bytes) -> int:
-    """A descriptor to read `data` from."""
-    fd = os.memfd_create("retinue", os.MFD_CLOEXEC)
-    held.callback(os.close, fd)
-    os.write(fd, data)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
 
 
 def _read(fd: int) -> bytes:

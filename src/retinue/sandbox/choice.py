@@ -11,24 +11,40 @@ import msgspec
 from retinue.ports import Sandbox
 from retinue.sandbox import seccomp
 from retinue.sandbox.canaries import try_out
+from retinue.sandbox.cgroups import Cgroups
+from retinue.sandbox.limits import Limits
 
 INSTALL = "Install bubblewrap (Debian, Ubuntu, Fedora, Arch: the package is called so)."
 # What gets through in the reduced tier, told to the user as it is.
-LEAKS = (
-    "sockets, and so test servers, do not work at all where the contract gives no network",
-    "other processes' command lines can be read",
-    "rights and times of files outside can be changed where the user owns them",
-    "names and sizes of files outside can be seen",
-    "the project's .retinue, with its journal, can be read",
-    "memory is limited for each process, not for a command as a whole",
+LEAKS = {
+    "arguments": "the command lines of other programs can be read",
+    "rights": "rights and times of files outside can be changed, where they are the user's",
+    "existence": "it can be seen whether a file outside exists, and its size and times",
+    "space": "files outside of the workspace are limited in size, but not in number",
+}
+# What does not work in it.
+LACKS = (
+    "sockets: without network there are none, so that no test server works",
+    "new names at the top of the workspace, which only the file tools can make",
 )
+# Of a tier whose commands no control group counts.
+_UNCOUNTED = {
+    "processes": "processes are limited for the user as a whole, and not at all for root",
+    "memory": "memory is limited for each process, and not for a command as a whole",
+}
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """`sandbox` is the best that holds; `rejected` says why each better one is not it."""
+    """`sandbox` is the best that holds; `rejected` says why each better one is not it.
+
+    `leaks` and `lacks` are what it does not hold, and what does not work in it.
+    """
 
     sandbox: Sandbox | None
+    name: str = ""
     rejected: tuple[str, ...] = ()
+    leaks: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
 
     @property
     def tier(self) -> str:
@@ -54,7 +70,18 @@ async def _choose(environment: Mapping[str, str], readable: Sequence[str]) -> Ch
             continue
         trial = await try_out(candidate)
         if trial.passed:
-            return Choice(sandbox=candidate, rejected=tuple(rejected))
+            reduced = candidate.tier == "reduced"
+            counted = Cgroups.found(Limits()).counted
+            return Choice(
+                sandbox=candidate,
+                name=name,
+                rejected=tuple(rejected),
+                leaks=(
+                    *(LEAKS.values() if reduced else ()),
+                    *(text for what, text in _UNCOUNTED.items() if what not in counted),
+                ),
+                lacks=LACKS if reduced else (),
+            )
         what = f"let through: {', '.join(trial.escaped)}" if trial.escaped else trial.broken
         rejected.append(f"{name}: {what}")
     return Choice(sandbox=None, rejected=tuple(rejected))
@@ -71,21 +98,19 @@ def _candidates(
         return [("kernel", f"there is no sandbox for {sys.platform}")]
     if not seccomp.supported():
         return [("seccomp", "no program for this processor")]
-    from retinue.sandbox.bubblewrap import Bubblewrap
-    from retinue.sandbox.landlock import Landlock, abi
+    from retinue.sandbox import bubblewrap, landlock
 
+    namespaces: Sandbox | str
     bwrap = shutil.which("bwrap", path=environment.get("PATH"))
-    return [
-        (
-            "bubblewrap",
-            f"not found. {INSTALL}"
-            if bwrap is None
-            else Bubblewrap(environment, bwrap=bwrap, readable=readable),
-        ),
-        (
-            "landlock",
-            Landlock(environment, readable=readable)
-            if abi()
-            else "this kernel has none, or does not allow it",
-        ),
-    ]
+    if bwrap is None:
+        namespaces = f"not found. {INSTALL}"
+    elif bubblewrap.NEEDED not in bubblewrap.options(bwrap):
+        namespaces = f"{bwrap} is too old: it has no {bubblewrap.NEEDED}. Version 0.10 has."
+    else:
+        namespaces = bubblewrap.Bubblewrap(environment, bwrap=bwrap, readable=readable)
+    rules: Sandbox | str
+    if landlock.abi() < landlock.NEEDED:
+        rules = f"version {landlock.abi()} of it is there; {landlock.NEEDED} (Linux 6.12) is needed"
+    else:
+        rules = landlock.Landlock(environment, readable=readable)
+    return [("bubblewrap", namespaces), ("landlock", rules)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import shutil
 import signal
@@ -13,21 +12,24 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+import msgspec
+
 from retinue.domain.grant import Network
 from retinue.domain.reach import Reach
-from retinue.domain.scope import NOWHERE
-from retinue.errors import ToolFailure, WorkspaceError
+from retinue.errors import WorkspaceError
 from retinue.ports import Completed
 from retinue.sandbox import launcher
+from retinue.sandbox.cgroups import Cgroups
 from retinue.sandbox.limits import Limits
-from retinue.sandbox.openings import CLOSED, openings
-from retinue.sandbox.process import run_process
+from retinue.sandbox.openings import openings
+from retinue.sandbox.process import check, holding, run_process
 from retinue.sandbox.seccomp import families_for, program
 from retinue.sandbox.system import etc, programs
 from retinue.sandbox.toolchains import homes, toolchains
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
-_SCOPED_SINCE, _WRITES_SINCE = 6, 3
+NEEDED = 6
+STATE = ".retinue"
 
 
 @cache
@@ -58,6 +60,7 @@ class Landlock:
         self._outside = dict(environment)
         self._limits = limits or Limits()
         self._readable = tuple(readable)
+        self._cgroups = Cgroups.found(self._limits)
 
     @property
     def tier(self) -> str:
@@ -67,46 +70,36 @@ class Landlock:
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> Completed:
         """Run a shell command. A non-zero exit is a result, never an exception."""
-        if "\0" in command:
-            raise ToolFailure("The command holds a NUL, which no command can.")
-        if reach.write_scope != NOWHERE and abi() < _WRITES_SINCE:
-            raise WorkspaceError(
-                f"Landlock {abi()} of this kernel cannot confine writing; it needs Linux 6.2."
-            )
+        check(command)
         private = tempfile.mkdtemp(prefix="retinue-")
-        try:
+        with contextlib.ExitStack() as held:
+            held.callback(shutil.rmtree, private, ignore_errors=True)
+            order = holding(held, self._order(command, reach, private))
+            argv = (sys.executable, "-I", "-S", launcher.__file__, str(order))
             done = await run_process(
-                (
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    launcher.__file__,
-                    self._order(command, reach, private),
-                ),
+                held.enter_context(self._cgroups.around(argv)),
                 directory="/",
                 environment={},
                 kill=_ask,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
+                pass_fds=(order,),
             )
-        finally:
-            shutil.rmtree(private, ignore_errors=True)
         if done.exit_code == launcher.FAILED and "sandbox failed: " in done.output:
             raise WorkspaceError(
                 f"{done.output.strip().rpartition(chr(10))[2]}. See `retinue doctor`."
             )
         return done
 
-    def _order(self, command: str, reach: Reach, private: str) -> str:
+    def _order(self, command: str, reach: Reach, private: str) -> bytes:
         shown = [*programs(), *etc(), *toolchains(self._outside, reach.root)]
         if reach.network is Network.ALL:
             shown.append("/etc/resolv.conf")
-        return json.dumps(
+        return msgspec.json.encode(
             {
                 "command": command,
                 "directory": reach.root,
                 "parent": os.getpid(),
-                "scoped": abi() >= _SCOPED_SINCE,
                 "network": reach.network is Network.ALL,
                 "environment": {
                     **{k: v for k, v in self._outside.items() if k != "SHELL"},
@@ -114,23 +107,22 @@ class Landlock:
                     "HOME": private,
                     "TMPDIR": private,
                 },
-                "read": [*map(os.path.realpath, shown), "/proc", *self._readable, reach.root],
+                "list": [reach.root],
+                "read": [*map(os.path.realpath, shown), "/proc", *self._readable, *_shown(reach)],
                 "devices": _DEVICES,
-                "write": [private, *_writable(reach)],
-                "limits": self._limits.of_a_process(),
-                "filter": program(families=families_for(reach.network, namespaced=False)).hex(),
+                "write": [private, *openings(reach.root, reach.write_scope, whole_root=False)],
+                "limits": self._limits.of_a_process(counted=self._cgroups.counted),
+                "filter": program(
+                    families=families_for(reach.network, namespaced=False), namespaced=False
+                ).hex(),
             }
         )
 
 
-def _writable(reach: Reach) -> list[str]:
-    found = openings(reach.root, reach.write_scope)
-    names = os.listdir(reach.root)
-    if found != [reach.root] or not any(name.casefold() in CLOSED for name in names):
-        return found
-    # Landlock can only add rights below, so what is closed must not be below what is opened. That a
-    # command makes no new names in the root itself is the price; the file tools can.
-    return [os.path.join(reach.root, n) for n in names if n.casefold() not in CLOSED]
+def _shown(reach: Reach) -> list[str]:
+    """All of the workspace but our own records: what lies above others opens those as well."""
+    with os.scandir(reach.root) as listing:
+        return [e.path for e in listing if not e.is_symlink() and e.name.casefold() != STATE]
 
 
 def _ask(pid: int) -> None:

@@ -1,7 +1,8 @@
 """Confines itself by Landlock and seccomp, then runs a command and sees all of it dead.
 
-A program of its own, run as `python -I -S launcher.py JSON`, that imports nothing of retinue: the
-kernel lets a process give up rights for itself and its children only, and our own must keep theirs.
+A program of its own, run as `python -I -S launcher.py DESCRIPTOR`, that imports nothing of retinue:
+the kernel lets a process give up rights for itself and its children only, and our own must keep
+theirs. It needs version 6 of Landlock.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _AMBIENT, _AMBIENT_CLEAR_ALL = 47, 4
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 # linux/landlock.h; the numbers are the same on all machines.
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
-_VERSION, _PATH_BENEATH = 1, 1
+_PATH_BENEATH = 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+_MAKING_AND_REMOVING = 0x1FF0
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _READING = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
@@ -38,34 +40,59 @@ FAILED = 125
 
 
 def main() -> NoReturn:
-    order = json.loads(sys.argv[1])
     try:
-        _confine(order)
+        # Not by the command line, which everybody on the machine can read.
+        with open(int(sys.argv[1]), "rb") as file:
+            order = json.load(file)
+        _supervise(order["parent"])
         child = os.fork()
     except OSError as error:
         _fail(f"{error.strerror}")
     if child == 0:
         _become(order)
-    _see_through(child, alone=order["scoped"])
+    _see_through(child)
 
 
-def _confine(order: dict[str, Any]) -> None:
+def _supervise(parent: int) -> None:
+    """Become somebody who can signal the command and nobody else, and whom it cannot signal."""
     # With the parent goes the supervisor, and it takes everything along.
-    signal.signal(signal.SIGTERM, lambda *_: _bury(order["scoped"]))
+    signal.signal(signal.SIGTERM, lambda *_: _bury())
     _prctl(_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != order["parent"]:
-        _bury(order["scoped"])
+    if os.getppid() != parent:
+        _bury()
     _prctl(_SUBREAPER, 1)
     _prctl(_NO_NEW_PRIVS, 1)
-    for name, value in order["limits"].items():
+    _drop_capabilities()
+    _restrict(_ruleset(files=0, network=0, scoped=_SIGNALS))
+    _expect_no_signals(parent)
+
+
+def _become(order: dict[str, Any]) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    filter = bytes.fromhex(order["filter"])
+    code = ctypes.create_string_buffer(filter, len(filter))
+    program = struct.pack("@HxxxxxxP", len(filter) // 8, ctypes.addressof(code))
+    try:
+        os.setsid()
+        _limit(order["limits"])
+        # A domain inside of the supervisor's: what is in it reaches nothing around it.
+        _landlock(order)
+        _prctl(_SECCOMP, _SECCOMP_FILTER, program)
+        os.chdir(order["directory"])
+        os.execve("/bin/sh", ["/bin/sh", "-c", order["command"]], order["environment"])
+    except OSError as error:
+        _fail(f"{error.strerror}")
+
+
+def _limit(limits: dict[str, int]) -> None:
+    # When memory runs out, this goes first and the user's own programs stay.
+    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")
+    for name, value in limits.items():
         kind = getattr(resource, name)
         _, hard = resource.getrlimit(kind)
         most = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (most, most))
-    _drop_capabilities()
-    _landlock(order)
-    if order["scoped"]:
-        _expect_no_signals(order["parent"])
 
 
 def _drop_capabilities() -> None:
@@ -78,25 +105,26 @@ def _drop_capabilities() -> None:
 
 
 def _landlock(order: dict[str, Any]) -> None:
-    abi = _libc.syscall(_CREATE, None, 0, _VERSION)
-    files = _READING | _WRITE_FILE | 0x1FF0  # removing and making things, all from ABI 1
-    if abi >= 2:
-        files |= _REFER
-    if abi >= 3:
-        files |= _TRUNCATE
-    if abi >= 5:
-        files |= _IOCTL_DEV
-    network = _BIND_TCP | _CONNECT_TCP if abi >= 4 and not order["network"] else 0
-    scoped = _ABSTRACT_SOCKETS | _SIGNALS if abi >= 6 else 0
-    fields = [files, network, scoped][: 1 if abi < 4 else 2 if abi < 6 else 3]
-    attributes = struct.pack(f"={len(fields)}Q", *fields)
-    ruleset = _call(_CREATE, attributes, len(attributes), 0)
+    files = _READING | _WRITE_FILE | _MAKING_AND_REMOVING | _REFER | _TRUNCATE | _IOCTL_DEV
+    network = 0 if order["network"] else _BIND_TCP | _CONNECT_TCP
+    ruleset = _ruleset(files=files, network=network, scoped=_ABSTRACT_SOCKETS | _SIGNALS)
+    for path in order["list"]:
+        _allow(ruleset, path, _READ_DIR)
     for path in order["read"]:
-        _allow(ruleset, path, _READING & files)
+        _allow(ruleset, path, _READING)
     for path in order["devices"]:
-        _allow(ruleset, path, (_READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV) & files)
+        _allow(ruleset, path, _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV)
     for path in order["write"]:
         _allow(ruleset, path, files)
+    _restrict(ruleset)
+
+
+def _ruleset(*, files: int, network: int, scoped: int) -> int:
+    attributes = struct.pack("=3Q", files, network, scoped)
+    return _call(_CREATE, attributes, len(attributes), 0)
+
+
+def _restrict(ruleset: int) -> None:
     _call(_RESTRICT, ruleset, 0)
     os.close(ruleset)
 
@@ -125,21 +153,7 @@ def _expect_no_signals(pid: int) -> None:
     _fail("signals reach the outside")
 
 
-def _become(order: dict[str, Any]) -> NoReturn:
-    os.setsid()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    filter = bytes.fromhex(order["filter"])
-    code = ctypes.create_string_buffer(filter, len(filter))
-    program = struct.pack("@HxxxxxxP", len(filter) // 8, ctypes.addressof(code))
-    try:
-        _prctl(_SECCOMP, _SECCOMP_FILTER, program)
-        os.chdir(order["directory"])
-        os.execve("/bin/sh", ["/bin/sh", "-c", order["command"]], order["environment"])
-    except OSError as error:
-        _fail(f"{error.strerror}")
-
-
-def _see_through(child: int, *, alone: bool) -> NoReturn:
+def _see_through(child: int) -> NoReturn:
     while True:
         try:
             pid, status = os.wait()
@@ -148,50 +162,19 @@ def _see_through(child: int, *, alone: bool) -> NoReturn:
         if pid == child:
             break
     code = os.waitstatus_to_exitcode(status)
-    _bury(alone, code if code >= 0 else 128 - code)
+    _bury(code if code >= 0 else 128 - code)
 
 
-def _bury(alone: bool, code: int = 128 + signal.SIGKILL) -> NoReturn:
+def _bury(code: int = 128 + signal.SIGKILL) -> NoReturn:
     """Kill all that is left of the command, and end."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    for _ in range(1000):
-        if alone:
-            # Everybody whom we may signal, which is who is confined with us.
-            try:
-                os.kill(-1, signal.SIGKILL)
-            except ProcessLookupError:
-                break
-        elif not _kill_descendants():
-            break
+    while True:
         try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            break
-    os._exit(code)
-
-
-def _kill_descendants() -> bool:
-    """Kill whoever came from us; orphans come back to us, so that in the end there is nobody."""
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    state, parent = file.read().rpartition(b")")[2].split()[:2]
-            except OSError:
-                continue
-            if state != b"Z":
-                parents[int(name)] = int(parent)
-    ours = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
-        ours |= more
-    for pid in ours - {os.getpid()}:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except OSError:
-            continue
-    return len(ours) > 1
+            # Everybody whom we may signal, which is the command. Who loses a parent is ours.
+            os.kill(-1, signal.SIGKILL)
+            os.waitpid(-1, 0)
+        except (ChildProcessError, ProcessLookupError):
+            os._exit(code)
 
 
 def _prctl(option: int, value: int, pointer: bytes | None = None) -> None:

@@ -21,12 +21,16 @@ _WILD = "*?"
 _ANY_NAME = "\x01"
 
 
-def openings(root: str, write_scope: Groups) -> list[str]:
-    """The paths below `root` to be made writable, absolute; those above others come first."""
+def openings(root: str, write_scope: Groups, *, whole_root: bool = True) -> list[str]:
+    """The paths below `root` to be made writable, absolute; those above others come first.
+
+    Without `whole_root` it is not the root itself, for those who cannot close anything below what
+    is open: no new names can be made there then, but by the file tools.
+    """
     if write_scope == NOWHERE:
         return []
     if write_scope == ANYWHERE:
-        return [root]
+        return [root] if whole_root else _in_root(root)
     found: list[str] = []
     files = 0
     for folder, names in _folders(root, write_scope):
@@ -39,6 +43,16 @@ def openings(root: str, write_scope: Groups) -> list[str]:
                 found.append(os.path.join(root, path))
                 files += 1
     return found
+
+
+def _in_root(root: str) -> list[str]:
+    with os.scandir(root) as listing:
+        return sorted(
+            entry.path
+            for entry in listing
+            if entry.name.casefold() not in CLOSED
+            and (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False))
+        )
 
 
 def _folders(root: str, scope: Groups) -> Iterator[tuple[str, list[str] | None]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -17,9 +17,34 @@ from retinue.sandbox.output import CappedOutput
 _LINGER_S = 0.5
 _KILL_S = 5.0
 _CHUNK_BYTES = 65_536
+# Of Linux, for one argument: 32 pages, less the byte that ends it.
+_MAX_COMMAND_BYTES = 131_071
 
 Kill = Callable[[int], None]
 """Ends a process, given its number, and all that it has started."""
+
+
+def check(command: str) -> None:
+    """Raise ToolFailure for what no shell can be given."""
+    if "\0" in command:
+        raise ToolFailure("The command holds a NUL, which no command can.")
+    try:
+        size = len(command.encode())
+    except UnicodeEncodeError:
+        raise ToolFailure(
+            "The command is not valid Unicode: it has half a surrogate pair."
+        ) from None
+    if size > _MAX_COMMAND_BYTES:
+        raise ToolFailure("The command is too long; write it to a file and run that.")
+
+
+def holding(held: contextlib.ExitStack, data: bytes) -> int:
+    """A descriptor to read `data` from, until `held` ends."""
+    fd = os.memfd_create("retinue", os.MFD_CLOEXEC)
+    held.callback(os.close, fd)
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 def nothing_left(_: int) -> None:
@@ -73,11 +98,7 @@ async def _start(
             start_new_session=True,
             pass_fds=pass_fds,
         )
-    except ValueError:
-        raise ToolFailure("The command holds a NUL, which no command can.") from None
     except OSError as error:
-        if error.errno == errno.E2BIG:
-            raise ToolFailure("The command is too long; write it to a file and run that.") from None
         raise WorkspaceError(f"No command can be run in {directory}: {error.strerror}.") from error
 
 

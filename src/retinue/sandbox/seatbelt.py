@@ -14,7 +14,7 @@ from retinue.domain.grant import Network
 from retinue.domain.reach import Reach
 from retinue.ports import Completed
 from retinue.sandbox.openings import CLOSED, openings
-from retinue.sandbox.process import run_process
+from retinue.sandbox.process import check, run_process
 from retinue.sandbox.toolchains import homes, toolchains
 from retinue.sandbox.unconfined import kill_group
 
@@ -36,6 +36,7 @@ class Seatbelt:
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> Completed:
         """Run a shell command. A non-zero exit is a result, never an exception."""
+        check(command)
         private = tempfile.mkdtemp(prefix="retinue-")
         try:
             return await run_process(

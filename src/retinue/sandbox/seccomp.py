@@ -12,22 +12,29 @@ import errno
 import platform
 import struct
 from collections.abc import Iterator
+from functools import cache
 
 import msgspec
 
 from retinue.domain.grant import Network
 
 # linux/bpf_common.h and linux/seccomp.h
-_LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _AND, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NR, _ARCH = 0, 4
 _CLONE_NAMESPACES = 0x7E020080  # every CLONE_NEW* flag
+_SOCKET_TYPE, _DATAGRAM = 0xF, 2
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """The numbers of one kind of processor. `foreign_from`: numbers of another ABI begin there."""
+    """The numbers of one kind of processor.
+
+    `shared` are calls that reach memory and queues which a namespace would hold, and `of_others`
+    those that change a process: which of their arguments is its number, and 0 means oneself.
+    `foreign_from`: numbers of another ABI begin there.
+    """
 
     arch: int
     denied: tuple[int, ...]
@@ -35,6 +42,9 @@ class Machine(msgspec.Struct, frozen=True):
     clone3: int
     ioctl: int
     socket: int
+    socketpair: int
+    shared: tuple[int, ...]
+    of_others: tuple[tuple[int, int], ...]
     foreign_from: int | None = None
 
 
@@ -66,6 +76,15 @@ _MACHINES = {
         clone3=435,
         ioctl=16,
         socket=41,
+        socketpair=53,
+        # shmget … shmctl, semget … semctl, msgget … msgctl, semtimedop, mq_open, mq_unlink
+        shared=(29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240, 241),
+        # prlimit64, sched_set{param,scheduler,affinity,attr}, setpriority, ioprio_set,
+        # migrate_pages, move_pages
+        of_others=(
+            (302, 0), (142, 0), (144, 0), (203, 0), (314, 0), (141, 1), (251, 1), (256, 0),
+            (279, 0),
+        ),
         foreign_from=0x40000000,  # x32
     ),
     "aarch64": Machine(
@@ -89,6 +108,11 @@ _MACHINES = {
         clone3=435,
         ioctl=29,
         socket=198,
+        socketpair=199,
+        shared=(194, 195, 196, 190, 191, 192, 193, 186, 187, 188, 189, 180, 181),
+        of_others=(
+            (261, 0), (118, 0), (119, 0), (122, 0), (274, 0), (140, 1), (30, 1), (238, 0), (239, 0),
+        ),
     ),
 }  # fmt: skip
 
@@ -98,10 +122,14 @@ def supported() -> bool:
     return platform.machine() in _MACHINES
 
 
-def program(*, families: tuple[int, ...]) -> bytes:
-    """The filter for this processor, which lets sockets of `families` be made and no others."""
+@cache
+def program(*, families: tuple[int, ...], namespaced: bool) -> bytes:
+    """The filter for this processor, which lets sockets of `families` be made and no others.
+
+    Where the processes are not `namespaced`, it also keeps them from each other.
+    """
     machine = _MACHINES[platform.machine()]
-    return b"".join(_instructions(machine, families))
+    return b"".join(_instructions(machine, families, namespaced=namespaced))
 
 
 def families_for(network: Network, *, namespaced: bool) -> tuple[int, ...]:
@@ -119,7 +147,9 @@ def families_for(network: Network, *, namespaced: bool) -> tuple[int, ...]:
     return ()
 
 
-def _instructions(machine: Machine, families: tuple[int, ...]) -> Iterator[bytes]:
+def _instructions(
+    machine: Machine, families: tuple[int, ...], *, namespaced: bool
+) -> Iterator[bytes]:
     yield _op(_LOAD, _ARCH)
     yield _op(_JEQ, machine.arch, 1, 0)
     yield _op(_RETURN, _KILL)
@@ -127,7 +157,7 @@ def _instructions(machine: Machine, families: tuple[int, ...]) -> Iterator[bytes
     if machine.foreign_from is not None:
         yield _op(_JGE, machine.foreign_from, 0, 1)
         yield _op(_RETURN, _KILL)
-    for number in sorted(set(machine.denied)):
+    for number in sorted({*machine.denied, *(() if namespaced else machine.shared)}):
         yield _op(_JEQ, number, 0, 1)
         yield _op(_RETURN, _ERRNO | errno.EPERM)
     # Its arguments are in memory, where a filter cannot look: libc falls back to clone.
@@ -151,6 +181,27 @@ def _instructions(machine: Machine, families: tuple[int, ...]) -> Iterator[bytes
             _op(_RETURN, _ERRNO | errno.EPERM),
         ],
     )
+    if not namespaced:
+        for number, argument in machine.of_others:
+            yield from _when(
+                number,
+                [
+                    _op(_LOAD, _argument(argument)),
+                    _op(_JEQ, 0, 1, 0),
+                    _op(_RETURN, _ERRNO | errno.EPERM),
+                ],
+            )
+    if _AF_UNIX not in families:
+        # The ends of such a pair can be turned to any socket that has a name.
+        yield from _when(
+            machine.socketpair,
+            [
+                _op(_LOAD, _argument(1)),
+                _op(_AND, _SOCKET_TYPE),
+                _op(_JEQ, _DATAGRAM, 0, 1),
+                _op(_RETURN, _ERRNO | errno.EPERM),
+            ],
+        )
     checks = [_op(_LOAD, _argument(0))]
     for left, family in enumerate(reversed(families)):
         # To the allowing instruction behind the refusal.

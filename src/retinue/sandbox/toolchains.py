@@ -57,9 +57,12 @@ def homes(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _of(path: str, home: str) -> Iterable[str]:
     """What to show so that the tools in `path` work."""
+    real = os.path.realpath(path)
+    if f"{home}/".startswith(f"{real}/") or real in ("/", "/home", "/root", "/tmp"):
+        # Somebody's home is not shown for the sake of one program in it.
+        return ()
     if not home or not path.startswith(f"{home}/"):
-        # A home that is nobody's we know of is not shown for the sake of one folder in it.
-        return () if path in ("/", "/home", "/root") else (path,)
+        return (path,)
     return _known(path, home) or (path,)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from retinue.domain.reach import Reach
 from retinue.ports import Completed
-from retinue.sandbox.process import run_process
+from retinue.sandbox.process import check, run_process
 
 
 class Unconfined:
@@ -31,6 +31,7 @@ class Unconfined:
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> Completed:
         """Run a shell command. A non-zero exit is a result, never an exception."""
+        check(command)
         return await run_process(
             ("/bin/sh", "-c", command),
             directory=reach.root,
