@@ -62,6 +62,7 @@ async def open_runtime(
     tools: Iterable[Tool] = (),
     max_concurrent: int | None = None,
     cache: bool | None = None,
+    shell: bool = True,
     unsafe_no_sandbox: bool = False,
     approve: Approve = nobody,
     ask: Ask | None = None,
@@ -80,13 +81,16 @@ async def open_runtime(
     together; `limits` changes single limits of the one in the settings. `max_concurrent` is how
     many children of one parent run at a time. `cache=False` never uses an earlier child's result; a
     Model given as an object has no name that would mean the same next time, so for it that is the
-    default. Shell commands stay off until there is a sandbox, or `unsafe_no_sandbox`.
+    default. There are shell commands where a sandbox holds, or with `unsafe_no_sandbox`;
+    `shell=False` leaves them out.
     """
     root, clock = project(directory), clock or SystemClock()
     environment = environment or Environment.current()
     layers = load(environment.user_settings, root)
     settings = layers.merged
-    sandbox = await _sandbox(environment, unconfined=unsafe_no_sandbox)
+    sandbox = None
+    if settings.shell and shell:
+        sandbox = await _sandbox(environment, unconfined=unsafe_no_sandbox)
     named = model is None or isinstance(model, str)
     reuse = settings.cache and (named if cache is None else cache)
     more_tools = tuple(tools)

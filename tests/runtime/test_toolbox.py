@@ -77,7 +77,7 @@ async def test_there_is_no_shell_unless_it_is_asked_for(opened: Opened) -> None:
 
 async def test_a_command_has_a_receipt(opened: Opened) -> None:
     model = ScriptedModel([call("run_command", command="echo hello; exit 3"), say("ok")])
-    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
         result = await rt.run("Run.")
     (receipt,) = result.receipts
     assert (receipt.command, receipt.exit_code, receipt.ok) == ("echo hello; exit 3", 3, False)

@@ -175,6 +175,7 @@ def opened_tree(opened: Opened, trip: Trip) -> AbstractAsyncContextManager[Runti
         model=busy_tree(),
         mode="auto",
         limits=LIMITS,
+        shell=True,
         unsafe_no_sandbox=True,
         cache=False,
         on_event=trip,
@@ -349,7 +350,7 @@ async def test_a_command_is_killed_with_everything_it_started(
     command = "sleep 1000 & (sleep 1000; echo) & echo > begun; wait"
     model = ScriptedModel({"": [call("run_command", command=command)]}, strict=False)
     home = project.parent / "home"
-    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
         run = asyncio.create_task(rt.run("Sleep."))
         await asyncio.to_thread((project / "begun").read_text)
         started = processes_of(home)

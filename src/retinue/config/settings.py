@@ -99,6 +99,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prices: dict[str, Price] = {}
     """By model name, in US dollars per million tokens."""
     delegation: bool = True
+    shell: bool = True
+    """Whether agents may have shell commands at all."""
     cache: bool = True
     discovery: bool = True
     """Whether the usual ports of this machine are tried when no model is named."""
@@ -167,6 +169,7 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         endpoints=user.endpoints,
         prices=user.prices,
         delegation=user.delegation and project.delegation,
+        shell=user.shell and project.shell,
         cache=user.cache and project.cache,
         discovery=user.discovery and project.discovery,
         silence_s=min(user.silence_s, project.silence_s),

@@ -10,7 +10,7 @@ import msgspec
 
 from retinue.ports import Sandbox
 from retinue.sandbox import seccomp
-from retinue.sandbox.canaries import try_out
+from retinue.sandbox.canaries import Trial, try_out
 from retinue.sandbox.cgroups import Cgroups
 from retinue.sandbox.limits import Limits
 
@@ -51,24 +51,21 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         return "none" if self.sandbox is None else self.sandbox.tier
 
 
-_chosen: dict[tuple[object, ...], Choice] = {}
+# How each kind did, once in the life of this process.
+_trials: dict[tuple[str, str | None], Trial] = {}
 
 
 async def choose(environment: Mapping[str, str], *, readable: Sequence[str] = ()) -> Choice:
-    """The strongest sandbox that holds. Each is tried out, once in the life of this process."""
-    key = (*sorted(environment.items()), *readable)
-    if key not in _chosen:
-        _chosen[key] = await _choose(environment, readable)
-    return _chosen[key]
-
-
-async def _choose(environment: Mapping[str, str], readable: Sequence[str]) -> Choice:
+    """The strongest sandbox that holds, of those that this machine has."""
     rejected: list[str] = []
     for name, candidate in _candidates(environment, readable):
         if isinstance(candidate, str):
             rejected.append(f"{name}: {candidate}")
             continue
-        trial = await try_out(candidate)
+        kind = (name, environment.get("PATH"))
+        if kind not in _trials:
+            _trials[kind] = await try_out(candidate)
+        trial = _trials[kind]
         if trial.passed:
             reduced = candidate.tier == "reduced"
             counted = Cgroups.found(Limits()).counted
