@@ -16,6 +16,7 @@ from retinue.config.roles import LEAD, catalogue, is_of_project
 from retinue.config.routes import OPENAI_URL, Route, parse_route
 from retinue.config.settings import MAX_CONCURRENT, MAX_DEPTH, Layers, Settings, load
 from retinue.discovery import discover, endpoint_at
+from retinue.domain.approval import Rules, rule
 from retinue.domain.budget import Budget
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
@@ -146,6 +147,10 @@ async def open_runtime(
                     report_path_pattern=settings.report_path,
                     breaker=Breaker(
                         warn_at=settings.warn_at_calls, pause_at=settings.pause_at_calls
+                    ),
+                    rules=Rules(
+                        allow=tuple(map(rule, settings.allow)),
+                        deny=tuple(map(rule, settings.deny)),
                     ),
                     ask=ask,
                     listener=on_event,

@@ -84,6 +84,61 @@ async def test_a_command_has_a_receipt(opened: Opened) -> None:
     assert told(model.requests[1])[0] == "Exit code 3\nhello\n"
 
 
+@pytest.mark.parametrize(
+    ("mode", "command", "asked"),
+    [
+        ("normal", "ls", False),
+        ("normal", "touch x", True),
+        ("normal", "ls; touch x", True),
+        ("normal", "make test", False),
+        ("auto", "touch x", False),
+        ("auto", "rm -rf x", True),
+        ("dangerous", "rm -rf x", False),
+    ],
+)
+async def test_who_is_asked_about_a_command(
+    opened: Opened, project: Path, tmp_path: Path, mode: str, command: str, asked: bool
+) -> None:
+    (tmp_path / ".config" / "retinue").mkdir(parents=True)
+    (tmp_path / ".config" / "retinue" / "config.toml").write_text(
+        'allow = ["run_command(make *)"]\n'
+    )
+    questions: list[str] = []
+
+    async def approve(path: str, tool: str, arguments: str) -> bool:
+        questions.append(tool)
+        return False
+
+    model = ScriptedModel([call("run_command", command=command), say("ok")])
+    async with opened(
+        model=model, mode=mode, shell=True, unsafe_no_sandbox=True, approve=approve
+    ) as rt:
+        assert (await rt.run("Run.")).ok
+    assert questions == (["run_command"] if asked else [])
+    assert ("The user said no to run_command" in told(model.requests[1])[0]) is asked
+
+
+async def test_a_project_can_forbid_and_not_allow(opened: Opened, project: Path) -> None:
+    (project / "retinue.toml").write_text(
+        'allow = ["write_file"]\ndeny = ["run_command(curl *)"]\n'
+    )
+    asked: list[str] = []
+
+    async def approve(path: str, tool: str, arguments: str) -> bool:
+        asked.append(tool)
+        return True
+
+    model = ScriptedModel([WRITE, call("run_command", command="true; curl x"), say("ok")])
+    async with opened(
+        model=model, mode="normal", shell=True, unsafe_no_sandbox=True, approve=approve
+    ) as rt:
+        assert (await rt.run("Try.")).ok
+    assert asked == ["write_file"]
+    assert told(model.requests[2])[-1] == (
+        "[DENIED] The user's rules forbid this use of run_command. Go on without it."
+    )
+
+
 async def test_one_that_breaks_leaves_its_neighbours_their_answers(opened: Opened) -> None:
     started = asyncio.Barrier(2)
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from retinue.domain.approval import rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import REPORT_PATH_PATTERN
 from retinue.domain.grant import Mode
@@ -99,6 +100,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prices: dict[str, Price] = {}
     """By model name, in US dollars per million tokens."""
     delegation: bool = True
+    allow: tuple[str, ...] = ()
+    """What needs no yes, as in `run_command(git log *)`."""
+    deny: tuple[str, ...] = ()
+    """What is never done. It goes before `allow`."""
     shell: bool = True
     """Whether agents may have shell commands at all."""
     cache: bool = True
@@ -169,6 +174,9 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         endpoints=user.endpoints,
         prices=user.prices,
         delegation=user.delegation and project.delegation,
+        # A project may forbid, and not allow.
+        allow=user.allow,
+        deny=(*user.deny, *project.deny),
         shell=user.shell and project.shell,
         cache=user.cache and project.cache,
         discovery=user.discovery and project.discovery,
@@ -208,6 +216,13 @@ def _check(settings: Settings, path: Path, text: str) -> None:
                 f"{path}: line {_line_of(text, [name])}, key {name}: must be at least 1,"
                 f" not {value}."
             )
+    for name in ("allow", "deny"):
+        for text_of_rule in getattr(settings, name):
+            try:
+                rule(text_of_rule)
+            except ConfigError as error:
+                line = _line_of(text, [name])
+                raise ConfigError(f"{path}: line {line}, key {name}: {error}") from error
     if inside(settings.report_path, "/") in (None, ".") or settings.report_path.startswith("/"):
         raise ConfigError(
             f"{path}: line {_line_of(text, ['report_path'])}, key report_path: must be a file"

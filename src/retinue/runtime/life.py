@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from retinue.domain.approval import Rules
 from retinue.domain.events import (
     AgentAttempted,
     AgentClosed,
@@ -31,7 +32,7 @@ from retinue.runtime.mind import Mind, OnText
 from retinue.runtime.nursery import Nursery
 from retinue.runtime.shape import Shape
 from retinue.runtime.staff import Staff
-from retinue.runtime.toolbox import Breaker, Toolbox, Tools
+from retinue.runtime.toolbox import NO_RULES, Breaker, Toolbox, Tools
 
 DONE = "its parent is done"
 
@@ -53,6 +54,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     """The tokens that a call may have, if the server tells."""
     price: Price | None = None
     breaker: Breaker | None = None
+    rules: Rules = NO_RULES
     on_text: OnText | None = None
 
 
@@ -139,7 +141,13 @@ async def _converse(
     shape: Shape | None,
 ) -> Answer:
     toolbox = Toolbox(
-        agent, means.tools, hands, means.approve, means.breaker, at_once=means.at_once
+        agent,
+        means.tools,
+        hands,
+        means.approve,
+        means.breaker,
+        at_once=means.at_once,
+        rules=means.rules,
     )
     mind = Mind(
         agent,

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 
 import msgspec
 
+from retinue.domain.approval import Rules
 from retinue.domain.budget import Account
 from retinue.domain.contract import Contract
 from retinue.domain.drafting import Draft, Order, Superior, draft
@@ -42,7 +43,7 @@ from retinue.runtime.nursery import Nursery
 from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.shape import Shape
 from retinue.runtime.staff import Staff
-from retinue.runtime.toolbox import Breaker, Tools
+from retinue.runtime.toolbox import NO_RULES, Breaker, Tools
 
 STOPPED = "stopped with its run"
 READS_AT_ONCE = 8
@@ -68,6 +69,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrent: int
     report_path_pattern: str
     breaker: Breaker | None = None
+    rules: Rules = NO_RULES
     ask: Ask | None = None
     listener: Listener | None = None
     on_text: OnText | None = None
@@ -231,6 +233,7 @@ class Run:
             at_once=max(around.max_concurrent, READS_AT_ONCE),
             price=around.price_for(contract.execution.model),
             breaker=around.breaker if agent is self.root else None,
+            rules=around.rules,
             on_text=around.on_text if agent is self.root else None,
         )
         return await live(agent, means)

@@ -82,12 +82,14 @@ def _script(outside: Path, port: int, victim: int) -> str:
         f" s.connect(('127.0.0.1', {port})); print('escaped connect to the host')"
     )
     return f"""
+        PATH=$PATH:/usr/bin:/bin
         (echo x >{out}/made) 2>/dev/null && echo 'escaped write outside'
         (echo x >kept) 2>/dev/null && echo 'escaped write outside the scope'
         cat {out}/secret 2>/dev/null
         (echo x >/proc/{os.getpid()}/oom_score_adj) 2>/dev/null && echo 'escaped touch the parent'
         unshare -Ur true 2>/dev/null && echo 'escaped make a namespace'
-        (command -v python3 >/dev/null && python3 -c {shlex.quote(connect)}) 2>/dev/null
+        (python3 -c {shlex.quote(connect)}) 2>/dev/null
+        bash -c '</dev/tcp/127.0.0.1/{port}' 2>/dev/null && echo 'escaped connect to the host'
         echo x >open/made && echo works
         kill -9 {victim} 2>/dev/null
     """
@@ -96,7 +98,8 @@ def _script(outside: Path, port: int, victim: int) -> str:
 @contextmanager
 def _bystander() -> Iterator[subprocess.Popen[bytes]]:
     """A process of the host's that nobody in the sandbox may harm."""
-    with subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL) as process:
+    # Waits for its input, which nobody sends.
+    with subprocess.Popen(["/bin/sh", "-c", "read x"], stdin=subprocess.PIPE) as process:
         try:
             yield process
         finally:

@@ -15,6 +15,15 @@ from retinue.sandbox.cgroups import Cgroups
 from retinue.sandbox.limits import Limits
 
 INSTALL = "Install bubblewrap (Debian, Ubuntu, Fedora, Arch: the package is called so)."
+FULL = (
+    "For the full tier, install bubblewrap and let it make user namespaces: in a container by"
+    " --security-opt seccomp=unconfined, on Ubuntu by an AppArmor profile for bwrap."
+)
+_HOLDS = {
+    "full": "files, network, processes, memory and system calls of commands are what their contract"
+    " says",
+    "reduced": "files, network, signals and system calls of commands are what their contract says",
+}
 # What gets through in the reduced tier, told to the user as it is.
 LEAKS = {
     "arguments": "the command lines of other programs can be read",
@@ -45,6 +54,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     rejected: tuple[str, ...] = ()
     leaks: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> str:
+        """What is enforced, in a sentence."""
+        return _HOLDS[self.tier]
 
     @property
     def tier(self) -> str:

@@ -24,7 +24,7 @@ from retinue.sandbox.limits import Limits
 from retinue.sandbox.openings import openings
 from retinue.sandbox.process import check, holding, run_process
 from retinue.sandbox.seccomp import families_for, program
-from retinue.sandbox.system import etc, programs
+from retinue.sandbox.system import etc_files, etc_folders, programs
 from retinue.sandbox.toolchains import homes, toolchains
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
@@ -70,7 +70,7 @@ class Landlock:
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> Completed:
         """Run a shell command. A non-zero exit is a result, never an exception."""
-        check(command)
+        check(command, reach)
         private = tempfile.mkdtemp(prefix="retinue-")
         with contextlib.ExitStack() as held:
             held.callback(shutil.rmtree, private, ignore_errors=True)
@@ -92,7 +92,7 @@ class Landlock:
         return done
 
     def _order(self, command: str, reach: Reach, private: str) -> bytes:
-        shown = [*programs(), *etc(), *toolchains(self._outside, reach.root)]
+        shown = [*programs(), *etc_files(), *etc_folders(), *toolchains(self._outside, reach.root)]
         if reach.network is Network.ALL:
             shown.append("/etc/resolv.conf")
         return msgspec.json.encode(
@@ -105,6 +105,8 @@ class Landlock:
                     **{k: v for k, v in self._outside.items() if k != "SHELL"},
                     **homes(self._outside),
                     "HOME": private,
+                    # Git gives up where a settings file is there and cannot be read.
+                    "GIT_CONFIG_NOSYSTEM": "1",
                     "TMPDIR": private,
                 },
                 "list": [reach.root],

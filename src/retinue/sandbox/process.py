@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from retinue.domain.reach import Reach
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports import Completed
 from retinue.sandbox.output import CappedOutput
@@ -24,8 +25,12 @@ Kill = Callable[[int], None]
 """Ends a process, given its number, and all that it has started."""
 
 
-def check(command: str) -> None:
-    """Raise ToolFailure for what no shell can be given."""
+def check(command: str, reach: Reach) -> None:
+    """Raise ToolFailure for what no shell can be given, WorkspaceError for where none can be."""
+    try:
+        os.close(os.open(reach.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    except OSError as error:
+        raise WorkspaceError(f"No command can be run in {reach.root}: {error.strerror}.") from error
     if "\0" in command:
         raise ToolFailure("The command holds a NUL, which no command can.")
     try:

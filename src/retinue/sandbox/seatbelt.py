@@ -36,7 +36,7 @@ class Seatbelt:
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> Completed:
         """Run a shell command. A non-zero exit is a result, never an exception."""
-        check(command)
+        check(command, reach)
         private = tempfile.mkdtemp(prefix="retinue-")
         try:
             return await run_process(

@@ -5,19 +5,26 @@ from __future__ import annotations
 import os
 
 # Nothing that holds a secret, and of the machine's accounts only their names.
-ETC = (
-    "alternatives", "ca-certificates", "ca-certificates.conf", "debian_version", "default/locale",
-    "fonts", "group", "host.conf", "hosts", "java-11-openjdk", "java-17-openjdk",
-    "java-21-openjdk", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "lsb-release",
-    "magic", "mime.types", "nsswitch.conf", "os-release", "passwd", "perl", "pki", "protocols",
-    "python3", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
+ETC_FILES = (
+    "debian_version", "default/locale", "group", "host.conf", "hosts", "ld.so.cache", "localtime",
+    "lsb-release", "magic", "mime.types", "nsswitch.conf", "os-release", "passwd", "protocols",
+    "services", "ssl/openssl.cnf", "timezone",
+)  # fmt: skip
+ETC_FOLDERS = (
+    "alternatives", "ca-certificates", "fonts", "java-11-openjdk", "java-17-openjdk",
+    "java-21-openjdk", "perl", "pki", "ssl/certs", "terminfo",
 )  # fmt: skip
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
 
 
-def etc() -> list[str]:
-    """The files and folders of `/etc` that are there."""
-    return [path for name in ETC if os.path.exists(path := f"/etc/{name}")]
+def etc_files() -> list[str]:
+    """The files of `/etc` that are there."""
+    return [path for name in ETC_FILES if os.path.isfile(path := f"/etc/{name}")]
+
+
+def etc_folders() -> list[str]:
+    """The folders of `/etc` that are there."""
+    return [path for name in ETC_FOLDERS if os.path.isdir(path := f"/etc/{name}")]
 
 
 def programs() -> list[str]:

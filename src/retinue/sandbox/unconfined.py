@@ -31,7 +31,7 @@ class Unconfined:
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> Completed:
         """Run a shell command. A non-zero exit is a result, never an exception."""
-        check(command)
+        check(command, reach)
         return await run_process(
             ("/bin/sh", "-c", command),
             directory=reach.root,

@@ -14,13 +14,14 @@ import click
 import msgspec
 
 from retinue.app import Choose
+from retinue.domain.approval import Rule, Rules, Verdict, rule_for
 from retinue.domain.discovery import Discovery
-from retinue.domain.events import Event, ModelFailed
+from retinue.domain.events import Event, ModelFailed, RunStarted
 from retinue.domain.result import Result, RunResult, Status
 from retinue.errors import ApprovalNeeded
 from retinue.ports import Approve, Ask
 from retinue.runtime.facade import Runtime
-from retinue.runtime.toolbox import nobody
+from retinue.runtime.toolbox import nobody, subject_of
 
 T = TypeVar("T")
 
@@ -126,6 +127,9 @@ class Console:
         sys.stdout.flush()
 
     def _print_progress(self, event: Event) -> None:
+        if isinstance(event.fact, RunStarted) and event.fact.sandbox == "reduced":
+            said = "sandbox: reduced; `retinue doctor` tells what it does not hold"
+            click.echo(click.style(f"  {said}", dim=True), err=True)
         if event.type == "agent.subagent_created":
             fact = event.fact
             self._paths[event.agent_id] = getattr(fact, "path", event.agent_id)
@@ -190,18 +194,23 @@ class Questions:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._always: set[tuple[str, str]] = set()
+        self._always: set[Rule] = set()
 
     async def __call__(self, path: str, tool: str, arguments: str) -> bool:
+        subject = _subject(arguments)
+        rule = rule_for(tool, subject)
         async with self._lock:
-            if (path, tool) in self._always:
+            known = Rules(allow=tuple(self._always))
+            if known.judge(tool, subject, is_command=True, asked=True) is Verdict.ALLOW:
                 return True
             shown = arguments if len(arguments) <= 600 else arguments[:600] + "…"
             click.echo(f"{path} wants {tool} {shown}", err=True)
-            click.echo("[y]es, [a]lways in this run, [N]o? ", err=True, nl=False)
+            click.echo(f"[y]es, [a]lways in this run: {rule}, [N]o? ", err=True, nl=False)
             answer = (await _line_from_terminal()).strip().lower()
             if answer in ("a", "always"):
-                self._always.add((path, tool))
+                self._always.add(rule)
+                said = msgspec.json.encode(str(rule)).decode()
+                click.echo(f"For good: allow = [{said}] in your settings.", err=True)
             return answer in ("y", "yes", "a", "always")
 
     async def answer(self, path: str, question: str) -> str:
@@ -224,6 +233,14 @@ class Questions:
             if 1 <= int(answer) <= len(offers):
                 return offers[int(answer) - 1].name
             click.echo(f"There is no number {answer}.", err=True)
+
+
+def _subject(arguments: str) -> str:
+    try:
+        found = msgspec.json.decode(arguments)
+    except msgspec.DecodeError:
+        return ""
+    return subject_of(found) if isinstance(found, dict) else ""
 
 
 async def _line_from_terminal() -> str:
