@@ -234,6 +234,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     after_sha256: str | None = None
     command: str | None = None
     exit_code: int | None = None
+    untrusted: bool = False
+    """Whether the text is somebody else's: from the network, or a tool that nobody vouches for."""
 
 
 class Tool(Protocol):

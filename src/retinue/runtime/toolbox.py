@@ -15,7 +15,7 @@ from retinue.domain.approval import Rules, Verdict
 from retinue.domain.budget import Amounts
 from retinue.domain.drafting import ASK_USER
 from retinue.domain.events import BreakerTripped, ToolDenied, ToolFinished, ToolStarted
-from retinue.domain.grant import Grant, Mode
+from retinue.domain.grant import Grant, Mode, Network
 from retinue.domain.messages import Effect, ToolAnswer, ToolCall, ToolSpec
 from retinue.domain.result import Receipt
 from retinue.errors import (
@@ -224,6 +224,7 @@ class Toolbox:
             changed=outcome.changed,
             before_sha256=outcome.before_sha256,
             after_sha256=outcome.after_sha256,
+            untrusted=outcome.untrusted,
         )
         agent.keep(receipt)
         agent.record(
@@ -260,7 +261,10 @@ class Toolbox:
         self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]
     ) -> str | None:
         """Why a call is not made: a rule of the user's, or a person's no."""
-        asked, command = call.name in self._ask, tool.effect is Effect.EXECUTE
+        command = tool.effect is Effect.EXECUTE
+        # Who has read a stranger's text may be about to send something away on its behalf.
+        sends = command and self._hands.reach.network is Network.ALL
+        asked = call.name in self._ask or (self._agent.tainted and sends)
         subject = subject_of(arguments)
         verdict = self._rules.judge(call.name, subject, is_command=command, asked=asked)
         if verdict is Verdict.DENY:

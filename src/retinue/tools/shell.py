@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from retinue.domain.grant import Network
 from retinue.domain.messages import Effect
 from retinue.errors import ToolFailure
 from retinue.ports import Hands, Outcome
@@ -44,4 +45,5 @@ async def run_command(
         ok=done.exit_code == 0 and not done.timed_out,
         command=command,
         exit_code=done.exit_code,
+        untrusted=hands.reach.network is Network.ALL,
     )
