@@ -31,7 +31,7 @@ HOME = "/tmp/home"
 STATE = ".retinue"
 # A process of root owns these in a namespace as well; writing to some of them reboots the machine.
 # Each mount costs a good part of a millisecond, and nobody else can write there.
-_PROC_OF_ROOT = ("/proc/irq", "/proc/bus", "/proc/fs", "/proc/pressure")
+_PROC_OF_ROOT = ("/proc/irq", "/proc/bus", "/proc/fs")
 _TRIGGER = "/proc/sysrq-trigger"
 # How many commands that are running need an empty folder there.
 _kept: Counter[str] = Counter()
@@ -136,6 +136,7 @@ class Bubblewrap:
             yield from ("--ro-bind-try", folder, folder)
         yield from ("--proc", "/proc")
         yield from ("--ro-bind", "/proc/sys", "/proc/sys")
+        yield from ("--ro-bind-try", "/proc/pressure", "/proc/pressure")
         if os.geteuid() == 0:
             for path in _PROC_OF_ROOT:
                 yield from ("--ro-bind-try", path, path)
