@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.calls import Cost, measure_calls
 from benchmarks.chart import draw
+from benchmarks.commands import measure_commands
 from benchmarks.endpoint import endpoint
 from benchmarks.goals import LED, judge
 from benchmarks.machine import this_machine
@@ -47,6 +48,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--children", type=_children, metavar="N,…", help="default: 100,1000,10000")
     parser.add_argument("--concurrency", type=_count, default=100, metavar="N")
     parser.add_argument("--repeat", type=_count, default=5, metavar="N", help="laps of each")
+    parser.add_argument(
+        "--commands", action="store_true", help="what a sandbox costs a command, and nothing else"
+    )
     parser.add_argument("--write", action="store_true", help="write the page and its picture")
     parser.add_argument(
         "--docs", type=Path, default=ROOT / "docs", metavar="DIR", help="where --write writes"
@@ -80,6 +84,9 @@ def main(argv: list[str] | None = None) -> int:
     given = _arguments(argv)
     if given.calls:
         return _calls()
+    if given.commands:
+        print(measure_commands())
+        return 0
     floor = Contender(
         name="floor",
         version=f"aiohttp {_version('aiohttp')}, msgspec {_version('msgspec')}",

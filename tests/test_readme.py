@@ -234,13 +234,14 @@ def test_a_project_cannot_set_what_counts_in_the_own_file_only() -> None:
     assert sentence is not None
     names = re.findall(r"`(\w+)`", sentence[1])
     theirs = Settings(
+        allow=("run_command",),
         endpoints=("http://192.0.2.1/v1",),
         models={"fast": "openai:other"},
         prices={"openai:other": Price(input=0, output=0)},
         report_path="elsewhere.md",
     )
     merged = Layers(Settings(), theirs).merged
-    assert len(names) == 4
+    assert len(names) == 5
     for name in names:
         assert getattr(merged, name) == getattr(Settings(), name) != getattr(theirs, name)
 

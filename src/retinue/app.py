@@ -28,6 +28,7 @@ from retinue.config.settings import (
 )
 from retinue.config.trust import Demand
 from retinue.discovery import discover, endpoint_at
+from retinue.domain.approval import Rules, rule
 from retinue.domain.budget import Budget
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
@@ -82,6 +83,7 @@ async def open_runtime(
     tools: Iterable[Tool] = (),
     max_concurrent: int | None = None,
     cache: bool | None = None,
+    shell: bool = True,
     unsafe_no_sandbox: bool = False,
     trust: bool | None = None,
     approve: Approve = nobody,
@@ -106,10 +108,10 @@ async def open_runtime(
     Model given as an object has no name that would mean the same next time, so for it that is the
     default. `record` is a file, as seen from the directory, to write the traffic of all models to;
     the model "replay:FILE" serves it back, in the place of all of them. Neither uses earlier
-    results. Shell commands stay off until there is a sandbox, or `unsafe_no_sandbox`. `trust` says
-    whether the project's own MCP servers and model may be used; left out, what the user has decided
-    by `retinue trust` holds. `on_wait` is told what the opening waits for, where that may take a
-    while.
+    results. There are shell commands where a sandbox holds, or with `unsafe_no_sandbox`;
+    `shell=False` leaves them out. `trust` says whether the project's own MCP servers and model may
+    be used; left out, what the user has decided by `retinue trust` holds. `on_wait` is told what
+    the opening waits for, where that may take a while.
 
     `on_event` is given every event as it happens, `on_text` the words of a root's model as they
     arrive, and `on_partial` those of a child's, with the child's id.
@@ -122,7 +124,9 @@ async def open_runtime(
         layers, root, environment, trust=trust, model_is_chosen=model is not None
     )
     permitted.check_model()
-    sandbox = _sandbox(environment) if unsafe_no_sandbox else None
+    sandbox = None
+    if settings.shell and shell:
+        sandbox = await _sandbox(environment, unconfined=unsafe_no_sandbox)
     named = model is None or isinstance(model, str)
     reuse = settings.cache and (named if cache is None else cache) and record is None
     more_tools = tuple(tools)
@@ -166,6 +170,11 @@ async def open_runtime(
             _vault(root, clock) as vault,
         ):
             missing = (*permitted.notes, *(line for one in offered if (line := one.note)))
+            if sandbox is not None and sandbox.tier == "reduced":
+                missing = (
+                    "sandbox: reduced; `retinue doctor` tells what it does not hold",
+                    *missing,
+                )
             terms = msgspec.structs.replace(terms, notes=(*terms.notes, *missing))
             more_tools += tuple(tool for one in offered for tool in one.tools)
             found = _tools(roles, more_tools, settings, shell=sandbox is not None, ask=ask)
@@ -194,6 +203,10 @@ async def open_runtime(
                     breaker=Breaker(
                         warn_at=settings.warn_at_calls or WARN_AT_CALLS,
                         pause_at=settings.pause_at_calls or PAUSE_AT_CALLS,
+                    ),
+                    rules=Rules(
+                        allow=tuple(map(rule, settings.allow)),
+                        deny=tuple(map(rule, settings.deny)),
                     ),
                     ask=ask,
                     listener=on_event,
@@ -645,10 +658,15 @@ def _state_directory(root: Path) -> Path:
     return path
 
 
-def _sandbox(environment: Environment) -> Sandbox:
-    from retinue.sandbox.unconfined import Unconfined
+async def _sandbox(environment: Environment, *, unconfined: bool) -> Sandbox | None:
+    """What commands are confined by: the best that holds; nothing only if the user says so."""
+    if unconfined:
+        from retinue.sandbox.unconfined import Unconfined
 
-    return Unconfined(environment.passed_on())
+        return Unconfined(environment.passed_on())
+    from retinue.sandbox.choice import choose
+
+    return (await choose(environment.passed_on())).sandbox
 
 
 def _mode(chosen: Mode | str | None, environment: Environment, settings: Settings) -> Mode:

@@ -17,6 +17,7 @@ from retinue.domain.events import Event
 from retinue.domain.grant import Grant
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect, Reply, Request, ToolSpec
+from retinue.domain.reach import Reach
 from retinue.domain.result import FileChange
 from retinue.domain.served import Served
 
@@ -142,9 +143,12 @@ class Sandbox(Protocol):
         ...
 
     async def run(
-        self, command: str, *, directory: str, timeout_s: float, max_output_bytes: int
+        self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> Completed:
-        """Run a shell command. A non-zero exit is a result, never an exception."""
+        """Run a shell command at the root of its reach, and confine it to that.
+
+        A non-zero exit is a result, never an exception; WorkspaceError if it cannot be confined.
+        """
         ...
 
 
@@ -204,7 +208,7 @@ class Hands(msgspec.Struct, frozen=True, kw_only=True):
 
     workspace: Workspace
     sandbox: Sandbox | None
-    may_write: Callable[[str], bool]
+    reach: Reach
     agent_id: str
     path: str = ""
     """Where the agent is in the tree, such as `root/tester.2`."""
@@ -233,6 +237,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     after_sha256: str | None = None
     command: str | None = None
     exit_code: int | None = None
+    untrusted: bool = False
+    """Whether the text is somebody else's: from the network, or a tool that nobody vouches for."""
 
 
 class Tool(Protocol):

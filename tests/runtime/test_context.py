@@ -36,7 +36,7 @@ def test_the_five_roles_are_there() -> None:
 
 async def first_request(opened: Opened, role: str, task: str) -> Request:
     model = ScriptedModel([say("ok")])
-    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
         await rt.spawn(role, task)
     return model.requests[0]
 

@@ -80,7 +80,7 @@ async def test_a_contract_is_on_disk_before_its_agent_does_anything(tmp_path: Pa
 
     environment = Environment(variables={"HOME": str(tmp_path)})
     model = retinue.ScriptedModel([look])
-    async with retinue.open(tmp_path, model=model, environment=environment) as rt:
+    async with retinue.open(tmp_path, model=model, environment=environment, shell=False) as rt:
         await rt.spawn("researcher", "Count the herons.")
     (_, root), (agent_id, child), *events = seen
     assert agent_id == "a1"

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from retinue.domain.approval import rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import REPORT_PATH_PATTERN
 from retinue.domain.grant import Mode
@@ -131,6 +132,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """By model name, in US dollars per million tokens."""
     mcp: dict[str, ServerSettings] = {}
     delegation: bool = True
+    allow: tuple[str, ...] = ()
+    """What needs no yes, as in `run_command(git log *)`."""
+    deny: tuple[str, ...] = ()
+    """What is never done. It goes before `allow`."""
+    shell: bool = True
+    """Whether agents may have shell commands at all."""
     cache: bool = True
     discovery: bool = True
     """Whether the usual ports of this machine are tried when no model is named."""
@@ -203,6 +210,10 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         # A server is a program that runs as the user; `config.toolservers` asks who brings it.
         mcp=user.mcp,
         delegation=user.delegation and project.delegation,
+        # A project may forbid, and not allow.
+        allow=user.allow,
+        deny=(*user.deny, *project.deny),
+        shell=user.shell and project.shell,
         cache=user.cache and project.cache,
         discovery=user.discovery and project.discovery,
         silence_s=_least(user.silence_s or SILENCE_S, project.silence_s),
@@ -251,6 +262,13 @@ def _check(settings: Settings, path: Path, text: str) -> None:
             f"{path}: line {_line_of(text, ['notify_after_s'])}, key notify_after_s: must be at"
             f" least 0, not {settings.notify_after_s}."
         )
+    for name in ("allow", "deny"):
+        for text_of_rule in getattr(settings, name):
+            try:
+                rule(text_of_rule)
+            except ConfigError as error:
+                line = _line_of(text, [name])
+                raise ConfigError(f"{path}: line {line}, key {name}: {error}") from error
     if inside(settings.report_path, "/") in (None, ".") or settings.report_path.startswith("/"):
         raise ConfigError(
             f"{path}: line {_line_of(text, ['report_path'])}, key report_path: must be a file"

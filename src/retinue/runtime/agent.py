@@ -59,6 +59,7 @@ class Agent:
         self.files_read: dict[str, None] = {}
         self.files_modified: dict[str, FileChange] = {}
         self.receipts: list[Receipt] = []
+        self.tainted = False
         self.steps = 0
         self.names: dict[str, int] = {}
         self._journal = journal
@@ -116,6 +117,7 @@ class Agent:
 
     def keep(self, receipt: Receipt) -> None:
         self.receipts.append(receipt)
+        self.tainted = self.tainted or receipt.untrusted
         self.files_read.update(dict.fromkeys(receipt.read))
         for change in receipt.changed:
             before = self.files_modified.get(change.path)

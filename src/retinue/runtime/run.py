@@ -9,16 +9,16 @@ from functools import partial
 
 import msgspec
 
+from retinue.domain.approval import Rules
 from retinue.domain.budget import Account
 from retinue.domain.contract import Contract
 from retinue.domain.drafting import Draft, Order, Superior, draft
 from retinue.domain.events import AgentCached, AgentCreated, AgentStarted, RunFinished, RunStarted
-from retinue.domain.grant import Grant
 from retinue.domain.price import Price
+from retinue.domain.reach import Reach
 from retinue.domain.report import markdown
 from retinue.domain.result import Result, RunResult, Spent, Status
 from retinue.domain.role import Role
-from retinue.domain.scope import contains
 from retinue.ports import (
     Approve,
     Ask,
@@ -46,7 +46,7 @@ from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.session import NEW, Session, earlier_result
 from retinue.runtime.shape import Shape
 from retinue.runtime.staff import Staff
-from retinue.runtime.toolbox import Breaker, Tools
+from retinue.runtime.toolbox import NO_RULES, Breaker, Tools
 
 STOPPED = "stopped with its run"
 STOPPED_BY_USER = "stopped by the user"
@@ -75,6 +75,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrent: int
     report_path_pattern: str
     breaker: Breaker | None = None
+    rules: Rules = NO_RULES
     ask: Ask | None = None
     listener: Listener | None = None
     on_text: OnText | None = None
@@ -235,10 +236,12 @@ class Run:
 
     async def _live(self, agent: Agent) -> Ending:
         around, contract = self._around, agent.contract
+        workspace = around.workspace_for(contract.execution.working_directory)
+        grant = contract.permissions
         hands = Hands(
-            workspace=around.workspace_for(contract.execution.working_directory),
+            workspace=workspace,
             sandbox=around.sandbox,
-            may_write=_writes(contract.permissions),
+            reach=Reach(root=workspace.root, write_scope=grant.write_scope, network=grant.network),
             agent_id=agent.id,
             path=agent.path,
             ask=around.ask if agent is self.root else None,
@@ -266,6 +269,7 @@ class Run:
             at_once=max(around.max_concurrent, READS_AT_ONCE),
             price=around.price_for(contract.execution.model),
             breaker=around.breaker if agent is self.root else None,
+            rules=around.rules,
             on_text=self._ear_for(agent),
             before=self._session.messages if agent is self.root else (),
         )
@@ -301,6 +305,9 @@ class Run:
         self._bill(agent)
         duration_s = self._around.clock.monotonic() - agent.since
         result = agent.result = close(agent, ending, duration_s=duration_s)
+        if agent.parent is not None and agent.tainted:
+            # However the parent hears of it.
+            agent.parent.tainted = True
         if agent is not self.root:
             self._failed += not result.ok
             self._report(agent, result)
@@ -388,10 +395,3 @@ async def _repeat(agent: Agent, hit: Hit) -> Ending:
     schema = agent.contract.outputs.output_schema
     data = None if schema is None else Shape(schema).check(hit.response)[0]
     return Ending(Status.COMPLETED, hit.response, data=data, cached=True)
-
-
-def _writes(grant: Grant) -> Callable[[str], bool]:
-    def may_write(path: str) -> bool:
-        return contains(grant.write_scope, path)
-
-    return may_write

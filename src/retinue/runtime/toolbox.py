@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from retinue.domain.approval import Rules, Verdict
 from retinue.domain.budget import Amounts
 from retinue.domain.drafting import ASK_USER
 from retinue.domain.events import BreakerTripped, ToolDenied, ToolFinished, ToolStarted
-from retinue.domain.grant import Grant
+from retinue.domain.grant import Grant, Mode, Network
 from retinue.domain.messages import Effect, ToolAnswer, ToolCall, ToolSpec
 from retinue.domain.result import Receipt
 from retinue.errors import (
@@ -30,6 +31,7 @@ from retinue.runtime.nursery import Nursery
 
 # A child sees to its own record: its contract is safe before it works, its end before it is told.
 _CHANGING = (Effect.WRITE, Effect.EXECUTE, Effect.REMEMBER, Effect.EXTERNAL)
+NO_RULES = Rules()
 ONE_CALL = Amounts(tool_calls=1)
 FEW = 3
 BROKEN_TIMES = 3
@@ -68,8 +70,10 @@ class Toolbox:
         breaker: Breaker | None = None,
         *,
         at_once: int,
+        rules: Rules = NO_RULES,
     ) -> None:
         """`at_once` is how many calls that may run side by side do so."""
+        self._rules = rules
         self._at_once = at_once
         self._agent = agent
         self._tools = tools
@@ -191,9 +195,9 @@ class Toolbox:
             arguments = _arguments(call)
         except ToolFailure as failure:
             return self._deny(call, str(failure), mark="ERROR").content, False
-        if call.name in self._ask and not await self._approved(call):
-            text = f"The user said no to {call.name}. Go on without it."
-            return self._deny(call, text, failed=False).content, True
+        refusal = await self._refusal(call, tool, arguments)
+        if refusal is not None:
+            return self._deny(call, refusal, failed=False).content, True
         agent = self._agent
         agent.record(ToolStarted(call_id=call.id, tool=call.name, arguments=call.arguments))
         if tool.effect in _CHANGING:
@@ -228,6 +232,7 @@ class Toolbox:
             changed=outcome.changed,
             before_sha256=outcome.before_sha256,
             after_sha256=outcome.after_sha256,
+            untrusted=outcome.untrusted,
         )
         agent.keep(receipt)
         worked = outcome.ok or outcome.acted or outcome.exit_code is not None
@@ -266,6 +271,27 @@ class Toolbox:
                 ok=False,
             )
         return msgspec.structs.replace(outcome, content=printable(outcome.content))
+
+    async def _refusal(
+        self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]
+    ) -> str | None:
+        """Why a call is not made: a rule of the user's, or a person's no."""
+        command = tool.effect is Effect.EXECUTE
+        # Who has read a stranger's text may be about to send something away on its behalf.
+        sends = command and self._hands.reach.network is Network.ALL
+        asked = call.name in self._ask or (self._agent.tainted and sends)
+        subject = subject_of(arguments)
+        verdict = self._rules.judge(call.name, subject, is_command=command, asked=asked)
+        if verdict is Verdict.DENY:
+            return f"The user's rules forbid this use of {call.name}. Go on without it."
+        free = self._agent.contract.permissions.mode is Mode.DANGEROUS and not asked
+        if verdict is Verdict.ALLOW or free:
+            return None
+        if self._agent.parent is not None and not asked:
+            return "This destroys things, which a child may not. Say in your answer what you need."
+        if await self._approved(call):
+            return None
+        return f"The user said no to {call.name}. Go on without it."
 
     async def _approved(self, call: ToolCall) -> bool:
         with self._agent.waiting():
@@ -317,6 +343,14 @@ def _arguments(call: ToolCall) -> Mapping[str, Any]:
     if not isinstance(arguments, dict):
         raise ToolFailure(f"The arguments of {call.name} must be one JSON object.")
     return arguments
+
+
+def subject_of(arguments: Mapping[str, Any]) -> str:
+    """What a call acts on, for rules about it: a command, or a path."""
+    for name in ("command", "path"):
+        if isinstance(value := arguments.get(name), str):
+            return value.strip()
+    return ""
 
 
 def _sha256(text: str) -> str:

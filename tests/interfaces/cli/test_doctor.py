@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 import pytest
 
+from retinue.config.environment import Environment
+from retinue.sandbox.choice import choose
 from retinue.testing.server import Received, failing
 
 
@@ -69,9 +72,43 @@ def test_a_healthy_patient(cli: Cli, script: Script, monkeypatch: pytest.MonkeyP
     assert lines[0].startswith("ok       retinue: 0.")
     assert "ok       model: scripted:script.yaml (RETINUE_MODEL)" in lines
     assert lines[-1] == "No problems."
+
+
+# The sandbox
+
+
+def test_the_sandbox(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which one this machine has is told, with what it does not hold."""
+    choice = asyncio.run(choose(Environment.current().passed_on()))
+    _, (found, *more) = examine("sandbox")
+    assert [text for _, text, _ in more] == [
+        *(f"not held: {leak}" for leak in choice.leaks),
+        *(f"not there: {lack}" for lack in choice.lacks),
+    ]
+    if choice.tier == "none":
+        assert found[0] == "note"
+        assert found[1].startswith("none, so agents have no shell commands (")
+    else:
+        assert found[0] == ("ok" if choice.tier == "full" else "note")
+        assert found[1].startswith(f"{choice.tier}, by {choice.name}: files, network, ")
+
+
+def test_where_bubblewrap_is_missing(
+    cli: Cli, examine: Examine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    _, (found, *_) = examine("sandbox")
+    assert found[0] == "note"
+    assert "bubblewrap: not found. Install bubblewrap" in found[1]
+    assert found[2].startswith("For the full tier, install bubblewrap and let it make")
     # What can be done about a note stands below it.
-    assert "note     sandbox: there is none yet, so agents have no shell commands" in lines
-    assert "         → --unsafe-no-sandbox lets them run commands that nothing confines" in lines
+    assert "         → For the full tier, install bubblewrap" in cli("doctor").out
+
+
+def test_without_shell_commands(examine: Examine, settings: Settings) -> None:
+    settings("discovery = false\nshell = false\n")
+    _, found = examine("sandbox")
+    assert found == [("note", "shell commands are off in the settings", "")]
 
 
 def test_nothing_is_written(cli: Cli, project: Path) -> None:

@@ -15,6 +15,8 @@ import msgspec
 import pytest
 
 from retinue.domain.messages import Effect
+from retinue.domain.reach import Reach
+from retinue.domain.scope import NOWHERE
 from retinue.domain.toolserver import ToolServer, Transport
 from retinue.errors import ToolFailure
 from retinue.ports import Hands, Outcome
@@ -34,7 +36,7 @@ def hands(tmp_path: Path) -> Hands:
     return Hands(
         workspace=DirectoryTree(str(tmp_path)),
         sandbox=None,
-        may_write=lambda _: False,
+        reach=Reach(root="/", write_scope=NOWHERE),
         agent_id="a1",
     )
 

@@ -12,6 +12,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from retinue.domain.reach import Reach
+from retinue.domain.scope import NOWHERE
 from retinue.domain.toolserver import ToolServer, Transport
 from retinue.errors import ToolFailure
 from retinue.ports import Hands
@@ -125,7 +127,7 @@ def hands(tmp_path: Path) -> Hands:
     return Hands(
         workspace=DirectoryTree(str(tmp_path)),
         sandbox=None,
-        may_write=lambda _: False,
+        reach=Reach(root="/", write_scope=NOWHERE),
         agent_id="a1",
     )
 

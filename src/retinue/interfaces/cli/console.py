@@ -23,6 +23,7 @@ import msgspec
 
 from retinue.app import Choose
 from retinue.config.environment import Environment
+from retinue.domain.approval import Rule, Rules, Verdict, rule_for
 from retinue.domain.contract import title_of
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
@@ -37,7 +38,7 @@ from retinue.interfaces.view.block import result_block
 from retinue.interfaces.view.figures import one_line, some
 from retinue.ports import Approve, Ask
 from retinue.runtime.facade import Runtime
-from retinue.runtime.toolbox import nobody
+from retinue.runtime.toolbox import nobody, subject_of
 
 T = TypeVar("T")
 
@@ -258,19 +259,25 @@ class Questions:
         """`aside` is a context in which nobody else writes to the terminal."""
         self._aside = aside
         self._lock = asyncio.Lock()
-        self._always: set[tuple[str, str]] = set()
+        self._always: set[Rule] = set()
 
     async def __call__(self, path: str, tool: str, arguments: str) -> bool:
+        subject = _subject(arguments)
+        rule = rule_for(tool, subject)
         async with self._lock:
-            if (path, tool) in self._always:
+            known = Rules(allow=tuple(self._always))
+            if known.judge(tool, subject, is_command=True, asked=True) is Verdict.ALLOW:
                 return True
             shown = arguments if len(arguments) <= 600 else arguments[:600] + "…"
             with self._aside():
                 click.echo(f"{path} wants {tool}: {one_line(shown)}", err=True)
-                answer = await _answer_to("[y]es, [a]lways in this run, [N]o? ")
-            if answer.lower() in ("a", "always"):
-                self._always.add((path, tool))
-            return answer.lower() in ("y", "yes", "a", "always")
+                said = await _answer_to(f"[y]es, [a]lways in this run: {rule}, [N]o? ")
+                answer = said.lower()
+                if answer in ("a", "always"):
+                    self._always.add(rule)
+                    kept = msgspec.json.encode(str(rule)).decode()
+                    click.echo(f"For good: allow = [{kept}] in your settings.", err=True)
+            return answer in ("y", "yes", "a", "always")
 
     async def answer(self, path: str, question: str) -> str:
         async with self._lock:
@@ -292,6 +299,14 @@ class Questions:
                 if 1 <= int(answer) <= len(offers):
                     return offers[int(answer) - 1].name
                 click.echo(f"There is no number {answer}.", err=True)
+
+
+def _subject(arguments: str) -> str:
+    try:
+        found = msgspec.json.decode(arguments)
+    except msgspec.DecodeError:
+        return ""
+    return subject_of(found) if isinstance(found, dict) else ""
 
 
 async def _answer_to(prompt: str) -> str:

@@ -298,11 +298,29 @@ async def state(patient: Patient) -> AsyncIterator[Finding]:
 
 
 async def sandbox(patient: Patient) -> AsyncIterator[Finding]:
-    yield _note(
-        "sandbox",
-        "there is none yet, so agents have no shell commands",
-        "--unsafe-no-sandbox lets them run commands that nothing confines",
-    )
+    if not patient.layers.merged.shell:
+        yield _note("sandbox", "shell commands are off in the settings")
+        return
+    from retinue.sandbox.choice import FULL, choose
+
+    choice = await choose(patient.environment.passed_on())
+    rejected = "; ".join(choice.rejected)
+    if choice.sandbox is None:
+        yield _note(
+            "sandbox",
+            f"none, so agents have no shell commands ({rejected})",
+            f"{FULL}\nOr --unsafe-no-sandbox: commands that nothing confines.",
+        )
+        return
+    told = f"{choice.tier}, by {choice.name}: {choice.holds}"
+    if choice.tier == "full":
+        yield _ok("sandbox", told)
+    else:
+        yield _note("sandbox", f"{told} ({rejected})", FULL)
+    for leak in choice.leaks:
+        yield _note("sandbox", f"not held: {leak}")
+    for lack in choice.lacks:
+        yield _note("sandbox", f"not there: {lack}")
 
 
 CHECKS: tuple[Check, ...] = (programs, settings, keys, servers, model, tool_servers, state, sandbox)

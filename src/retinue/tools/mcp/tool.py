@@ -52,7 +52,11 @@ class ServerTool:
         with hands.waiting():
             said = await self.server.call(self.listed, sent)
         text = untrusted(said.text, f"MCP server {self.server.spec.name}")
-        return Outcome(content=f"[ERROR]\n{text}" if said.failed else text, ok=not said.failed)
+        return Outcome(
+            content=f"[ERROR]\n{text}" if said.failed else text,
+            ok=not said.failed,
+            untrusted=True,
+        )
 
 
 def _takes_null(schema: Any) -> bool:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from retinue.domain.reach import Reach
+from retinue.domain.scope import NOWHERE
 from retinue.domain.toolserver import ToolServer, Transport
 from retinue.ports import Hands
 from retinue.runtime.clock import SystemClock
@@ -72,7 +74,7 @@ async def test_a_server_of_somebody_else(case: Case, repository: Path) -> None:
     hands = Hands(
         workspace=DirectoryTree(str(repository)),
         sandbox=None,
-        may_write=lambda _: False,
+        reach=Reach(root="/", write_scope=NOWHERE),
         agent_id="a1",
     )
     state = {"cache": repository / "cache", "logs": repository / "logs"}

@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+from retinue.domain.reach import Reach
+from retinue.domain.scope import NOWHERE
 from retinue.domain.toolserver import ToolServer, Transport
 from retinue.ports import Hands
 from retinue.runtime.clock import SystemClock
@@ -26,7 +28,7 @@ async def main(directory: Path, command: tuple[str, ...]) -> None:
     hands = Hands(
         workspace=DirectoryTree(str(directory)),
         sandbox=None,
-        may_write=lambda _: False,
+        reach=Reach(root="/", write_scope=NOWHERE),
         agent_id="a1",
     )
     state = {"cache": directory / "cache", "logs": directory / "logs"}
