@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks import storm
 from benchmarks.calls import Cost, measure_calls
 from benchmarks.chart import draw
 from benchmarks.endpoint import endpoint
@@ -47,6 +48,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--children", type=_children, metavar="N,…", help="default: 100,1000,10000")
     parser.add_argument("--concurrency", type=_count, default=100, metavar="N")
     parser.add_argument("--repeat", type=_count, default=5, metavar="N", help="laps of each")
+    parser.add_argument(
+        "--storm", action="store_true", help="only time a fan-out against a server on a bad day"
+    )
     parser.add_argument("--write", action="store_true", help="write the page and its picture")
     parser.add_argument(
         "--docs", type=Path, default=ROOT / "docs", metavar="DIR", help="where --write writes"
@@ -80,6 +84,8 @@ def main(argv: list[str] | None = None) -> int:
     given = _arguments(argv)
     if given.calls:
         return _calls()
+    if given.storm:
+        return storm.main([])
     floor = Contender(
         name="floor",
         version=f"aiohttp {_version('aiohttp')}, msgspec {_version('msgspec')}",

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from retinue.domain import events as ev
 from retinue.domain.lifecycle import State, move
-from retinue.domain.messages import Usage
+from retinue.domain.messages import Timing, Usage
 from retinue.domain.result import FileChange, Receipt, Status
 
 
@@ -35,6 +35,9 @@ class AgentView:
     max_turns: int = 0
     tool_calls: int = 0
     usage: Usage = field(default_factory=Usage)
+    timing: Timing = field(default_factory=Timing)
+    models: dict[str, None] = field(default_factory=dict)
+    """Of a pool, those that have answered."""
     doing: str = ""
     status: Status | None = None
     error: str = ""
@@ -147,6 +150,9 @@ class RunView:
                 agent.turn, agent.max_turns = fact.turn, fact.of
             case ev.ModelReplied():
                 agent.usage += fact.usage
+                agent.timing += fact.timing
+                if fact.model:
+                    agent.models[fact.model] = None
             case ev.ModelFailed():
                 agent.usage += fact.usage
             case ev.AgentCached():

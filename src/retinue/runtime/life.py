@@ -19,7 +19,7 @@ from retinue.domain.events import (
     AgentStarted,
     AgentWaiting,
 )
-from retinue.domain.price import Price
+from retinue.domain.price import Price, Tariff
 from retinue.domain.result import Result, Status, cap
 from retinue.errors import ApprovalNeeded, BudgetExceeded, ModelError
 from retinue.ports import Approve, Clock, Delegation, Hands, Model
@@ -51,7 +51,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     """How many of its calls that may run side by side do so."""
     window: int | None = None
     """The tokens that a call may have, if the server tells."""
-    price: Price | None = None
+    price: Price | Tariff | None = None
     breaker: Breaker | None = None
     on_text: OnText | None = None
 

@@ -13,7 +13,7 @@ from retinue.domain.contract import Contract
 from retinue.domain.drafting import Draft, Order, Superior, draft
 from retinue.domain.events import AgentCached, AgentCreated, AgentStarted, RunFinished, RunStarted
 from retinue.domain.grant import Grant
-from retinue.domain.price import Price
+from retinue.domain.price import Price, Tariff
 from retinue.domain.report import markdown
 from retinue.domain.result import Result, RunResult, Spent, Status
 from retinue.domain.role import Role
@@ -64,7 +64,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     approve: Approve
     model_for: Callable[[str], Model]
     route: Callable[[str | None, str | None], str | None]
-    price_for: Callable[[str], Price | None]
+    price_for: Callable[[str], Price | Tariff | None]
     servers: Servers
     max_concurrent: int
     report_path_pattern: str

@@ -25,6 +25,7 @@ from retinue.domain.events import (
     ToolFinished,
     ToolStarted,
 )
+from retinue.domain.messages import Timing
 from retinue.domain.projection import AgentView, RunView, fold
 from retinue.errors import ChainBroken, UsageError
 from retinue.interfaces.cli.console import perform, some
@@ -152,6 +153,8 @@ def _print_branch(view: RunView, agent: AgentView, indent: int) -> None:
         f" {some(agent.usage.tokens, 'token')}, {agent.duration_s:.1f}s"
         f"{', cached' if agent.cached else ''}  {agent.title}"
     )
+    if agent.timing != Timing():
+        click.echo(f"{'  ' * (indent + 3)}{agent.timing}")
     if agent.error and agent is not view.root:  # The head of the page says why the root failed.
         click.echo(f"{'  ' * (indent + 3)}{agent.error}")
     for child in agent.children:
@@ -163,6 +166,8 @@ def _print_agent(agent: AgentView, events: list[Event], context_json: str) -> No
     grant, execution = contract.permissions, contract.execution
     click.echo(f"{agent.id} {agent.path}: {agent.status or agent.state}{_because(agent.error)}")
     click.echo(f"  Contract {agent.contract_sha256[:12]}, {execution.role}, {execution.model}")
+    if agent.models:
+        click.echo(f"  Answered by: {', '.join(agent.models)}")
     click.echo(f"  Tools: {', '.join(grant.allowed_tools) or 'none'}")
     if grant.ask_tools:
         click.echo(f"  After asking: {', '.join(grant.ask_tools)}")
@@ -186,6 +191,9 @@ def _print_event(fact: Any) -> None:
         case AgentAttempted() if fact.number > 1:
             click.echo(f"── {fact.summary}")
         case ModelReplied():
+            if fact.timing != Timing():
+                by = f" ({fact.model})" if fact.model else ""
+                click.echo(f"· turn {fact.turn}: {fact.timing}{by}")
             if fact.content.strip():
                 click.echo(fact.content.strip() + "\n")
         case ToolStarted():
