@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks import storm
 from benchmarks.calls import Cost, measure_calls
 from benchmarks.chart import draw
 from benchmarks.commands import measure_commands
@@ -51,6 +52,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--commands", action="store_true", help="what a sandbox costs a command, and nothing else"
     )
+    parser.add_argument(
+        "--storm", action="store_true", help="only time a fan-out against a server on a bad day"
+    )
     parser.add_argument("--write", action="store_true", help="write the page and its picture")
     parser.add_argument(
         "--docs", type=Path, default=ROOT / "docs", metavar="DIR", help="where --write writes"
@@ -87,6 +91,8 @@ def main(argv: list[str] | None = None) -> int:
     if given.commands:
         print(measure_commands())
         return 0
+    if given.storm:
+        return storm.main([])
     floor = Contender(
         name="floor",
         version=f"aiohttp {_version('aiohttp')}, msgspec {_version('msgspec')}",

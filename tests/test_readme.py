@@ -17,6 +17,7 @@ import pytest
 
 import retinue
 from retinue.config.folders import PROJECT_FOLDERS
+from retinue.config.pools import EndpointSettings, PoolSettings
 from retinue.config.roles import builtin_roles, catalogue
 from retinue.config.routes import parse_route
 from retinue.config.settings import PROJECT_FILE, Layers, Settings, load, read
@@ -164,7 +165,8 @@ def _check_settings(project: Project, file: str) -> None:
         assert name is None or parse_route(name).provider == "openai"
     if file == PROJECT_FILE:
         # What counts in the user's own file only would do nothing here.
-        assert not any(getattr(settings, name) for name in ("models", "prices", "endpoints"))
+        own = ("models", "pools", "servers", "prices", "endpoints")
+        assert not any(getattr(settings, name) for name in own)
 
 
 def _check_agent(project: Project, file: str) -> None:
@@ -237,11 +239,13 @@ def test_a_project_cannot_set_what_counts_in_the_own_file_only() -> None:
         allow=("run_command",),
         endpoints=("http://192.0.2.1/v1",),
         models={"fast": "openai:other"},
+        pools={"smart": PoolSettings(endpoints=("openai:other",))},
+        servers={"http://192.0.2.1": EndpointSettings(slots=9)},
         prices={"openai:other": Price(input=0, output=0)},
         report_path="elsewhere.md",
     )
     merged = Layers(Settings(), theirs).merged
-    assert len(names) == 5
+    assert len(names) == 7
     for name in names:
         assert getattr(merged, name) == getattr(Settings(), name) != getattr(theirs, name)
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, nullcontext, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ import msgspec
 
 from retinue.config.environment import Environment
 from retinue.config.permission import SERVER, permission
+from retinue.config.pools import EndpointSettings, Strategy
 from retinue.config.roles import LEAD, catalogue, is_of_project
 from retinue.config.routes import SERVICES, Route, Service, parse_route
 from retinue.config.settings import (
@@ -29,15 +31,17 @@ from retinue.config.settings import (
 from retinue.config.trust import Demand
 from retinue.discovery import discover, endpoint_at
 from retinue.domain.approval import Rules, rule
-from retinue.domain.budget import Budget
+from retinue.domain.budget import UNLIMITED, Budget
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
 from retinue.domain.grant import Mode
-from retinue.domain.price import Price
+from retinue.domain.price import Price, Tariff
 from retinue.domain.role import Role
-from retinue.domain.served import Served
+from retinue.domain.served import BY_SLOT, Served
 from retinue.domain.toolserver import ToolServer
 from retinue.errors import ConfigError, StoreError, UsageError
+from retinue.models.gate import Gate, Line
+from retinue.models.pool import Door, Pool
 from retinue.models.repair import Repaired
 from retinue.ports import Approve, Ask, Clock, Model, Sandbox, Tool
 from retinue.runtime.cache import Cache
@@ -157,11 +161,13 @@ async def open_runtime(
         )
         # Roles of the project may name an endpoint; only the user's may make one known.
         clients.know(role.model for role in roles.values() if not is_of_project(role))
-        if terms.budget.max_cost_usd is not None and clients.price(terms.model) is None:
-            raise ConfigError(
-                f"max_cost_usd is set, and nobody knows what {terms.model} costs; write its price"
-                f' into your settings: [prices."{terms.model}"] with input and output.'
-            )
+        if terms.budget.max_cost_usd is not None:
+            for name in clients.behind(terms.model):
+                if clients.price(name) is None:
+                    raise ConfigError(
+                        f"max_cost_usd is set, and nobody knows what {name} costs; write its price"
+                        f' into your settings: [prices."{name}"] with input and output.'
+                    )
         # In plan mode nothing else of a server could be used.
         usable = [s for s in permitted.servers if terms.mode is not Mode.PLAN or s.may_read]
         async with (
@@ -342,6 +348,20 @@ def project(directory: str | Path) -> Path:
     return found
 
 
+# One gate for each endpoint, whoever asks: what one runtime learns of an endpoint holds for all.
+# By event loop, since what waits on one cannot be woken from another.
+_gates: dict[asyncio.AbstractEventLoop, dict[str, Gate]] = {}
+
+
+def _gate(origin: str) -> Gate:
+    loop = asyncio.get_running_loop()
+    if loop not in _gates:
+        for over in [other for other in _gates if other.is_closed()]:
+            del _gates[over]
+        _gates[loop] = {}
+    return _gates[loop].setdefault(origin, Gate(origin))
+
+
 class Clients:
     """The model clients of a runtime, one per name, shared by all of its agents."""
 
@@ -360,7 +380,10 @@ class Clients:
         self._recorder = recorder
         self._replay: ReplayModel | None = None
         self._made: dict[str, Model] = {name: self._used(model) for name, model in given.items()}
+        self._clients: dict[str, Model] = {}
         self._short_names = layers.user.models
+        self._pools = layers.user.pools
+        self._servers = {_origin(at): server for at, server in layers.user.servers.items()}
         self._prices = layers.user.prices
         self._default = ""
         self._given = set(given)
@@ -375,6 +398,7 @@ class Clients:
             environment.get("RETINUE_MODEL"),
             user.model,
             *user.models.values(),
+            *(name for pool in user.pools.values() for name in pool.endpoints),
             *(role.model for role in user.roles.values()),
             *(profile.model or profile.pool for profile in user.profiles.values()),
         }
@@ -428,10 +452,15 @@ class Clients:
             return None
         if endpoint:
             self._check_known(endpoint)
-        if model in self._made:
+        if endpoint and model in self._pools:
+            raise ConfigError(f"{model!r} is a pool and has its endpoints; leave `endpoint` out.")
+        if model in self._made or model in self._pools:
             return model
         name = self._short_names.get(model or "", model or "")
-        default = None if self._default in self._given else parse_route(self._default)
+        if not endpoint and name in self._pools:
+            return name
+        fixed = self._default in self._given or self._default in self._pools
+        default = None if fixed else parse_route(self._default)
         if default is not None and default.provider not in SERVICES:
             default = None
         if not name:
@@ -453,10 +482,24 @@ class Clients:
             return str(msgspec.structs.replace(route, endpoint=default.endpoint))
         if name in self._named and name.startswith(f"{route.provider}:"):
             return name  # The user's word, and so not a model's wish to go elsewhere.
-        raise ConfigError(f"Unknown model {name!r}; there are: {', '.join(sorted(self._made))}.")
+        known = ", ".join(sorted({*self._made, *self._pools, *self._short_names}))
+        raise ConfigError(f"Unknown model {name!r}; there are: {known}.")
 
-    def price(self, name: str) -> Price | None:
-        """What a model costs, by its full name or by the bare one."""
+    def behind(self, name: str) -> list[str]:
+        """The models that a name stands for: several for a pool, else itself."""
+        name = self._short_names.get(name, name)
+        if name not in self._pools:
+            return [name]
+        return [self._full_name(endpoint) for endpoint in self._pools[name].endpoints]
+
+    def price(self, name: str) -> Price | Tariff | None:
+        """What a model costs, by its full name or by the bare one; for a pool, what each does."""
+        if name not in self._pools:
+            return self._price(name)
+        prices = {n: price for n in self.behind(name) if (price := self._price(n)) is not None}
+        return Tariff(prices) if prices else None
+
+    def _price(self, name: str) -> Price | None:
         if name in self._prices:
             return self._prices[name]
         return None if name in self._given else self._prices.get(parse_route(name).model)
@@ -466,10 +509,48 @@ class Clients:
         if self.replaying:
             name = self._default  # What is replayed asks nobody, whatever a role may name.
         if name not in self._made:
-            self._made[name] = self._used(
-                self._make(parse_route(self._short_names.get(name, name)))
-            )
+            self._made[name] = self._used(self._pool(name))
         return self._made[name]
+
+    def _pool(self, name: str) -> Pool:
+        """The pool of that name; a model by itself is a pool of one."""
+        meant = self._short_names.get(name, name)
+        pool = self._pools.get(meant)
+        if pool is None:
+            return Pool(self._full_name(meant), [self._door(meant)])
+        weights = pool.weights or (1.0,) * len(pool.endpoints)
+        return Pool(
+            meant,
+            [self._door(*each) for each in zip(pool.endpoints, weights, strict=True)],
+            in_order=pool.strategy is Strategy.ORDER,
+        )
+
+    def _full_name(self, name: str) -> str:
+        """The name of a model that may have been called by a short one."""
+        if name in self._given:
+            return name
+        return str(parse_route(self._short_names.get(name, name)))
+
+    def _door(self, name: str, weight: float = 1.0) -> Door:
+        """The way to a model. All pools share its client, and all runtimes its gate."""
+        full = self._full_name(name)
+        line = self._gate_of(full).line(full)
+        if full in self._given:
+            return Door(full, self._made[full], line, weight=weight)
+        if full not in self._clients:
+            self._clients[full] = self._make(parse_route(full), line)
+        return Door(full, self._clients[full], line, weight=weight)
+
+    def _gate_of(self, full: str) -> Gate:
+        route = None if full in self._given else parse_route(full)
+        if route is None or route.provider not in SERVICES:
+            return _gate(full)
+        origin = _origin(route.endpoint or self._url_of(SERVICES[route.provider]))
+        gate, server = _gate(origin), self._servers.get(origin, EndpointSettings())
+        gate.patience_s = server.patience_s
+        if server.slots is not None:
+            gate.serves(server.slots)
+        return gate
 
     @property
     def replaying(self) -> bool:
@@ -483,13 +564,21 @@ class Clients:
         if name not in self._served:
             async with self._asking.setdefault(name, asyncio.Lock()):
                 if name not in self._served:
-                    found = self._served[name] = await self._ask(name)
+                    found = self._served[name] = await self._smallest(name)
                     if found is not None and self._recorder is not None:
                         self._recorder.add_served(name, found)
         return self._served[name]
 
     def known(self, name: str) -> Served | None:
         return self._served.get(name) if self._replay is None else self._replay.served(name)
+
+    async def _smallest(self, name: str) -> Served | None:
+        """What is said of a model; of a pool, the one with the smallest window: all must do."""
+        if self._short_names.get(name, name) not in self._pools:
+            return await self._ask(name)
+        asked = [self.served(each) for each in self.behind(name)]
+        found = [served for served in await asyncio.gather(*asked) if served is not None]
+        return min(found, key=lambda s: UNLIMITED if s.window is None else s.window, default=None)
 
     async def _ask(self, name: str) -> Served | None:
         if name in self._given:
@@ -506,7 +595,17 @@ class Clients:
             return None
         from retinue.models.inventory import served
 
-        return await served(self._endpoint(url, route.model, service))
+        found = await served(self._endpoint(url, route.model, service))
+        if found is not None:
+            self._tell(found, url, self._full_name(name))
+        return found
+
+    def _tell(self, served: Served, url: str, full: str) -> None:
+        """Let the gate know what is known of its endpoint."""
+        gate, server = _gate(_origin(url)), self._servers.get(_origin(url))
+        if served.slots is not None and (server is None or server.slots is None):
+            gate.serves(served.slots)
+        gate.line(full).warmth.by_slot = served.server in BY_SLOT
 
     async def __aenter__(self) -> Self:
         return self
@@ -568,7 +667,7 @@ class Clients:
             clock=None if file == route.model else self._clock,
         )
 
-    def _make(self, route: Route) -> Model:
+    def _make(self, route: Route, line: Line) -> Model:
         if route.provider == "replay":
             return self._replayed(route)
         if route.provider == "scripted":
@@ -581,23 +680,33 @@ class Clients:
         endpoint = self._endpoint(url, route.model, service)
         owner = self._owner(service, url)
         if _origin(url) == _origin(owner.url) and endpoint.api_key is None:
+            close = get_close_matches(route.model, {*self._short_names, *self._pools}, n=1)
             raise ConfigError(
                 f"Model {route.model!r} needs a key: set {owner.key_variable}; or name a server of"
                 f" your own: -m {route.provider}:{route.model}@http://127.0.0.1:8080/v1."
+                + (f" Did you mean {close[0]!r}?" if close else "")
             )
         # aiohttp costs a quarter of a second to import; only a real endpoint needs it.
         if route.provider == "anthropic":
             from retinue.models.anthropic import AnthropicModel
 
-            return AnthropicModel(endpoint, name=str(route), thinking=route.thinking)
+            return AnthropicModel(
+                endpoint, name=str(route), thinking=route.thinking, on_head=line.heard
+            )
         from retinue.models.openai import OpenAIModel
 
-        return OpenAIModel(endpoint, name=str(route))
+        return OpenAIModel(endpoint, name=str(route), on_head=line.heard)
 
     def _endpoint(self, url: str, model: str, service: Service) -> Endpoint:
         variable = self._owner(service, url).key_variable
         key = self._environment.get(variable) if _origin(url) in self._trusted else None
-        return endpoint_at(url, self._environment, model=model, key=key, source=variable)
+        found = endpoint_at(url, self._environment, model=model, key=key, source=variable)
+        server = self._servers.get(_origin(url), EndpointSettings())
+        return msgspec.structs.replace(
+            found,
+            first_byte_timeout_s=server.first_byte_timeout_s,
+            idle_timeout_s=server.idle_timeout_s,
+        )
 
 
 def _recorder(path: Path, root: Path, environment: Environment, clock: Clock) -> Recorder:

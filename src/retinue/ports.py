@@ -49,7 +49,7 @@ class Model(Protocol):
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
         """Answer, or raise a ModelError. Text is given to `on_text` as it arrives.
 
-        An empty text is a sign of life of a model that thinks.
+        An empty text is a sign of life: of a model that thinks, or of a queue before it.
         """
         ...
 

@@ -16,6 +16,7 @@ from retinue.errors import (
     ContextOverflow,
     ModelError,
     ModelTimeout,
+    Overloaded,
     ProviderError,
     RateLimited,
     RequestRefused,
@@ -188,7 +189,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "503 while loading",
         failing(503, "Loading model", kind="unavailable_error", code=503),
-        ProviderError,
+        Overloaded,
         True,
         "URL failed (503 Service Unavailable). It said: Loading model. If it does so again, look "
         "into the server's log.",

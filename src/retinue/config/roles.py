@@ -82,7 +82,10 @@ def catalogue(
     of_servers = (f"{PREFIX}{clean_server(name)}__*" for name in servers)
     names = Names(
         tools=frozenset({*TOOLS, *tools, *of_servers}),
-        models={name.casefold(): model for name, model in layers.user.models.items()},
+        models={
+            **{name.casefold(): name for name in layers.user.pools},
+            **{name.casefold(): model for name, model in layers.user.models.items()},
+        },
         roles=tuple(builtin_roles()),
     )
     shelf = _Shelf(names)
@@ -93,7 +96,7 @@ def catalogue(
     # At home, the project's folders are the user's.
     seen = {folder.path.resolve() for folder in theirs}
     shelf.add_folders(f for f in project_folders(project) if f.path.resolve() not in seen)
-    for key in ("models", "endpoints", "prices", "report_path"):
+    for key in ("models", "endpoints", "pools", "servers", "prices", "report_path"):
         if getattr(layers.project, key) != getattr(Settings(), key):
             shelf.problems.append(f"{PROJECT_FILE}: {key} counts in the user's own settings only")
     added = {name: shelf.roles[name] for name in sorted(shelf.roles)}

@@ -9,11 +9,19 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from retinue.config.pools import (
+    EndpointSettings,
+    PoolSettings,
+    Strategy,
+    wrong_with_endpoint,
+    wrong_with_pool,
+)
 from retinue.domain.approval import rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import REPORT_PATH_PATTERN
@@ -128,6 +136,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     models: dict[str, str] = {}
     endpoints: tuple[str, ...] = ()
     """Addresses that models may be routed to by name, and that are sent the user's key."""
+    pools: dict[str, PoolSettings] = {}
+    servers: dict[str, EndpointSettings] = {}
+    """Servers of models by address, such as http://127.0.0.1:8080."""
     prices: dict[str, Price] = {}
     """By model name, in US dollars per million tokens."""
     mcp: dict[str, ServerSettings] = {}
@@ -206,6 +217,8 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         # A project that could say what `sonnet` is could have the user's work sent elsewhere.
         models=user.models,
         endpoints=user.endpoints,
+        pools=user.pools,
+        servers=user.servers,
         prices=user.prices,
         # A server is a program that runs as the user; `config.toolservers` asks who brings it.
         mcp=user.mcp,
@@ -246,6 +259,14 @@ def _check(settings: Settings, path: Path, text: str) -> None:
         if problem := _wrong_with(name, profile, settings):
             line = _line_of(text, ["profiles", name])
             raise ConfigError(f"{path}: line {line}, key profiles.{name}: {problem}")
+    for name, pool in settings.pools.items():
+        if problem := wrong_with_pool(name, pool, settings.models, settings.pools):
+            line = _line_of(text, ["pools", name])
+            raise ConfigError(f"{path}: line {line}, key pools.{name}: {problem}")
+    for address, endpoint in settings.servers.items():
+        if problem := wrong_with_endpoint(address, endpoint):
+            line = _line_of(text, ["servers", address])
+            raise ConfigError(f"{path}: line {line}, key servers.{address}: {problem}")
     for name, server in settings.mcp.items():
         if problem := wrong_with_server(name, server):
             line = _line_of(text, ["mcp", name])
@@ -332,7 +353,8 @@ def _place(message: str, data: dict[str, Any], text: str) -> str:
         keys.append(unknown[1])
         what = f"unknown key {unknown[1]!r}"
     elif "enum value" in what:
-        what += f"; there are: {', '.join(Transport if keys[-1] == 'type' else Mode)}"
+        kinds: dict[str | int, type[StrEnum]] = {"type": Transport, "strategy": Strategy}
+        what += f"; there are: {', '.join(kinds.get(keys[-1], Mode))}"
     name = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
     return (
         f"line {_line_of(text, keys)}, key {name.lstrip('.') or '(top)'}:"

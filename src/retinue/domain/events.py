@@ -107,6 +107,8 @@ class ModelReplied(_Fact, frozen=True, gc=False, tag="model.replied"):
     finish: str = ""
     repairs: tuple[str, ...] = ()
     thoughts: Thoughts | None = None
+    model: str = ""
+    """Which model of a pool it was, by its full name."""
 
     @property
     def summary(self) -> str:

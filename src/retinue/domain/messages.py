@@ -127,11 +127,24 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Where the time of one reply went."""
+    """Where the time of a reply went: waiting for its turn, for its first token, for the rest."""
 
     queued_s: float = 0.0
     first_token_s: float = 0.0
     generating_s: float = 0.0
+
+    def __add__(self, other: Timing) -> Timing:
+        return Timing(
+            self.queued_s + other.queued_s,
+            self.first_token_s + other.first_token_s,
+            self.generating_s + other.generating_s,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"queued {self.queued_s:.1f}s, first token {self.first_token_s:.1f}s,"
+            f" generating {self.generating_s:.1f}s"
+        )
 
 
 class Finish(StrEnum):
@@ -147,6 +160,8 @@ class Reply(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     timing: Timing = Timing()
     repairs: tuple[str, ...] = ()
     """What had to be mended in it before it could be used, a line each."""
+    model: str = ""
+    """Which model of a pool it is from."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -162,6 +177,13 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     schema: str | None = None
     asker: str = ""
     """The path of the agent that asks, for whoever keeps apart who asked what. Never sent."""
+    # What follows is for whoever has to choose between requests, and is never sent either.
+    lane: str = ""
+    """Whose request it is: those of one run share what there is with those of another."""
+    since: float = 0.0
+    """When it was first made; the oldest of a lane goes first, also when it is made again."""
+    prefer: str = ""
+    """The model that gave the last reply of the conversation, and may remember it."""
 
 
 def estimate_tokens(text: str | bytes) -> int:

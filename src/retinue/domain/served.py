@@ -13,6 +13,9 @@ OLLAMA = "Ollama"
 LM_STUDIO = "LM Studio"
 VLLM = "vLLM"
 
+# Those that keep what they have read in each slot by itself, and not once for all.
+BY_SLOT = frozenset({LLAMA_CPP, OLLAMA, LM_STUDIO})
+
 # Where each listens when nobody says otherwise.
 USUAL_PORTS = {LLAMA_CPP: 8080, OLLAMA: 11434, LM_STUDIO: 1234, VLLM: 8000}
 

@@ -14,7 +14,7 @@ from retinue.models.anthropic_body import REFUSABLE, MessagesEncoder
 from retinue.models.anthropic_draft import MessageDraft
 from retinue.models.anthropic_events import decode_event
 from retinue.models.endpoint import Endpoint
-from retinue.models.exchange import Exchange, bearer, decoded
+from retinue.models.exchange import Exchange, OnHead, bearer, decoded
 from retinue.models.faults import Faults
 from retinue.models.spoken import SpokenModel
 
@@ -27,7 +27,12 @@ _INTERLEAVED = {"anthropic-beta": "interleaved-thinking-2025-05-14"}
 
 class AnthropicModel(SpokenModel):
     def __init__(
-        self, endpoint: Endpoint, *, name: str | None = None, thinking: Thinking | None = None
+        self,
+        endpoint: Endpoint,
+        *,
+        name: str | None = None,
+        thinking: Thinking | None = None,
+        on_head: OnHead | None = None,
     ) -> None:
         thinking = thinking or Thinking()
         name = name or f"anthropic:{endpoint.model}{thinking}@{endpoint.address}"
@@ -38,6 +43,7 @@ class AnthropicModel(SpokenModel):
             path="/v1/messages",
             headers=_VERSION | (_INTERLEAVED if thinking.budget_tokens else {}),
             credentials=_credentials(endpoint),
+            on_head=on_head,
         )
         super().__init__(
             name,

@@ -102,11 +102,10 @@ class Draft:
         if delta.tool_calls:
             for call in delta.tool_calls:
                 self._add_call(call)
-        elif not text:
-            if not (delta.reasoning_content or delta.reasoning):
-                return
-            if self._on_text is not None:
-                self._on_text("")  # It thinks: no text, but a sign of life.
+        elif not text and not (delta.reasoning_content or delta.reasoning):
+            return
+        if not text and self._on_text is not None:
+            self._on_text("")  # It thinks, or calls: no text, but a sign of life.
         if delta.reasoning_content or delta.reasoning:
             self._think(delta)
         if self.first_token_at is None:

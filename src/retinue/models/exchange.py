@@ -57,6 +57,8 @@ class Draft(Protocol):
         ...
 
 
+OnHead = Callable[[int, Mapping[str, str]], None]
+
 D_co = TypeVar("D_co", bound=Draft, covariant=True)
 
 
@@ -107,10 +109,12 @@ class Exchange:
         path: str,
         headers: Mapping[str, str] | None = None,
         credentials: Callable[[str], Mapping[str, str]] = bearer,
+        on_head: OnHead | None = None,
     ) -> None:
         """`path` comes after the base URL, unless that ends in it or in a beginning of it.
 
-        `credentials` are the headers that show a key.
+        `credentials` are the headers that show a key. `on_head` is told the status and the headers
+        of every answer as soon as they come.
         """
         self._endpoint = endpoint
         self._faults = faults
@@ -121,6 +125,7 @@ class Exchange:
         # Those of each request only go through it; giving them each time costs a little more.
         self._each_time = None if endpoint.proxy is None else self._headers
         self._tls = _tls(endpoint)
+        self._on_head = on_head
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
         # Whether a connection may be left over from an earlier answer.
@@ -158,6 +163,8 @@ class Exchange:
             return response
         self._reuses = True
         try:
+            if self._on_head is not None:
+                self._on_head(response.status, response.headers)
             if not 200 <= response.status < 300:
                 refusal = await _beginning(response.content)
                 return self._faults.refused(response.status, response.headers, refusal)

@@ -21,9 +21,11 @@ from retinue.errors import (
     ContextOverflow,
     ModelError,
     ModelTimeout,
+    Overloaded,
     ProviderError,
     RateLimited,
     RequestRefused,
+    Unreachable,
 )
 from retinue.models.endpoint import Endpoint, without_userinfo
 from retinue.models.waits import retry_after_s
@@ -142,7 +144,7 @@ class Faults:
         match error:
             case aiohttp.ClientProxyConnectionError():
                 proxy = without_userinfo(self._endpoint.proxy or "")
-                return ProviderError(
+                return Unreachable(
                     f"Cannot reach the proxy {proxy}: {_reason(error.os_error)}. "
                     "Start it, or correct the setting of the proxy.",
                     retryable=True,
@@ -164,12 +166,12 @@ class Faults:
             case aiohttp.ClientConnectorDNSError():
                 return self._unknown_host(error.host, error.os_error)
             case aiohttp.ClientConnectorError():
-                return ProviderError(
+                return Unreachable(
                     f"Cannot reach {self._address}: {_reason(error.os_error)}. {_OTHER_SERVER}",
                     retryable=True,
                 )
             case aiohttp.ConnectionTimeoutError():
-                return ProviderError(
+                return Unreachable(
                     f"Cannot reach {self._address}: no connection within "
                     f"{self._endpoint.connect_timeout_s:g} s. Check the address and the network, "
                     "or choose another server with -m.",
@@ -192,7 +194,7 @@ class Faults:
     def _unknown_host(self, host: str, error: OSError) -> ModelError:
         # Only "try again" is a passing trouble; a name that does not exist stays unknown.
         passing = error.errno == socket.EAI_AGAIN
-        return ProviderError(
+        return Unreachable(
             f"Cannot reach {self._address}: the host name {host!r} cannot be resolved. "
             "Check its spelling and the network, or choose another server with -m.",
             retryable=passing,
@@ -270,14 +272,16 @@ class Faults:
         if status == 404:
             return self._not_found(said)
         if status >= 500:
-            return ProviderError(
+            # 503 is what a server says that has too much to do, or is still loading its model.
+            kind = Overloaded if status == HTTPStatus.SERVICE_UNAVAILABLE else ProviderError
+            return kind(
                 f"{self._address} failed ({_phrase(status)}).{said} If it does so again, look into "
                 "the server's log.",
                 retryable=True,
                 retry_after_s=wait_s,
             )
-        kind = ProviderError if status in _RETRYABLE_4XX else RequestRefused
-        return kind(
+        refused = ProviderError if status in _RETRYABLE_4XX else RequestRefused
+        return refused(
             f"{self._address} refused the request ({_phrase(status)}).{said}"
             + (" Check the model's name and the server's settings." if not said else ""),
             retryable=status in _RETRYABLE_4XX,

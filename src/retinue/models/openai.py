@@ -10,7 +10,7 @@ from retinue.models.body import REFUSABLE, BodyEncoder
 from retinue.models.chunks import decode_chunk
 from retinue.models.draft import Draft
 from retinue.models.endpoint import Endpoint
-from retinue.models.exchange import Exchange, decoded
+from retinue.models.exchange import Exchange, OnHead, decoded
 from retinue.models.faults import Faults
 from retinue.models.spoken import SpokenModel
 
@@ -19,10 +19,12 @@ _OPENAI = "api.openai.com"
 
 
 class OpenAIModel(SpokenModel):
-    def __init__(self, endpoint: Endpoint, *, name: str | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, *, name: str | None = None, on_head: OnHead | None = None
+    ) -> None:
         name = name or f"openai:{endpoint.model}@{endpoint.address}"
         faults = Faults(endpoint)
-        exchange = Exchange(endpoint, faults, path="/chat/completions")
+        exchange = Exchange(endpoint, faults, path="/chat/completions", on_head=on_head)
         # vLLM, Ollama and llama.cpp take both, and then never let the model call a tool.
         both = exchange.host == _OPENAI
         super().__init__(

@@ -35,7 +35,7 @@ def retry_after_s(headers: Mapping[str, str], text: str = "") -> float | None:
             return max(seconds, 0.0)
     waits = {}
     for window in _WINDOWS:
-        wait = _duration(headers.get(window.format("reset")), headers)
+        wait = until_s(headers.get(window.format("reset")), headers)
         if wait is not None:
             waits[window] = wait
     # The window that is used up decides, not the one that merely refills later.
@@ -71,8 +71,8 @@ def _server_time(headers: Mapping[str, str]) -> float:
         return time.time()
 
 
-def _duration(text: str | None, headers: Mapping[str, str]) -> float | None:
-    """`12`, `1m30.5s`, or a moment: a date, or seconds or milliseconds since the epoch."""
+def until_s(text: str | None, headers: Mapping[str, str]) -> float | None:
+    """Seconds by `12`, `1m30.5s`, or a moment: a date, or (milli)seconds since the epoch."""
     if text is None:
         return None
     number = _number(text)

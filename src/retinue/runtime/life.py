@@ -21,7 +21,7 @@ from retinue.domain.events import (
     AgentWaiting,
 )
 from retinue.domain.messages import Message
-from retinue.domain.price import Price
+from retinue.domain.price import Price, Tariff
 from retinue.domain.result import Result, Status, cap
 from retinue.errors import ApprovalNeeded, BudgetExceeded, ModelError
 from retinue.ports import Approve, Clock, Delegation, Hands, Model
@@ -53,7 +53,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     """How many of its calls that may run side by side do so."""
     window: int | None = None
     """The tokens that a call may have, if the server tells."""
-    price: Price | None = None
+    price: Price | Tariff | None = None
     breaker: Breaker | None = None
     rules: Rules = NO_RULES
     on_text: OnText | None = None

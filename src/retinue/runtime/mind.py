@@ -14,7 +14,7 @@ from retinue.domain.events import (
     TurnStarted,
 )
 from retinue.domain.messages import Message, Reply, Request, ToolSpec, User
-from retinue.domain.price import Price
+from retinue.domain.price import Price, Tariff
 from retinue.errors import BudgetExceeded, ContextOverflow, ModelError, ProviderError
 from retinue.ports import Clock, Model
 from retinue.runtime.agent import Agent
@@ -45,7 +45,7 @@ class Mind:
         allowance: Allowance,
         clock: Clock,
         window: int | None = None,
-        price: Price | None = None,
+        price: Price | Tariff | None = None,
         on_text: OnText | None = None,
     ) -> None:
         self.conversation = Conversation(opening, tools, before=before)
@@ -63,6 +63,7 @@ class Mind:
         self._turns = agent.contract.execution.max_turns
         self._schema = agent.contract.outputs.output_schema
         self._asked = 0
+        self._answered_by = ""
 
     def tell(self, content: str, *, source: str, about: tuple[str, ...] = ()) -> None:
         """Put words of ours, or somebody's, before the model's next turn."""
@@ -143,6 +144,9 @@ class Mind:
                 max_output_tokens=max_output,
                 schema=schema,
                 asker=agent.path,
+                lane=agent.contract.parent.run_id,
+                since=self._clock.monotonic(),
+                prefer=self._answered_by,
             )
             reply = await self._reply(request, turn)
         except BaseException:
@@ -151,10 +155,11 @@ class Mind:
             raise
         usage = reply.usage
         if self._price is not None:
-            usage = self._price.applied(usage)
+            usage = self._price.applied(usage, reply.model)
         reservation.settle(Amounts(turns=1, tokens=usage.tokens, cost_microusd=usage.cost_microusd))
         self._allowance.returned()
         agent.usage += usage
+        self._answered_by = reply.model
         conversation.add(reply.message)
         if not usage.estimated:
             conversation.counted(usage.tokens)
@@ -168,6 +173,7 @@ class Mind:
                 finish=reply.finish,
                 repairs=reply.repairs,
                 thoughts=reply.message.thoughts,
+                model=reply.model,
             )
         )
         return reply
@@ -220,20 +226,31 @@ class Mind:
             self._on_text(text)
 
     async def _reply(self, request: Request, turn: int) -> Reply:
-        """Call the model; what a retry can help is tried again, each failure on record."""
-        for wait in _waits():
+        """Call the model; what a retry can help is tried again, each failure on record.
+
+        Where the model itself holds the next try back until it is worth making (a gate does, at a
+        rate limit or while its endpoint is gone), that is no try of this agent's few.
+        """
+        waits = _waits()
+        wait = next(waits)
+        while True:
             try:
                 return await self._model.reply(request, self._hear)
             except ContextOverflow as error:
                 raise BudgetExceeded(str(error), limit="max_context_tokens") from error
             except ModelError as error:
                 delay = None
-                if error.retryable and wait is not None:
+                if error.held:
+                    delay = error.retry_after_s or 0.0
+                elif error.retryable and wait is not None:
                     delay = min(max(wait, error.retry_after_s or 0.0), LONGEST_WAIT_S)
                 failed = ModelFailed(turn=turn, error=str(error), retry_in_s=delay)
                 self._agent.record(failed)
                 if delay is None:
                     raise
+                if error.held:
+                    continue
+                wait = next(waits)
                 with self._agent.waiting():
                     await self._clock.sleep(delay)
             except Exception as error:
@@ -241,7 +258,6 @@ class Mind:
                 broke = f"{self._model.name} broke: {type(error).__name__}: {error}"
                 self._agent.record(ModelFailed(turn=turn, error=broke))
                 raise ProviderError(broke) from error
-        raise AssertionError("the last wait is None, and ends the loop")
 
 
 def _waits() -> Iterator[float | None]:

@@ -14,7 +14,7 @@ from retinue.domain.budget import Account
 from retinue.domain.contract import Contract
 from retinue.domain.drafting import Draft, Order, Superior, draft
 from retinue.domain.events import AgentCached, AgentCreated, AgentStarted, RunFinished, RunStarted
-from retinue.domain.price import Price
+from retinue.domain.price import Price, Tariff
 from retinue.domain.reach import Reach
 from retinue.domain.report import markdown
 from retinue.domain.result import Result, RunResult, Spent, Status
@@ -70,7 +70,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     approve: Approve
     model_for: Callable[[str], Model]
     route: Callable[[str | None, str | None], str | None]
-    price_for: Callable[[str], Price | None]
+    price_for: Callable[[str], Price | Tariff | None]
     servers: Servers
     max_concurrent: int
     report_path_pattern: str

@@ -44,7 +44,8 @@ class Ending(StrEnum):
 class Response(msgspec.Struct, frozen=True, kw_only=True):
     """An HTTP answer. `cuts` are offsets into `body` where a new write begins, after `pause_s`.
 
-    `raw` is sent instead of everything else. Nothing is sent before `gate` opens.
+    `raw` is sent instead of everything else. Nothing is sent before `gate` opens, and then not for
+    another `work_s`.
     """
 
     status: int = 200
@@ -56,6 +57,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     ending: Ending = Ending.PROPER
     raw: bytes | None = None
     gate: Gate | None = None
+    work_s: float = 0.0
 
     def pieces(self) -> list[bytes]:
         edges = sorted({0, *(cut for cut in self.cuts if 0 < cut < len(self.body))})
@@ -88,7 +90,8 @@ class ModelServer:
     `answers` are given in order, one for each request; a function makes them up instead. After the
     last one it answers 500. `pages` are what else it has, by path: values that are sent as JSON, or
     functions that answer a request. Whoever asks for one, or for one that is not there, is among
-    the `visits` and takes no answer away.
+    the `visits` and takes no answer away. With `slots`, it works on so many requests at a time and
+    gives the others a `refusal`: a 429, if nothing else is said.
     """
 
     def __init__(
@@ -96,22 +99,31 @@ class ModelServer:
         answers: Iterable[Answering] | Callable[[Received], Answering] = (),
         *,
         pages: Mapping[str, Any] | None = None,
+        slots: int | None = None,
+        refusal: Response | None = None,
+        port: int = 0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._answer = answers if callable(answers) else _in_order(answers)
         self._pages = pages or {}
+        self._slots = slots
+        self._refusal = refusal or failing(429, "All slots are taken.")
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Condition()
-        self.port = 0
-        """Which it is on; known once it is entered."""
+        self.port = port
+        """Which it is on; 0 for a free one, which is known once it is entered."""
         self.requests: list[Received] = []
         self.visits: list[Received] = []
         self.connections = 0
         """How many have been opened."""
         self.hang_ups = 0
         """How many were closed by the client."""
+        self.busy = self.busiest = 0
+        """How many requests are worked on; and the most there ever were."""
+        self.refused = 0
+        """How many came when all slots were taken."""
 
     @property
     def base_url(self) -> str:
@@ -131,7 +143,7 @@ class ModelServer:
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(
-            self._connected, "127.0.0.1", 0, ssl=self._tls, backlog=1024
+            self._connected, "127.0.0.1", self.port, ssl=self._tls, backlog=1024
         )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -172,10 +184,30 @@ class ModelServer:
         async with self._changed:
             (self.requests if page is None else self.visits).append(request)
             self._changed.notify_all()
-        answer = self._answer(request) if page is None else page
+        if page is not None:
+            return await self._respond(page, request, reader, writer)
+        if self._slots is not None and self.busy >= self._slots:
+            self.refused += 1
+            return await self._respond(self._refusal, request, reader, writer)
+        self.busy += 1
+        self.busiest = max(self.busiest, self.busy)
+        try:
+            return await self._respond(self._answer(request), request, reader, writer)
+        finally:
+            self.busy -= 1
+
+    async def _respond(
+        self,
+        answer: Answering,
+        request: Received,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> bool:
         response = _spoken(answer, request) if isinstance(answer, Answer) else answer
         if response.gate is not None and not await self._opened(response.gate, reader):
             return False
+        if response.work_s:
+            await asyncio.sleep(response.work_s)
         await self._send(response, writer)
         match response.ending:
             case Ending.HANG:

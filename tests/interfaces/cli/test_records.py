@@ -9,9 +9,14 @@ import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+
+from retinue.models.scripted import call, say
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Serving
 
 
 class Done(NamedTuple):
@@ -22,6 +27,7 @@ class Done(NamedTuple):
 
 Cli = Callable[..., Done]
 Script = Callable[[str], str]
+Serve = Callable[..., "Serving"]
 
 LOOK = """
 rules:
@@ -99,6 +105,33 @@ def test_an_agent_is_shown_in_full(cli: Cli, run_id: str, agent: str) -> None:
     for text in ("task good", "Looking.", "→ list_dir {}", "script.yaml", "There is one file."):
         assert text in done.out
     assert "[DENIED] You have no tool 'rocket'." in done.out
+
+
+TIMING = r"queued \d+\.\ds, first token \d+\.\ds, generating \d+\.\ds"
+
+
+def test_it_is_shown_where_the_time_went(cli: Cli, serve: Serve) -> None:
+    model = serve(call("list_dir", path="."), say("One file.")).model
+    done = cli("spawn", "--json", "-m", model, "researcher", "Look.")
+    run_id = json.loads(done.out.splitlines()[0])["run_id"]
+    tree = cli("show", run_id).out
+    assert re.search(rf"^ +a1 .*  Look\.\n +{TIMING}$", tree, re.MULTILINE)
+    page = cli("show", run_id, "a1").out
+    assert re.search(rf"^· turn 1: {TIMING}\n→ list_dir", page, re.MULTILINE)
+    assert re.search(rf"^· turn 2: {TIMING}\nOne file\.$", page, re.MULTILINE)
+    assert "Answered by" not in page
+
+
+def test_it_is_shown_who_of_a_pool_answered(cli: Cli, serve: Serve, tmp_path: Path) -> None:
+    model = serve(say("Me.")).model
+    settings = tmp_path / ".config" / "retinue" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f'[pools.smart]\nendpoints = ["{model}"]\n')
+    done = cli("spawn", "--json", "-m", "smart", "researcher", "Who?")
+    run_id = json.loads(done.out.splitlines()[0])["run_id"]
+    page = cli("show", run_id, "a1").out
+    assert f"\n  Answered by: {model}\n" in page
+    assert re.search(rf"^· turn 1: {TIMING} \({re.escape(model)}\)$", page, re.MULTILINE)
 
 
 def test_events_are_shown_as_json(cli: Cli, run_id: str) -> None:

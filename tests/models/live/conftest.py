@@ -27,12 +27,13 @@ SLOT_TOKENS = 1024
 
 # One thread: with more they wait for each other, spinning, as soon as the machine is busy. At
 # temperature 0 a small model does the same every time.
-_LLAMA = f"""
+_LLAMA = """
 import sys, xllamacpp
 params = xllamacpp.CommonParams()
 params.model.path, params.port = sys.argv[1], 0
 params.chat_template = open(sys.argv[2]).read()
-params.n_ctx, params.n_parallel = {SLOTS * SLOT_TOKENS}, {SLOTS}
+slot_tokens, params.n_parallel = map(int, sys.argv[3:])
+params.n_ctx = slot_tokens * params.n_parallel
 params.use_jinja, params.warmup, params.verbosity = True, False, 0
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
 params.sampling.temp = 0.0
@@ -57,12 +58,15 @@ general_settings: {{master_key: {key}}}
 
 @pytest.fixture(scope="session")
 def llama_cpp() -> Iterator[Endpoint]:
-    weights = _weights()
-    if weights is None or importlib.util.find_spec("xllamacpp") is None:
-        pytest.skip("llama.cpp is missing: run script/servers")
-    command = [sys.executable, "-c", _LLAMA, str(weights), str(TEMPLATE)]
-    with _serving(command, os.environ, "listening on") as address:
-        yield Endpoint(base_url=f"{address}/v1", model="smollm2")
+    with _llama_cpp(SLOT_TOKENS, SLOTS) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def roomy_llama_cpp() -> Iterator[Endpoint]:
+    """One with more slots, that hold a prompt of some length."""
+    with _llama_cpp(6_144, 4) as endpoint:
+        yield endpoint
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +86,17 @@ def litellm(llama_cpp: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> It
     command = [str(PROXY_PYTHON), "-c", _LITELLM, str(config)]
     with _serving(command, environment, "Uvicorn running on") as address:
         yield Endpoint(base_url=f"{address}/v1", model="smollm2", api_key=PROXY_KEY)
+
+
+@contextmanager
+def _llama_cpp(slot_tokens: int, slots: int) -> Iterator[Endpoint]:
+    weights = _weights()
+    if weights is None or importlib.util.find_spec("xllamacpp") is None:
+        pytest.skip("llama.cpp is missing: run script/servers")
+    command = [sys.executable, "-c", _LLAMA, str(weights), str(TEMPLATE)]
+    command += [str(slot_tokens), str(slots)]
+    with _serving(command, os.environ, "listening on") as address:
+        yield Endpoint(base_url=f"{address}/v1", model="smollm2")
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from retinue.domain.events import (
     ToolFinished,
     ToolStarted,
 )
+from retinue.domain.messages import Timing
 from retinue.domain.projection import AgentView, RunView, fold, merged
 from retinue.domain.result import FileChange
 from retinue.errors import UsageError
@@ -110,6 +111,8 @@ def _print_branch(view: RunView, agent: AgentView, indent: int, *, at_work: bool
         f" {some(agent.usage.tokens, 'token')}, {duration(agent.duration_s)}"
         f"{', cached' if agent.cached else ''}  {agent.title}"
     )
+    if agent.timing != Timing():
+        say(f"{'  ' * (indent + 3)}{agent.timing}")
     if agent.error and agent is not view.root:  # The head of the page says why the root failed.
         say(f"{'  ' * (indent + 3)}{agent.error}")
     for child in agent.children:
@@ -124,6 +127,8 @@ def _print_agent(
     status = status_of(agent, at_work=at_work)
     say(f"{agent.id} {agent.path}: {status}{_because(agent.error)}")
     say(f"  Contract {agent.contract_sha256[:12]}, {execution.role}, {execution.model}")
+    if agent.models:
+        say(f"  Answered by: {', '.join(agent.models)}")
     say(f"  Tools: {', '.join(grant.allowed_tools) or 'none'}")
     if grant.ask_tools:
         say(f"  After asking: {', '.join(grant.ask_tools)}")
@@ -152,6 +157,9 @@ def _print_event(fact: Any) -> None:
         case AgentAttempted() if fact.number > 1:
             say(f"── {fact.summary}")
         case ModelReplied():
+            if fact.timing != Timing():
+                by = f" ({fact.model})" if fact.model else ""
+                say(f"· turn {fact.turn}: {fact.timing}{by}")
             if fact.content.strip():
                 write(fact.content.strip() + "\n")
         case ToolStarted():
