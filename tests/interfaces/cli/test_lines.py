@@ -11,7 +11,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.interfaces.cli.lines import Lines
-from retinue.interfaces.view.tasks import SMALL_FAMILY
+from retinue.interfaces.view.tree import SMALL_FAMILY
 from retinue.models.scripted import ScriptedModel, Step, call, calls, hold, say
 
 
