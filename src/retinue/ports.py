@@ -397,12 +397,13 @@ class Post(Protocol):
 
 
 class Posts(Protocol):
-    """Who works on which run, of all processes that share a journal. Nothing here raises."""
+    """Who works on which run, of all processes that share a journal."""
 
     def take(self, run_id: str) -> Post:
         """Be the one who works on that run, for as long as this process lives or until it leaves.
 
-        Where that cannot be made known, the post hears nothing.
+        RunError if a living process does already. Where it cannot be made known who does, the post
+        hears nothing, and the journal alone keeps a second one out.
         """
         ...
 

@@ -50,6 +50,27 @@ class RunFinished(_Fact, frozen=True, gc=False, tag="run.finished"):
         return f"run {self.status}" + (f": {_line(self.reason)}" if self.reason else "")
 
 
+class RunSuspended(_Fact, frozen=True, gc=False, tag="run.suspended"):
+    """The work has stopped, and can go on where it is: whoever is not closed is still at it."""
+
+    reason: str
+
+    @property
+    def summary(self) -> str:
+        return f"run suspended: {_line(self.reason)}"
+
+
+class RunResumed(_Fact, frozen=True, gc=False, tag="run.resumed"):
+    """Another process goes on with the run. The events from here on are of a new epoch."""
+
+    retinue_version: str
+    sandbox: str
+
+    @property
+    def summary(self) -> str:
+        return "run resumed"
+
+
 class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
     sub_agent_id: str
     step_idx: int
@@ -284,6 +305,8 @@ class AgentClosed(_Fact, frozen=True, gc=False, tag="agent.subagent_closed"):
 Fact = (
     RunStarted
     | RunFinished
+    | RunSuspended
+    | RunResumed
     | AgentCreated
     | AgentStarted
     | AgentAttempted

@@ -13,6 +13,7 @@ from retinue.domain.messages import Usage
 from retinue.domain.projection import merged
 from retinue.domain.result import FileChange, Receipt, Result, Spent
 from retinue.ports import Clock, NewAgent
+from retinue.runtime.halt import Halt
 from retinue.runtime.journal import Journal
 
 ROOT = "a0"  # the id of every run's root; children are a1, a2, …
@@ -32,6 +33,7 @@ class Agent:
         journal: Journal,
         clock: Clock,
         parent: Agent | None,
+        halt: Halt,
     ) -> None:
         self.id = id
         self.path = path
@@ -62,6 +64,9 @@ class Agent:
         self.tainted = False
         self.steps = 0
         self.names: dict[str, int] = {}
+        self.halt = halt
+        self.paused = False
+        """Whether it has nothing more to say before the run goes on."""
         self._journal = journal
         self._clock = clock
 
@@ -91,6 +96,13 @@ class Agent:
             self.stop_reason = why
             if self.deadline is not None:
                 self.deadline.reschedule(asyncio.get_running_loop().time())
+
+    async def pause(self) -> None:
+        """Wait for the end of this process's work on the run. It is cancelled, and nothing else."""
+        self.paused = True
+        self.halt.changed()
+        with self.waiting():
+            await asyncio.Event().wait()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

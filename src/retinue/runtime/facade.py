@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -156,6 +156,26 @@ class Runtime:
         for run in self._runs.values():
             run.stop(why)
 
+    def suspend(self, why: str, then: Callable[[], None] | None = None) -> None:
+        """Stop all work so that it can be resumed.
+
+        Nothing new is begun; whoever is between two turns says what they have, and `then` is called
+        when nobody has anything more to say. Cancel the tasks then, or sooner: what is under way
+        stays in the journal as it is, for `resume`.
+        """
+        left = len(self._runs)
+
+        def one_less() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0 and then is not None:
+                then()
+
+        for run in self._runs.values():
+            run.suspend(why, one_less)
+        if not self._runs and then is not None:
+            then()
+
     # Work
 
     async def run(self, task: str, *, session: str | None = None) -> RunResult:
@@ -168,7 +188,7 @@ class Runtime:
         try:
             result = await run.lead()
         except BaseException as error:
-            await to_its_end(run.finish(*_outcome(run, error)))
+            await to_its_end(_left(run, error))
             raise
         else:
             await run.finish(result.status, result.error or "")
@@ -363,10 +383,11 @@ class Runtime:
         return self._office
 
     async def _adjourn(self, run: Run, error: BaseException | None) -> None:
-        failed = run.failures + self._rejected
         if error is not None:
-            outcome = _outcome(run, error)
-        elif run.root.stop_reason is not None:
+            await _left(run, error)
+            return
+        failed = run.failures + self._rejected
+        if run.root.stop_reason is not None:
             outcome = Status.CANCELLED, run.root.stop_reason
         elif failed:
             asked = run.children + self._rejected
@@ -456,11 +477,14 @@ def _check_text(**texts: str | None) -> None:
 _LIMITS = Budget.__struct_fields__
 
 
-def _outcome(run: Run, error: BaseException) -> tuple[Status, str]:
-    """How a run ends that an exception has ended."""
-    if isinstance(error, asyncio.CancelledError):
-        return Status.CANCELLED, run.why_stopped
-    return Status.ERROR, f"the program ended with {type(error).__name__}"
+async def _left(run: Run, error: BaseException) -> None:
+    """End a run that an exception has ended; one that was suspended can go on."""
+    if not isinstance(error, asyncio.CancelledError):
+        await run.finish(Status.ERROR, f"the program ended with {type(error).__name__}")
+    elif run.suspended:
+        await run.leave()
+    else:
+        await run.finish(Status.CANCELLED, run.why_stopped)
 
 
 def as_task(role: str, task: str, terms: Mapping[str, Any]) -> Task:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from retinue.domain.report import job_block
+from retinue.errors import BudgetExceeded, ModelError
 from retinue.runtime.agent import Agent
 from retinue.runtime.mind import Mind
 from retinue.runtime.shape import Shape
 from retinue.runtime.staff import Staff
 from retinue.runtime.toolbox import Toolbox
+
+
+STOP = "stop"  # who tells an agent that its run is being stopped
+STOPPED = (
+    "The user stops the work here; it may go on later. Say in a few words what you have. No tools."
+)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -30,6 +38,8 @@ async def converse(
     """Ask the model, run its tool calls, append, check limits, repeat."""
     mended = misfit = False
     while True:
+        if agent.halt.why is not None:
+            await _pause(agent, mind)
         _hear(agent, mind, staff)
         limit = "max_tool_calls" if toolbox.exhausted else mind.limit()
         if limit is None and mind.crowded:
@@ -48,6 +58,16 @@ async def converse(
                 return Answer(text, limit, data, problem)
             mended = misfit = True
             mind.tell(f"That does not fit: {problem}. Send only the right JSON.", source="schema")
+
+
+async def _pause(agent: Agent, mind: Mind) -> None:
+    """Let the model say what it has, if it can still say something afterwards; and do no more."""
+    if mind.asked and mind.limit() is None:
+        mind.tell(STOPPED, source=STOP)
+        # Whatever is wrong with the model, it can be tried again when the run goes on.
+        with suppress(ModelError, BudgetExceeded):
+            await mind.ask(tools=False)
+    await agent.pause()
 
 
 def _hear(agent: Agent, mind: Mind, staff: Staff | None) -> None:

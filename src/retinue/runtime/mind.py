@@ -70,6 +70,11 @@ class Mind:
         self._agent.record(AgentTold(content=content, source=source, about=about))
         self.conversation.add(User(content))
 
+    @property
+    def asked(self) -> bool:
+        """Whether there is a conversation yet."""
+        return self._asked > 0
+
     def limit(self) -> str | None:
         """The limit that leaves this agent only one more turn, if one does."""
         if self._asked == 0:

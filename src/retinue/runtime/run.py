@@ -13,7 +13,7 @@ from retinue.domain.approval import Rules
 from retinue.domain.budget import Account
 from retinue.domain.contract import Contract
 from retinue.domain.drafting import Draft, Order, Superior, draft
-from retinue.domain.events import AgentCached, AgentCreated, AgentStarted, RunFinished, RunStarted
+from retinue.domain.events import AgentCached, AgentCreated, AgentStarted, RunFinished, RunStarted, RunSuspended
 from retinue.domain.price import Price, Tariff
 from retinue.domain.reach import Reach
 from retinue.domain.report import markdown
@@ -38,6 +38,7 @@ from retinue.runtime.agent import Agent
 from retinue.runtime.allowance import Allowance
 from retinue.runtime.cache import Cache, Hit
 from retinue.runtime.desk import Desk
+from retinue.runtime.halt import Halt
 from retinue.runtime.journal import Journal, Listener
 from retinue.runtime.life import Ending, Means, close, live
 from retinue.runtime.mind import OnText
@@ -93,6 +94,7 @@ class Run:
         self._session = session
         self._allowance = Allowance()
         self._creating = asyncio.Lock()
+        self._halt = Halt()
         self._journal = Journal(around.store, around.clock, run_id, listener=around.listener)
         self._ids = 0
         self._open: dict[str, Agent] = {}
@@ -129,6 +131,27 @@ class Run:
     def stop(self, why: str) -> None:
         """Say why the tasks that are about to be cancelled are cancelled."""
         self.why_stopped = why
+
+    def suspend(self, why: str, then: Callable[[], None] | None = None) -> None:
+        """Stop so that it can go on later: whoever is between two turns says what they have.
+
+        `then` is called when nobody has anything more to say. The tasks are to be cancelled after
+        that, or any time before; agents that have not ended stay as they are in the journal.
+        """
+        self._halt.call(why, at_work=self._at_work, then=then)
+
+    @property
+    def suspended(self) -> bool:
+        return self._halt.why is not None
+
+    def _at_work(self) -> bool:
+        """Is there anybody who may come to a pause? Parents wait for their children till the end."""
+        parents = {agent.parent for agent in self._open.values()}
+        return any(
+            agent.deadline is not None and not agent.paused
+            for agent in self._open.values()
+            if agent not in parents
+        )
 
     def cancel(self, agent: Agent) -> None:
         """Stop one agent of this run, and all below it, for good."""
@@ -167,6 +190,18 @@ class Run:
         self._journal.record(
             RunFinished(status=status, reason=reason), agent_id=self.root.id, parent_agent_id=None
         )
+        await self._over()
+
+    async def leave(self) -> None:
+        """Write down that the work on it stops here, and can go on."""
+        reason = self._halt.why or self.why_stopped
+        self._journal.record(
+            RunSuspended(reason=reason), agent_id=self.root.id, parent_agent_id=None
+        )
+        await self._over()
+
+    async def _over(self) -> None:
+        """See all of it safe, and let go of the run."""
         try:
             await self._journal.durable()
         finally:
@@ -226,6 +261,8 @@ class Run:
                 agent.since = self._around.clock.monotonic()
                 ending = await self._live(agent)
         except asyncio.CancelledError:
+            if self.suspended:
+                raise
             why = agent.why_stopped or _late(agent) or self.why_stopped
             self._end(agent, Ending(Status.CANCELLED, agent.last_text, why))
             raise
@@ -305,6 +342,7 @@ class Run:
         self._bill(agent)
         duration_s = self._around.clock.monotonic() - agent.since
         result = agent.result = close(agent, ending, duration_s=duration_s)
+        self._halt.changed()
         if agent.parent is not None and agent.tainted:
             # However the parent hears of it.
             agent.parent.tainted = True
@@ -350,6 +388,7 @@ class Run:
             journal=self._journal,
             clock=self._around.clock,
             parent=parent,
+            halt=self._halt,
         )
 
     def _create(self, agent: Agent, notes: tuple[str, ...]) -> None:

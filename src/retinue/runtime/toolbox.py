@@ -209,6 +209,8 @@ class Toolbox:
             with agent.waiting() if patient else nullcontext():
                 outcome = await self._act(tool, arguments)
         except asyncio.CancelledError:
+            if agent.halt.why is not None and tool.effect not in _CHANGING:
+                raise  # It is run again when the run goes on.
             # Nobody will hear of it, but who reads the journal must not think that it never began.
             receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(INTERRUPTED))
             agent.keep(receipt)

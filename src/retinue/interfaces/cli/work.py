@@ -13,7 +13,7 @@ from retinue.app import open_runtime, project
 from retinue.config.environment import Environment
 from retinue.config.settings import load
 from retinue.domain.result import Result
-from retinue.errors import UsageError
+from retinue.errors import StoreError, UsageError
 from retinue.interfaces.cli import names
 from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
 from retinue.interfaces.cli.options import limits, role_argument, working
@@ -154,7 +154,7 @@ def _perform(
     """Open a runtime, do `work` in it, and make an exit code of its results."""
 
     async def inside() -> int:
-        interrupts = Interrupts()
+        interrupts = Interrupts(on_first=console.print_stopping)
         try:
             with interrupts:
                 async with (
@@ -165,7 +165,7 @@ def _perform(
                         approve=console.approve,
                         ask=console.ask,
                         choose=console.choose,
-                        on_event=console.progress.listen,
+                        on_event=console.listen,
                         on_text=partial(console.progress.hear, ROOT),
                         on_partial=console.progress.hear,
                         on_wait=console.progress.wait,
@@ -176,9 +176,11 @@ def _perform(
         except asyncio.CancelledError:
             if not interrupts.happened:
                 raise
-            if not console.as_json:
-                click.echo("retinue: interrupted; every agent was closed.", err=True)
+            console.print_way_back("interrupted", opened["directory"])
             return 130
+        except StoreError:
+            console.print_way_back("the journal could not be written", opened["directory"])
+            raise
 
     if console.people:
         settle(opened["directory"], model=opened["model"])
