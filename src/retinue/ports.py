@@ -186,11 +186,13 @@ class Errand(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class Delegation(Protocol):
     """What an agent can do with children. Everything is answered in words; nothing raises."""
 
-    async def spawn(self, errand: Errand) -> Outcome: ...
+    async def spawn(self, errand: Errand, call: str) -> Outcome:
+        """`call` is the one that asks. Where its child is there already, that one is meant."""
+        ...
 
     async def wait(self, job_ids: str) -> Outcome: ...
 
-    async def delegate(self, plan: str, subtasks: Sequence[Subtask]) -> Outcome: ...
+    async def delegate(self, plan: str, subtasks: Sequence[Subtask], call: str) -> Outcome: ...
 
     async def message(self, id: str, text: str) -> Outcome: ...
 
@@ -216,6 +218,8 @@ class Hands(msgspec.Struct, frozen=True, kw_only=True):
     ask: Ask | None = None
     vault: Vault | None = None
     run_id: str = ""
+    call: str = ""
+    """The call that is made, for who has children: no other of its agent's is called so."""
     depth: int = 0
     """How far below the root; a child has more than 0."""
     remembered: bool = False
@@ -237,6 +241,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     after_sha256: str | None = None
     command: str | None = None
     exit_code: int | None = None
+    about: tuple[str, ...] = ()
+    """The children in the background whose end it tells of."""
     untrusted: bool = False
     """Whether the text is somebody else's: from the network, or a tool that nobody vouches for."""
 
@@ -287,6 +293,8 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     agents: int
     head_seq: int
     head_hash: str
+    epoch: int
+    """How often it was begun or resumed."""
     session: str | None
     """The id of the first run of its session; None for a run that a program leads."""
 
@@ -299,6 +307,7 @@ class AgentRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     role: str
     state: State
     context_json: str
+    cache_key: str | None = None
 
 
 class Memory(msgspec.Struct, frozen=True, gc=False, kw_only=True):

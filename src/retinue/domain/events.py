@@ -71,6 +71,18 @@ class RunResumed(_Fact, frozen=True, gc=False, tag="run.resumed"):
         return "run resumed"
 
 
+class TasksGiven(_Fact, frozen=True, gc=False, tag="run.tasks_given"):
+    """What a program that leads wants done, each as its own terms say; their numbers go on."""
+
+    first: int
+    tasks: tuple[msgspec.Raw, ...]
+    max_concurrent: int
+
+    @property
+    def summary(self) -> str:
+        return f"{len(self.tasks)} task{'' if len(self.tasks) == 1 else 's'} given"
+
+
 class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
     sub_agent_id: str
     step_idx: int
@@ -80,6 +92,9 @@ class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
     title: str
     contract_sha256: str
     notes: tuple[str, ...] = ()
+    errand: str = ""
+    """What of its parent's asked for it: a call, a part of one, or a task of a program."""
+    background: bool = False
 
     @property
     def summary(self) -> str:
@@ -169,6 +184,10 @@ class ToolFinished(_Fact, frozen=True, gc=False, tag="tool.finished"):
     receipt: Receipt
     failed: bool = False
     """Whether the model was told that the call went wrong; a command's exit code is no such."""
+    note: str = ""
+    """What the model was told besides, about its budget."""
+    about: tuple[str, ...] = ()
+    """The children in the background whose end it tells of."""
 
     @property
     def summary(self) -> str:
@@ -186,6 +205,7 @@ class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
     counted: bool = True
     failed: bool = True
     """Whether the model was told that the call was wrong, and not just that the user said no."""
+    note: str = ""
 
     @property
     def summary(self) -> str:
@@ -307,6 +327,7 @@ Fact = (
     | RunFinished
     | RunSuspended
     | RunResumed
+    | TasksGiven
     | AgentCreated
     | AgentStarted
     | AgentAttempted

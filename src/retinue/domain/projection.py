@@ -108,6 +108,8 @@ class RunView:
                 self.suspended = fact.reason
             case ev.RunResumed():
                 self.suspended = None
+            case ev.TasksGiven():
+                pass
             case ev.AgentCreated():
                 self._create(event, fact)
             case _:

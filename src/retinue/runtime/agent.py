@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from retinue.domain.budget import Account
 from retinue.domain.contract import Contract
@@ -15,6 +16,9 @@ from retinue.domain.result import FileChange, Receipt, Result, Spent
 from retinue.ports import Clock, NewAgent
 from retinue.runtime.halt import Halt
 from retinue.runtime.journal import Journal
+
+if TYPE_CHECKING:
+    from retinue.runtime.recovery import Past
 
 ROOT = "a0"  # the id of every run's root; children are a1, a2, …
 
@@ -41,6 +45,9 @@ class Agent:
         self.contract = contract
         self.account = account
         self.parent = parent
+        self.errand = ""
+        """What of its parent's asked for it."""
+        self.background = False
         self.attempt = 0
         self.usage = Usage()
         self.last_text = ""
@@ -64,6 +71,8 @@ class Agent:
         self.tainted = False
         self.steps = 0
         self.names: dict[str, int] = {}
+        self.past: Past | None = None
+        """What another process has seen of its life, until this one has taken it up."""
         self.halt = halt
         self.paused = False
         """Whether it has nothing more to say before the run goes on."""
@@ -134,6 +143,18 @@ class Agent:
         for change in receipt.changed:
             before = self.files_modified.get(change.path)
             self.files_modified[change.path] = merged(before, change)
+
+    def remember(self, past: Past) -> None:
+        """Be who another process has known."""
+        view = past.view
+        self.account.book(past.spent)
+        self.past = past
+        self.errand, self.background = past.created.errand, past.created.background
+        self.notes, self.cache_key = past.created.notes, past.cache_key
+        self.attempt, self.usage, self.last_text = view.attempt, view.usage, view.said
+        self.files_read, self.files_modified = view.files_read, view.files_modified
+        self.receipts, self.tainted = view.receipts, past.tainted
+        self.inbox = [("parent", words) for words in past.messages]
 
     def next_path(self, role: str) -> str:
         """The path of the next child, such as `root/tester.2`."""

@@ -13,7 +13,17 @@ from retinue.domain.approval import Rules
 from retinue.domain.budget import Account
 from retinue.domain.contract import Contract
 from retinue.domain.drafting import Draft, Order, Superior, draft
-from retinue.domain.events import AgentCached, AgentCreated, AgentStarted, RunFinished, RunStarted, RunSuspended
+from retinue.domain.events import (
+    AgentCached,
+    AgentCreated,
+    AgentStarted,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    TasksGiven,
+)
+from retinue.domain.lifecycle import State
 from retinue.domain.price import Price, Tariff
 from retinue.domain.reach import Reach
 from retinue.domain.report import markdown
@@ -26,6 +36,7 @@ from retinue.ports import (
     Hands,
     Model,
     NewAgent,
+    Post,
     Posts,
     Reports,
     Sandbox,
@@ -39,11 +50,12 @@ from retinue.runtime.allowance import Allowance
 from retinue.runtime.cache import Cache, Hit
 from retinue.runtime.desk import Desk
 from retinue.runtime.halt import Halt
-from retinue.runtime.journal import Journal, Listener
-from retinue.runtime.life import Ending, Means, close, live
+from retinue.runtime.journal import NOTHING_YET, End, Journal, Listener
+from retinue.runtime.life import Ending, Means, close, conclude, live
 from retinue.runtime.mind import OnText
 from retinue.runtime.nursery import Nursery
 from retinue.runtime.prompts import Prompts, listed_profiles
+from retinue.runtime.recovery import Past, Recovered
 from retinue.runtime.session import NEW, Session, earlier_result
 from retinue.runtime.shape import Shape
 from retinue.runtime.staff import Staff
@@ -87,19 +99,31 @@ class Run:
     """Start it, give it work, finish it. Everything between is in its journal."""
 
     def __init__(
-        self, run_id: str, root: Draft, around: Surroundings, session: Session = NEW
+        self,
+        run_id: str,
+        root: Draft,
+        around: Surroundings,
+        session: Session = NEW,
+        *,
+        post: Post | None = None,
+        end: End = NOTHING_YET,
     ) -> None:
+        """`post` and `end` are of a run that another process has left."""
         self.id = run_id
         self._around = around
         self._session = session
         self._allowance = Allowance()
         self._creating = asyncio.Lock()
         self._halt = Halt()
-        self._journal = Journal(around.store, around.clock, run_id, listener=around.listener)
+        self._journal = Journal(
+            around.store, around.clock, run_id, end=end, listener=around.listener
+        )
         self._ids = 0
         self._open: dict[str, Agent] = {}
         self.why_stopped = STOPPED
         self._failed = 0
+        self.rejected = 0
+        """How many tasks of a program no contract could be written for."""
         self._prompts = Prompts(around.workspace_for(root.contract.execution.working_directory))
         self._total = Spent()
         self._started_at = around.clock.monotonic()
@@ -107,7 +131,9 @@ class Run:
         self._root_notes = root.notes
         # What a conversation calls a3 is one child for as long as it goes on.
         self._ids += session.children
-        self._post = around.posts.take(run_id)
+        self._post = post or around.posts.take(run_id)
+        self._errands: dict[str, Agent] = {}
+        self._children: dict[str, Agent] = {}
 
     @property
     def agents(self) -> Iterable[Agent]:
@@ -120,13 +146,42 @@ class Run:
 
     @property
     def failures(self) -> int:
-        """Children that did not complete. One that is still open when it is asked never will."""
-        return self._failed + sum(agent is not self.root for agent in self._open.values())
+        """Tasks that did not come to anything. Who is still open when it is asked never will."""
+        still_open = sum(agent is not self.root for agent in self._open.values())
+        return self._failed + self.rejected + still_open
 
     def start(self, fact: RunStarted) -> None:
         root = self.root
         self._journal.record(fact, agent_id=root.id, parent_agent_id=None)
         self._create(root, self._root_notes)
+
+    def resume(self, fact: RunResumed, found: Recovered) -> None:
+        """Be where the journal says that the run was left."""
+        self._journal.record(fact, agent_id=self.root.id, parent_agent_id=None)
+        agents: dict[str, Agent] = {}
+        for agent_id, past in found.agents.items():
+            parent = agents.get(past.view.parent_id or "")
+            agent = self.root
+            if parent is not None:
+                agent = self._agent(past.contract, past.created.path, parent)
+                assert agent.id == agent_id, "ids are counted"
+                parent.steps += 1
+                number = parent.names.get(agent.role, 0) + 1
+                parent.names[agent.role] = number
+            agents[agent_id] = agent
+            agent.remember(past)
+            if parent is self.root:
+                self._errands[agent.errand] = agent
+            if past.state is State.CLOSED:
+                agent.result = past.result(self.id)
+                self._count(agent, agent.result)
+            else:
+                self._open[agent_id] = agent
+        self._children = agents
+
+    def employed(self, errand: str) -> Agent | None:
+        """The child of the root that an errand has made already, in another process."""
+        return self._errands.get(errand)
 
     def stop(self, why: str) -> None:
         """Say why the tasks that are about to be cancelled are cancelled."""
@@ -145,7 +200,7 @@ class Run:
         return self._halt.why is not None
 
     def _at_work(self) -> bool:
-        """Is there anybody who may come to a pause? Parents wait for their children till the end."""
+        """Is there anybody who may come to a pause? Parents wait for their children."""
         parents = {agent.parent for agent in self._open.values()}
         return any(
             agent.deadline is not None and not agent.paused
@@ -178,6 +233,10 @@ class Run:
     def preside(self) -> None:
         """Let the calling program be the root: it gives the orders, and no model does."""
         self.root.record(AgentStarted(sub_agent_id=self.root.id))
+
+    def give(self, fact: TasksGiven) -> None:
+        """Write down what the program wants done, before any of it is."""
+        self.root.record(fact)
 
     async def finish(self, status: Status, reason: str) -> None:
         """Write the outcome, which nobody but the run may do, and see it safe."""
@@ -221,12 +280,14 @@ class Run:
 
     # Its children
 
-    async def create(self, order: Order, by: Agent) -> Agent:
+    async def create(
+        self, order: Order, by: Agent, *, errand: str = "", background: bool = False
+    ) -> Agent:
         """Write the contract for `order` and bring its child into being. Raises UsageError."""
         async with self._creating:  # In the order of asking, whatever has to be read for it first.
-            return await self._written(order, by)
+            return await self._written(order, by, errand, background)
 
-    async def _written(self, order: Order, by: Agent) -> Agent:
+    async def _written(self, order: Order, by: Agent, errand: str, background: bool) -> Agent:
         role = order.role
         instructions, left_out = await self._prompts.assemble(role, order.extra_instructions)
         order = msgspec.structs.replace(order, instructions=instructions)
@@ -236,6 +297,7 @@ class Run:
         contract = self._told_of_profiles(drafted.contract)
         self._around.model_for(contract.execution.model)  # Unknown models fail here.
         child = self._agent(contract, by.next_path(role.name), by)
+        child.errand, child.background = errand, background
         child.cache_key = self._around.cache.key(contract) if order.cache else None
         window = contract.execution.max_context_tokens
         hidden = self._around.tools.left_out(contract.permissions, window=window)
@@ -256,9 +318,12 @@ class Run:
 
     async def see_through(self, agent: Agent, slots: asyncio.Semaphore | None = None) -> Result:
         """Let `agent` live, from its contract to its closing, once there is a slot for it."""
+        if agent.past is not None and agent.past.state not in (State.CREATED, State.RUNNING):
+            return self._concluded(agent, agent.past)
         try:
             async with slots or nullcontext():
-                agent.since = self._around.clock.monotonic()
+                now = self._around.clock.monotonic()
+                agent.since = now - (0.0 if agent.past is None else agent.past.life.seconds)
                 ending = await self._live(agent)
         except asyncio.CancelledError:
             if self.suspended:
@@ -270,6 +335,16 @@ class Run:
         # Closing is on record before anybody reads the result.
         await agent.durable()
         return result
+
+    def _concluded(self, agent: Agent, past: Past) -> Result:
+        """The result of one that has ended, which is written down in part."""
+        if agent.result is None:
+            del self._open[agent.id]
+            conclude(agent, past)
+            agent.result = past.result(self.id)
+            self._count(agent, agent.result)
+            self._halt.changed()
+        return agent.result
 
     async def _live(self, agent: Agent) -> Ending:
         around, contract = self._around, agent.contract
@@ -288,7 +363,7 @@ class Run:
             remembered=agent.cache_key is not None,
             waiting=agent.waiting,
         )
-        if agent.cache_key is not None:
+        if agent.cache_key is not None and agent.past is None:
             hit = await around.cache.find(agent.cache_key, hands)
             if hit is not None:
                 return await _repeat(agent, hit)
@@ -319,8 +394,11 @@ class Run:
             return around.on_text
         return None if around.on_partial is None else partial(around.on_partial, agent.id)
 
-    def staff_of(self, boss: Agent, nursery: Nursery) -> Staff:
-        return Staff(self, boss, nursery, max_concurrent=self._around.max_concurrent)
+    def staff_of(self, boss: Agent, nursery: Nursery, past: Past | None = None) -> Staff:
+        staff = Staff(self, boss, nursery, max_concurrent=self._around.max_concurrent)
+        if past is not None:
+            staff.take_up(past, self._children)
+        return staff
 
     def _desk_of(self, boss: Agent, staff: Staff) -> Desk:
         around = self._around
@@ -339,19 +417,23 @@ class Run:
     def _end(self, agent: Agent, ending: Ending) -> Result:
         """Close `agent` and bill what it cost. No await: it works in a cancelled task."""
         del self._open[agent.id]
-        self._bill(agent)
         duration_s = self._around.clock.monotonic() - agent.since
         result = agent.result = close(agent, ending, duration_s=duration_s)
         self._halt.changed()
         if agent.parent is not None and agent.tainted:
             # However the parent hears of it.
             agent.parent.tainted = True
-        if agent is not self.root:
-            self._failed += not result.ok
-            self._report(agent, result)
+        self._count(agent, result)
         if agent.cache_key is not None and result.ok:
             self._around.cache.completed(agent.cache_key)
         return result
+
+    def _count(self, agent: Agent, result: Result) -> None:
+        """Take one that is closed into the sums, and write its report."""
+        self._bill(agent)
+        if agent is not self.root:
+            self._failed += not result.ok
+            self._report(agent, result)
 
     def _report(self, agent: Agent, result: Result) -> None:
         outputs = agent.contract.outputs
@@ -405,6 +487,8 @@ class Run:
                 title=contract.step.title,
                 contract_sha256=contract.digest,
                 notes=notes,
+                errand=agent.errand,
+                background=agent.background,
             ),
             born=NewAgent(
                 run_id=self.id,

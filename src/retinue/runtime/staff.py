@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from retinue.domain.drafting import Order
 from retinue.domain.result import Result
 from retinue.runtime.agent import Agent
 from retinue.runtime.nursery import Nursery
 
+if TYPE_CHECKING:
+    from retinue.runtime.recovery import Past
+
 
 class Employer(Protocol):
     """What a run does for those who hire."""
 
-    async def create(self, order: Order, by: Agent) -> Agent: ...
+    async def create(
+        self, order: Order, by: Agent, *, errand: str = "", background: bool = False
+    ) -> Agent: ...
 
     async def see_through(self, agent: Agent, slots: asyncio.Semaphore | None = None) -> Result: ...
 
@@ -24,14 +29,13 @@ class Employer(Protocol):
 class Job:
     """A child, under way or done. One in the background has a task of its own."""
 
-    def __init__(self, agent: Agent, task: asyncio.Task[Result] | None = None) -> None:
+    def __init__(
+        self, agent: Agent, task: asyncio.Task[Result] | None = None, *, background: bool = False
+    ) -> None:
         self.agent = agent
+        self.background = background or task is not None
         self.delivered = False
         self._task = task
-
-    @property
-    def background(self) -> bool:
-        return self._task is not None
 
     @property
     def id(self) -> str:
@@ -91,7 +95,31 @@ class Staff:
         self._nursery = nursery
         self._slots = asyncio.Semaphore(max_concurrent)
         self._jobs: dict[str, Job] = {}
+        self._errands: dict[str, Job] = {}
         self._told_of_loose_ends = False
+
+    def take_up(self, past: Past, children: Mapping[str, Agent]) -> None:
+        """Have the children again that another process has employed in the same attempt."""
+        self._told_of_loose_ends = past.told_of_loose_ends
+        for agent_id in past.children:
+            agent = children[agent_id]
+            task = None
+            if agent.background and agent.result is None:
+                task = self._nursery.create_task(self._employer.see_through(agent, self._slots))
+            job = Job(agent, task, background=agent.background)
+            job.delivered = agent_id in past.delivered
+            self._jobs[agent_id] = self._errands[agent.errand] = job
+
+    def known(self, errand: str) -> Job | None:
+        """The child that an errand has made already, in another process."""
+        return self._errands.get(errand)
+
+    async def go_on(self, job: Job) -> Result:
+        """Wait for a child that another process has employed."""
+        if job.background or job.done:
+            return await job.result()
+        async with self._slots:
+            return await self._employer.see_through(job.agent)
 
     @property
     def jobs(self) -> Mapping[str, Job]:
@@ -101,20 +129,20 @@ class Staff:
     def background(self) -> list[Job]:
         return [job for job in self._jobs.values() if job.background]
 
-    async def employ(self, order: Order) -> Result:
+    async def employ(self, order: Order, errand: str) -> Result:
         """Have a child do it, and wait for it. Raises ContractError.
 
         A child is made when there is a slot for it: a thousand that a model asks for in one reply
         cost no more memory than those that run.
         """
         async with self._slots:
-            agent = await self._employer.create(order, self._boss)
+            agent = await self._employer.create(order, self._boss, errand=errand)
             self._jobs[agent.id] = Job(agent)
             return await self._employer.see_through(agent)
 
-    async def hire(self, order: Order) -> Job:
+    async def hire(self, order: Order, errand: str) -> Job:
         """Write the contract and set the child to work in the background. Raises ContractError."""
-        agent = await self._employer.create(order, self._boss)
+        agent = await self._employer.create(order, self._boss, errand=errand, background=True)
         task = self._nursery.create_task(self._employer.see_through(agent, self._slots))
         job = self._jobs[agent.id] = Job(agent, task)
         # A task that is cancelled before its first step never runs, and could not close its agent.

@@ -27,6 +27,7 @@ from retinue.store.queries import queries, rows_of
 GROUP_COMMIT_S = 0.05
 MANY = 32
 PACE_S = 0.01
+_TAKEN = "Another process has taken over run {run_id}; this one must stop."
 _LARGEST_CHUNK = 1024  # 12 columns each; SQLite takes 32,766 place holders
 
 
@@ -285,6 +286,8 @@ class Writer:
                 heads[event.run_id] = event
                 if event.seq == 1:
                     _insert_run(connection, event)
+                elif event.type == "run.resumed":
+                    self._take_over(connection, event)
                 if change.agent is not None:
                     agents.append(change.agent)
             _insert(connection, "insert_agents", 8, map(_agent_columns, agents), len(agents))
@@ -303,13 +306,22 @@ class Writer:
             raise
         self._heads.update({run_id: event.seq for run_id, event in heads.items()})
 
+    def _take_over(self, connection: sqlite3.Connection, event: Event) -> None:
+        before = event.seq - 1
+        done = connection.execute(
+            queries()["take_over"], (event.epoch, event.run_id, event.epoch - 1, before)
+        )
+        if done.rowcount != 1:
+            raise StoreError(_TAKEN.format(run_id=event.run_id))
+        self._heads[event.run_id] = before
+
     def _advance(self, connection: sqlite3.Connection, run_id: str, event: Event) -> None:
         before = self._heads.get(run_id, 0)
         done = connection.execute(
             queries()["advance_head"], (event.seq, event.hash, run_id, event.epoch, before)
         )
         if done.rowcount != 1:
-            raise StoreError(f"Another process has taken over run {run_id}; this one must stop.")
+            raise StoreError(_TAKEN.format(run_id=run_id))
 
 
 def _insert(
@@ -402,11 +414,15 @@ _EVENT_TYPES = [
     for parent in (str, type(None))
 ]
 _RUN_TYPES = [
-    (str, str, str, *outcome, int, int, str, session)
+    (str, str, str, *outcome, int, int, str, int, session)
     for outcome in ((type(None), float, type(None)), (str, float, float))
     for session in (str, type(None))
 ]
-_AGENT_TYPES = [(str, str, parent, str, str, str, str) for parent in (str, type(None))]
+_AGENT_TYPES = [
+    (str, str, parent, str, str, str, str, key)
+    for parent in (str, type(None))
+    for key in (str, type(None))
+]
 
 
 def _text(data: bytes) -> str | bytes:
@@ -455,7 +471,7 @@ def _as(kind: type, value: object) -> object:
 def _run(row: Any) -> RunRow:
     if tuple(map(type, row)) not in _RUN_TYPES:
         raise ChainBroken(f"The row of run {row[0]} is not what was written.")
-    run_id, kind, task, status, started, finished, agents, head_seq, head_hash, session = row
+    run_id, kind, task, status, started, finished, agents, head_seq, head_hash, epoch, session = row
     return RunRow(
         id=run_id,
         kind=kind,
@@ -466,6 +482,7 @@ def _run(row: Any) -> RunRow:
         agents=agents,
         head_seq=head_seq,
         head_hash=head_hash,
+        epoch=epoch,
         session=session,
     )
 
@@ -480,7 +497,7 @@ def _names(earlier: object) -> Sequence[str]:
 
 
 def _agent(row: Any) -> AgentRow:
-    run_id, agent_id, parent, path, role, state, context_json = row
+    run_id, agent_id, parent, path, role, state, context_json, cache_key = row
     if tuple(map(type, row)) not in _AGENT_TYPES or state not in list(State):
         raise ChainBroken(f"The row of agent {agent_id} is not what was written.")
     return AgentRow(
@@ -491,4 +508,5 @@ def _agent(row: Any) -> AgentRow:
         role=role,
         state=State(state),
         context_json=context_json,
+        cache_key=cache_key,
     )
