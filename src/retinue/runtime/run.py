@@ -203,7 +203,7 @@ class Run:
         """Is there anybody who may come to a pause? Parents wait for their children."""
         parents = {agent.parent for agent in self._open.values()}
         return any(
-            agent.deadline is not None and not agent.paused
+            agent.deadline is not None and not agent.paused and not agent.excused
             for agent in self._open.values()
             if agent not in parents
         )

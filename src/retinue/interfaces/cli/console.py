@@ -115,6 +115,10 @@ class Progress(Protocol):
 
     def listen(self, event: Event) -> None: ...
 
+    def recall(self, event: Event) -> None:
+        """Know of an event of long ago, which is not told of again."""
+        ...
+
     def hear(self, agent_id: str, text: str) -> None:
         """Words that an agent's model has just said."""
         ...
@@ -140,6 +144,8 @@ class Silence:
     """Nothing is told."""
 
     def listen(self, event: Event) -> None: ...
+
+    def recall(self, event: Event) -> None: ...
 
     def hear(self, agent_id: str, text: str) -> None: ...
 

@@ -64,6 +64,9 @@ class Lines:
     def wait(self, what: str) -> None:
         self._say(f"  {what}")
 
+    def recall(self, event: Event) -> None:
+        self._view.apply(event)
+
     def listen(self, event: Event) -> None:
         self._view.apply(event)
         fact = event.fact

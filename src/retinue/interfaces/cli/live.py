@@ -96,6 +96,10 @@ class LiveTree:
         """Say what is waited for before anything happens."""
         self._waiting = what
 
+    def recall(self, event: Event) -> None:
+        """Know of an event of long ago."""
+        self._tree.apply(event)
+
     def listen(self, event: Event) -> None:
         self._tree.apply(event)
         agent = self._tree.run.agents.get(event.agent_id)
