@@ -307,7 +307,6 @@ class AgentRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     role: str
     state: State
     context_json: str
-    cache_key: str | None = None
 
 
 class Memory(msgspec.Struct, frozen=True, gc=False, kw_only=True):

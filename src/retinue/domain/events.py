@@ -33,6 +33,8 @@ class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     sandbox: str
     earlier: tuple[str, ...] = ()
     """The runs of the session that it goes on with, oldest first; none where it begins one."""
+    seal: str = ""
+    """What shows that this user has begun it on this machine; without it, it is not resumed."""
 
     @property
     def summary(self) -> str:

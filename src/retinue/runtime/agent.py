@@ -150,7 +150,7 @@ class Agent:
         self.account.book(past.spent)
         self.past = past
         self.errand, self.background = past.created.errand, past.created.background
-        self.notes, self.cache_key = past.created.notes, past.cache_key
+        self.notes = past.created.notes
         self.attempt, self.usage, self.last_text = view.attempt, view.usage, view.said
         self.files_read, self.files_modified = view.files_read, view.files_modified
         self.receipts, self.tainted = view.receipts, past.tainted

@@ -28,7 +28,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.result import Result, RunResult, Status
 from retinue.domain.role import Role, pick
 from retinue.domain.toolname import picked
-from retinue.errors import ContractError, UsageError
+from retinue.errors import ContractError, RunError, UsageError
 from retinue.ports import Post
 from retinue.runtime.agent import ROOT, Agent
 from retinue.runtime.enclosures import enclose
@@ -46,6 +46,10 @@ from retinue.runtime.windows import fitted, notes_on, within
 from retinue.version import VERSION
 
 LISTEN_S = 0.2
+NOT_YOURS = (
+    "Run {run_id} was not begun by you on this machine (or by an earlier version), so it is not"
+    " gone on with. `retinue show {run_id}` shows it; begin a new one."
+)
 
 PROGRAM = Role(
     name="program",
@@ -215,6 +219,9 @@ class Runtime:
         post = around.posts.take(row.id)
         try:
             found = await recover(around.store, row.id)
+            seal = around.seal(row.id)
+            if not seal or not secrets.compare_digest(found.started.seal, seal):
+                raise RunError(NOT_YOURS.format(run_id=row.id))
             session = await chain(around.store, found.started.earlier)
         except BaseException:
             post.leave()
@@ -533,6 +540,7 @@ class Runtime:
                 retinue_version=VERSION,
                 sandbox=_tier(around),
                 earlier=session.runs,
+                seal=around.seal(run_id),
             )
         )
         return run

@@ -69,7 +69,6 @@ class Past:
     created: AgentCreated
     contract: Contract
     view: AgentView
-    cache_key: str | None
     attempted: AgentAttempted | None = None
     facts: list[Fact] = field(default_factory=list)
     """What happened in the attempt under way."""
@@ -239,7 +238,6 @@ def _born(
         created=fact,
         contract=decode_contract(row.context_json),
         view=view.agents[event.agent_id],
-        cache_key=row.cache_key,
     )
     past.life.at(event)
     if event.parent_agent_id is not None:

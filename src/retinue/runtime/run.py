@@ -87,6 +87,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     servers: Servers
     max_concurrent: int
     report_path_pattern: str
+    seal: Callable[[str], str]
     breaker: Breaker | None = None
     rules: Rules = NO_RULES
     ask: Ask | None = None
@@ -170,6 +171,7 @@ class Run:
                 parent.names[agent.role] = number
             agents[agent_id] = agent
             agent.remember(past)
+            agent.cache_key = self._around.cache.key(past.contract)
             if parent is self.root:
                 self._errands[agent.errand] = agent
             if past.state is State.CLOSED:

@@ -155,11 +155,11 @@ class Toolbox:
             except BudgetExceeded:
                 self.exhausted = True
                 text = "No tool calls are left. Answer with what you have."
-                return self._deny(call, text, counted=False)
+                return self._deny(call, text, counted=False, noted=False)
             if self._breaker is not None and not await self._go_on(self._breaker):
                 self.exhausted = True
                 text = "The user wants no more tool calls. Answer with what you have."
-                return self._deny(call, text)
+                return self._deny(call, text, noted=False)
         answer = await self._run(call)
         self._watch_for_repetition(call, answer)
         return answer
@@ -344,11 +344,12 @@ class Toolbox:
         text: str,
         *,
         counted: bool = True,
+        noted: bool = True,
         failed: bool = True,
         mark: str = "DENIED",
     ) -> ToolAnswer:
         content = f"[{mark}] {text}"
-        note = self._what_is_left() if counted else ""
+        note = self._what_is_left() if noted else ""
         self._agent.record(
             ToolDenied(
                 call_id=call.id,

@@ -420,11 +420,7 @@ _RUN_TYPES = [
     for outcome in ((type(None), float, type(None)), (str, float, float))
     for session in (str, type(None))
 ]
-_AGENT_TYPES = [
-    (str, str, parent, str, str, str, str, key)
-    for parent in (str, type(None))
-    for key in (str, type(None))
-]
+_AGENT_TYPES = [(str, str, parent, str, str, str, str) for parent in (str, type(None))]
 
 
 def _text(data: bytes) -> str | bytes:
@@ -499,7 +495,7 @@ def _names(earlier: object) -> Sequence[str]:
 
 
 def _agent(row: Any) -> AgentRow:
-    run_id, agent_id, parent, path, role, state, context_json, cache_key = row
+    run_id, agent_id, parent, path, role, state, context_json = row
     if tuple(map(type, row)) not in _AGENT_TYPES or state not in list(State):
         raise ChainBroken(f"The row of agent {agent_id} is not what was written.")
     return AgentRow(
@@ -510,5 +506,4 @@ def _agent(row: Any) -> AgentRow:
         role=role,
         state=State(state),
         context_json=context_json,
-        cache_key=cache_key,
     )

@@ -77,7 +77,7 @@ WHERE session = ? ORDER BY json_array_length(first.payload, '$.earlier'), starte
 
 -- name: agents_of
 -- The agents of a run with their contracts, in order of birth.
-SELECT run_id, id, parent_agent_id, path, role, state, context_json, cache_key
+SELECT run_id, id, parent_agent_id, path, role, state, context_json
 FROM sub_agents WHERE run_id = ? ORDER BY length(id), id
 
 -- name: agents_cached
