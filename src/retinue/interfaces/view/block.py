@@ -71,17 +71,13 @@ def _block(
     ok = status is Status.COMPLETED
     word = "Completed" if ok else f"Ended ({status})"
     head = f"[{role}] {word}: "
-    bill = [some(turns, "turn"), some(tool_calls, "tool call"), some(tokens, "token")]
-    if cost_usd:
-        bill.append(dollars(cost_usd))
-    if cached:
-        bill.append("cached")
+    what = bill(turns=turns, tool_calls=tool_calls, tokens=tokens, cost_usd=cost_usd, cached=cached)
     block: list[Line] = [
         (
             Span(clip(head, width), Tone.DONE if ok else Tone.FAILED),
             Span(clip(f'"{one_line(task)}"', width - len(head)), Tone.STRONG),
         ),
-        (Span(clip(f"  Duration: {duration(seconds)} ({', '.join(bill)})", width), Tone.DIM),),
+        (Span(clip(f"  Duration: {duration(seconds)} {what}", width), Tone.DIM),),
     ]
     if not ok and error:
         block += _hanging("  Reason: ", error, width, lines, Tone.FAILED)
@@ -93,6 +89,16 @@ def _block(
     if response.strip() and lines:
         block += _hanging("  Result: ", response.strip(), width, lines, Tone.PLAIN)
     return block
+
+
+def bill(*, turns: int, tool_calls: int, tokens: int, cost_usd: float, cached: bool = False) -> str:
+    """(6 turns, 8 tool calls, 9,321 tokens, $0.02)"""
+    parts = [some(turns, "turn"), some(tool_calls, "tool call"), some(tokens, "token")]
+    if cost_usd:
+        parts.append(dollars(cost_usd))
+    if cached:
+        parts.append("cached")
+    return f"({', '.join(parts)})"
 
 
 def _hanging(head: str, text: str, width: int, most: int, tone: Tone) -> list[Line]:
