@@ -265,6 +265,8 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     agents: int
     head_seq: int
     head_hash: str
+    session: str | None
+    """The id of the first run of its session; None for a run that a program leads."""
 
 
 class AgentRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -338,6 +340,13 @@ class Store(Protocol):
 
     async def run(self, run_id: str) -> RunRow:
         """The run of that id, or of that unique beginning of an id; else UnknownRun."""
+        ...
+
+    async def session(self, run_id: str | None = None) -> Sequence[RunRow]:
+        """The runs of the session that a run is part of, oldest first; of the latest session.
+
+        As in `run`, a beginning of the id is enough. UnknownRun if there is no such session.
+        """
         ...
 
     async def agents(self, run_id: str) -> Sequence[AgentRow]: ...

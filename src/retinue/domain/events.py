@@ -31,6 +31,8 @@ class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     mode: str
     retinue_version: str
     sandbox: str
+    earlier: tuple[str, ...] = ()
+    """The runs of the session that it goes on with, oldest first; none where it begins one."""
 
     @property
     def summary(self) -> str:

@@ -69,6 +69,7 @@ class RunView:
     model: str = ""
     mode: str = ""
     sandbox: str = ""
+    earlier: tuple[str, ...] = ()
     started_at: float = 0.0
     finished_at: float | None = None
     status: Status | None = None
@@ -91,6 +92,7 @@ class RunView:
                 self.id, self.started_at = event.run_id, event.time
                 self.kind, self.task, self.directory = fact.kind, fact.task, fact.directory
                 self.model, self.mode, self.sandbox = fact.model, fact.mode, fact.sandbox
+                self.earlier = fact.earlier
             case ev.RunFinished():
                 self.status, self.reason, self.finished_at = fact.status, fact.reason, event.time
             case ev.AgentCreated():

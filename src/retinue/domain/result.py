@@ -94,6 +94,8 @@ class RunResult(Result, frozen=True, gc=False, kw_only=True, omit_defaults=True)
 
     total: Spent = Spent()
     children: int = 0
+    session: str = ""
+    """The id of the first run of the session, to go on with: `rt.run(task, session=…)`."""
 
     @property
     def id(self) -> str:

@@ -63,9 +63,18 @@ class Conversation:
     the likely size, for deciding when to mask.
     """
 
-    def __init__(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> None:
-        self.messages: list[Message] = list(messages)
-        self._opening = tuple(messages)
+    def __init__(
+        self,
+        opening: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        *,
+        before: Sequence[Message] = (),
+    ) -> None:
+        """`before` is what was said earlier in the session; it stands behind the system message."""
+        self.messages: list[Message] = [*opening[:1], *before, *opening[1:]]
+        self._opening = tuple(opening)
+        self.goes_on = bool(before)
+        """Whether it still holds what was said before its opening."""
         self._tools_bytes = sum(
             len(t.name) + len(t.description) + len(bytes(t.parameters)) + 64 for t in tools
         )
@@ -101,46 +110,55 @@ class Conversation:
     def mask(self, max_tokens: int) -> int:
         """Shorten old tool answers until the estimate fits; answers how many were shortened.
 
-        The originals stay in the journal. What the server counted is no longer true afterwards, so
-        counting starts again from bytes.
+        The originals stay in the journal.
         """
-        excess = self.estimate - max_tokens
-        if excess <= 0:
-            return 0
-        answers = [i for i, m in enumerate(self.messages) if isinstance(m, ToolAnswer)]
-        masked = 0
-        for i in answers[:-KEPT_ANSWERS]:
-            answer = self.messages[i]
-            assert isinstance(answer, ToolAnswer)
-            tokens = estimate_tokens(answer.content)
-            note = (
-                f"[masked: {tokens:,} tokens of an earlier result; call the tool again if needed]"
-            )
-            if len(answer.content) <= len(note) * 2:
-                continue
-            self.messages[i] = msgspec.structs.replace(answer, content=note)
-            masked += 1
-            excess -= tokens - estimate_tokens(note)
+        excess, count = self.estimate - max_tokens, 0
+        for i in self._maskable():
             if excess <= 0:
                 break
-        if masked:
+            text = self.messages[i].content
+            excess -= estimate_tokens(text) - estimate_tokens(_mask(text))
+            count += 1
+        self.mask_oldest(count)
+        return count
+
+    def mask_oldest(self, count: int) -> None:
+        """Shorten that many old tool answers.
+
+        What the server counted is no longer true afterwards, so counting starts again from bytes.
+        """
+        for i in self._maskable()[:count]:
+            message = self.messages[i]
+            self.messages[i] = msgspec.structs.replace(message, content=_mask(message.content))
+        if count:
             self._count_anew()
-        return masked
+
+    def _maskable(self) -> list[int]:
+        """Where the tool answers are that are old and long enough to be shortened."""
+        answers = [i for i, m in enumerate(self.messages) if isinstance(m, ToolAnswer)]
+        texts = ((i, self.messages[i].content) for i in answers[:-KEPT_ANSWERS])
+        return [i for i, text in texts if len(text) > len(_mask(text)) * 2]
 
     @property
     def can_be_summed_up(self) -> bool:
-        return len(self.messages) > len(self._opening) + 2
+        return self.goes_on or len(self.messages) > len(self._opening) + 2
 
     def summed_up(self, summary: str) -> int:
         """Go on from the opening and a summary; answers how many messages that replaces."""
         dropped = len(self.messages) - len(self._opening)
         self.messages = [*self._opening, User(SUMMED_UP.format(summary=summary))]
+        self.goes_on = False
         self._count_anew()
         return dropped
 
     def _count_anew(self) -> None:
         self._counted_tokens = self._counted_messages = 0
         self._new_bytes = self._tools_bytes + sum(map(_size, self.messages))
+
+
+def _mask(text: str) -> str:
+    tokens = estimate_tokens(text)
+    return f"[masked: {tokens:,} tokens of an earlier result; call the tool again if needed]"
 
 
 def _size(message: Message) -> int:

@@ -33,6 +33,7 @@ from retinue.runtime.follow import follow as follow_journal
 from retinue.runtime.nursery import Nursery, to_its_end
 from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.run import Run, Surroundings
+from retinue.runtime.session import NEW, Session, recall
 from retinue.runtime.shape import schema_text
 from retinue.runtime.staff import Job, Staff
 from retinue.runtime.watchdog import watch
@@ -145,9 +146,13 @@ class Runtime:
 
     # Work
 
-    async def run(self, task: str) -> RunResult:
-        """Let a model do `task`, as the root of a run of its own."""
-        run = await self._open_run("run", task, self.terms.lead)
+    async def run(self, task: str, *, session: str | None = None) -> RunResult:
+        """Let a model do `task`, as the root of a run of its own.
+
+        With `session` (the id of a run in it, a unique beginning of one, or "last") the model goes
+        on with the conversation so far; `RunResult.session` is what to give here.
+        """
+        run = await self._open_run(task, self.terms.lead, session)
         try:
             result = await run.lead()
         except BaseException as error:
@@ -326,18 +331,22 @@ class Runtime:
             outcome = Status.COMPLETED, ""
         await run.finish(*outcome)
 
-    async def _open_run(self, kind: str, task: str, role: Role) -> Run:
+    async def _open_run(self, task: str, role: Role, session: str | None) -> Run:
         if not task.strip():
             raise ContractError("The task is empty; say what the agent should do.")
         _check_text(task=task)
         around = self._around
+        earlier = NEW if session is None else await recall(around.store, session)
         prompts = Prompts(around.workspace_for(self.terms.directory))
         instructions, _ = await prompts.assemble(role)
         delegates = self.terms.delegation and self.terms.mode is not Mode.PLAN
         profiles = listed_profiles(around.roles.values()) if delegates else ""
-        return self._new_run(kind, task, role, "\n\n".join(filter(None, (instructions, profiles))))
+        text = "\n\n".join(filter(None, (instructions, profiles)))
+        return self._new_run("run", task, role, text, earlier)
 
-    def _new_run(self, kind: str, task: str, role: Role, instructions: str) -> Run:
+    def _new_run(
+        self, kind: str, task: str, role: Role, instructions: str, session: Session = NEW
+    ) -> Run:
         run_id, terms, around = new_run_id(), self.terms, self._around
         effects = around.tools.effects
         grant = root_grant(terms.mode, effects, roles=tuple(around.roles), depth=terms.max_depth)
@@ -357,7 +366,7 @@ class Runtime:
             ),
             outputs=Outputs(report_path_pattern=around.report_path_pattern),
         )
-        run = self._runs[run_id] = Run(run_id, Draft(contract, ()), around)
+        run = self._runs[run_id] = Run(run_id, Draft(contract, ()), around, session)
         run.start(
             RunStarted(
                 kind=kind,
@@ -367,6 +376,7 @@ class Runtime:
                 mode=terms.mode,
                 retinue_version=VERSION,
                 sandbox="none" if around.sandbox is None else around.sandbox.tier,
+                earlier=session.runs,
             )
         )
         return run

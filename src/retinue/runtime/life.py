@@ -19,6 +19,7 @@ from retinue.domain.events import (
     AgentStarted,
     AgentWaiting,
 )
+from retinue.domain.messages import Message
 from retinue.domain.price import Price
 from retinue.domain.result import Result, Status, cap
 from retinue.errors import ApprovalNeeded, BudgetExceeded, ModelError
@@ -50,6 +51,8 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None = None
     breaker: Breaker | None = None
     on_text: OnText | None = None
+    before: tuple[Message, ...] = ()
+    """What was said earlier in the session."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -140,6 +143,7 @@ async def _converse(
         means.model,
         toolbox.offered,
         opening=messages,
+        before=means.before,
         allowance=means.allowance,
         clock=means.clock,
         price=means.price,

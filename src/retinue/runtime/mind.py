@@ -40,12 +40,13 @@ class Mind:
         tools: tuple[ToolSpec, ...],
         *,
         opening: tuple[Message, ...],
+        before: tuple[Message, ...] = (),
         allowance: Allowance,
         clock: Clock,
         price: Price | None = None,
         on_text: OnText | None = None,
     ) -> None:
-        self.conversation = Conversation(opening, tools)
+        self.conversation = Conversation(opening, tools, before=before)
         self._agent = agent
         self._model = model
         self._tools = tools
@@ -82,9 +83,10 @@ class Mind:
 
     @property
     def crowded(self) -> bool:
-        """Is the prompt larger than its window? The first one cannot be helped."""
-        window = self._agent.contract.execution.max_context_tokens
-        return self._asked > 0 and self.conversation.estimate > window
+        """Is the prompt larger than its window? An opening alone cannot be helped."""
+        if self._asked == 0 and not self.conversation.goes_on:
+            return False
+        return self.conversation.estimate > self._agent.contract.execution.max_context_tokens
 
     async def make_room(self) -> str | None:
         """Bring the prompt into its window: mask old results, or have it summed up.
@@ -93,7 +95,9 @@ class Mind:
         """
         conversation = self.conversation
         window = self._agent.contract.execution.max_context_tokens
-        if masked := conversation.mask(window):
+        # A quarter more than is needed: masking changes the prompt where it had been the same, and
+        # must not be done again for every answer that comes.
+        if masked := conversation.mask(window - window // 4):
             self._agent.record(ContextCompacted(masked=masked))
         if conversation.estimate <= window:
             return None

@@ -40,6 +40,7 @@ from retinue.runtime.life import Ending, Means, close, live
 from retinue.runtime.mind import OnText
 from retinue.runtime.nursery import Nursery
 from retinue.runtime.prompts import Prompts, listed_profiles
+from retinue.runtime.session import NEW, Session
 from retinue.runtime.shape import Shape
 from retinue.runtime.staff import Staff
 from retinue.runtime.toolbox import Breaker, Tools
@@ -74,9 +75,12 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 class Run:
     """Start it, give it work, finish it. Everything between is in its journal."""
 
-    def __init__(self, run_id: str, root: Draft, around: Surroundings) -> None:
+    def __init__(
+        self, run_id: str, root: Draft, around: Surroundings, session: Session = NEW
+    ) -> None:
         self.id = run_id
         self._around = around
+        self._session = session
         self._allowance = Allowance()
         self._creating = asyncio.Lock()
         self._journal = Journal(around.store, around.clock, run_id, listener=around.listener)
@@ -89,6 +93,8 @@ class Run:
         self._started_at = around.clock.monotonic()
         self.root = self._agent(root.contract, "root", None)
         self._root_notes = root.notes
+        # What a conversation calls a3 is one child for as long as it goes on.
+        self._ids += session.children
 
     @property
     def agents(self) -> Iterable[Agent]:
@@ -97,7 +103,7 @@ class Run:
 
     @property
     def children(self) -> int:
-        return self._ids - 1
+        return self._ids - 1 - self._session.children
 
     @property
     def failures(self) -> int:
@@ -140,7 +146,8 @@ class Run:
     def with_total(self, result: Result) -> RunResult:
         """The root's result with the bill of the whole tree."""
         fields = {name: getattr(result, name) for name in result.__struct_fields__}
-        return RunResult(**fields, total=self.total, children=self.children)
+        session = next(iter(self._session.runs), self.id)
+        return RunResult(**fields, total=self.total, children=self.children, session=session)
 
     @property
     def total(self) -> Spent:
@@ -225,6 +232,7 @@ class Run:
             price=around.price_for(contract.execution.model),
             breaker=around.breaker if agent is self.root else None,
             on_text=around.on_text if agent is self.root else None,
+            before=self._session.messages if agent is self.root else (),
         )
         return await live(agent, means)
 

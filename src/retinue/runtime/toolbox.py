@@ -33,6 +33,7 @@ _CHANGING = (Effect.WRITE, Effect.EXECUTE, Effect.REMEMBER)
 ONE_CALL = Amounts(tool_calls=1)
 FEW = 3
 BROKEN_TIMES = 3
+INTERRUPTED = "[ERROR] interrupted; it may have been done"
 
 
 class Breaker(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -185,11 +186,10 @@ class Toolbox:
                 outcome = await self._act(tool, arguments)
         except asyncio.CancelledError:
             # Nobody will hear of it, but who reads the journal must not think that it never began.
-            content = "[ERROR] interrupted; it may have been done"
-            receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(content))
+            receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(INTERRUPTED))
             agent.keep(receipt)
             agent.record(
-                ToolFinished(call_id=call.id, tool=call.name, content=content, receipt=receipt)
+                ToolFinished(call_id=call.id, tool=call.name, content=INTERRUPTED, receipt=receipt)
             )
             raise
         receipt = Receipt(

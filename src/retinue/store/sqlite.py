@@ -79,7 +79,7 @@ class SqliteStore:
         return [_event(row) for row in rows]
 
     async def runs(self, *, limit: int = 50) -> Sequence[RunRow]:
-        return [_run(row) for row in await self._fetch("runs_latest", (limit,))]
+        return [_run(row) for row in await self._fetch("runs_latest", (None, limit))]
 
     async def run(self, run_id: str) -> RunRow:
         # No id is empty or has other letters, and SQLite takes no broken ones.
@@ -90,6 +90,24 @@ class SqliteStore:
         if len(rows) > 1 and rows[0].id != run_id:
             raise UnknownRun(f"{run_id!r} is the beginning of several runs; write more of it.")
         return rows[0]
+
+    async def session(self, run_id: str | None = None) -> Sequence[RunRow]:
+        if run_id is None:
+            row = next(map(_run, await self._fetch("runs_latest", ("run", 1))), None)
+            if row is None:
+                raise UnknownRun("There is no session to go on with yet; `retinue run` begins one.")
+        else:
+            row = await self.run(run_id)
+        if row.session is None:
+            raise UnknownRun(
+                f"Run {row.id} is no part of a session: a program led it (spawn, fan-out), and no"
+                " model; `retinue runs` lists those that are."
+            )
+        found = await self._fetch("runs_of_session", (row.session,))
+        rows = {columns[0]: _run(columns[:-1]) for columns in found}
+        # The longest chain: two who go on at the same time make two of them.
+        last, *_, earlier = found[-1]
+        return [rows[name] for name in (*_names(earlier), last) if name in rows]
 
     async def agents(self, run_id: str) -> Sequence[AgentRow]:
         return [_agent(row) for row in await self._fetch("agents_of", (run_id,))]
@@ -384,8 +402,9 @@ _EVENT_TYPES = [
     for parent in (str, type(None))
 ]
 _RUN_TYPES = [
-    (str, str, str, type(None), float, type(None), int, int, str),
-    (str, str, str, str, float, float, int, int, str),
+    (str, str, str, *outcome, int, int, str, session)
+    for outcome in ((type(None), float, type(None)), (str, float, float))
+    for session in (str, type(None))
 ]
 _AGENT_TYPES = [(str, str, parent, str, str, str, str) for parent in (str, type(None))]
 
@@ -436,7 +455,7 @@ def _as(kind: type, value: object) -> object:
 def _run(row: Any) -> RunRow:
     if tuple(map(type, row)) not in _RUN_TYPES:
         raise ChainBroken(f"The row of run {row[0]} is not what was written.")
-    run_id, kind, task, status, started, finished, agents, head_seq, head_hash = row
+    run_id, kind, task, status, started, finished, agents, head_seq, head_hash, session = row
     return RunRow(
         id=run_id,
         kind=kind,
@@ -447,7 +466,17 @@ def _run(row: Any) -> RunRow:
         agents=agents,
         head_seq=head_seq,
         head_hash=head_hash,
+        session=session,
     )
+
+
+def _names(earlier: object) -> Sequence[str]:
+    if earlier is None:
+        return ()
+    try:
+        return msgspec.json.decode(str(earlier), type=tuple[str, ...])
+    except msgspec.DecodeError:
+        raise ChainBroken("The first event of a run is not what was written.", seq=1) from None
 
 
 def _agent(row: Any) -> AgentRow:

@@ -60,16 +60,19 @@ class Scribe:
         self.run_id = run_id
         self.journal = Journal(store, clock or FakeClock(), run_id, epoch=epoch, listener=None)
 
-    def begin(self, task: str = "Do it.") -> Event:
+    def begin(
+        self, task: str = "Do it.", *, kind: str = "run", earlier: tuple[str, ...] = ()
+    ) -> Event:
         return self.record(
             RunStarted(
-                kind="run",
+                kind=kind,
                 task=task,
                 directory="/project",
                 model="scripted",
                 mode="normal",
                 retinue_version="0",
                 sandbox="none",
+                earlier=earlier,
             )
         )
 
@@ -243,6 +246,50 @@ class StoreContract:
             await store.flush()
             assert [row.id for row in await store.runs()] == ["new", "old", "older"]
             assert [row.id for row in await store.runs(limit=2)] == ["new", "old"]
+
+    async def test_a_session_is_the_chain_of_its_runs(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            # All at the same time: it is the chain that says what comes after what.
+            Scribe(store, "m2").begin()
+            Scribe(store, "z9").begin(earlier=("m2",))
+            Scribe(store, "b4").begin(earlier=("m2", "z9"))
+            Scribe(store, "x1").begin()
+            await store.flush()
+            for run_id in ("m2", "z", "b4"):
+                assert [row.id for row in await store.session(run_id)] == ["m2", "z9", "b4"]
+            assert [row.id for row in await store.session("x1")] == ["x1"]
+            sessions = {row.id: row.session for row in await store.runs()}
+            assert sessions == {"m2": "m2", "z9": "m2", "b4": "m2", "x1": "x1"}
+
+    async def test_of_two_chains_a_session_goes_on_with_the_longer(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            Scribe(store, "m2").begin()
+            Scribe(store, "b4").begin(earlier=("m2",))
+            Scribe(store, "z9").begin(earlier=("m2",))
+            Scribe(store, "c5").begin(earlier=("m2", "b4"))
+            await store.flush()
+            assert [row.id for row in await store.session("z9")] == ["m2", "b4", "c5"]
+
+    async def test_the_latest_session_is_that_of_the_latest_run_a_model_led(
+        self, tmp_path: Path
+    ) -> None:
+        clock = FakeClock()
+        async with self.opened(tmp_path) as store:
+            with pytest.raises(UnknownRun, match="There is no session to go on with yet"):
+                await store.session()
+            for run_id, kind, earlier in (
+                ("m2", "run", ()),
+                ("x1", "run", ()),
+                ("b4", "run", ("m2",)),
+                ("p3", "program", ()),
+            ):
+                Scribe(store, run_id, clock=clock).begin(kind=kind, earlier=earlier)
+                clock.advance(1)
+            await store.flush()
+            assert [row.id for row in await store.session()] == ["m2", "b4"]
+            assert (await store.run("p3")).session is None
+            with pytest.raises(UnknownRun, match="Run p3 is no part of a session"):
+                await store.session("p3")
 
     async def test_a_run_says_how_far_it_is(self, tmp_path: Path) -> None:
         clock = FakeClock()

@@ -40,6 +40,9 @@ from retinue.runtime.audit import read_all
 def runs(directory: str, limit: int, as_json: bool) -> None:
     """List the runs in this directory's journal, newest first.
 
+    The columns are: run, session, start, outcome, seconds, agents and task. A session is named
+    after its first run; what spawn and fan-out begin has none.
+
     Example: retinue runs -n 5
     """
 
@@ -54,7 +57,8 @@ def runs(directory: str, limit: int, as_json: bool) -> None:
             took = "" if row.finished_at is None else f"{row.finished_at - row.started_at:.1f}s"
             title = " ".join(row.task.split())[:60]
             click.echo(
-                f"{row.id}  {when}  {row.status or 'not finished':<15} {took:>8}"
+                f"{row.id}  {row.session or '-':<8}  {when}"
+                f"  {row.status or 'not finished':<15} {took:>8}"
                 f"  {some(row.agents, 'agent'):>11}  {title}"
             )
 

@@ -14,21 +14,26 @@ from retinue.errors import UsageError
 from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
 from retinue.interfaces.cli.options import limits, working
 from retinue.runtime.facade import Runtime, Task
+from retinue.runtime.session import LAST
 
 
 @click.command()
 @click.argument("task")
+@click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the last session.")
+@click.option("-r", "--resume", "session", metavar="ID", help="Go on with the session of this run.")
 @working
 @limits
-def run(task: str, **options: Any) -> int:
+def run(task: str, go_on: bool, session: str | None, **options: Any) -> int:
     """Let an agent do TASK in this directory, and print its answer.
 
     Example: retinue run -m openai:qwen3@http://127.0.0.1:8080/v1 "What does this project do?"
     """
+    if go_on and session is not None:
+        raise UsageError(f"-c means the last session and -r {session} that one; choose one.")
     console, opened = _opened(options)
 
     async def work(runtime: Runtime) -> list[Result]:
-        result = await runtime.run(task)
+        result = await runtime.run(task, session=LAST if go_on else session)
         console.print_result(result)
         return [result]
 

@@ -40,17 +40,36 @@ SELECT seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, versi
        hash
 FROM events WHERE run_id = ? AND agent_id = ? ORDER BY seq
 
+-- A run's session is in the first event of its journal. It is read from there, since a column would be
+-- one more thing to agree with the journal, and files of earlier versions would not have it.
+
 -- name: runs_latest
--- The latest runs, newest first.
+-- The latest runs, of one kind or of any, newest first.
 SELECT id, kind, task, status, started_at, finished_at,
-       (SELECT count(*) FROM sub_agents WHERE run_id = runs.id), head_seq, head_hash
-FROM runs ORDER BY started_at DESC, id LIMIT ?
+       (SELECT count(*) FROM sub_agents WHERE run_id = runs.id), head_seq, head_hash,
+       CASE kind WHEN 'run' THEN coalesce(json_extract(first.payload, '$.earlier[0]'), id) END
+FROM runs LEFT JOIN events AS first
+     ON first.run_id = id AND first.seq = 1 AND json_valid(first.payload)
+WHERE kind = coalesce(?, kind) ORDER BY started_at DESC, id LIMIT ?
 
 -- name: runs_like
 -- Runs whose id begins so (two are enough to know that it is ambiguous); `{` sorts after every id.
 SELECT id, kind, task, status, started_at, finished_at,
-       (SELECT count(*) FROM sub_agents WHERE run_id = runs.id), head_seq, head_hash
-FROM runs WHERE id >= ?1 AND id < ?1 || '{' ORDER BY id = ?1 DESC, id LIMIT 2
+       (SELECT count(*) FROM sub_agents WHERE run_id = runs.id), head_seq, head_hash,
+       CASE kind WHEN 'run' THEN coalesce(json_extract(first.payload, '$.earlier[0]'), id) END
+FROM runs LEFT JOIN events AS first
+     ON first.run_id = id AND first.seq = 1 AND json_valid(first.payload)
+WHERE id >= ?1 AND id < ?1 || '{' ORDER BY id = ?1 DESC, id LIMIT 2
+
+-- name: runs_of_session
+-- The runs of a session with the runs that each goes on from, the longest chain last.
+SELECT id, kind, task, status, started_at, finished_at,
+       (SELECT count(*) FROM sub_agents WHERE run_id = runs.id), head_seq, head_hash,
+       CASE kind WHEN 'run' THEN coalesce(json_extract(first.payload, '$.earlier[0]'), id) END AS session,
+       json_extract(first.payload, '$.earlier')
+FROM runs LEFT JOIN events AS first
+     ON first.run_id = id AND first.seq = 1 AND json_valid(first.payload)
+WHERE session = ? ORDER BY json_array_length(first.payload, '$.earlier'), started_at, id
 
 -- name: agents_of
 -- The agents of a run with their contracts, in order of birth.

@@ -1,0 +1,127 @@
+"""A session: a chain of runs in which the root of each goes on with the conversation so far.
+
+Nothing is kept for it. What was said is read back from the journals of its runs, message by
+message, so that the prompt of a run begins with the bytes of the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from retinue.domain.events import (
+    AgentAttempted,
+    AgentTold,
+    ContextCompacted,
+    Event,
+    ModelReplied,
+    RunFinished,
+    ToolDenied,
+    ToolFinished,
+    ToolStarted,
+    TurnStarted,
+)
+from retinue.domain.messages import Assistant, Message, System, ToolAnswer, ToolCall, User
+from retinue.domain.result import Status
+from retinue.ports import Store
+from retinue.runtime.context import Conversation
+from retinue.runtime.toolbox import INTERRUPTED
+
+LAST = "last"  # No run is called so: ids have no l.
+NOT_RUN = "[ERROR] interrupted before it was run"
+ENDED = "[This was ended before it was done: {why}]"
+
+
+class Session(msgspec.Struct, frozen=True):
+    """What the next run of a session goes on from.
+
+    `runs` are those it has, oldest first; `messages` what was said in them, without the system
+    message, which each run writes anew; `children` how many they had.
+    """
+
+    runs: tuple[str, ...] = ()
+    messages: tuple[Message, ...] = ()
+    children: int = 0
+
+
+NEW = Session()
+
+
+async def recall(store: Store, name: str) -> Session:
+    """The session that the run `name` is part of; with "last", the latest. Raises UnknownRun."""
+    rows = await store.session(None if name == LAST else name)
+    journals: list[Sequence[Event]] = []
+    for row in reversed(rows):
+        journals.append(await store.agent_events(row.id, "a0"))
+        if _began_anew(journals[-1]):
+            break  # Nothing before that is in the conversation any more.
+    messages: tuple[Message, ...] = ()
+    for journal in reversed(journals):
+        messages = said(journal, before=messages)
+    return Session(
+        tuple(row.id for row in rows), messages, sum(max(row.agents - 1, 0) for row in rows)
+    )
+
+
+def said(events: Iterable[Event], *, before: Sequence[Message] = ()) -> tuple[Message, ...]:
+    """The conversation of an agent as it stood at its end, without the system message.
+
+    The journal is that of the agent, and `before` what its conversation went on from. Words about
+    its budget are left out: they are not true any more.
+    """
+    talk = Conversation((System(""),), (), before=before)
+    calls: tuple[ToolCall, ...] = ()
+    answers: dict[str, str] = {}
+    finished: RunFinished | None = None
+
+    def answered() -> None:
+        """Put the answers to the last calls in, in the order of the calls."""
+        nonlocal calls
+        for call in calls:
+            talk.add(ToolAnswer(call.id, answers.pop(call.id, NOT_RUN)))
+        calls = ()
+
+    for event in events:
+        match event.fact:
+            case AgentAttempted(opening=opening):
+                talk, calls = Conversation(opening, (), before=before), ()
+            case ModelReplied(content=content, calls=asked):
+                if content.strip() or asked:
+                    talk.add(Assistant(content, asked))
+                calls = asked
+            case ToolStarted(call_id=call_id):
+                answers[call_id] = INTERRUPTED
+            case ToolFinished() | ToolDenied() as fact:
+                answers[fact.call_id] = fact.content
+            case TurnStarted():
+                answered()
+            case AgentTold(content=content):
+                answered()
+                talk.add(User(content))
+            case ContextCompacted(masked=masked, dropped=dropped, content=content):
+                answered()
+                if dropped:
+                    talk.summed_up(content)
+                else:
+                    talk.mask_oldest(masked)
+            case RunFinished() as outcome:
+                finished = outcome
+    answered()
+    if finished is None:
+        talk.add(User(ENDED.format(why="the process is gone")))
+    elif finished.status is not Status.COMPLETED:
+        talk.add(User(ENDED.format(why=f"{finished.status}: {finished.reason}")))
+    return tuple(talk.messages[1:])
+
+
+def _began_anew(events: Iterable[Event]) -> bool:
+    """Was the conversation summed up, so that it goes on from nothing else?"""
+    anew = False
+    for event in events:
+        if event.type == "agent.subagent_attempt":
+            anew = False
+        elif event.type == "agent.context_compacted":
+            fact = event.fact
+            anew |= isinstance(fact, ContextCompacted) and fact.dropped > 0
+    return anew

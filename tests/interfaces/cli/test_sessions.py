@@ -1,0 +1,104 @@
+"""Going on with a session: run -c and run -r."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Done]
+Script = Callable[[str], str]
+
+COUNT = """
+rules:
+  - match: "child"
+    steps: [{say: Counted.}]
+  - match: "count"
+    steps: [{say: One.}, {say: Two.}, {say: Three.}]
+"""
+
+
+def rows(cli: Cli) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in cli("runs", "--json").out.splitlines()]
+
+
+def test_c_goes_on_with_the_last_session(cli: Cli, script: Script) -> None:
+    model = script(COUNT)
+    assert cli("run", "-q", "-m", model, "count") == (0, "One.\n", "")
+    assert cli("run", "-q", "-c", "-m", model, "and") == (0, "Two.\n", "")
+    # What is no conversation is not gone on with.
+    assert cli("spawn", "-q", "researcher", "-m", model, "child").code == 0
+    assert cli("fan-out", "-q", "-m", model, "child", "child two").code == 0
+    assert cli("run", "-q", "--continue", "-m", model, "more") == (0, "Three.\n", "")
+    last, fan, spawn, second, first = rows(cli)
+    assert {row["session"] for row in (first, second, last)} == {first["id"]}
+    assert (fan["session"], spawn["session"]) == (None, None)
+    listed = [line.split()[1] for line in cli("runs").out.splitlines()]
+    assert listed == [first["id"], "-", "-", first["id"], first["id"]]
+    for row in rows(cli):
+        assert cli("audit", row["id"]).code == 0
+
+
+def test_r_goes_on_with_one_by_the_beginning_of_any_of_its_runs(cli: Cli, script: Script) -> None:
+    model = script(COUNT)
+    cli("run", "-q", "-m", model, "count")
+    cli("run", "-q", "-c", "-m", model, "and")
+    second, first = rows(cli)
+    cli("run", "-q", "-m", model, "count anew")
+    assert cli("run", "-q", "-r", second["id"][:6], "-m", model, "more").out == "Three.\n"
+    assert rows(cli)[0]["session"] == first["id"]
+
+
+def test_a_session_that_is_not_there_is_told(cli: Cli, script: Script, project: Path) -> None:
+    model = script(COUNT)
+    begin = "There is no session to go on with yet; `retinue run` begins one."
+    assert cli("run", "-c", "-m", model, "x") == (1, "", f"retinue: {begin}\n")
+    db = project / ".retinue" / "retinue.db"
+    assert cli("run", "-r", "zz", "-m", model, "x") == (
+        1,
+        "",
+        f"retinue: No run 'zz' in {db}; `retinue runs` lists them.\n",
+    )
+    cli("spawn", "researcher", "-m", model, "child")
+    (row,) = rows(cli)
+    assert cli("run", "-r", row["id"], "-m", model, "x") == (
+        1,
+        "",
+        f"retinue: Run {row['id']} is no part of a session: a program led it (spawn, fan-out), and"
+        " no model; `retinue runs` lists those that are.\n",
+    )
+
+
+def test_an_ambiguous_session_is_told(cli: Cli, script: Script) -> None:
+    model = script(COUNT)
+    beginnings: dict[str, int] = {}
+    # A letter of 31: after so many runs two begin alike.
+    while 2 not in beginnings.values():
+        cli("run", "-q", "-m", model, "count")
+        first = rows(cli)[0]["id"][0]
+        beginnings[first] = beginnings.get(first, 0) + 1
+    twice = next(letter for letter, count in beginnings.items() if count == 2)
+    assert cli("run", "-r", twice, "-m", model, "x") == (
+        1,
+        "",
+        f"retinue: '{twice}' is the beginning of several runs; write more of it.\n",
+    )
+
+
+@pytest.mark.parametrize("options", [("-c", "-r", "k3f9"), ("-r", "k3f9", "--continue")])
+def test_only_one_session_can_be_gone_on_with(cli: Cli, options: tuple[str, ...]) -> None:
+    assert cli("run", *options, "x") == (
+        2,
+        "",
+        "retinue: -c means the last session and -r k3f9 that one; choose one.\n",
+    )
