@@ -13,6 +13,7 @@ from retinue.version import VERSION
 
 # name -> (module, one line for the help). Importing them all would cost more than the help does.
 COMMANDS = {
+    "chat": ("chat", "Talk with an agent; plain `retinue` does so too."),
     "run": ("work", "Let an agent do one job in this directory."),
     "spawn": ("work", "Give one task to one child."),
     "fan-out": ("work", "Give many tasks to children side by side."),
@@ -25,6 +26,12 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # Without a command it is the chat, with or without options.
+        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help", "--version")):
+            args = ["chat", *args]
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

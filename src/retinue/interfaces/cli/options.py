@@ -26,7 +26,7 @@ directory = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON event per line.")
 
-working = _all(
+opening = _all(
     directory,
     click.option(
         "-m",
@@ -39,14 +39,18 @@ working = _all(
         type=click.Choice([str(mode) for mode in Mode]),
         help="How much happens without asking: plan only reads, auto edits.",
     ),
-    as_json,
-    click.option("-q", "--quiet", is_flag=True, help="Print the answer and nothing else."),
     click.option("--no-cache", is_flag=True, help="Never use an earlier child's result."),
     click.option(
         "--unsafe-no-sandbox",
         is_flag=True,
         help="Let agents run shell commands, although nothing confines them.",
     ),
+)
+
+working = _all(
+    opening,
+    as_json,
+    click.option("-q", "--quiet", is_flag=True, help="Print the answer and nothing else."),
 )
 
 limits = _all(

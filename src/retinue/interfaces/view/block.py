@@ -5,7 +5,8 @@ from __future__ import annotations
 from retinue.domain.projection import AgentView
 from retinue.domain.result import FileChange, Result, RunResult, Status
 from retinue.interfaces.view.columns import Line, Span, Tone
-from retinue.interfaces.view.figures import clip, dollars, duration, lines_of, one_line, some
+from retinue.interfaces.view.figures import clip, dollars, duration, one_line, some
+from retinue.interfaces.view.prose import prose
 
 RESULT_LINES = 6
 
@@ -103,14 +104,12 @@ def bill(*, turns: int, tool_calls: int, tokens: int, cost_usd: float, cached: b
 
 def _hanging(head: str, text: str, width: int, most: int, tone: Tone) -> list[Line]:
     """`text` behind `head`, its lines under each other; how many are left out is said."""
-    told = lines_of(text)
-    shown: list[Line] = [
-        (
-            Span(head if index == 0 else " " * len(head), Tone.DIM),
-            Span(clip(line, width - len(head)), tone),
-        )
-        for index, line in enumerate(told[:most])
-    ]
+    told = prose(text, width - len(head))
+    shown: list[Line] = []
+    for index, line in enumerate(told[:most]):
+        first = Span(head if index == 0 else " " * len(head), Tone.DIM)
+        toned = (Span(span.text, tone if span.tone is Tone.PLAIN else span.tone) for span in line)
+        shown.append((first, *toned))
     if len(told) > most:
         shown.append((Span(f"{' ' * len(head)}… {some(len(told) - most, 'more line')}", Tone.DIM),))
     return shown

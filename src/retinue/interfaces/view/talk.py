@@ -7,10 +7,11 @@ whoever draws can leave alone what has not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from retinue.domain import events as ev
+from retinue.domain.drafting import ASK_USER
 from retinue.domain.projection import AgentView
 from retinue.domain.result import Status
 from retinue.interfaces.view.block import agent_block, bill
@@ -18,7 +19,16 @@ from retinue.interfaces.view.calls import call_text
 from retinue.interfaces.view.columns import SIGNS, SPINNER, Line, Span, Tone
 from retinue.interfaces.view.figures import cells, clip, duration, lines_of, one_line, some
 from retinue.interfaces.view.prose import chopped, prose, wrapped
-from retinue.interfaces.view.tree import SMALL_FAMILY, WAITS, Forest, Mark, Tree, mark_of, seconds
+from retinue.interfaces.view.tree import (
+    SMALL_FAMILY,
+    WAITS,
+    Forest,
+    Mark,
+    Tree,
+    mark_of,
+    reason_of,
+    seconds,
+)
 
 SHOWN_CALLS = 3
 SHOWN_OUTPUT = 12
@@ -116,7 +126,9 @@ class Call:
         if whole:
             shown += _output(self.content, width, SHOWN_OUTPUT)
         elif failed:
-            shown += _output(one_line(self.content), width, 1)
+            shown += wrapped(
+                [Span(one_line(self.content[:400]), Tone.DIM)], width, first="    ", rest="    "
+            )[:2]
         return shown
 
 
@@ -196,19 +208,25 @@ class Children:
             for mark in (Mark.RUNNING, Mark.WAITING, Mark.DONE, Mark.STOPPED, Mark.FAILED)
             if marks[mark]
         ]
-        head = f"{moment.spinner if at_work else SIGNS[Mark.DONE]} {some(len(agents), 'agent')}"
-        tone = Tone.RUNNING if at_work else Tone.DONE
-        shown: list[Line] = [cut((Span(head, tone), *counts), width)]
+        sign = Span(f"{moment.spinner} ", Tone.RUNNING) if at_work else Span("")
+        head = Span(some(len(agents), "agent"), Tone.STRONG)
+        shown: list[Line] = [cut((sign, head, *counts), width)]
         if not at_work:
             shown.append((Span(clip(f"  {self._bill(agents)}", width), Tone.DIM),))
-        for agent in marks[Mark.RUNNING][:SHOWN_RUNNING]:
-            shown.append(cut((Span("  "), *progress(agent, width - 2, moment)), width))
-        for agent in marks[Mark.FAILED][:SHOWN_FAILURES]:
-            name = agent.path.rpartition("/")[2]
-            said = f"{name}: {one_line(agent.error)}  {one_line(agent.title)}"
-            shown.append((Span("  ✗ ", Tone.FAILED), Span(clip(said, width - 4), Tone.FAILED)))
-        more = len(marks[Mark.FAILED]) - SHOWN_FAILURES
-        if more > 0:
+        shown += [
+            cut((Span("  "), *progress(agent, width - 2, moment)), width)
+            for agent in marks[Mark.RUNNING][:SHOWN_RUNNING]
+        ]
+        reasons: dict[str, list[AgentView]] = {}
+        for agent in marks[Mark.FAILED]:
+            reasons.setdefault(reason_of(agent), []).append(agent)
+        for reason, failed in list(reasons.items())[:SHOWN_FAILURES]:
+            names = ", ".join(agent.path.rpartition("/")[2] for agent in failed[:3])
+            who = f"{names}, …" if len(failed) > 3 else names
+            count = f"{len(failed):,}× " if len(failed) > 1 else ""
+            shown.append((Span(clip(f"  ✗ {count}{reason}  ({who})", width), Tone.FAILED),))
+        more = sum(len(failed) for failed in list(reasons.values())[SHOWN_FAILURES:])
+        if more:
             shown.append((Span(f"  ✗ {more:,} more failed", Tone.FAILED),))
         return shown
 
@@ -227,7 +245,8 @@ class Notice:
 
     moving = False
 
-    def __init__(self, text: str | Sequence[Line], tone: Tone = Tone.DIM) -> None:
+    def __init__(self, text: str | Callable[[int], list[Line]], tone: Tone = Tone.DIM) -> None:
+        """`text` may be a function of the width, for what is laid out in columns."""
         self.text = text
         self.tone = tone
         self.version = 0
@@ -238,7 +257,7 @@ class Notice:
 
     def lines(self, width: int, moment: Moment, *, whole: bool) -> list[Line]:
         if not isinstance(self.text, str):
-            return [cut(line, width) for line in self.text]
+            return self.text(width)
         shown: list[Line] = []
         for line in lines_of(self.text):
             indent = " " * (len(line) - len(line.lstrip()))
@@ -257,7 +276,7 @@ class Talk:
         self._children: dict[tuple[str, str], Children] = {}
         self._setbacks: dict[str, Notice] = {}
 
-    def notice(self, text: str | Sequence[Line], tone: Tone = Tone.DIM) -> None:
+    def notice(self, text: str | Callable[[int], list[Line]], tone: Tone = Tone.DIM) -> None:
         self.entries.append(Notice(text, tone))
 
     def heard(self, text: str) -> None:
@@ -270,16 +289,17 @@ class Talk:
     def apply(self, event: ev.Event) -> None:
         """Take in an event that the forest has taken in before."""
         tree = self._forest.trees[event.run_id]
+        if event.parent_agent_id is not None:
+            self._child(tree, event)
+            return
         fact = event.fact
         if isinstance(fact, ev.RunStarted):
             if fact.kind == "run":
                 self.entries.append(Said(fact.task))
         elif isinstance(fact, ev.RunFinished):
             self._finish(tree, fact)
-        elif event.parent_agent_id is None:
-            self._lead(event, fact)
         else:
-            self._child(tree, event, fact)
+            self._lead(event, fact)
 
     def _lead(self, event: ev.Event, fact: ev.Fact) -> None:
         run = event.run_id
@@ -294,6 +314,8 @@ class Talk:
                 self._begin(run, fact.call_id, Call(fact.tool, fact.arguments))
             case ev.ToolFinished():
                 self._end(run, fact.call_id, fact.content, fact.receipt.ok)
+                if fact.tool == ASK_USER and fact.receipt.ok:
+                    self.entries.append(Said(fact.content))
             case ev.ToolDenied():
                 self._begin(run, fact.call_id, Call(fact.tool, fact.arguments))
                 self._end(run, fact.call_id, fact.content, False)
@@ -336,10 +358,10 @@ class Talk:
         if calls is not None:
             calls.end(call_id, content, ok)
 
-    def _child(self, tree: Tree, event: ev.Event, fact: ev.Fact) -> None:
+    def _child(self, tree: Tree, event: ev.Event) -> None:
         run, agents = event.run_id, tree.run.agents
         agent = agents[event.agent_id]
-        if isinstance(fact, ev.AgentCreated) and agent.depth == 1:
+        if event.type == "agent.subagent_created" and agent.depth == 1:
             last = self.entries[-1] if self.entries else None
             if not isinstance(last, Children) or last.tree is not tree:
                 last = Children(tree)
@@ -352,8 +374,9 @@ class Talk:
         if entry is None:
             return
         entry.version += 1
-        if isinstance(fact, ev.ToolStarted) and event.agent_id == agent.id:
-            entry.calls.setdefault(agent.id, []).append(call_text(fact.tool, fact.arguments))
+        if event.type == "tool.started" and event.agent_id == agent.id:
+            latest = next(reversed(agent.pending.values()))
+            entry.calls.setdefault(agent.id, []).append(call_text(latest.tool, latest.arguments))
 
     def _finish(self, tree: Tree, fact: ev.RunFinished) -> None:
         self._writing = None
@@ -392,9 +415,7 @@ class Ending:
         shown: list[Line] = [(Span(clip(f"  {duration(took)} {what}", width), Tone.DIM),)]
         root = run.root
         changed = [] if root is None else list(root.files_modified.values())
-        for change in changed:
-            shown.append((Span(clip(f"  {change}", width), Tone.DIM),))
-        return shown
+        return shown + [(Span(clip(f"  {change}", width), Tone.DIM),) for change in changed]
 
 
 def progress(agent: AgentView, width: int, moment: Moment) -> Line:

@@ -220,6 +220,10 @@ class Tree:
 
     def _row(self, agent: AgentView, depth: int, now: float) -> Row:
         key, mark = self._key(agent.id), self._kinds[agent.id].mark
+        # A program that leads waits for what comes next; only its children can be at work.
+        idle = agent.parent_id is None and self.run.kind == "program"
+        if idle and mark is Mark.RUNNING and not self._at_work_below.get(agent.id):
+            mark = Mark.WAITING
         failed_below = self._failed_below.get(agent.id, 0)
         # What is done, and all is well below it, is not in the way.
         usual = mark is not Mark.DONE or failed_below > 0 or agent.parent_id is None
@@ -237,7 +241,7 @@ class Tree:
             tool_calls=agent.tool_calls,
             tokens=agent.usage.tokens,
             cost_usd=agent.usage.cost_usd,
-            seconds=seconds(agent, now),
+            seconds=0.0 if idle else seconds(agent, now),
             below=len(agent.children),
             failed_below=failed_below,
             open=bool(agent.children) and self._opened.get(key, usual),

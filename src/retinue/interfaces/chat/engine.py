@@ -1,0 +1,107 @@
+"""The runtime behind a chat: opened, opened anew with other settings, and given work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from retinue.app import open_runtime
+from retinue.domain.events import Event
+from retinue.errors import RetinueError, UsageError
+from retinue.ports import Approve, Ask
+from retinue.runtime.facade import Runtime
+from retinue.runtime.nursery import Nursery
+
+CLOSED = "the chat was closed"
+
+
+class Engine:
+    """`serve` keeps a runtime open until `close`; everything else is called meanwhile.
+
+    What a runtime is opened with is fixed for its life, so a change of model, mode or budget opens
+    another. What cannot be opened is told to `on_problem`, and the next change tries again.
+    """
+
+    def __init__(
+        self,
+        options: dict[str, Any],
+        *,
+        on_event: Callable[[Event], None],
+        on_text: Callable[[str], None],
+        on_open: Callable[[Runtime], None],
+        on_problem: Callable[[RetinueError], None],
+        approve: Approve,
+        ask: Ask,
+    ) -> None:
+        self.options = options
+        self._listeners: dict[str, Any] = {
+            "on_event": on_event,
+            "on_text": on_text,
+            "approve": approve,
+            "ask": ask,
+        }
+        self._on_open = on_open
+        self._on_problem = on_problem
+        self._runtime: Runtime | None = None
+        self._changed = asyncio.Event()
+        self._closing = False
+        self._nursery: Nursery | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def runtime(self) -> Runtime:
+        if self._runtime is None:
+            raise UsageError("There is no model to talk to yet; choose one with /model NAME.")
+        return self._runtime
+
+    @property
+    def ready(self) -> bool:
+        return self._runtime is not None
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._tasks)
+
+    def change(self, **options: Any) -> None:
+        """Open the runtime anew, with these options changed."""
+        if self.busy:
+            raise UsageError("Agents are at work; wait for them, or stop them with /cancel.")
+        self.options = {**self.options, **options}
+        self._changed.set()
+
+    def close(self) -> None:
+        self._closing = True
+        self._changed.set()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do some work with the runtime. What the user can do something about is told."""
+        assert self._nursery is not None, "there is a nursery for as long as there is a runtime"
+        task = self._nursery.create_task(self._told(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _told(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except RetinueError as error:
+            self._on_problem(error)
+
+    async def serve(self) -> None:
+        while not self._closing:
+            self._changed.clear()
+            try:
+                async with (
+                    open_runtime(**self.options, **self._listeners) as runtime,
+                    Nursery() as self._nursery,
+                ):
+                    self._runtime = runtime
+                    self._on_open(runtime)
+                    await self._changed.wait()
+                    self._runtime = None
+                    runtime.stop(CLOSED)
+                    for task in self._tasks:
+                        task.cancel()
+            except RetinueError as error:
+                self._on_problem(error)
+                await self._changed.wait()
