@@ -46,9 +46,9 @@ FAILED = row(Mark.FAILED, doing="timeout after 300 s")
         (
             40,
             [
-                "agent            task               time",
-                "  ● research….13 Where are erro…   12.4s",
-                "  ✗ research….13 timeout after…    12.4s",
+                "agent         task                  time",
+                "  ● resea….13 Where are errors…    12.4s",
+                "  ✗ resea….13 timeout after 300…   12.4s",
             ],
         ),
         (

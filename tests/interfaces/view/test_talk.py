@@ -81,7 +81,7 @@ async def test_children_at_work_and_their_blocks(record: Record) -> None:
     assert children.moving
     started = children.tree.run.agents["a1"].started_at or 0.0
     lines = plain(children.lines(80, Moment(started + 12.4), whole=False)).split("\n")
-    assert lines[:2] == ['⠋ researcher.1 "Look" (turn 2/50, 12.4s)', "    list_dir ."]
+    assert lines[:2] == ['⠏ researcher.1 "Look" (turn 2/50, 12.4s)', "    list_dir ."]
 
     talk = told(events)
     (children,) = [entry for entry in talk.entries if isinstance(entry, Children)]
@@ -112,7 +112,7 @@ async def test_many_children_are_counted_and_failures_named(record: Record) -> N
     lines = drawn(told(events), 100).split("\n")
     assert "30 agents  ✓ 24 done  ✗ 6 failed" in lines
     who = "(researcher.5, researcher.10, researcher.15, …)"
-    assert f"  ✗ 6× error: The server said no.  {who}" in lines
+    assert f"  ✗ 6× The server said no.  {who}" in lines
 
     started = [n for n, e in enumerate(events) if e.type == "turn.started" and e.agent_id == "a20"]
     middle = drawn(told(events[: started[0] + 1]), now=events[0].time)
@@ -126,7 +126,7 @@ async def test_different_reasons_are_told_apart_up_to_a_number(record: Record) -
     rules: dict[str, list[Step]] = {f"Break {n}": [fail(ProviderError(f"No {n}."))] for n in names}
     spawned = calls(*(call("spawn_agent", role="researcher", task=f"Break {n}") for n in names))
     lines = drawn(told(await record({**rules, "": [spawned, say("done")]}))).split("\n")
-    assert "  ✗ error: No A.  (researcher.1)" in lines
+    assert "  ✗ No A.  (researcher.1)" in lines
     assert "  ✗ 2 more failed" in lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -27,6 +28,7 @@ from retinue.interfaces.view.talk import Moment, cut
 
 FRAMES_A_SECOND = 6
 SIDE_BY_SIDE = 110
+TALL = 30
 QUESTION_LINES = 10
 HINTS = "tab agents  ctrl+g failure  ctrl+o all output  f1 help  esc stop"
 # Those that make a notification of OSC 9; others may show it as text, so they get a bell.
@@ -38,10 +40,14 @@ class ChatApp(App[None]):
     CSS = """
     Screen { background: ansi_default; color: ansi_default; layout: vertical; }
     #head, #status, #hints { height: 1; padding: 0 1; }
+    .tall #head { margin-bottom: 1; }
     #body { height: 1fr; layout: vertical; }
-    #talk { height: 1fr; width: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
+    #talk, #tree, #sheet {
+        padding: 0 0 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable;
+    }
+    #talk { height: 1fr; width: 1fr; }
     #agents { height: auto; max-height: 40%; display: none; }
-    #tree { height: auto; padding: 0 1; scrollbar-size-vertical: 1; }
+    #tree { height: auto; }
     #columns { height: 1; padding: 0 1; }
     .wide #body { layout: horizontal; }
     .wide #agents { width: 50%; height: 100%; max-height: 100%; }
@@ -58,12 +64,13 @@ class ChatApp(App[None]):
         color: ansi_default; background: ansi_default; text-style: reverse;
     }
     #field .text-area--placeholder { color: ansi_default; text-style: dim; }
-    #sheet { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
+    #sheet { height: 1fr; }
     """
     AUTO_FOCUS = "#field"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key.keys, key.action, show=False, priority=key.keys.startswith(("ctrl+", "page")))
+        # Before what the widgets make of such a key, which Textual's own do of many.
+        Binding(key.keys, key.action, show=False, priority=key.keys.startswith(("ctrl+", "shift+")))
         for key in KEYS
         if key.action
     ]
@@ -72,61 +79,55 @@ class ChatApp(App[None]):
         # The terminal's own colours, which are light or dark as the user has them.
         super().__init__(ansi_color=True)
         self.chat = chat
-        self._frame = 0
         self._about_to_leave = False
+        self._talk = TalkPane(id="talk")
+        self._tree = TreePane(chat.forest, id="tree")
+        self._prompt = Prompt(chat, id="prompt")
+        names = ("head", "columns", "question", "status", "hints")
+        self._lines = {name: LinePane(id=name) for name in names}
 
     def compose(self) -> ComposeResult:
-        yield LinePane(id="head")
+        lines = self._lines
+        yield lines["head"]
         with Container(id="body"):
-            yield TalkPane(id="talk")
+            yield self._talk
             with Container(id="agents"):
-                yield LinePane(id="columns")
-                yield TreePane(self.chat.forest, id="tree")
-        yield LinePane(id="question")
-        yield LinePane(id="status")
-        yield Prompt(self.chat, id="prompt")
-        yield LinePane(id="hints")
+                yield lines["columns"]
+                yield self._tree
+        yield lines["question"]
+        yield lines["status"]
+        yield self._prompt
+        yield lines["hints"]
 
     def on_mount(self) -> None:
         self.register_theme(THEME)
         self.theme = THEME.name
         self.chat.on_attention = self._attention
         self.chat.on_quit = self.action_leave
-        self._serving = self.run_worker(self.chat.serve(), group="chat")
-        self.set_interval(1 / FRAMES_A_SECOND, self._tick)
+        self._serving = self._serve()
+        self.set_interval(1 / FRAMES_A_SECOND, self._draw)
         self._draw()
 
     # Drawing
 
     @property
-    def _prompt(self) -> Prompt:
-        return self._main.query_one("#prompt", Prompt)
-
-    @property
     def _main(self) -> Screen[None]:
         return self.screen_stack[0]
-
-    @property
-    def _tree(self) -> TreePane:
-        return self._main.query_one("#tree", TreePane)
-
-    def _tick(self) -> None:
-        self._frame += 1
-        self._draw()
 
     def on_resize(self) -> None:
         self._draw()
 
     def _draw(self) -> None:
-        if self.screen is not self._main:
-            return  # It is hidden, and drawn again when it is not.
+        if not self._talk.is_attached or self.screen is not self._main:
+            return  # It is gone, or hidden and drawn again when it is not.
         chat, main = self.chat, self._main
         width, height = self.size
         now = chat.clock.now()
         tree = self._tree
         tree.show(now)
         main.set_class(width >= SIDE_BY_SIDE, "wide")
-        main.set_class(tree.count > 1, "some")
+        main.set_class(height >= TALL, "tall")
+        main.set_class(any(len(t.run.agents) > 1 for t in chat.forest.trees.values()), "some")
         main.set_class(bool(chat.questions.open), "asked")
         if width < SIDE_BY_SIDE:
             # What it needs, and never so much that the conversation is pushed out.
@@ -138,10 +139,10 @@ class ChatApp(App[None]):
         self._show("question", self._question(width - 2))
         self._show("status", [status(chat.tree, chat.budget, width=width - 2, now=now)])
         self._show("hints", [cut((Span(self._hints(), Tone.DIM),), width - 2)])
-        main.query_one("#talk", TalkPane).show(chat.talk.entries, Moment(now, self._frame))
+        self._talk.show(chat.talk.entries, Moment(now))
 
     def _show(self, name: str, lines: list[Line]) -> None:
-        self._main.query_one(f"#{name}", LinePane).show(lines)
+        self._lines[name].show(lines)
 
     def _head(self, width: int) -> list[Line]:
         ready = self.chat.engine.ready
@@ -199,7 +200,10 @@ class ChatApp(App[None]):
     def on_prompt_sent(self, event: Prompt.Sent) -> None:
         submit(self.chat, event.text)
         self._draw()
-        self._main.query_one("#talk", TalkPane).go_to_end()
+        self._talk.go_to_last()
+
+    def on_prompt_scrolled(self, event: Prompt.Scrolled) -> None:
+        self.action_scroll(event.by)
 
     def on_tree_pane_chosen(self, event: TreePane.Chosen) -> None:
         self._see(event.row.run_id, event.row.agent_id)
@@ -222,7 +226,7 @@ class ChatApp(App[None]):
         if isinstance(self.screen, Detail):
             self.screen.action_whole()
         else:
-            self._main.query_one("#talk", TalkPane).toggle_whole()
+            self._talk.toggle_whole()
             self._draw()
 
     def action_agents(self) -> None:
@@ -241,11 +245,11 @@ class ChatApp(App[None]):
             submit(self.chat, f"/mode {MODES[place % len(MODES)]}")
 
     def action_scroll(self, by: int) -> None:
-        talk = self._main.query_one("#talk", TalkPane)
-        talk.scroll_relative(y=by * max(1, talk.size.height - 2), animate=False)
+        page = max(1, self._talk.size.height - 2)
+        self._talk.scroll_relative(y=by * page, animate=False)
 
     def action_help(self) -> None:
-        submit(self.chat, "/help")
+        self.post_message(Prompt.Sent("/help"))
 
     def action_interrupt(self) -> None:
         if text := self.screen.get_selected_text():
@@ -266,8 +270,13 @@ class ChatApp(App[None]):
     def action_leave(self) -> None:
         """Close what is open, and only then go."""
         self.chat.engine.close()
-        self.run_worker(self._leave(), group="leaving")
+        self._leave()
 
+    @work
+    async def _serve(self) -> None:
+        await self.chat.serve()
+
+    @work
     async def _leave(self) -> None:
         await self._serving.wait()
         self.exit()

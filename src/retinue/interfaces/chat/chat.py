@@ -93,6 +93,7 @@ class Chat:
         self.leading: str | None = None
         """The run that the user's last words began, while it is under way; "" before it is one."""
         self._news: list[str] = []
+        self._held: list[Message] = []
 
     async def serve(self) -> None:
         """Be there until `engine.close`."""
@@ -157,15 +158,18 @@ class Chat:
 
     def send(self, message: Message) -> None:
         """Say something to the one who leads: now, or before its next turn if it is at work."""
+        if self.engine.opening:
+            self._held.append(message)
+            return
         runtime = self.runtime
         if self.leading is None:
             self.leading = ""
             self.engine.begin(self._lead(message))
-        elif self.leading:
-            runtime.tell(ROOT, message.text, run_id=self.leading)
-            self.queued.append(message.text)
         else:
-            raise UsageError("One moment: what you said before is only just being begun.")
+            # It is read before the next turn, or told to the next run if this one is over first.
+            self.queued.append(message.text)
+            if self.leading and self._root_at_work(self.leading):
+                runtime.tell(ROOT, message.text, run_id=self.leading)
 
     def spawn(self, role: str, task: str) -> None:
         """Give a task to an agent beside the conversation."""
@@ -173,7 +177,7 @@ class Chat:
 
     def stop(self) -> bool:
         """Stop what was begun last: the run, else the agents beside it. Is there anything?"""
-        if self.leading:
+        if self.leading and self._root_at_work(self.leading):
             self.runtime.cancel(ROOT, run_id=self.leading)
             return True
         at_work = self.at_work()
@@ -191,8 +195,6 @@ class Chat:
 
     def begin_anew(self) -> None:
         """Leave the conversation and begin another."""
-        if self.engine.busy:
-            raise UsageError("Agents are at work; wait for them, or stop them with /cancel.")
         self.session = None
         self.forest.trees.clear()
         self.talk = Talk(self.forest)
@@ -242,6 +244,13 @@ class Chat:
                 f"{terms.model}, mode {terms.mode}: {MODES[terms.mode]}.\n"
                 "Say what you want done. /help lists commands and keys."
             )
+        held, self._held = self._held, []
+        for message in held:
+            self.send(message)
+
+    def _root_at_work(self, run_id: str) -> bool:
+        root = self.forest.trees[run_id].run.root
+        return root is not None and root.state is not State.CLOSED
 
     async def _lead(self, message: Message) -> None:
         context, self._news = "\n\n".join(self._news), []

@@ -16,7 +16,7 @@ from retinue.domain.grant import Mode
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.chat import MODES, Chat
 from retinue.interfaces.chat.export import exported
-from retinue.interfaces.chat.keys import KEYS
+from retinue.interfaces.chat.keys import DETAIL_KEYS, KEYS, TREE_KEYS
 from retinue.interfaces.chat.lines import Addressed, Message, Shell, Slash, parse
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.figures import (
@@ -101,11 +101,17 @@ def _help(chat: Chat, argument: str) -> None:
         ("@AGENT text", "Say something to an agent at work."),
         ("!command", "Run a shell command; the next message tells its output to the model."),
     ]
-    keys = [(key.shown, key.help) for key in KEYS]
+    tables = {
+        "Commands": commands,
+        "Prefixes": prefixes,
+        "Keys": [(key.shown, key.help) for key in KEYS],
+        "Keys among the agents": [(key.shown, key.help) for key in TREE_KEYS],
+        "Keys in the details of an agent": [(key.shown, key.help) for key in DETAIL_KEYS],
+    }
 
     def lines(width: int) -> list[Line]:
         shown: list[Line] = []
-        for title, items in (("Commands", commands), ("Prefixes", prefixes), ("Keys", keys)):
+        for title, items in tables.items():
             shown += [(), (Span(title, Tone.STRONG),)] if shown else [(Span(title, Tone.STRONG),)]
             for what, text in items:
                 head = f"  {fill(what, 24)} "
@@ -216,6 +222,7 @@ def _cancel(chat: Chat, argument: str) -> None:
 
 
 def _resume(chat: Chat, argument: str) -> None:
+    chat.engine.check_idle()
     if argument:
         chat.engine.begin(chat.resume(argument))
     else:
@@ -311,6 +318,7 @@ def _counts(counts: dict[Mark, int]) -> str:
 
 
 def _clear(chat: Chat, _: str) -> None:
+    chat.engine.check_idle()
     chat.begin_anew()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -78,10 +79,11 @@ class Detail(Screen[None]):
         tree = self._chat.forest.trees[self._run_id]
         if tree.run.last_seq != self._known:
             self._known = tree.run.last_seq
-            self.run_worker(self._read(), exclusive=True)
+            self._read()
         else:
             self._draw()
 
+    @work(exclusive=True)
     async def _read(self) -> None:
         try:
             self._contract, self._events = await self._chat.record(self._run_id, self._agent_id)

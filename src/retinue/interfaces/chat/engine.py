@@ -43,6 +43,7 @@ class Engine:
         }
         self._on_open = on_open
         self._on_problem = on_problem
+        self.opening = True
         self._runtime: Runtime | None = None
         self._changed = asyncio.Event()
         self._closing = False
@@ -51,6 +52,8 @@ class Engine:
 
     @property
     def runtime(self) -> Runtime:
+        if self.opening:
+            raise UsageError("One moment: it is being opened.")
         if self._runtime is None:
             raise UsageError("There is no model to talk to yet; choose one with /model NAME.")
         return self._runtime
@@ -63,11 +66,16 @@ class Engine:
     def busy(self) -> bool:
         return bool(self._tasks)
 
-    def change(self, **options: Any) -> None:
-        """Open the runtime anew, with these options changed."""
+    def check_idle(self) -> None:
+        """Raise UsageError while there is work under way."""
         if self.busy:
             raise UsageError("Agents are at work; wait for them, or stop them with /cancel.")
+
+    def change(self, **options: Any) -> None:
+        """Open the runtime anew, with these options changed."""
+        self.check_idle()
         self.options = {**self.options, **options}
+        self._runtime, self.opening = None, True
         self._changed.set()
 
     def close(self) -> None:
@@ -95,7 +103,7 @@ class Engine:
                     open_runtime(**self.options, **self._listeners) as runtime,
                     Nursery() as self._nursery,
                 ):
-                    self._runtime = runtime
+                    self._runtime, self.opening = runtime, False
                     self._on_open(runtime)
                     await self._changed.wait()
                     self._runtime = None
@@ -103,5 +111,6 @@ class Engine:
                     for task in self._tasks:
                         task.cancel()
             except RetinueError as error:
+                self.opening = False
                 self._on_problem(error)
                 await self._changed.wait()

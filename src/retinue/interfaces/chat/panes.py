@@ -91,6 +91,7 @@ class TalkPane(Pane, can_focus=False):
         self._whole: set[int] = set()
         self._all_whole = False
         self._following = True
+        self._moment = Moment(0.0)
 
     def line_at(self, y: int) -> Line:
         block = bisect_right(self._starts, y) - 1
@@ -100,6 +101,7 @@ class TalkPane(Pane, can_focus=False):
 
     def show(self, entries: list[Entry], moment: Moment) -> None:
         """Draw what is new in `entries`."""
+        self._moment = moment
         width = min(self.text_width, LONGEST_LINE)
         if entries is not self._entries:
             self._entries, self._seen, self._blocks, self._starts = entries, [], [], []
@@ -141,18 +143,24 @@ class TalkPane(Pane, can_focus=False):
     def follow(self) -> None:
         """Stay at the end, for as long as nobody scrolls up."""
         if self._following and self.scroll_y < self.max_scroll_y:
-            self.scroll_to(y=self.max_scroll_y, animate=False)
+            # By force: until it has been laid out, it does not know that it can be scrolled.
+            self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         self._following = new_value >= self.max_scroll_y
 
     def on_resize(self) -> None:
-        self.follow()
+        self.show(self._entries, self._moment)
 
-    def go_to_end(self) -> None:
-        self._following = True
-        self.follow()
+    def go_to_last(self) -> None:
+        """Go to the end, or to where the last entry begins if that is long."""
+        last = self._starts[-1] if self._starts else 0
+        self._following = self.count - last <= self.size.height
+        if self._following:
+            self.follow()
+        else:
+            self.scroll_to(y=last, animate=False, force=True)
 
     def _end(self, index: int) -> int:
         """Where the entry after this one begins: one empty line is between them."""
@@ -200,6 +208,7 @@ class TreePane(Pane, can_focus=True):
         self._cursor = 0
         self._key = ""
         self._drawn: dict[int, Line] = {}
+        self._now = 0.0
 
     @property
     def row(self) -> Row | None:
@@ -219,6 +228,7 @@ class TreePane(Pane, can_focus=True):
 
     def show(self, now: float) -> None:
         """Draw the rows as they are now."""
+        self._now = now
         rows = self._forest.rows(now)
         priced = any(tree.run.usage.cost_microusd for tree in self._forest.trees.values())
         columns = Columns.fitting(rows, self.text_width, priced=priced)
@@ -307,6 +317,9 @@ class TreePane(Pane, can_focus=True):
             if y == self._cursor and self.has_focus and event.chain > 1:
                 self.action_choose()
             self._move_to(y)
+
+    def on_resize(self) -> None:
+        self.show(self._now)
 
     def on_focus(self) -> None:
         self.redraw([self._cursor])

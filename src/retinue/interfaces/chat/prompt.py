@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from textual import events
+from textual import events, work
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
@@ -24,6 +24,13 @@ class Prompt(Vertical):
             super().__init__()
             self.text = text
 
+    class Scrolled(Message):
+        """The user wants to see what is above, or below."""
+
+        def __init__(self, by: int) -> None:
+            super().__init__()
+            self.by = by
+
     def __init__(self, chat: Chat, *, id: str) -> None:
         super().__init__(id=id)
         self._chat = chat
@@ -31,6 +38,7 @@ class Prompt(Vertical):
         self._asked_for_files = False
         self._proposed: list[Proposal] = []
         self._chosen = 0
+        self._recalled: str | None = None
         self.field = Field(self)
 
     def compose(self) -> ComposeResult:
@@ -47,18 +55,26 @@ class Prompt(Vertical):
         self.field.move_cursor(self.field.document.end)
 
     def on_text_area_changed(self) -> None:
-        self.run_worker(self._propose(), exclusive=True)
+        # Nothing is proposed for what was sent before, so that up and down go on through it.
+        if self.text == self._recalled:
+            self.dismiss()
+        else:
+            self._recalled = None
+            self._propose()
 
-    async def _propose(self) -> None:
+    def _propose(self) -> None:
         before = self.field.before_cursor()
         self._proposed = proposals(self._chat, self._files, before)
         self._chosen = 0
         self._draw()
         if "@" in before and not self._asked_for_files:
             self._asked_for_files = True
-            await self._files.load()
-            self._proposed = proposals(self._chat, self._files, self.field.before_cursor())
-            self._draw()
+            self._load_files()
+
+    @work
+    async def _load_files(self) -> None:
+        await self._files.load()
+        self._propose()
 
     def _draw(self) -> None:
         width = self.size.width
@@ -100,12 +116,9 @@ class Prompt(Vertical):
         history = self._chat.history
         text = history.earlier(self.text) if by < 0 else history.later()
         if text is not None:
+            self._recalled = text
             self.put(text)
-            self.run_worker(self._quiet(), exclusive=True)
         return text is not None
-
-    async def _quiet(self) -> None:
-        self.dismiss()
 
     def send(self) -> None:
         # A command that is only begun is finished first; one that is whole is sent as it is.
@@ -166,6 +179,8 @@ class Field(TextArea):
             case "down":
                 if not (prompt.choose(1) or (row == last and prompt.recall(1))):
                     return
+            case "pageup" | "pagedown":
+                prompt.post_message(Prompt.Scrolled(-1 if event.key == "pageup" else 1))
             case "escape":
                 if not prompt.dismiss():
                     return

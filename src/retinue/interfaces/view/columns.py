@@ -92,7 +92,8 @@ class Columns:
 
     def __init__(self, width: int, *, priced: bool = False, names: int = MOST_NAME) -> None:
         self.width, self.priced, self.names = width, priced, names
-        left = width - LEAST_NAME - LEAST_TEXT - 2
+        names = max(LEAST_NAME, min(names, MOST_NAME, width // 3))
+        left = width - names - LEAST_TEXT - 1
         chosen = []
         for column in _RANKS:
             if column is _COST and not priced:
@@ -102,9 +103,8 @@ class Columns:
             left -= column.width + 1
             chosen.append(column)
         self._figures = [column for column in _ALL if column in chosen]
-        room = width - sum(column.width + 1 for column in self._figures)
-        self._name = max(LEAST_NAME, min(names, MOST_NAME, room // 2))
-        self._text = max(0, room - self._name - 1)
+        self._name = names
+        self._text = max(0, width - names - 1 - sum(column.width + 1 for column in self._figures))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Columns) and self._measures == other._measures

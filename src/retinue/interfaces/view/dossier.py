@@ -47,7 +47,9 @@ def dossier(
         changes = agent.files_modified.values()
         sections.append(Section("Files", [(Span(clip(str(c), width)),) for c in changes]))
     if contract is not None:
-        sections.append(Section("Task", prose(contract.step.description.strip(), width)))
+        task = contract.step.description.strip()
+        if one_line(task) != one_line(agent.title):
+            sections.append(Section("Task", prose(task, width)))
         sections.append(Section("Contract", _contract(agent, contract, width)))
     sections.append(Section("Transcript", _transcript(events, width, whole=whole)))
     if agent.receipts:

@@ -30,6 +30,7 @@ from retinue.interfaces.view.tree import (
     seconds,
 )
 
+SPINS_A_SECOND = 8
 SHOWN_CALLS = 3
 SHOWN_OUTPUT = 12
 SHOWN_FAILURES = 5
@@ -37,11 +38,11 @@ SHOWN_RUNNING = 3
 
 
 class Moment:
-    """When something is drawn: the time, and the turn of the spinner."""
+    """When something is drawn: the time, and how far the spinner has turned by then."""
 
-    def __init__(self, now: float, frame: int = 0) -> None:
+    def __init__(self, now: float) -> None:
         self.now = now
-        self.spinner = SPINNER[frame % len(SPINNER)]
+        self.spinner = SPINNER[int(now * SPINS_A_SECOND) % len(SPINNER)]
 
 
 class Entry(Protocol):

@@ -347,9 +347,7 @@ def mark_of(agent: AgentView) -> Mark:
 
 def reason_of(agent: AgentView) -> str:
     """Why an agent ended without success, on one line."""
-    status = str(agent.status).replace("_", " ")
-    reason = one_line(agent.error)
-    return reason if reason.startswith(status) or not reason else f"{status}: {reason}"
+    return one_line(agent.error) or str(agent.status).replace("_", " ")
 
 
 def doing(agent: AgentView, mark: Mark) -> str:
