@@ -29,6 +29,7 @@ from retinue.interfaces.view.talk import Moment, cut
 FRAMES_A_SECOND = 6
 SIDE_BY_SIDE = 110
 TALL = 30
+MANY_ROWS = 60
 QUESTION_LINES = 10
 HINTS = "tab agents  ctrl+g failure  ctrl+o all output  f1 help  esc stop"
 # Those that make a notification of OSC 9; others may show it as text, so they get a bell.
@@ -80,6 +81,7 @@ class ChatApp(App[None]):
         super().__init__(ansi_color=True)
         self.chat = chat
         self._about_to_leave = False
+        self._frame = 0
         self._talk = TalkPane(id="talk")
         self._tree = TreePane(chat.forest, id="tree")
         self._prompt = Prompt(chat, id="prompt")
@@ -124,7 +126,10 @@ class ChatApp(App[None]):
         width, height = self.size
         now = chat.clock.now()
         tree = self._tree
-        tree.show(now)
+        self._frame += 1
+        # A long list moves in many places at once: twice a second is soon enough for it.
+        if tree.count <= MANY_ROWS or self._frame % (FRAMES_A_SECOND // 2) == 0:
+            tree.show(now, {question.path for question in chat.questions.open})
         main.set_class(width >= SIDE_BY_SIDE, "wide")
         main.set_class(height >= TALL, "tall")
         main.set_class(any(len(t.run.agents) > 1 for t in chat.forest.trees.values()), "some")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar
 
+import msgspec
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
@@ -20,9 +21,10 @@ from retinue.interfaces.chat.keys import TREE_KEYS
 from retinue.interfaces.chat.styles import strip_of
 from retinue.interfaces.view.columns import Columns, Line, Span, Tone
 from retinue.interfaces.view.talk import Entry, Moment
-from retinue.interfaces.view.tree import Forest, Row
+from retinue.interfaces.view.tree import Forest, Mark, Row
 
 LONGEST_LINE = 110
+ASKS = "asks you"
 
 
 class Pane(ScrollView):
@@ -209,6 +211,7 @@ class TreePane(Pane, can_focus=True):
         self._key = ""
         self._drawn: dict[int, Line] = {}
         self._now = 0.0
+        self._asking: Collection[str] = ()
 
     @property
     def row(self) -> Row | None:
@@ -218,7 +221,10 @@ class TreePane(Pane, can_focus=True):
         return y == self._cursor and self.has_focus
 
     def line_at(self, y: int) -> Line:
-        return self._columns.line(self._rows[y])
+        row = self._rows[y]
+        if row.path in self._asking and row.mark is Mark.RUNNING:
+            row = msgspec.structs.replace(row, doing=ASKS)
+        return self._columns.line(row)
 
     def render_line(self, y: int) -> Strip:
         at = y + self.scroll_offset.y
@@ -226,9 +232,9 @@ class TreePane(Pane, can_focus=True):
             self._drawn[at] = self.line_at(at)
         return super().render_line(y)
 
-    def show(self, now: float) -> None:
-        """Draw the rows as they are now."""
-        self._now = now
+    def show(self, now: float, asking: Collection[str]) -> None:
+        """Draw the rows as they are now. `asking` are the paths of those who wait for the user."""
+        self._now, self._asking = now, asking
         rows = self._forest.rows(now)
         priced = any(tree.run.usage.cost_microusd for tree in self._forest.trees.values())
         columns = Columns.fitting(rows, self.text_width, priced=priced)
@@ -292,6 +298,7 @@ class TreePane(Pane, can_focus=True):
             return
         if row.below and row.open is not open:
             self._forest.trees[row.run_id].set_open(row.key, open)
+            self.show(self._now, self._asking)
         elif not open:
             above = [i for i in range(self._cursor) if self._rows[i].depth < row.depth]
             self._move_to(above[-1] if above else 0)
@@ -319,7 +326,7 @@ class TreePane(Pane, can_focus=True):
             self._move_to(y)
 
     def on_resize(self) -> None:
-        self.show(self._now)
+        self.show(self._now, self._asking)
 
     def on_focus(self) -> None:
         self.redraw([self._cursor])

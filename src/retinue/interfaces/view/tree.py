@@ -52,6 +52,8 @@ class Row(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     run_id: str
     agent_id: str
     """The agent, or the first of those that are folded."""
+    path: str = ""
+    """Where the agent is in its tree; nothing for those that are folded."""
     mark: Mark
     depth: int
     name: str
@@ -231,6 +233,7 @@ class Tree:
             key=key,
             run_id=self.run.id,
             agent_id=agent.id,
+            path=agent.path,
             mark=mark,
             depth=depth,
             name=agent.path.rpartition("/")[2] if agent.parent_id else agent.role,
