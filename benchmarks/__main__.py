@@ -6,15 +6,19 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import sys
+import tempfile
 from pathlib import Path
 
+from benchmarks import storm
+from benchmarks.calls import Cost, measure_calls
 from benchmarks.chart import draw
+from benchmarks.commands import measure_commands
 from benchmarks.endpoint import endpoint
 from benchmarks.goals import LED, judge
 from benchmarks.machine import this_machine
 from benchmarks.peers import interpreter, load_peers
 from benchmarks.race import Contender, Heat, run_heat
-from benchmarks.report import PICTURE, Report, markdown, plain
+from benchmarks.report import PICTURE, Report, markdown, plain, plain_calls
 from benchmarks.startup import Startup, measure_startup
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,14 +45,24 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--peers", action=argparse.BooleanOptionalAction, help="measure peers too (the default)"
     )
+    parser.add_argument("--calls", action="store_true", help="only what a single call costs")
     parser.add_argument("--children", type=_children, metavar="N,…", help="default: 100,1000,10000")
     parser.add_argument("--concurrency", type=_count, default=100, metavar="N")
     parser.add_argument("--repeat", type=_count, default=5, metavar="N", help="laps of each")
+    parser.add_argument(
+        "--commands", action="store_true", help="what a sandbox costs a command, and nothing else"
+    )
+    parser.add_argument(
+        "--storm", action="store_true", help="only time a fan-out against a server on a bad day"
+    )
     parser.add_argument("--write", action="store_true", help="write the page and its picture")
     parser.add_argument(
         "--docs", type=Path, default=ROOT / "docs", metavar="DIR", help="where --write writes"
     )
-    return parser.parse_args(argv)
+    given = parser.parse_args(argv)
+    if given.calls and given.write:
+        parser.error("--write needs the whole report; leave out --calls")
+    return given
 
 
 def _version(distribution: str) -> str:
@@ -62,8 +76,23 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def _calls() -> int:
+    with endpoint(ROOT) as server:
+        calls = measure_calls(server.base_url, ROOT)
+    goals = [goal for goal in judge({}, calls, None) if goal.measured is not None]
+    print(plain_calls(this_machine(), calls, goals))
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
     given = _arguments(argv)
+    if given.calls:
+        return _calls()
+    if given.commands:
+        print(measure_commands())
+        return 0
+    if given.storm:
+        return storm.main([])
     floor = Contender(
         name="floor",
         version=f"aiohttp {_version('aiohttp')}, msgspec {_version('msgspec')}",
@@ -101,7 +130,7 @@ def main(argv: list[str] | None = None) -> int:
             )
 
     heats: dict[int, Heat] = {}
-    with endpoint(ROOT) as server:
+    with endpoint(ROOT) as server, tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         for children, others in sorted(field.items()):
             _say(f"{children:,} children: floor, {', '.join(each.name for each in others)}")
             heats[children] = run_heat(
@@ -112,8 +141,15 @@ def main(argv: list[str] | None = None) -> int:
                 concurrency=given.concurrency,
                 repeat=given.repeat,
                 root=ROOT,
+                scratch=Path(scratch),
             )
             failures += heats[children].failures
+        _say("single calls")
+        calls: tuple[Cost, ...] = ()
+        try:
+            calls = measure_calls(server.base_url, ROOT)
+        except RuntimeError as error:
+            failures.append(str(error))
 
     startup: Startup | None = None
     _say("start-up")
@@ -127,8 +163,9 @@ def main(argv: list[str] | None = None) -> int:
         concurrency=given.concurrency,
         repeat=given.repeat,
         heats=tuple(heats.values()),
+        calls=calls,
         startup=startup,
-        goals=tuple(judge(heats, startup)),
+        goals=tuple(judge(heats, calls, startup)),
         failures=tuple(failures),
     )
     print(plain(report))

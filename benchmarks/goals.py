@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from benchmarks.calls import Cost
 from benchmarks.race import Heat, Score
 from benchmarks.startup import Startup
+from benchmarks.workload import PLAIN, STREAM
 
 TIMES_FLOOR = 2.5
 GROWTH = 1.3
+TIMES_BARE = 1.3
 PEAK_MB = 1024
 HELP_MS = 120
 IMPORT_MS = 80
@@ -53,9 +56,10 @@ def _retinue(heats: Mapping[int, Heat], children: int, *, name: str = "retinue")
     return next((s for s in heat.others if s.contender.name == name), None)
 
 
-def judge(heats: Mapping[int, Heat], startup: Startup | None) -> list[Goal]:
+def judge(heats: Mapping[int, Heat], calls: Sequence[Cost], startup: Startup | None) -> list[Goal]:
     few, some, many = (_retinue(heats, children) for children in (100, 1000, 10_000))
     led = _retinue(heats, 1000, name=LED)
+    times_bare = {cost.model: cost.times_bare for cost in calls}
     return [
         Goal(
             name="CPU of a child against the floor, N = 1,000",
@@ -73,6 +77,18 @@ def judge(heats: Mapping[int, Heat], startup: Startup | None) -> list[Goal]:
             name="CPU of a child at N = 10,000 against N = 100",
             limit=GROWTH,
             measured=None if many is None or few is None else many.cpu_ms / few.cpu_ms,
+            unit="×",
+        ),
+        Goal(
+            name="CPU of a plain call against bare aiohttp and msgspec",
+            limit=TIMES_BARE,
+            measured=times_bare.get(PLAIN),
+            unit="×",
+        ),
+        Goal(
+            name="CPU of a stream of 200 chunks against bare aiohttp and msgspec",
+            limit=TIMES_BARE,
+            measured=times_bare.get(STREAM),
             unit="×",
         ),
         Goal(

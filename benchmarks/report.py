@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from benchmarks.calls import LAPS, Cost
 from benchmarks.goals import Goal
 from benchmarks.machine import Machine
 from benchmarks.race import Heat
 from benchmarks.startup import Startup
+from benchmarks.workload import PLAIN, STREAM, STREAM_CHUNKS
 
 PICTURE = "benchmarks.svg"
 
@@ -27,11 +29,16 @@ _HEADINGS = (
 )
 
 
+_CALL_HEADINGS = ("one call", "bare CPU µs", "retinue CPU µs", "× bare")
+_CALL_NAMES = {PLAIN: "plain", STREAM: f"a stream of {STREAM_CHUNKS} chunks"}
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine
     concurrency: int
     repeat: int
     heats: tuple[Heat, ...]
+    calls: tuple[Cost, ...]
     startup: Startup | None
     goals: tuple[Goal, ...]
     failures: tuple[str, ...]
@@ -60,24 +67,53 @@ def rows(heats: Sequence[Heat]) -> list[tuple[str, ...]]:
     ]
 
 
+def call_rows(calls: Sequence[Cost]) -> list[tuple[str, ...]]:
+    return [
+        (
+            _CALL_NAMES[cost.model],
+            f"{cost.bare_us:.0f}",
+            f"{cost.retinue_us:.0f}",
+            f"{cost.times_bare:.2f}",
+        )
+        for cost in calls
+    ]
+
+
 def plain(report: Report) -> str:
     """The report for a terminal."""
-    table = [_HEADINGS, *rows(report.heats)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(_HEADINGS))]
-    lines = [report.caption, ""]
-    for row in table:
-        # Names to the left, numbers to the right.
-        cells = [
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
+    lines = [report.caption, "", *_aligned((_HEADINGS, *rows(report.heats)), names=2)]
+    if report.calls:
+        lines += ["", *_aligned((_CALL_HEADINGS, *call_rows(report.calls)), names=1)]
     if report.startup is not None:
         lines += ["", _startup_line(report.startup)]
     lines += ["", "Goals", *(f"  {goal.line}" for goal in report.goals)]
     if report.failures:
         lines += ["", "Broken", *(textwrap.indent(each, "  ") for each in report.failures)]
     return "\n".join(lines)
+
+
+def plain_calls(machine: Machine, calls: Sequence[Cost], goals: Sequence[Goal]) -> str:
+    """What single calls cost, for a terminal."""
+    table = _aligned((_CALL_HEADINGS, *call_rows(calls)), names=1)
+    return "\n".join([str(machine), "", *table, "", "Goals", *(f"  {goal.line}" for goal in goals)])
+
+
+def _aligned(table: Sequence[tuple[str, ...]], *, names: int) -> list[str]:
+    """The lines of a table: names to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < names else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def _piped(table: Sequence[tuple[str, ...]], *, names: int) -> str:
+    """The same as Markdown."""
+    rule = tuple("---" if column < names else "---:" for column in range(len(table[0])))
+    return "\n".join("| " + " | ".join(row) + " |" for row in (table[0], rule, *table[1:]))
 
 
 def _startup_line(startup: Startup) -> str:
@@ -91,11 +127,10 @@ def _startup_line(startup: Startup) -> str:
 def markdown(report: Report) -> str:
     """The page docs/benchmarks.md, with the picture beside it."""
     sections = [_ABOUT, f"![CPU per child]({PICTURE})", "## Speed", report.caption]
-    rule = tuple("---" if column < 2 else "---:" for column in range(len(_HEADINGS)))
-    sections.append(
-        "\n".join("| " + " | ".join(row) + " |" for row in (_HEADINGS, rule, *rows(report.heats)))
-    )
-    sections.append(_READING)
+    sections += [_piped((_HEADINGS, *rows(report.heats)), names=2), _READING]
+    if report.calls:
+        table = _piped((_CALL_HEADINGS, *call_rows(report.calls)), names=1)
+        sections += ["## One call", table, _CALLS]
     if report.startup is not None:
         sections += ["## Start-up", _startup_line(report.startup) + "."]
     goals = "\n".join(f"- {goal.line}" for goal in report.goals)
@@ -132,11 +167,20 @@ requests or of finished children is thrown out as broken.
 - The other peers send the schemas of two tools where retinue and the floor send more, which is in
   their favour; "kB sent" says how much each sent."""
 
+_CALLS = f"""\
+The same request to the same server on loopback: by our client as a run has it, mending included,
+and by the barest client of aiohttp and msgspec that checks the status, reads every chunk into
+typed values, hands its text on and notices a stream that was cut off. Both give aiohttp the same
+settings. Both call from one process, eight calls at once, {LAPS} laps in turn; the cheapest lap of
+each counts. A plain call is answered in one piece; a stream comes in one HTTP chunk per event, all
+of them in one write, which leaves the client nothing to wait for."""
+
 _AGAIN = """\
 ## Run it again
 
 ```
 script/bench --quick              # 100 and 300 children, no peers
+script/bench --calls              # single calls only
 script/bench --peers              # everything
 script/bench --peers --write      # and write this page and its picture
 ```

@@ -13,7 +13,18 @@ import re
 import sys
 from typing import Any
 
-from benchmarks.workload import ANSWER, LEADER, MARKS, SCRIPTS, TOOL_CALLS, Call, task
+from benchmarks.workload import (
+    ANSWER,
+    LEADER,
+    MARKS,
+    PLAIN,
+    SCRIPTS,
+    STREAM,
+    STREAM_CHUNKS,
+    TOOL_CALLS,
+    Call,
+    task,
+)
 
 _TEXT_CHUNKS = 8
 _LEAD = re.compile(rb"Lead (\d+) children from part (\d+)\.")
@@ -156,6 +167,9 @@ class Conversation:
             for streamed in (False, True)
             for with_usage in (False, True)
         }
+        self._plain = _whole(PLAIN, TOOL_CALLS, None)
+        words = [{"content": f"word {number} "} for number in range(STREAM_CHUNKS)]
+        self._stream = _stream(STREAM, words, "stop", TOOL_CALLS, with_usage=True)
         self._models = _json(
             {
                 "object": "list",
@@ -189,6 +203,10 @@ class Conversation:
         if lead := _LEAD.search(body):
             # Whoever leads a fan-out is no child, and not counted among them.
             return _led(int(lead[1]), int(lead[2]), begun=b'"role":"tool"' in body)
+        if _has(body, b"model", b'"%b"' % PLAIN.encode()):
+            return self._plain
+        if _has(body, b"model", b'"%b"' % STREAM.encode()):
+            return self._stream
         self._requests += 1
         self._body_bytes += len(body)
         # The bodies are searched, not parsed: parsing would double the cost of a request.

@@ -84,3 +84,8 @@ ANSWER = (
     "the caller. A gap in the numbers is an error and a repeat is skipped. Two things are open: a "
     "disk slower than the batch, and a page that reads the whole log each time."
 )
+
+# Models for single calls: one answers in one piece, whatever was asked for, and one streams.
+PLAIN = "bench-plain"
+STREAM = "bench-stream"
+STREAM_CHUNKS = 200

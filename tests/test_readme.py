@@ -17,9 +17,11 @@ import pytest
 
 import retinue
 from retinue.config.folders import PROJECT_FOLDERS
+from retinue.config.pools import EndpointSettings, PoolSettings
 from retinue.config.roles import builtin_roles, catalogue
 from retinue.config.routes import parse_route
 from retinue.config.settings import PROJECT_FILE, Layers, Settings, load, read
+from retinue.config.toolservers import MCP_FILE, configuration
 from retinue.domain.price import Price
 from retinue.interfaces.cli.demo import bundled, copy
 from retinue.interfaces.cli.main import main
@@ -30,7 +32,14 @@ from retinue.tools.delegate import delegation_tools
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
+CONFIG = "~/.config/retinue/config.toml"
 ADDRESS = "http://127.0.0.1:8080/v1"  # of the server that the README takes for granted
+
+
+PAGES = {
+    "/v1/models": {"object": "list", "data": [{"id": "qwen3", "owned_by": "llamacpp"}]},
+    "/props": {"default_generation_settings": {"n_ctx": 32_768}, "total_slots": 4},
+}
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -101,8 +110,9 @@ def project(
     (directory / "tasks.txt").write_text("What is in snip?\n\nWhat is in tests?\n")
     monkeypatch.chdir(directory)
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("XDG_CONFIG_HOME", "RETINUE_MODEL", "RETINUE_MODE", "OPENAI_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
+    for name in list(os.environ):
+        if name.startswith(("XDG_", "RETINUE_", "OPENAI_", "ANTHROPIC_", "OLLAMA_")):
+            monkeypatch.delenv(name)
 
     def run(arguments: list[str]) -> str:
         with pytest.raises(SystemExit) as ended:
@@ -134,6 +144,11 @@ def test_a_block_does_what_it_says(
             _check_agent(project, block.file)
         case "yaml":
             assert parse_script(text)
+        case "json":
+            found = configuration(load(project.path(CONFIG), project.directory), project.directory)
+            assert block.file == MCP_FILE
+            assert found.problems == ()
+            assert {server.source for server in found.servers} == {MCP_FILE}
         case language:
             pytest.fail(f"Nothing here knows what to do with a block of {language!r}.")
 
@@ -150,7 +165,8 @@ def _check_settings(project: Project, file: str) -> None:
         assert name is None or parse_route(name).provider == "openai"
     if file == PROJECT_FILE:
         # What counts in the user's own file only would do nothing here.
-        assert not any(getattr(settings, name) for name in ("models", "prices", "endpoints"))
+        own = ("models", "pools", "servers", "prices", "endpoints")
+        assert not any(getattr(settings, name) for name in own)
 
 
 def _check_agent(project: Project, file: str) -> None:
@@ -220,13 +236,16 @@ def test_a_project_cannot_set_what_counts_in_the_own_file_only() -> None:
     assert sentence is not None
     names = re.findall(r"`(\w+)`", sentence[1])
     theirs = Settings(
+        allow=("run_command",),
         endpoints=("http://192.0.2.1/v1",),
         models={"fast": "openai:other"},
+        pools={"smart": PoolSettings(endpoints=("openai:other",))},
+        servers={"http://192.0.2.1": EndpointSettings(slots=9)},
         prices={"openai:other": Price(input=0, output=0)},
         report_path="elsewhere.md",
     )
     merged = Layers(Settings(), theirs).merged
-    assert len(names) == 4
+    assert len(names) == 7
     for name in names:
         assert getattr(merged, name) == getattr(Settings(), name) != getattr(theirs, name)
 
@@ -313,7 +332,7 @@ def serving() -> Iterator[str]:
     up = threading.Event()
 
     async def serve(stop: asyncio.Event) -> None:
-        async with ModelServer(_answer) as server:
+        async with ModelServer(_answer, pages=PAGES) as server:
             ready.append(server.base_url)
             up.set()
             await stop.wait()

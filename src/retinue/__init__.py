@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from retinue.domain.result import RunResult as RunResult
     from retinue.domain.result import Status as Status
     from retinue.errors import RetinueError as RetinueError
+    from retinue.models.replay import ReplayModel as ReplayModel
     from retinue.models.scripted import ScriptedModel as ScriptedModel
     from retinue.runtime.facade import Runtime as Runtime
     from retinue.runtime.facade import Task as Task
@@ -37,6 +38,7 @@ _HOMES = {
     "Event": "retinue.domain.events:Event",
     "Job": "retinue.runtime.staff:Job",
     "Mode": "retinue.domain.grant:Mode",
+    "ReplayModel": "retinue.models.replay:ReplayModel",
     "Result": "retinue.domain.result:Result",
     "RetinueError": "retinue.errors:RetinueError",
     "RunResult": "retinue.domain.result:RunResult",
@@ -56,6 +58,7 @@ __all__ = [
     "Event",
     "Job",
     "Mode",
+    "ReplayModel",
     "Result",
     "RetinueError",
     "RunResult",

@@ -14,6 +14,9 @@ RetinueError
 │  ├─ ModelTimeout
 │  ├─ ModelStuck
 │  └─ ProviderError
+│     ├─ RequestRefused  the server will not take the request as it is written
+│     ├─ Overloaded      the server has too much to do, or is not ready yet
+│     └─ Unreachable     nobody answers there
 ├─ WorkspaceError        the operator
 └─ StoreError            the operator
    ├─ StoreLocked
@@ -66,9 +69,14 @@ class ApprovalNeeded(RunError):
 
 
 class ModelError(RetinueError):
-    """A model call failed. `retryable` says whether the same call may succeed later."""
+    """A model call failed. `retryable` says whether the same call may succeed later.
+
+    `held` is set by a model that sees to it itself that the next try waits as long as it must: that
+    one may be made at once, and does not count.
+    """
 
     retryable = False
+    held = False
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -103,6 +111,18 @@ class ProviderError(ModelError):
     ) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
         self.retryable = retryable
+
+
+class RequestRefused(ProviderError):
+    """The server will not take the request as it is written; written otherwise it might."""
+
+
+class Overloaded(ProviderError):
+    """The server is there, and says that it has too much to do or is not ready yet."""
+
+
+class Unreachable(ProviderError):
+    """Nobody answers at the endpoint, or nothing between here and there lets us through."""
 
 
 class WorkspaceError(RetinueError):

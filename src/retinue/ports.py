@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import msgspec
@@ -16,7 +17,9 @@ from retinue.domain.events import Event
 from retinue.domain.grant import Grant
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect, Reply, Request, ToolSpec
+from retinue.domain.reach import Reach
 from retinue.domain.result import FileChange
+from retinue.domain.served import Served
 
 
 class Clock(Protocol):
@@ -46,11 +49,23 @@ class Model(Protocol):
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
         """Answer, or raise a ModelError. Text is given to `on_text` as it arrives.
 
-        An empty text is a sign of life of a model that thinks.
+        An empty text is a sign of life: of a model that thinks, or of a queue before it.
         """
         ...
 
     async def aclose(self) -> None: ...
+
+
+class Servers(Protocol):
+    """What is known of the servers behind the names of models."""
+
+    async def served(self, model: str) -> Served | None:
+        """What the server says of that model; it is asked once. None if it does not tell."""
+        ...
+
+    def known(self, model: str) -> Served | None:
+        """The same without asking: None until it was asked."""
+        ...
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -128,9 +143,12 @@ class Sandbox(Protocol):
         ...
 
     async def run(
-        self, command: str, *, directory: str, timeout_s: float, max_output_bytes: int
+        self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> Completed:
-        """Run a shell command. A non-zero exit is a result, never an exception."""
+        """Run a shell command at the root of its reach, and confine it to that.
+
+        A non-zero exit is a result, never an exception; WorkspaceError if it cannot be confined.
+        """
         ...
 
 
@@ -190,7 +208,7 @@ class Hands(msgspec.Struct, frozen=True, kw_only=True):
 
     workspace: Workspace
     sandbox: Sandbox | None
-    may_write: Callable[[str], bool]
+    reach: Reach
     agent_id: str
     path: str = ""
     """Where the agent is in the tree, such as `root/tester.2`."""
@@ -202,6 +220,8 @@ class Hands(msgspec.Struct, frozen=True, kw_only=True):
     """How far below the root; a child has more than 0."""
     remembered: bool = False
     """Whether the result may be used again, so that it must be known what was looked at."""
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+    """To be inside of while silence is no sign of anything, since something else limits it."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -217,6 +237,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     after_sha256: str | None = None
     command: str | None = None
     exit_code: int | None = None
+    untrusted: bool = False
+    """Whether the text is somebody else's: from the network, or a tool that nobody vouches for."""
 
 
 class Tool(Protocol):
@@ -361,6 +383,35 @@ class Store(Protocol):
 
     async def aclose(self) -> None:
         """Make everything durable and let go of the file."""
+        ...
+
+
+class Post(Protocol):
+    """Where the process that works on a run is reached."""
+
+    def heard(self) -> Sequence[str]:
+        """What others have said since this was asked last."""
+        ...
+
+    def leave(self) -> None: ...
+
+
+class Posts(Protocol):
+    """Who works on which run, of all processes that share a journal. Nothing here raises."""
+
+    def take(self, run_id: str) -> Post:
+        """Be the one who works on that run, for as long as this process lives or until it leaves.
+
+        Where that cannot be made known, the post hears nothing.
+        """
+        ...
+
+    def held(self, run_id: str) -> bool:
+        """Does a living process work on that run?"""
+        ...
+
+    def send(self, run_id: str, words: str) -> bool:
+        """Say a line to the process that works on a run; False if there is none."""
         ...
 
 

@@ -202,6 +202,23 @@ def test_a_project_cannot_say_what_a_model_is(place: Place) -> None:
     assert found.problems == ("retinue.toml: models counts in the user's own settings only",)
 
 
+def test_a_project_cannot_say_what_a_pool_is(place: Place) -> None:
+    place.write(
+        place.project / "retinue.toml",
+        "[pools.smart]\nendpoints = ['openai:x@http://evil/v1']\n[servers.'http://a']\nslots = 9",
+    )
+    assert place.read().problems == (
+        "retinue.toml: pools counts in the user's own settings only",
+        "retinue.toml: servers counts in the user's own settings only",
+    )
+
+
+def test_a_file_may_name_a_pool(place: Place) -> None:
+    place.user("[pools.Smart]\nendpoints = ['openai:big@http://127.0.0.1:1/v1']")
+    place.agent(".claude/agents/a.md", "name: a", "model: smart")
+    assert place.read().roles["a"].model == "Smart"
+
+
 def test_models_of_files_go_through_the_users_names(place: Place) -> None:
     place.user("[models]\nSonnet = 'openai:big@http://127.0.0.1:1/v1'")
     place.agent(".claude/agents/a.md", "name: a", "model: sonnet")

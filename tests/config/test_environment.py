@@ -123,6 +123,22 @@ def test_a_command_is_given_no_secrets() -> None:
     assert not any(word in name for name in PASSED_ON for word in ("KEY", "TOKEN", "SOCK", "PROXY"))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("OPENAI_API_KEY", "sk-0123456789", True),
+        ("github_token", "0123456789", True),
+        ("DB_PASSWORD", "hunter2hunter2", True),
+        ("AWS_SECRET_ACCESS_KEY", "0123456789", True),
+        ("DB_PASSWORD", "short", False),
+        ("KEYBOARD", "0123456789", False),
+        ("PATH", "/usr/local/bin:/usr/bin", False),
+    ],
+)
+def test_which_variables_are_secret_by_their_names(name: str, value: str, secret: bool) -> None:
+    assert Environment(variables={name: value}).secrets == ({name: value} if secret else {})
+
+
 def test_nothing_shows_a_secret() -> None:
     current = Environment(variables=SECRETS)
     for shown in (repr(current), str(current), f"{[current]}", repr(current.__rich_repr__())):

@@ -9,9 +9,12 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.config.settings import RUN_BUDGET
+from retinue.config.settings import RUN_BUDGET, Settings, narrowed
+from retinue.domain.discovery import Discovery
 from retinue.domain.grant import Mode
 from retinue.errors import ConfigError, UsageError
+from retinue.models.scripted import say
+from retinue.testing.server import ModelServer
 
 
 class Layout:
@@ -61,19 +64,67 @@ async def test_the_model(
     layout: Layout, user: str, project: str, environment: str, flag: str | None, model: str
 ) -> None:
     layout.say(user=user, project=project, RETINUE_MODEL=environment)
-    async with layout.open(model=flag) as rt:
+    async with layout.open(model=flag, trust=True) as rt:
         assert rt.terms.model == model
 
 
 async def test_no_model_at_all(layout: Layout) -> None:
+    layout.say(user="discovery = false")
     with pytest.raises(ConfigError) as caught:
         async with layout.open():
             pass
-    assert str(caught.value) == (
-        "No model is chosen. Name one with -m, for example"
-        " -m openai:MODEL@http://127.0.0.1:8080/v1, or set RETINUE_MODEL,"
-        ' or write model = "…" into retinue.toml.'
-    )
+    assert str(caught.value).startswith("No model was named, and discovery is off in the settings.")
+    assert not (layout.project / ".retinue").exists(), "nothing was begun"
+
+
+def serving(*names: str) -> ModelServer:
+    cards = [{"id": name, "owned_by": "vllm", "max_model_len": 65_536} for name in names]
+    return ModelServer([say("Here.")], pages={"/v1/models": {"object": "list", "data": cards}})
+
+
+async def test_a_program_gets_the_only_model_there_is(layout: Layout) -> None:
+    async with serving("qwen3") as server:
+        layout.say(user="discovery = false", OLLAMA_HOST=server.base_url)
+        async with layout.open() as rt:
+            assert rt.terms.model == f"openai:qwen3@{server.base_url}"
+            result = await rt.run("Go.")
+    assert result.response == "Here."
+    (note,) = result.notes
+    assert note.startswith("no model was named: using openai:qwen3@")
+
+
+async def test_a_program_is_never_asked(layout: Layout) -> None:
+    async with serving("a", "b") as server:
+        layout.say(user="discovery = false", OLLAMA_HOST=server.base_url)
+        with pytest.raises(ConfigError, match="there are several"):
+            async with layout.open():
+                pass
+
+
+@pytest.mark.parametrize("listed", [True, False])
+async def test_a_program_can_choose(layout: Layout, listed: bool) -> None:
+    async with serving("a", "b") as server:
+        layout.say(user="discovery = false", OLLAMA_HOST=server.base_url, OPENAI_API_KEY="sk-key")
+        name = f"openai:{'b' if listed else 'c'}@{server.base_url}"
+
+        async def choose(discovery: Discovery) -> str:
+            assert len(discovery.offers) == 2
+            return name
+
+        async with layout.open(choose=choose) as rt:
+            assert rt.terms.model == name
+            assert (await rt.run("Go.")).ok
+    # What was listed was found; what was typed was named, and may have the key.
+    (request,) = server.requests
+    assert request.headers.get("authorization") == (None if listed else "Bearer sk-key")
+
+
+@pytest.mark.parametrize("layer", ["user", "project"])
+async def test_discovery_is_off_if_one_says_so(layout: Layout, layer: str) -> None:
+    layout.say(**{layer: "discovery = false"})
+    with pytest.raises(ConfigError, match="discovery is off"):
+        async with layout.open():
+            pass
 
 
 @pytest.mark.parametrize(
@@ -167,3 +218,29 @@ async def test_a_new_role_needs_instructions(layout: Layout) -> None:
         async with layout.open(model=FLAG):
             pass
     assert str(caught.value).endswith("role 'poet': a new role needs `instructions`.")
+
+
+@pytest.mark.parametrize(
+    ("user", "project", "silence_s"),
+    [
+        ("", "", 120.0),
+        ("silence_s = 300", "", 300.0),
+        ("silence_s = 300", "silence_s = 60", 60.0),
+        ("", "silence_s = 60", 60.0),
+        ("", "silence_s = 600", 120.0),
+    ],
+)
+async def test_a_project_lowers_a_threshold_and_only_the_user_raises_it(
+    layout: Layout, user: str, project: str, silence_s: float
+) -> None:
+    layout.say(user=user, project=project)
+    async with layout.open(model=FLAG) as runtime:
+        assert runtime.terms.silence_s == silence_s
+
+
+def test_the_marks_of_the_breaker_can_be_raised_by_the_user() -> None:
+    user = Settings(warn_at_calls=200, pause_at_calls=300)
+    merged = narrowed(user, Settings())
+    assert (merged.warn_at_calls, merged.pause_at_calls) == (200, 300)
+    lowered = narrowed(user, Settings(warn_at_calls=10, pause_at_calls=1_000))
+    assert (lowered.warn_at_calls, lowered.pause_at_calls) == (10, 300)

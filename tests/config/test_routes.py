@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from retinue.config.routes import Route, parse_route
+from retinue.domain.thinking import Thinking
 from retinue.errors import ConfigError
 
 LOCAL = "http://127.0.0.1:8080/v1"
@@ -23,31 +24,75 @@ LOCAL = "http://127.0.0.1:8080/v1"
         (f"  openai:qwen3@{LOCAL}/  ", "openai", "qwen3", LOCAL),
         ("openai:m@https://[::1]:8080/v1", "openai", "m", "https://[::1]:8080/v1"),
         ("openai:m@http://localhost", "openai", "m", "http://localhost"),
+        ("anthropic:claude-opus-5", "anthropic", "claude-opus-5", ""),
+        (f"anthropic:qwen3:8b@{LOCAL}", "anthropic", "qwen3:8b", LOCAL),
+        # Only Anthropic's names have options.
+        ("openai:command-r+", "openai", "command-r+", ""),
         ("scripted:demo.yaml", "scripted", "demo.yaml", ""),
         # A script is a file, whatever it is called.
         ("scripted:a@b:c.yaml", "scripted", "a@b:c.yaml", ""),
+        ("replay:run.jsonl", "replay", "run.jsonl", ""),
+        ("replay:run.jsonl@recorded", "replay", "run.jsonl@recorded", ""),
     ],
 )
 def test_a_name_is_taken_apart(name: str, provider: str, model: str, endpoint: str) -> None:
     assert parse_route(name) == Route(provider=provider, model=model, endpoint=endpoint)
 
 
-@pytest.mark.parametrize("name", ["openai:gpt-5", f"openai:qwen3:8b@{LOCAL}", "scripted:a.yaml"])
+def test_options_of_a_name() -> None:
+    route = parse_route(f"anthropic:claude+thinking=8000+effort=low@{LOCAL}")
+    assert route == Route(
+        provider="anthropic",
+        model="claude",
+        endpoint=LOCAL,
+        thinking=Thinking(on=True, budget_tokens=8000, effort="low"),
+    )
+    with pytest.raises(ConfigError, match="Unknown option 'thinkin'; write thinking, "):
+        parse_route("anthropic:claude+thinkin")
+
+
+def test_what_a_bare_name_means_is_for_the_reader_to_say() -> None:
+    assert parse_route("haiku+thinking", otherwise="anthropic").provider == "anthropic"
+    assert parse_route("openai:haiku", otherwise="anthropic").provider == "openai"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "openai:gpt-5",
+        f"openai:qwen3:8b@{LOCAL}",
+        "scripted:a.yaml",
+        f"anthropic:claude+thinking=off@{LOCAL}",
+        "anthropic:claude+thinking=2000+effort=max",
+    ],
+)
 def test_a_route_is_spelled_as_it_is_read(name: str) -> None:
     assert str(parse_route(name)) == name
 
 
-@pytest.mark.parametrize("name", ["", "  ", "openai:", f"openai:@{LOCAL}", f"@{LOCAL}"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "  ", "openai:", f"openai:@{LOCAL}", f"@{LOCAL}", "anthropic:", "anthropic:+thinking"],
+)
 def test_a_name_without_a_model(name: str) -> None:
+    provider = "anthropic" if name.startswith("anthropic") else "openai"
     with pytest.raises(ConfigError) as caught:
         parse_route(name)
-    assert str(caught.value) == f"No model in {name!r}. Write openai:MODEL@http://HOST:PORT/v1."
+    written = f"{provider}:MODEL@http://HOST:PORT/v1"
+    assert str(caught.value) == f"No model in {name!r}. Write {written}."
 
 
-def test_a_script_without_a_file() -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("scripted:", "Name the script: scripted:FILE.yaml."),
+        ("replay:", "Name the recording: replay:FILE.jsonl."),
+    ],
+)
+def test_a_provider_of_files_without_a_file(name: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_route("scripted:")
-    assert str(caught.value) == "Name the script: scripted:FILE.yaml."
+        parse_route(name)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
@@ -56,6 +101,7 @@ def test_a_script_without_a_file() -> None:
         ("opnai:gpt-5", "opnai", "openai"),
         (f"openia:qwen3@{LOCAL}", "openia", "openai"),
         ("script:a.yaml", "script", "scripted"),
+        ("antropic:claude", "antropic", "anthropic"),
     ],
 )
 def test_a_provider_that_is_misspelled(name: str, provider: str, meant: str) -> None:
@@ -105,3 +151,19 @@ def test_a_key_in_an_address_is_refused_and_not_repeated(endpoint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_route(f"openai:qwen3@{endpoint}")
     assert str(caught.value) == "Put the key into OPENAI_API_KEY, not into the model's address."
+    with pytest.raises(ConfigError) as caught:
+        parse_route(f"anthropic:claude@{endpoint}")
+    assert str(caught.value) == "Put the key into ANTHROPIC_API_KEY, not into the model's address."
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "endpoint"),
+    [
+        ("openai:gemma-3@q8_0@http://box/v1", "gemma-3@q8_0", "http://box/v1"),
+        ("gemma-3@q8_0@https://box/v1", "gemma-3@q8_0", "https://box/v1"),
+    ],
+)
+def test_a_model_may_have_an_at_in_its_name(name: str, model: str, endpoint: str) -> None:
+    route = parse_route(name)
+    assert (route.model, route.endpoint) == (model, endpoint)
+    assert parse_route(str(route)) == route

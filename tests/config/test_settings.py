@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.config.pools import EndpointSettings, PoolSettings, Strategy
 from retinue.config.settings import (
     MAX_CONCURRENT,
     MAX_DEPTH,
@@ -133,6 +134,14 @@ def test_an_unknown_key(tmp_path: Path, text: str, message: str) -> None:
         ),
         ("\nroles.b = 5", "line 2, key roles.b: expected `object`, got `int`."),
         (
+            "[mcp.a]\ncommand = 'x'\n\n[mcp.a.env]\nGOOD = 'x'\nBAD = 5",
+            "line 6, key mcp.a.env.BAD: expected `str`, got `int`.",
+        ),
+        (
+            "[mcp.a]\nurl = 'http://x'\ntype = 'ws'",
+            "line 3, key mcp.a.type: invalid enum value 'ws'; there are: stdio, http, sse.",
+        ),
+        (
             "[roles.b]\ninstructions = ''\ntools = [\n  'read_file',\n  3,\n]\n",
             "line 3, key roles.b.tools[1]: expected `str`, got `int`.",
         ),
@@ -197,6 +206,7 @@ def test_a_value_of_the_wrong_type(tmp_path: Path, text: str, message: str) -> N
             "[roles.'a.b'.budget]\nmax_tool_calls = 0\n",
             "line 2, key roles.a.b.budget.max_tool_calls: max_tool_calls must be positive, not 0.",
         ),
+        ("notify_after_s = -1", "line 1, key notify_after_s: must be at least 0, not -1.0."),
         ("max_concurrent = 0", "line 1, key max_concurrent: must be at least 1, not 0."),
         ("\nmax_depth = -3", "line 2, key max_depth: must be at least 1, not -3."),
     ],
@@ -307,3 +317,141 @@ def test_of_two_roles_of_one_name_the_users_counts() -> None:
         "b": "mine",
         "c": "theirs",
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[mcp.'a b']\ncommand = 'x'", "a name has 1 to 40 letters, digits and _.- only."),
+        ("[mcp.a]\ncommand = ''", "`command` and `url` must not be empty."),
+        (
+            "[mcp.a]\ncommand = 'x'\nurl = 'http://x'",
+            "`command` starts a server and `url` names one that runs; set one.",
+        ),
+        (
+            "[mcp.a]\ntype = 'http'\ncommand = 'x'",
+            "a server of type http has a `url`, not a `command`.",
+        ),
+        (
+            "[mcp.a]\ntype = 'stdio'\nurl = 'http://x'",
+            "a server of type stdio has a `command`, not a `url`.",
+        ),
+        (
+            "[mcp.a]\ncommand = 'x'\ntimeout_s = 0",
+            "timeout_s must be more than 0 and at most 3,600, not 0.",
+        ),
+        (
+            "[mcp.a]\ncommand = 'x'\nstart_timeout_s = 4000",
+            "start_timeout_s must be more than 0 and at most 3,600, not 4000.",
+        ),
+    ],
+)
+def test_servers_that_cannot_be(tmp_path: Path, text: str, problem: str) -> None:
+    name = "a b" if "a b" in text else "a"
+    assert refusal(tmp_path / "config.toml", text) == f"line 1, key mcp.{name}: {problem}"
+
+
+def test_pools_and_servers(tmp_path: Path) -> None:
+    text = """
+[pools.smart]
+endpoints = ["openai:m@http://a/v1", "fast"]
+weights = [3, 0.5]
+
+[pools.spare]
+endpoints = ["openai:m@http://a/v1"]
+strategy = "order"
+
+[servers."http://a"]
+slots = 4
+patience_s = 30
+"""
+    settings = read(written(tmp_path / "config.toml", text))
+    assert settings.pools["smart"].weights == (3.0, 0.5)
+    strategies = [pool.strategy for pool in settings.pools.values()]
+    assert strategies == [Strategy.WEIGHTED, Strategy.ORDER]
+    server = settings.servers["http://a"]
+    assert server == EndpointSettings(slots=4, patience_s=30)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[pools.a]\n", "line 1, key pools.a: object missing required field `endpoints`."),
+        (
+            "[pools.a]\nendpoints = []\n",
+            "line 1, key pools.a: endpoints must name a model at least: endpoints ="
+            ' ["openai:MODEL@http://…/v1"].',
+        ),
+        (
+            "[pools.a]\nendpoints = ['m', 'b']\n[pools.b]\nendpoints = ['m']\n",
+            "line 1, key pools.a: 'b' is a pool, and a pool holds models; name its models.",
+        ),
+        (
+            "[models]\nmine = 'a'\n[pools.a]\nendpoints = ['m', 'mine']\n",
+            "line 3, key pools.a: 'mine' is a pool, and a pool holds models; name its models.",
+        ),
+        (
+            "[pools.a]\nendpoints = ['a']\n",
+            "line 1, key pools.a: 'a' is a pool, and a pool holds models; name its models.",
+        ),
+        (
+            "[models]\nmine = 'm'\n[pools.a]\nendpoints = ['m', 'mine']\n",
+            "line 3, key pools.a: 'mine' is there twice; give it a weight of 2 instead.",
+        ),
+        (
+            "[models]\na = 'm'\n[pools.a]\nendpoints = ['m']\n",
+            "line 3, key pools.a: models.a is there too; keep one.",
+        ),
+        (
+            "[pools.'a b']\nendpoints = ['m']\n",
+            "line 1, key pools.a b: a name has letters, digits and _.- only.",
+        ),
+        (
+            "[pools.a]\nendpoints = ['m', 'n']\nweights = [1]\n",
+            "line 1, key pools.a: there are 2 endpoints and 1 weights.",
+        ),
+        (
+            "[pools.a]\nendpoints = ['m', 'n']\nweights = [1, 0]\n",
+            "line 1, key pools.a: a weight must be more than 0; leave out what should not be"
+            " asked.",
+        ),
+        (
+            "[pools.a]\nendpoints = ['m']\nweights = [1]\nstrategy = 'order'\n",
+            'line 1, key pools.a: weights have no meaning with strategy = "order"; leave one of'
+            " them out.",
+        ),
+        (
+            "[pools.a]\nendpoints = ['m']\nstrategy = 'best'\n",
+            "line 3, key pools.a.strategy: invalid enum value 'best'; there are: weighted, order.",
+        ),
+        (
+            "[servers.a]\nslots = 1\n",
+            "line 1, key servers.a: is no address of a server; write it like"
+            " http://127.0.0.1:8080.",
+        ),
+        (
+            "[servers.'http://me:secret@a']\nslots = 1\n",
+            "line 1, key servers.http://me:secret@a: is no address of a server; write it like"
+            " http://127.0.0.1:8080.",
+        ),
+        (
+            "[servers.'http://a']\nslots = 0\n",
+            "line 1, key servers.http://a: slots must be more than 0, not 0.",
+        ),
+        (
+            "[servers.'http://a']\nidle_timeout_s = -2.5\n",
+            "line 1, key servers.http://a: idle_timeout_s must be more than 0, not -2.5.",
+        ),
+    ],
+)
+def test_pools_and_servers_that_cannot_be(tmp_path: Path, text: str, message: str) -> None:
+    assert refusal(tmp_path / "config.toml", text) == message
+
+
+def test_a_project_has_no_say_in_pools_and_servers() -> None:
+    theirs = Settings(
+        pools={"smart": PoolSettings(endpoints=("openai:m@http://evil/v1",))},
+        servers={"http://a": EndpointSettings(slots=9)},
+    )
+    both = narrowed(Settings(), theirs)
+    assert (both.pools, both.servers) == ({}, {})

@@ -12,8 +12,12 @@ from retinue.config.toolnames import (
     denied,
     taken_apart,
     translated,
+    without,
 )
+from retinue.domain.toolname import PREFIX
 from retinue.tools.builtin import builtin_tools
+
+WITH_SERVERS = (*TOOLS, f"{PREFIX}github__*", f"{PREFIX}my_db__*")
 
 
 def test_the_tools_are_those_that_come_with_retinue() -> None:
@@ -60,3 +64,57 @@ def test_taken_apart() -> None:
     assert taken_apart("Bash(git log") == ("Bash", "git log")
     assert taken_apart("Bash(*)") == ("Bash", None)
     assert taken_apart("Read") == ("Read", None)
+
+
+# Tools of MCP servers
+
+
+@pytest.mark.parametrize(
+    ("dialect", "names", "tools", "problems"),
+    [
+        (Dialect.CLAUDE, ["mcp__github__get_issue"], {"mcp__github__get_issue"}, ()),
+        (Dialect.CLAUDE, ["Read", "mcp__github"], {"read_file", "mcp__github"}, ()),
+        (Dialect.CLAUDE, ["mcp__github__*"], {"mcp__github__*"}, ()),
+        (Dialect.RETINUE, ["mcp__*", "mcp:read"], {"mcp__*", "mcp:read"}, ()),
+        (Dialect.COPILOT, ["github/*"], {"mcp__github__*"}, ()),
+        (Dialect.COPILOT, ["my-db/query"], set(), ("unknown tools: my-db/query",)),
+        (Dialect.COPILOT, ["my_db/query"], {"mcp__my_db__query"}, ()),
+        (Dialect.COPILOT, ["edit/x"], set(), ("unknown tools: edit/x",)),
+        (Dialect.CLAUDE, ["mcp__linear__x"], set(), ("unknown tools: mcp__linear__x",)),
+    ],
+)  # fmt: skip
+def test_tools_of_servers_that_there_are(
+    dialect: Dialect, names: list[str], tools: set[str], problems: tuple[str, ...]
+) -> None:
+    found = translated(names, dialect, known=WITH_SERVERS)
+    assert found.tools == frozenset(tools)
+    assert found.problems == problems
+
+
+@pytest.mark.parametrize(
+    ("names", "left"),
+    [
+        ([], {"github", "my_db"}),
+        (["Write"], {"github", "my_db"}),
+        (["mcp__github"], {"my_db"}),
+        (["mcp__github__*"], {"my_db"}),
+        # Which tools there are is not known here, so that one of them means all.
+        (["mcp__github__delete_repo"], {"my_db"}),
+        (["mcp__*"], set()),
+        (["github_*"], {"my_db"}),
+        (["github*"], {"my_db"}),
+        (["GitHub_delete_repo"], {"my_db"}),
+        (["*"], set()),
+    ],
+)
+def test_what_is_forbidden_of_a_server_is_never_given(names: list[str], left: set[str]) -> None:
+    gone = denied(names, Dialect.OPENCODE, known=WITH_SERVERS)
+    kept = without(WITH_SERVERS, gone)
+    assert {name for name in kept if name.startswith(PREFIX)} == {f"mcp__{n}__*" for n in left}
+
+
+def test_a_tool_that_is_allowed_and_forbidden_is_forbidden() -> None:
+    allowed = {"mcp__github__a", "mcp__github__b", "read_file"}
+    assert without(allowed, {"mcp__github__b"}) == {"mcp__github__a", "read_file"}
+    assert without(allowed, {"mcp__github__*"}) == {"read_file"}
+    assert without(["mcp__github__*"], {"mcp__github__b"}) == set()

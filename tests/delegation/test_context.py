@@ -84,7 +84,7 @@ async def test_the_schemas_of_the_tools_are_short(opened: Opened) -> None:
         return ""
 
     model = ScriptedModel([say("ok")])
-    async with opened(model=model, mode="auto", unsafe_no_sandbox=True, ask=ask) as rt:
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True, ask=ask) as rt:
         await rt.run("Go.")
     ours = [t for t in model.requests[0].tools if t.name.startswith(("spawn_", "agent_", "del"))]
     others = [t for t in model.requests[0].tools if t not in ours]

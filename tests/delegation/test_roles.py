@@ -65,7 +65,7 @@ async def test_a_role_has_its_tools_its_budget_and_its_right_to_spawn(
     employs: tuple[str, ...],
 ) -> None:
     model = ScriptedModel([say("ok")])
-    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
         assert (await rt.spawn(role, "Go.")).ok
     contract = (await contracts())["a1"]
     grant, budget = contract.permissions, contract.execution.budget

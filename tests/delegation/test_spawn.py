@@ -420,8 +420,10 @@ async def test_children_leave_no_sessions_of_their_own(opened: Opened, project: 
     kept = sorted(path.name for path in (project / ".retinue").iterdir())
     assert [name for name in kept if not name.startswith("retinue.db")] == [
         ".gitignore",
+        "live",
         "step-0-result.md",
     ]
+    assert list((project / ".retinue" / "live").iterdir()) == []
 
 
 # Side by side

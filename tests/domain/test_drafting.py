@@ -578,3 +578,80 @@ def test_no_order_makes_a_child_wider_than_its_parent(
         or tools is not None
         or {n for n in child.allowed_tools if EFFECTS[n] is not Effect.DELEGATE} <= set(role_tools)
     )
+
+
+# Tools of servers
+
+SERVED = {
+    **EFFECTS,
+    "mcp__git__log": Effect.READ,
+    "mcp__git__push": Effect.EXTERNAL,
+    "mcp__git__tag": Effect.EXTERNAL,
+    "mcp__web__get": Effect.READ,
+}
+
+
+def served(role: Role, mode: Mode, /, **order: Any) -> Draft:
+    grant = root_grant(mode, SERVED, roles=ROLES, depth=2)
+    task = Order(task="Do it.", role=role, **order)
+    return draft(task, superior(grant), step_idx=0, effects=SERVED)
+
+
+def foreign(drafted: Draft) -> str:
+    tools = drafted.contract.permissions.allowed_tools
+    return " ".join(tool.removeprefix("mcp__") for tool in tools if tool.startswith("mcp__"))
+
+
+def listing(*tools: str) -> Role:
+    return msgspec.structs.replace(ANYTHING, tools=tools)
+
+
+@pytest.mark.parametrize(
+    ("role", "mode", "order", "tools"),
+    [
+        (ANYTHING, Mode.AUTO, {}, "git__log git__push git__tag web__get"),
+        (ANYTHING, Mode.NORMAL, {}, "git__log web__get"),
+        (ANYTHING, Mode.AUTO, {"mode": Mode.PLAN}, "git__log web__get"),
+        (ANYTHING, Mode.AUTO, {"scope": ("src",)}, "git__log web__get"),
+        (ANYTHING, Mode.AUTO, {"write": ("**",)}, "git__log git__push git__tag web__get"),
+        (ANYTHING, Mode.AUTO, {"write": ()}, "git__log web__get"),
+        (ANYTHING, Mode.AUTO, {"directory": "/project/src"}, "git__log web__get"),
+        (listing("look"), Mode.AUTO, {}, ""),
+        (listing("look", "mcp__*"), Mode.AUTO, {}, "git__log git__push git__tag web__get"),
+        (listing("look", "mcp:read"), Mode.AUTO, {}, "git__log web__get"),
+        (listing("mcp__git__*"), Mode.AUTO, {}, "git__log git__push git__tag"),
+        (listing("mcp__git"), Mode.AUTO, {}, "git__log git__push git__tag"),
+        (listing("mcp__none__*"), Mode.AUTO, {}, ""),
+        (listing("look"), Mode.AUTO, {"tools": ("mcp__git__p*",)}, "git__push"),
+    ],
+)
+def test_who_gets_tools_of_servers(
+    role: Role, mode: Mode, order: dict[str, Any], tools: str
+) -> None:
+    assert foreign(served(role, mode, **order)) == tools
+
+
+def test_what_is_missing_of_a_server_is_one_note() -> None:
+    why = "no scope can hold it, and this child is to keep to one"
+    assert f"without mcp__git__push and 1 more of git: {why}" in (
+        served(ANYTHING, Mode.AUTO, scope=("src",)).notes
+    )
+    named = listing("mcp__git__push", "mcp__*")
+    assert served(named, Mode.AUTO, scope=("src",)).notes == (f"without mcp__git__push: {why}",)
+    # Nobody counts on what is only in "whatever the servers have".
+    assert served(listing("mcp__*"), Mode.AUTO, scope=("src",)).notes == ()
+
+
+def test_a_parent_without_the_tool_cannot_give_it() -> None:
+    parent = superior(Grant(allowed_tools=("look",), can_spawn_children=True, spawn_roles=ROLES,
+                            max_delegation_depth=2, mode=Mode.AUTO))  # fmt: skip
+    order = Order(task="Do it.", role=listing("mcp__git__push"))
+    found = draft(order, parent, step_idx=0, effects=SERVED)
+    assert foreign(found) == ""
+    assert found.notes == ("without mcp__git__push: the parent does not have it",)
+
+
+def test_an_unknown_pattern_in_a_call_is_a_mistake() -> None:
+    with pytest.raises(ContractError, match=r"Unknown tool 'mcp__none__\*'; there are: ask_user"):
+        served(ANYTHING, Mode.AUTO, tools=("mcp__none__*",))
+    assert foreign(served(ANYTHING, Mode.AUTO, tools=("mcp:read",))) == "git__log web__get"

@@ -11,6 +11,8 @@ from retinue.domain.messages import (
     Finish,
     Message,
     System,
+    Thought,
+    Thoughts,
     Timing,
     ToolAnswer,
     ToolCall,
@@ -19,7 +21,8 @@ from retinue.domain.messages import (
     estimate_tokens,
 )
 
-usages = st.builds(Usage, *[st.integers(0, 10**9)] * 4, estimated=st.booleans())
+counts = st.integers(0, 10**9)
+usages = st.builds(Usage, *[counts] * 4, estimated=st.booleans(), tokens_written=counts)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,7 @@ def test_usage_adds_up(a: Usage, b: Usage, c: Usage) -> None:
     assert a + Usage() == a
     assert (a + b).tokens == a.tokens + b.tokens
     assert (a + b).tokens_cached == a.tokens_cached + b.tokens_cached
+    assert (a + b).tokens_written == a.tokens_written + b.tokens_written
     assert (a + b).estimated == (a.estimated or b.estimated)
     assert (a + b).cost_microusd == a.cost_microusd + b.cost_microusd
 
@@ -72,7 +76,16 @@ def test_cached_tokens_are_part_of_those_that_went_in() -> None:
             Assistant(calls=(ToolCall("1", "read", "{not json"),)),
             b'{"role":"assistant","calls":[{"id":"1","name":"read","arguments":"{not json"}]}',
         ),
+        (
+            Assistant("a", thoughts=Thoughts("m", (Thought("{}"), Thought("[1]", 1, 2)))),
+            b'{"role":"assistant","content":"a","thoughts":{"by":"m","blocks":[{"block":"{}"},'
+            b'{"block":"[1]","after_text":1,"after_calls":2}]}}',
+        ),
         (ToolAnswer("1", "t"), b'{"role":"tool","call_id":"1","content":"t"}'),
+        (
+            ToolAnswer("1", "t", failed=True),
+            b'{"role":"tool","call_id":"1","content":"t","failed":true}',
+        ),
     ],
 )
 def test_a_message_is_known_by_its_role(message: Message, json: bytes) -> None:
@@ -85,5 +98,5 @@ def test_what_was_not_measured_is_not_written() -> None:
 
 
 def test_words_that_are_stored_keep_their_spelling() -> None:
-    assert list(Effect) == ["read", "write", "execute", "delegate", "remember"]
+    assert list(Effect) == ["read", "write", "execute", "delegate", "remember", "external"]
     assert list(Finish) == ["stop", "tools", "length"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from retinue.domain import events as ev
 from retinue.domain.lifecycle import TRANSITIONS, State
-from retinue.domain.messages import Usage
+from retinue.domain.messages import Timing, Usage
 from retinue.domain.projection import RunView, fold, merged
 from retinue.domain.result import FileChange, Receipt, Status
 from retinue.errors import IllegalTransition
@@ -380,3 +380,15 @@ def test_changes_to_one_file_merge_in_any_grouping(
     assert merged(merged(a, b), c) == merged(a, merged(b, c))
     assert merged(None, a) == a
     assert merged(a, b).added == a.added + b.added
+
+
+def test_where_the_time_went_is_added_up() -> None:
+    timing = Timing(queued_s=1.0, first_token_s=0.5, generating_s=2.0)
+    replies = (
+        ev.ModelReplied(turn=turn, content="", timing=timing, model=model)
+        for turn, model in ((1, "a"), (2, "b"), (3, "a"))
+    )
+    view = fold(journal(STARTED, created(), ev.AgentStarted(sub_agent_id="a0"), *replies))
+    assert view.agents["a0"].timing == Timing(queued_s=3.0, first_token_s=1.5, generating_s=6.0)
+    assert str(view.agents["a0"].timing) == "queued 3.0s, first token 1.5s, generating 6.0s"
+    assert list(view.agents["a0"].models) == ["a", "b"]

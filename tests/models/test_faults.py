@@ -16,12 +16,16 @@ from retinue.errors import (
     ContextOverflow,
     ModelError,
     ModelTimeout,
+    Overloaded,
     ProviderError,
     RateLimited,
+    RequestRefused,
 )
+from retinue.models.anthropic import AnthropicModel
 from retinue.models.endpoint import Endpoint
 from retinue.models.openai import OpenAIModel
 from retinue.models.sse import MAX_LINE_BYTES
+from retinue.testing import messages
 from retinue.testing.proxy import ForwardingProxy
 from retinue.testing.server import (
     Ending,
@@ -33,6 +37,7 @@ from retinue.testing.server import (
     failing,
 )
 
+DEEP = b"[" * 100_000 + b"]" * 100_000
 KEY = "sk-very-secret-0123456789"
 HI = Request(messages=(User("Hi."),))
 TEXT = chunk({"content": "Hel"})
@@ -60,9 +65,14 @@ def stream(*payloads: Any, ending: Ending = Ending.PROPER) -> Response:
     return Response(body=events(*payloads), ending=ending)
 
 
-async def failure(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> ModelError:
+Client = type[OpenAIModel] | type[AnthropicModel]
+
+
+async def failure(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture, client: Client = OpenAIModel
+) -> ModelError:
     """The error of one call, after looking everywhere for the key."""
-    model = OpenAIModel(endpoint)
+    model = client(endpoint)
     with caplog.at_level(logging.DEBUG):
         try:
             with pytest.raises(ModelError) as caught:
@@ -84,13 +94,16 @@ async def failure(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> Model
 
 
 async def answered(
-    response: Response, caplog: pytest.LogCaptureFixture, **fields: Any
+    response: Response,
+    caplog: pytest.LogCaptureFixture,
+    client: Client = OpenAIModel,
+    **fields: Any,
 ) -> tuple[ModelError, str]:
     """The error that an answer leads to, and its text with the address as URL."""
     async with ModelServer([response]) as server:
         fields = {"model": "qwen", "api_key": KEY, **fields}
         endpoint = Endpoint(base_url=server.base_url, **fields)
-        error = await failure(endpoint, caplog)
+        error = await failure(endpoint, caplog, client)
     return error, str(error).replace(server.base_url, "URL")
 
 
@@ -137,7 +150,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "422",
         json({"detail": [{"loc": ["body"], "msg": "field required"}]}, 422),
-        ProviderError,
+        RequestRefused,
         False,
         # Its name has changed between Pythons.
         f"URL refused the request (422 {HTTPStatus(422).phrase}). It said: field required.",
@@ -145,7 +158,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "400 without a word",
         Response(status=400),
-        ProviderError,
+        RequestRefused,
         False,
         "URL refused the request (400 Bad Request). Check the model's name and the server's "
         "settings.",
@@ -176,7 +189,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "503 while loading",
         failing(503, "Loading model", kind="unavailable_error", code=503),
-        ProviderError,
+        Overloaded,
         True,
         "URL failed (503 Service Unavailable). It said: Loading model. If it does so again, look "
         "into the server's log.",
@@ -307,7 +320,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "an invalid request in the stream",
         stream({"error": {"message": "No tools", "type": "BadRequestError", "code": 400}}),
-        ProviderError,
+        RequestRefused,
         False,
         "URL refused the request (400 Bad Request). It said: No tools.",
     ),
@@ -320,16 +333,38 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
         "into the server's log.",
     ),
     (
+        "which field FastAPI means",
+        json({"detail": [{"loc": ["body", "tools", 0], "msg": "Extra inputs"}]}, 422),
+        RequestRefused,
+        False,
+        f"URL refused the request (422 {HTTPStatus(422).phrase}). It said: tools.0: Extra inputs.",
+    ),
+    (
+        "JSON in JSON in JSON",
+        Response(body=b'data: {"choices":' + DEEP + b"}\n\n"),
+        ProviderError,
+        True,
+        "URL sent broken JSON: '(nested too deeply)'. If it does so again, look into the server's "
+        "log.",
+    ),
+    (
+        "a refusal in JSON in JSON",
+        Response(status=400, body=DEEP),
+        ProviderError,
+        True,
+        "",
+    ),
+    (
         "a line named error",
         Response(body=b'error: {"code": 400, "message": "bad grammar"}\n\n'),
-        ProviderError,
+        RequestRefused,
         False,
         "URL refused the request (400 Bad Request). It said: bad grammar.",
     ),
     (
         "an error with status 200",
         json({"object": "error", "message": "no such adapter", "code": 400}),
-        ProviderError,
+        RequestRefused,
         False,
         "URL refused the request (400 Bad Request). It said: no such adapter.",
     ),
@@ -358,7 +393,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     (
         "a message without end",
         failing(400, "\x1b[2J\n" + "no " * 1000 + KEY),
-        ProviderError,
+        RequestRefused,
         False,
         "URL refused the request (400 Bad Request). It said: [2J " + ("no " * 1000)[:395] + "….",
     ),
@@ -425,6 +460,15 @@ async def test_answers_that_are_none(
             "length",
         ),
         failing(400, "Context size has been exceeded."),
+        # LiteLLM wraps what the server behind it said.
+        failing(
+            400,
+            "litellm.ContextWindowExceededError: litellm.BadRequestError: OpenAIException - "
+            "request (10010 tokens) exceeds the available context size (2048 tokens), try "
+            "increasing it\nmodel=smollm2. fallbacks=None.",
+            kind="invalid_request_error",
+            code="400",
+        ),
         failing(400, "prompt is too long: 213462 tokens > 200000 maximum"),
         Response(status=413),
         stream({"error": {"message": "too big", "type": "exceed_context_size_error"}}),
@@ -595,3 +639,228 @@ async def test_a_proxy_that_refuses(
         error = await failure(endpoint, caplog)
     assert words in str(error)
     assert error.retryable is retryable
+
+
+# Anthropic's API has words of its own.
+
+
+def told(message: str, kind: str, status: int, **headers: str) -> Response:
+    answer = json(messages.error(message, kind=kind), status)
+    return msgspec.structs.replace(answer, headers={**answer.headers, **headers})
+
+
+def spoken(*events: bytes, ending: Ending = Ending.PROPER) -> Response:
+    return Response(body=b"".join(events), ending=ending)
+
+
+SAID = messages.event("content_block_delta", index=0, delta={"text": "Hel"})
+ANTHROPIC_CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
+    (
+        "401",
+        told(f"invalid x-api-key {KEY}", "authentication_error", 401),
+        ProviderError,
+        False,
+        "URL refused the API key from ANTHROPIC_API_KEY (401 Unauthorized). Set a key that is "
+        "valid there and may use 'qwen'. It said: invalid x-api-key ***.",
+    ),
+    (
+        "402",
+        told("No credit.", "billing_error", 402),
+        ProviderError,
+        False,
+        "The quota at URL is used up. It said: No credit. Add credit there, or choose another "
+        "model with -m.",
+    ),
+    (
+        "404",
+        told("model: qwen", "not_found_error", 404),
+        ProviderError,
+        False,
+        "URL has no model 'qwen', or no API at that path (404 Not Found). It said: model: qwen. "
+        "Check the model's name, and the address: is the base URL right?",
+    ),
+    (
+        "400",
+        told("messages: Field required", "invalid_request_error", 400),
+        RequestRefused,
+        False,
+        "URL refused the request (400 Bad Request). It said: messages: Field required.",
+    ),
+    (
+        "413",
+        told("Request exceeds the maximum size", "request_too_large", 413),
+        ContextOverflow,
+        False,
+        "The prompt is larger than the context window of 'qwen' at URL. It said: Request exceeds "
+        "the maximum size. Shorten it, or serve the model with a larger window.",
+    ),
+    (
+        "too long",
+        told("prompt is too long: 213462 tokens > 200000 maximum", "invalid_request_error", 400),
+        ContextOverflow,
+        False,
+        "",
+    ),
+    (
+        "too long with its answer",
+        told("input length and `max_tokens` exceed context limit: 9 + 8", "invalid_request", 400),
+        ContextOverflow,
+        False,
+        "",
+    ),
+    (
+        "429",
+        told("This would exceed your limit.", "rate_limit_error", 429),
+        RateLimited,
+        True,
+        "URL limits the rate of requests. It said: This would exceed your limit. Wait, or run "
+        "fewer agents at once.",
+    ),
+    (
+        "529",
+        told("Overloaded", "overloaded_error", 529),
+        RateLimited,
+        True,
+        "URL is overloaded (529). It said: Overloaded. Wait, or choose another model with -m.",
+    ),
+    (
+        "500",
+        told("Internal server error", "api_error", 500),
+        ProviderError,
+        True,
+        "URL failed (500 Internal Server Error). It said: Internal server error. If it does so "
+        "again, look into the server's log.",
+    ),
+    (
+        "overloaded in the middle",
+        spoken(
+            SAID, messages.event("error", **messages.error("Overloaded", kind="overloaded_error"))
+        ),
+        RateLimited,
+        True,
+        "URL is overloaded (529). It said: Overloaded. Wait, or choose another model with -m.",
+    ),
+    (
+        "an error without its event's name",
+        Response(body=events(messages.error("No.", kind="permission_error"))),
+        ProviderError,
+        False,
+        "URL refused the API key from ANTHROPIC_API_KEY (403 Forbidden). Set a key that is valid "
+        "there and may use 'qwen'. It said: No.",
+    ),
+    (
+        "an error with status 200",
+        json(messages.error("Odd.", kind="invalid_request_error")),
+        RequestRefused,
+        False,
+        "URL refused the request (400 Bad Request). It said: Odd.",
+    ),
+    (
+        "a refusal",
+        spoken(
+            messages.event(
+                "message_delta",
+                delta={"stop_reason": "refusal", "stop_details": {"explanation": "Not this."}},
+            )
+        ),
+        ProviderError,
+        False,
+        "URL withheld the reply by its content filter. It said: Not this. Word the task "
+        "differently, or choose another model with -m.",
+    ),
+    (
+        "broken off",
+        spoken(SAID),
+        ProviderError,
+        True,
+        "The reply of URL broke off in the middle. If it does so again, look into the server's "
+        "log.",
+    ),
+    (
+        "cut off",
+        spoken(SAID, ending=Ending.DROP),
+        ProviderError,
+        True,
+        "The reply of URL broke off in the middle. If it does so again, look into the server's "
+        "log.",
+    ),
+    (
+        "nothing",
+        spoken(messages.event("message_start", message={}), messages.event("message_stop")),
+        ProviderError,
+        True,
+        "URL sent an empty reply. If it does so again, see whether the prompt fits the context "
+        "window that 'qwen' was loaded with.",
+    ),
+    (
+        "broken JSON",
+        Response(body=b'data: {"type": "message_start", \n\n'),
+        ProviderError,
+        True,
+        'URL sent broken JSON: \'{"type": "message_start",\'. If it does so again, look into the '
+        "server's log.",
+    ),
+    (
+        "broken JSON in one piece",
+        json(None),
+        ProviderError,
+        False,
+        "",
+    ),
+    (
+        "a chat completion",
+        json({"choices": [{"message": {"content": "Hi."}}]}),
+        ProviderError,
+        True,
+        "URL failed (500 Internal Server Error). If it does so again, look into the server's log.",
+    ),
+    (
+        "a web page",
+        page("<html><title>Welcome</title></html>"),
+        ProviderError,
+        False,
+        "URL answered a web page, not JSON: is URL the API's base URL?",
+    ),
+    (
+        "JSON in JSON in JSON",
+        Response(body=b'data: {"type":"x","content_block":' + DEEP + b"}\n\n"),
+        ProviderError,
+        True,
+        "URL sent broken JSON: '(nested too deeply)'. If it does so again, look into the server's "
+        "log.",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("response", "kind", "retryable", "message"),
+    [case[1:] for case in ANTHROPIC_CASES],
+    ids=[case[0] for case in ANTHROPIC_CASES],
+)
+async def test_answers_of_anthropic_that_are_none(
+    response: Response,
+    kind: type[ModelError],
+    retryable: bool,
+    message: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    error, text = await answered(response, caplog, AnthropicModel, key_source="ANTHROPIC_API_KEY")
+    assert type(error) is kind
+    assert error.retryable is retryable
+    assert message in ("", text)
+
+
+async def test_how_long_anthropic_wants_to_be_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    headers = {
+        "Date": "Wed, 21 Oct 2026 07:28:00 GMT",
+        "anthropic-ratelimit-requests-remaining": "9",
+        "anthropic-ratelimit-requests-reset": "2026-10-21T07:28:01Z",
+        "anthropic-ratelimit-input-tokens-remaining": "0",
+        "anthropic-ratelimit-input-tokens-reset": "2026-10-21T07:28:20Z",
+    }
+    response = told("Wait.", "rate_limit_error", 429, **headers)
+    error, _ = await answered(response, caplog, AnthropicModel)
+    assert error.retry_after_s == 20.0
+    response = told("Wait.", "rate_limit_error", 429, **headers, **{"retry-after": "3"})
+    error, _ = await answered(response, caplog, AnthropicModel)
+    assert error.retry_after_s == 3.0

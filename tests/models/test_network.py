@@ -11,6 +11,7 @@ import pytest
 
 from retinue.domain.messages import Request, User
 from retinue.errors import ConfigError, ProviderError
+from retinue.models.anthropic import AnthropicModel
 from retinue.models.endpoint import Endpoint
 from retinue.models.openai import OpenAIModel
 from retinue.models.scripted import say
@@ -57,7 +58,10 @@ async def test_a_proxy_is_not_taken_from_the_environment(monkeypatch: pytest.Mon
     assert not proxy.requests
 
 
-async def test_tls_through_a_proxy(certificate: tuple[Path, ssl.SSLContext]) -> None:
+@pytest.mark.parametrize("client", [OpenAIModel, AnthropicModel])
+async def test_tls_through_a_proxy(
+    certificate: tuple[Path, ssl.SSLContext], client: type[OpenAIModel] | type[AnthropicModel]
+) -> None:
     ca_file, tls = certificate
     async with ModelServer([say("x")], tls=tls) as server, ForwardingProxy() as proxy:
         endpoint = Endpoint(
@@ -67,12 +71,14 @@ async def test_tls_through_a_proxy(certificate: tuple[Path, ssl.SSLContext]) -> 
             proxy=proxy.url,
             ca_file=str(ca_file),
         )
-        async with OpenAIModel(endpoint) as model:
+        async with client(endpoint) as model:
             reply = await model.reply(HI)
     assert reply.message.content == "x"
+    assert "sk-secret" in str(server.requests[0].headers)
     (seen,) = proxy.requests
     assert (seen.method, seen.target) == ("CONNECT", f"localhost:{server.port}")
-    assert "authorization" not in seen.headers
+    assert "sk-secret" not in str(seen.headers)
+    assert not {"authorization", "proxy-authorization", "x-api-key"} & seen.headers.keys()
 
 
 async def test_an_authority_of_ones_own(certificate: tuple[Path, ssl.SSLContext]) -> None:

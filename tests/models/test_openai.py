@@ -18,7 +18,7 @@ from retinue.domain.messages import (
     Usage,
     User,
 )
-from retinue.errors import ConfigError, ProviderError
+from retinue.errors import ConfigError, ProviderError, RateLimited
 from retinue.models.endpoint import Endpoint
 from retinue.models.openai import OpenAIModel
 from retinue.models.scripted import Answer, call, say
@@ -31,6 +31,7 @@ from retinue.testing.server import (
     Response,
     chunk,
     events,
+    failing,
     streamed,
     whole,
 )
@@ -298,3 +299,29 @@ async def test_a_closed_model_says_so() -> None:
         await model.aclose()
         with pytest.raises(ProviderError, match="was closed before this call"):
             await model.reply(HI)
+
+
+async def test_the_head_of_every_answer_is_passed_on() -> None:
+    heads: list[tuple[int, str | None]] = []
+    answers = [
+        failing(429, "Slow down.", headers={"X-Left": "0"}),
+        Response(headers={"x-left": "9"}, body=streamed(say("Hi.")).body),
+    ]
+    async with ModelServer(answers) as server:
+        endpoint = Endpoint(base_url=server.base_url, model="m")
+        model = OpenAIModel(
+            endpoint, on_head=lambda status, headers: heads.append((status, headers.get("X-LEFT")))
+        )
+        async with model:
+            with pytest.raises(RateLimited):
+                await model.reply(HI)
+            await model.reply(HI)
+    assert heads == [(429, "0"), (200, "9")]
+
+
+async def test_a_call_in_the_making_is_a_sign_of_life() -> None:
+    heard: list[str] = []
+    async with ModelServer([call("read_file", path="a.txt")]) as server, model_of(server) as model:
+        await model.reply(HI, heard.append)
+    assert heard
+    assert set(heard) == {""}

@@ -181,6 +181,25 @@ class TestLimits:
         before = reply("", ("bash", '{"script": "ls"}'))
         assert repair(before, tools) is before
 
+    @pytest.mark.parametrize(
+        ("said", "meant"),
+        [
+            ("create_issue", "mcp__git__create_issue"),
+            ("git.create_issue", "mcp__git__create_issue"),
+            ("mcp_git_create_issue", "mcp__git__create_issue"),
+            # Two could be meant, ours comes first, and there is none.
+            ("status", "status"),
+            ("search", "search_files"),
+            ("mcp__git__read_file", "read_file"),
+            ("mcp__git__close_issue", "mcp__git__close_issue"),
+        ],
+    )
+    def test_a_tool_of_a_server_may_be_named_without_it(self, said: str, meant: str) -> None:
+        names = ("git__create_issue", "git__status", "svn__status", "web__search")
+        tools = (*TOOLS, *(spec(f"mcp__{name}", "text") for name in names))
+        (call,) = repair(reply("", (said, "{}")), tools).message.calls
+        assert call.name == meant
+
     def test_a_field_with_a_name_of_its_own_is_no_alias(self) -> None:
         tools = (spec("move", "path file"),)
         before = reply("", ("move", '{"file": "a"}'))

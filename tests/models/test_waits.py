@@ -33,6 +33,9 @@ NOW = "Wed, 21 Oct 2026 07:28:00 GMT"
             360.0,
         ),
         ({"x-ratelimit-reset": "whenever"}, None),
+        ({"anthropic-ratelimit-tokens-reset": "2026-10-21T07:28:10Z", "date": NOW}, 10.0),
+        ({"anthropic-ratelimit-tokens-reset": "2026-10-21T07:00:00+00:00", "date": NOW}, 0.0),
+        ({"anthropic-ratelimit-tokens-reset": "This Time"}, None),
     ],
 )
 def test_headers(headers: dict[str, str], seconds: float | None) -> None:

@@ -31,6 +31,9 @@ def project(tmp_path: Path) -> Path:
 def opened(
     tmp_path: Path, project: Path, clock: FakeClock
 ) -> Callable[..., AbstractAsyncContextManager[Runtime]]:
-    """`retinue.open` of the project, untouched by the environment of whoever runs the tests."""
+    """`retinue.open` of the project, untouched by the environment of whoever runs the tests.
+
+    Without shell commands, which a machine has or has not.
+    """
     environment = Environment(variables={"HOME": str(tmp_path)})
-    return partial(retinue.open, project, clock=clock, environment=environment)
+    return partial(retinue.open, project, clock=clock, environment=environment, shell=False)

@@ -75,7 +75,7 @@ async def work(directory: Path) -> Project:
         }
     )
     environment = Environment(variables={"HOME": str(directory)})
-    async with retinue.open(directory, model=model, environment=environment) as rt:
+    async with retinue.open(directory, model=model, environment=environment, shell=False) as rt:
         done = await rt.run("Lead the way.")
         found = await rt.fan_out([("researcher", "Look."), ("reviewer", "Look again.")])
         run = found[0].run_id

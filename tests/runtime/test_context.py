@@ -14,6 +14,8 @@ from retinue.domain.messages import (
     Assistant,
     Request,
     System,
+    Thought,
+    Thoughts,
     ToolAnswer,
     ToolCall,
     User,
@@ -34,7 +36,7 @@ def test_the_five_roles_are_there() -> None:
 
 async def first_request(opened: Opened, role: str, task: str) -> Request:
     model = ScriptedModel([say("ok")])
-    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
         await rt.spawn(role, task)
     return model.requests[0]
 
@@ -107,6 +109,16 @@ async def test_nothing_of_anybody_elses_conversation_is_in_it(opened: Opened) ->
 
 
 # Sizes
+
+
+def test_thoughts_that_go_back_are_counted() -> None:
+    """They are part of the next prompt, signatures included."""
+    plain, thinking = Conversation([User("x")], ()), Conversation([User("x")], ())
+    calls = (ToolCall("c", "read_file", "{}"),)
+    plain.add(Assistant("", calls))
+    thinking.add(Assistant("", calls, Thoughts("m", (Thought("ä" * 100), Thought("x" * 50)))))
+    assert thinking.ceiling == plain.ceiling + 250
+    assert thinking.estimate >= plain.estimate + 60
 
 
 def test_what_a_server_counted_replaces_the_estimate() -> None:

@@ -157,3 +157,19 @@ async def test_the_bill_of_a_run_is_that_of_its_tree(opened: Opened) -> None:
     assert (result.total.tokens, result.total.turns, result.total.tool_calls) == (930, 2, 1)
     assert result.children == 0
     assert retinue.fold(seen).usage.tokens == 930
+
+
+async def test_words_are_heard_while_they_are_said(opened: Opened) -> None:
+    model = ScriptedModel(
+        {
+            "Lead.": [call("spawn_agent", role="researcher", task="Look"), say("All is well.")],
+            "Look": [say("It is here.")],
+        }
+    )
+    said: list[str] = []
+    partial: list[tuple[str, str]] = []
+    heard = {"on_text": said.append, "on_partial": lambda *words: partial.append(words)}
+    async with opened(model=model, **heard) as rt:
+        await rt.run("Lead.")
+    assert said == ["All", " is", " well."]
+    assert partial == [("a1", "It"), ("a1", " is"), ("a1", " here.")]

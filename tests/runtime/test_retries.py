@@ -195,3 +195,44 @@ async def test_a_model_that_breaks_fails_its_agent_and_nobody_else(opened: Opene
     for result in (one, two):
         assert (result.status, result.attempts) == ("error", 1)
         assert result.error == "broken broke: TimeoutError: a bug of the adapter"
+
+
+# A model that holds the next try back itself
+
+
+class Held:
+    """Fails again and again, and says that it will see to the wait."""
+
+    name = "held"
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+        self.requests: list[Request] = []
+
+    async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
+        self.requests.append(request)
+        if self.left:
+            self.left -= 1
+            error = RateLimited("Later.", retry_after_s=2.0 if self.left else None)
+            error.held = True
+            raise error
+        return await ScriptedModel([say("Here.")]).reply(request, on_text)
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_what_the_model_holds_back_itself_is_no_try_of_the_agents(
+    opened: Opened, clock: FakeClock
+) -> None:
+    seen: list[Event] = []
+    model = Held(10)
+    async with opened(model=model, on_event=seen.append) as rt:
+        result = await rt.spawn("researcher", "Look.")
+    assert (result.response, result.attempts, result.usage.turns) == ("Here.", 1, 1)
+    assert clock.sleeps == [30.0], "only the watchdog slept"
+    assert failures(seen) == [("Later.", 2.0)] * 9 + [("Later.", 0.0)]
+    # It is the same request each time, which keeps its place in the queue.
+    assert len({id(request) for request in model.requests}) == 1
+    (request, *_) = model.requests
+    assert (request.lane, request.since) == (result.run_id, 0.0)

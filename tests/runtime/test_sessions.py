@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import retinue
-from retinue.app import open_journal
+from retinue.app import open_journal, posts
 from retinue.config.environment import Environment
 from retinue.domain.messages import Assistant, Message, Request, ToolAnswer, User
-from retinue.errors import ProviderError, UnknownRun
+from retinue.errors import ProviderError, RunError, UnknownRun
 from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.runtime.audit import audit
 from retinue.runtime.facade import Runtime
@@ -117,6 +117,33 @@ async def test_children_are_numbered_through_the_whole_session(opened: Opened) -
     assert ids == ["a0", "a3"]
 
 
+async def test_the_reports_of_earlier_children_can_still_be_read(opened: Opened) -> None:
+    long = "It stands on line 1.\n" * 500
+    model = ScriptedModel(
+        {
+            "Lead.": [
+                calls(call("spawn_agent", task="child"), call("spawn_agent", task="broken")),
+                say("One."),
+                calls(call("agent_result", id="a1", start=8_000), call("agent_result", id="a9")),
+                call("spawn_await", job_ids="a2, a9"),
+                say("Two."),
+            ],
+            "child": [say(long)],
+            "broken": [fail(ProviderError("No."))],
+        }
+    )
+    async with opened(model=model) as rt:
+        await rt.run("Lead.")
+        await rt.run("Go on.", session="last")
+    *_, read, unknown, awaited = (
+        m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)
+    )
+    assert read.startswith("<report-")
+    assert long[8_000:] in read
+    assert unknown == "[ERROR] You have no child 'a9'; you have: none yet."
+    assert awaited == "[a2: ERROR]\nerror: No.\n\n[a9: NOT FOUND]"
+
+
 async def test_what_came_between_the_turns_is_there_too(opened: Opened) -> None:
     model = ScriptedModel(
         {
@@ -162,7 +189,7 @@ async def test_a_run_that_reached_a_limit_keeps_its_answer(opened: Opened) -> No
     # Nothing about a budget that is over, which a model could take for its new one.
     assert said[3:6] == (
         ToolAnswer("call_0_0", "This stands on page 1.\n"),
-        ToolAnswer("call_0_1", "[DENIED] No tool calls are left. Answer with what you have."),
+        ToolAnswer("call_0_1", "[DENIED] No tool calls are left. Answer with what you have.", True),
         Assistant("Half."),
     )
     ended = "budget_exceeded: max_tool_calls 1 reached"
@@ -187,8 +214,8 @@ async def test_calls_that_were_under_way_when_it_was_stopped_are_answered(opened
         assert (await digging).status == "cancelled"
         await rt.run("Go on.", session="last")
     *_, done, undone, note, _ = model.requests[-1].messages
-    assert done == ToolAnswer("call_0_0", "[ERROR] interrupted; it may have been done")
-    assert undone == ToolAnswer("call_0_1", "[ERROR] interrupted before it was run")
+    assert done == ToolAnswer("call_0_0", "[ERROR] interrupted; it may have been done", True)
+    assert undone == ToolAnswer("call_0_1", "[ERROR] interrupted before it was run", True)
     assert note == User("[This was ended before it was done: cancelled: stopped by the user]")
 
 
@@ -265,11 +292,33 @@ async def test_what_is_read_back_is_what_the_model_had(runs: list[list[Step]], w
                 if not result.ok:
                     return  # It did not fit its window; that it ended is told in other words.
                 async with open_journal(home) as store:
-                    read_back = (await recall(store, "last")).messages
+                    read_back = (await recall(store, posts(home), "last")).messages
                 assert read_back == everything_said(model, f"Done {number}.")[1:]
 
 
 # Mistakes
+
+
+async def test_a_session_that_is_at_work_is_not_gone_on_with(opened: Opened) -> None:
+    asked, gate = asyncio.Event(), asyncio.Event()
+
+    def listen(event: retinue.Event) -> None:
+        if event.type == "turn.started":
+            asked.set()
+
+    model = ScriptedModel([hold(gate, say("One."))])
+    async with opened(model=model, on_event=listen) as rt:
+        working = asyncio.create_task(rt.run("First."))
+        await asked.wait()
+        async with opened(model=ScriptedModel([])) as other:
+            with pytest.raises(RunError) as refused:
+                await other.run("Go on.", session="last")
+        gate.set()
+        first = await working
+    assert str(refused.value) == (
+        f"The session is still at work, in run {first.id}; wait for it, or stop it with"
+        f" `retinue cancel {first.id}`."
+    )
 
 
 async def test_a_session_that_is_not_there_is_told(opened: Opened) -> None:

@@ -3,13 +3,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import pytest
 
 import retinue
+from retinue.app import posts
 from retinue.errors import UsageError
 from retinue.models.scripted import ScriptedModel, call, hold, say
-from retinue.runtime.facade import Runtime
+from retinue.runtime.facade import LISTEN_S, Runtime
+from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
@@ -19,8 +22,10 @@ class Asked:
 
     def __init__(self) -> None:
         self._agents: dict[str, asyncio.Event] = {}
+        self.run_id: str | None = None
 
     def __call__(self, event: retinue.Event) -> None:
+        self.run_id = event.run_id
         if event.type == "turn.started":
             self.of(event.agent_id).set()
 
@@ -78,3 +83,73 @@ async def test_who_is_not_at_work_cannot_be_stopped(opened: Opened) -> None:
         await rt.spawn("researcher", "Work.")
         with pytest.raises(UsageError, match="No agent 'a1' is at work"):
             rt.cancel("a1")
+
+
+async def test_another_process_stops_a_child_for_good(
+    opened: Opened, project: Path, clock: FakeClock
+) -> None:
+    never, asked = asyncio.Event(), Asked()
+    model = ScriptedModel(
+        {
+            "Lead.": [
+                call("spawn_agent", task="Wait.", role="researcher"),
+                call("agent_message", id="a1", text="Go on, please."),
+                say("It was stopped."),
+            ],
+            "Wait.": [hold(never, say("never"))],
+        }
+    )
+    async with opened(model=model, on_event=asked) as rt:
+        led = asyncio.create_task(rt.run("Lead."))
+        await asked.of("a1").wait()
+        assert asked.run_id is not None
+        # Who is not there is nobody's business.
+        assert posts(project).send(asked.run_id, "cancel a7")
+        assert posts(project).send(asked.run_id, "dance a1")
+        assert posts(project).send(asked.run_id, "cancel a1")
+        await clock.asleep(LISTEN_S)
+        clock.advance(LISTEN_S)
+        result = await led
+        told = [e.fact.content async for e in rt.events(result.id) if e.type == "tool.finished"]  # type: ignore[union-attr]
+        assert not posts(project).held(result.id)
+    assert result.ok
+    assert told[0].startswith("[ERROR] cancelled: stopped by the user\n")
+    assert told[1] == "[ERROR] a1 was stopped (stopped by the user) and stays so."
+
+
+async def test_stopping_the_root_of_a_run_ends_the_run(opened: Opened) -> None:
+    never, asked = asyncio.Event(), Asked()
+    model = ScriptedModel(
+        {
+            "Lead.": [call("spawn_agent", task="Wait.", role="researcher")],
+            "Wait.": [hold(never, say("never"))],
+        }
+    )
+    async with opened(model=model, on_event=asked) as rt:
+        led = asyncio.create_task(rt.run("Lead."))
+        await asked.of("a1").wait()
+        rt.cancel("a0")
+        result = await led
+        view = retinue.fold([event async for event in rt.events(result.id)])
+    assert (result.status, result.error) == ("cancelled", "stopped by the user")
+    assert (view.status, view.reason) == ("cancelled", "stopped by the user")
+    assert [agent.close_reason for agent in view.agents.values()] == ["stopped by the user"] * 2
+
+
+async def test_stopping_a_program_s_run_stops_what_runs_and_begins_no_more(opened: Opened) -> None:
+    never, asked = asyncio.Event(), Asked()
+    model = ScriptedModel({"Wait": [hold(never, say("never"))]})
+    async with opened(model=model, on_event=asked) as rt:
+        work = asyncio.create_task(rt.fan_out([("researcher", "Wait")] * 50, max_concurrent=2))
+        await asked.of("a2").wait()
+        rt.cancel("a0")
+        results = await work
+        later = await rt.spawn("researcher", "Wait")
+        job = await rt.start("researcher", "Wait")
+        started = await job.result()
+    for result in (*results, later, started):
+        assert (result.status, result.error) == ("cancelled", "stopped by the user")
+    assert [result.agent_id for result in results] == ["a1", "a2", *[""] * 48]
+    async with opened(model=ScriptedModel([])) as rt:
+        view = retinue.fold([event async for event in rt.events(results[0].run_id)])
+    assert (view.status, view.reason) == ("cancelled", "stopped by the user")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from retinue.domain.reach import Reach
+from retinue.domain.scope import NOWHERE
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports import Completed, Sandbox
 from retinue.sandbox.unconfined import Unconfined
@@ -20,7 +22,7 @@ async def run(
     assert sandbox.tier == "none"
     return await sandbox.run(
         command,
-        directory=str(directory),
+        reach=Reach(root=str(directory), write_scope=NOWHERE),
         timeout_s=timeout_s,
         max_output_bytes=max_output_bytes,
     )

@@ -18,6 +18,8 @@ from retinue.app import open_journal
 from retinue.domain.events import AgentCreated, Event, ToolFinished
 from retinue.domain.messages import Request
 from retinue.domain.projection import RunView
+from retinue.domain.reach import Reach
+from retinue.domain.scope import NOWHERE
 from retinue.models.scripted import Answer, ScriptedModel, Step, call, calls, hold, say
 from retinue.runtime.audit import audit, read_all
 from retinue.runtime.facade import Runtime
@@ -173,6 +175,7 @@ def opened_tree(opened: Opened, trip: Trip) -> AbstractAsyncContextManager[Runti
         model=busy_tree(),
         mode="auto",
         limits=LIMITS,
+        shell=True,
         unsafe_no_sandbox=True,
         cache=False,
         on_event=trip,
@@ -347,7 +350,7 @@ async def test_a_command_is_killed_with_everything_it_started(
     command = "sleep 1000 & (sleep 1000; echo) & echo > begun; wait"
     model = ScriptedModel({"": [call("run_command", command=command)]}, strict=False)
     home = project.parent / "home"
-    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
         run = asyncio.create_task(rt.run("Sleep."))
         await asyncio.to_thread((project / "begun").read_text)
         started = processes_of(home)
@@ -363,11 +366,10 @@ async def test_a_command_that_was_just_being_started_does_not_live_on(tmp_path: 
     """Cancelled while it starts a shell, asyncio kills the shell, and not what that has started."""
     home = tmp_path / "home"
     sandbox = Unconfined({"HOME": str(home), "PATH": "/usr/bin:/bin"})
+    reach = Reach(root=str(tmp_path), write_scope=NOWHERE)
     for later in range(90):
         running = asyncio.create_task(
-            sandbox.run(
-                "sleep 1000; true", directory=str(tmp_path), timeout_s=60, max_output_bytes=100
-            )
+            sandbox.run("sleep 1000; true", reach=reach, timeout_s=60, max_output_bytes=100)
         )
         for _ in range(later % 6):
             await asyncio.sleep(0)

@@ -474,6 +474,7 @@ async def burgle(
     async with opened(
         model=model,
         mode=jail.mode,
+        shell=True,
         unsafe_no_sandbox=True,
         tools=scene.tools(),
         ask=scene.ask,
@@ -555,7 +556,12 @@ async def test_a_program_in_plan_mode_has_children_that_only_read(
     scene = Scene(project, clock)
     model = ScriptedModel({"": [Burglary(JAILS["plan mode"])] * 12}, strict=False)
     async with opened(
-        model=model, mode="plan", unsafe_no_sandbox=True, tools=scene.tools(), ask=scene.ask
+        model=model,
+        mode="plan",
+        shell=True,
+        unsafe_no_sandbox=True,
+        tools=scene.tools(),
+        ask=scene.ask,
     ) as rt:
         run_ids = set()
         for role, effect in itertools.product(rt.roles, sorted(ALL)):

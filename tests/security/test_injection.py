@@ -272,7 +272,7 @@ async def test_nothing_odd_breaks_a_run(opened: Opened, project: Path, name: str
     )
     model = ScriptedModel(rules, strict=False)
     async with opened(
-        model=model, mode="auto", tools=[odd, breaking, big], unsafe_no_sandbox=True
+        model=model, mode="auto", tools=[odd, breaking, big], shell=True, unsafe_no_sandbox=True
     ) as rt:
         result = await rt.run("root: go")
         again = await rt.run("other: go")

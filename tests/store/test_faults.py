@@ -18,6 +18,7 @@ import pytest
 
 from retinue.errors import SchemaTooNew, StoreError, StoreLocked
 from retinue.interfaces.cli.main import main
+from retinue.store.database import PAGE_BYTES
 from retinue.store.queries import migrations
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.store_contract import Scribe
@@ -75,7 +76,7 @@ def test_a_file_that_is_no_database(tmp_path: Path, write: bool) -> None:
 def test_a_database_whose_pages_are_damaged(database: Path, write: bool) -> None:
     data = bytearray(database.read_bytes())
     # The tree of tables, behind the header of 100 bytes.
-    data[100:4_096] = b"\xff" * 3_996
+    data[100:PAGE_BYTES] = b"\xff" * (PAGE_BYTES - 100)
     database.write_bytes(data)
     error = refusal(database, write=write)
     assert str(error) == f"{database} is damaged or not a database; restore it or move it away."
@@ -88,7 +89,7 @@ def damaged(database: Path) -> Path:
         query = "SELECT rootpage FROM sqlite_master WHERE name = 'events'"
         (page,) = connection.execute(query).fetchone()
     data = bytearray(database.read_bytes())
-    data[(page - 1) * 4_096 : page * 4_096] = b"\xff" * 4_096
+    data[(page - 1) * PAGE_BYTES : page * PAGE_BYTES] = b"\xff" * PAGE_BYTES
     database.write_bytes(data)
     return database
 

@@ -60,7 +60,9 @@ async def test_what_nobody_waits_for_is_written_too(tmp_path: Path) -> None:
     scribe.note()
     scribe.finish()
     # Ends when another connection has seen the end of the run, which nobody has flushed.
-    seen = [event.seq async for event in follow(reader, SystemClock(), "k3f9", live=True)]
+    seen = [
+        event.seq async for event in follow(reader, SystemClock(), "k3f9", written=lambda _: True)
+    ]
     assert seen == [1, 2, 3]
     await reader.aclose()
     await writer.aclose()
@@ -78,7 +80,7 @@ async def test_a_contract_is_on_disk_before_its_agent_does_anything(tmp_path: Pa
 
     environment = Environment(variables={"HOME": str(tmp_path)})
     model = retinue.ScriptedModel([look])
-    async with retinue.open(tmp_path, model=model, environment=environment) as rt:
+    async with retinue.open(tmp_path, model=model, environment=environment, shell=False) as rt:
         await rt.spawn("researcher", "Count the herons.")
     (_, root), (agent_id, child), *events = seen
     assert agent_id == "a1"

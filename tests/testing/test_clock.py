@@ -106,3 +106,24 @@ async def test_a_timeout_that_was_left_does_nothing() -> None:
     clock.advance(10.0)
     await asyncio.sleep(0)
     assert not timeout.expired()
+
+
+async def test_calls_are_made_when_they_are_due_each_at_its_moment() -> None:
+    clock, made = FakeClock(), list[tuple[str, float]]()
+
+    def call(name: str) -> None:
+        made.append((name, clock.time()))
+        if name == "again":
+            clock.call_later(1.0, lambda: call("later"))
+
+    clock.call_later(5.0, lambda: call("second"))
+    clock.call_later(1.0, lambda: call("again"))
+    cancelled = clock.call_later(3.0, lambda: call("never"))
+    assert clock.next_call_s == 1.0
+    cancelled.cancel()
+    clock.advance(4.0)
+    assert made == [("again", 1.0), ("later", 2.0)]
+    assert (clock.time(), clock.next_call_s) == (4.0, 1.0)
+    clock.advance(1.0)
+    assert made[2:] == [("second", 5.0)]
+    assert clock.next_call_s is None

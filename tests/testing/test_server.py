@@ -79,3 +79,27 @@ async def test_leaving_it_ends_connections_that_are_open() -> None:
 async def test_a_function_may_answer() -> None:
     async with ModelServer(lambda r: Response(body=r.body, framing=Framing.CLOSE)) as server:
         assert (await exchanged(server)).endswith(b"{}")
+
+
+async def test_what_is_more_than_its_slots_is_refused() -> None:
+    gate = asyncio.Event()
+    slow = Response(body=b"done", framing=Framing.CLOSE, gate=gate)
+    async with ModelServer(lambda _: slow, slots=2) as server, asyncio.TaskGroup() as group:
+        working = [group.create_task(exchanged(server)) for _ in range(2)]
+        await server.received(2)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(REQUEST)
+        assert await reader.readline() == b"HTTP/1.1 429 Too Many Requests\r\n"
+        writer.close()
+        assert (server.busy, server.refused) == (2, 1)
+        gate.set()
+    assert all(task.result().endswith(b"done") for task in working)
+    assert (server.busy, server.busiest) == (0, 2)
+
+
+async def test_it_can_come_back_where_it_was() -> None:
+    async with ModelServer([Response(framing=Framing.CLOSE)]) as first:
+        await exchanged(first)
+    async with ModelServer([Response(framing=Framing.CLOSE)], port=first.port) as second:
+        await exchanged(second)
+        assert second.port == first.port

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from retinue.domain import scope
+from retinue.domain.reach import Reach
 from retinue.ports import Hands
 from retinue.workspace.tree import DirectoryTree
 
@@ -16,10 +17,10 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hands(root: Path) -> Hands:
-    """May write everything but docs/."""
+    """May write what is at the top, and below src/; not docs/, for example."""
     return Hands(
         workspace=DirectoryTree(root, ripgrep=None),
         sandbox=None,
-        may_write=lambda path: not scope.contains(scope.scope("docs/"), path),
+        reach=Reach(root=str(root), write_scope=scope.scope("*", "src/", "new/", "open/", "sub/")),
         agent_id="a1",
     )

@@ -36,6 +36,7 @@ from retinue.config.toolnames import (
     ours_for,
     taken_apart,
     translated,
+    without,
 )
 from retinue.domain.budget import Budget
 from retinue.domain.grant import Mode
@@ -78,6 +79,7 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_.:-]+")
 class Names(msgspec.Struct, frozen=True, kw_only=True):
     """What names in a file can stand for.
 
+    `tools` has `mcp__SERVER__*` for each MCP server there is.
     `models` are the user's short names for models, in lower case. `roles` are the roles that an
     agent with a right to delegate may employ.
     """
@@ -221,7 +223,7 @@ class _File:
         gone = self._forbidden() | self._not_permitted()
         delegates = delegates or self._permitted_to_delegate()
         if gone - {SPAWN}:
-            tools = (frozenset(self._names.tools) if tools is None else tools) - gone
+            tools = without(self._names.tools if tools is None else tools, gone)
             if not tools:
                 raise _NoAgent("none of its tools is left")
         if not delegates or SPAWN in gone:
@@ -269,7 +271,7 @@ class _File:
         gone = denied(off, self._dialect, known=self._names.tools)
         if not gone - {SPAWN}:
             return None, found.delegates, found.spawns
-        left = frozenset(self._names.tools) - gone
+        left = without(self._names.tools, gone)
         if not left:
             raise _NoAgent("all of its tools are off")
         return left, found.delegates, found.spawns

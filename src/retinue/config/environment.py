@@ -11,9 +11,22 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+# Words in the name of a variable that say what its value is.
+_SECRET = frozenset(
+    {"KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASS", "PASSPHRASE", "CREDENTIALS"}
+)
+_SECRET_CHARS = 8  # What is shorter hides nothing, and stands in too many other words.
 # What a command may see of the user's environment. Everything else stays outside: keys, tokens,
 # sockets of agents.
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TZ", "TMPDIR", "USER", "SHELL")
+
+
+# What a tool server may see besides: where its packages are kept, and how they are fetched.
+SERVERS = (
+    "LOGNAME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+)  # fmt: skip
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +49,15 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return self.variables.get(name) or None
 
     @property
+    def secrets(self) -> dict[str, str]:
+        """The variables whose names say that their values are nobody's business."""
+        return {
+            name: value
+            for name, value in self.variables.items()
+            if len(value) >= _SECRET_CHARS and _SECRET & set(name.upper().split("_"))
+        }
+
+    @property
     def home(self) -> Path:
         return Path(self.get("HOME") or Path.home())
 
@@ -47,6 +69,22 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def user_settings(self) -> Path:
         return self.config_home / "retinue" / "config.toml"
+
+    def shown(self, path: Path) -> str:
+        """A path as people write it, with ~ for their home."""
+        home = self.home
+        return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+    @property
+    def trust(self) -> Path:
+        """Where it is kept which projects the user trusts."""
+        base = self.get("XDG_STATE_HOME")
+        return (Path(base) if base else self.home / ".local" / "state") / "retinue" / "trust"
+
+    @property
+    def cache(self) -> Path:
+        base = self.get("XDG_CACHE_HOME")
+        return (Path(base) if base else self.home / ".cache") / "retinue"
 
     @property
     def ca_file(self) -> str | None:
@@ -72,3 +110,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     def passed_on(self) -> dict[str, str]:
         return {k: v for k in PASSED_ON if (v := self.get(k)) is not None}
+
+    def for_servers(self) -> dict[str, str]:
+        """What a tool server gets without being named; of proxies, those without a password."""
+        found = {k: v for k in SERVERS if (v := self.get(k)) is not None}
+        proxies = {k: v for k, v in self.variables.items() if k.lower() in PROXIES and "@" not in v}
+        return self.passed_on() | found | proxies

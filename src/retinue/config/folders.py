@@ -92,22 +92,24 @@ def files_in(folder: Folder) -> Iterator[Found]:
     if problem:
         yield Found(folder, "", problem=problem)
     for name in names:
-        path = folder.path / name
-        if not _stays(path, folder.within):
-            yield Found(folder, name, problem="not read, for it leads out of the project")
-            continue
-        try:
-            data = _read(path)
-        except (OSError, ValueError) as error:
-            yield Found(folder, name, problem=f"cannot be read: {_why(error)}")
-            continue
-        if len(data) > MAX_FILE_BYTES:
-            yield Found(folder, name, problem=f"larger than {MAX_FILE_BYTES // 1024} KB")
-            continue
-        try:
-            yield Found(folder, name, data.decode("utf-8"))
-        except UnicodeDecodeError:
-            yield Found(folder, name, problem="not UTF-8 text")
+        text, problem = read_text(folder.path / name, folder.within)
+        yield Found(folder, name, text, problem)
+
+
+def read_text(path: Path, within: Path | None) -> tuple[str, str]:
+    """The text of a file that may not leave `within`; or the problem that took its place."""
+    if not _stays(path, within):
+        return "", "not read, for it leads out of the project"
+    try:
+        data = _read(path)
+    except (OSError, ValueError) as error:
+        return "", f"cannot be read: {_why(error)}"
+    if len(data) > MAX_FILE_BYTES:
+        return "", f"larger than {MAX_FILE_BYTES // 1024} KB"
+    try:
+        return data.decode("utf-8"), ""
+    except UnicodeDecodeError:
+        return "", "not UTF-8 text"
 
 
 def _names(folder: Folder) -> tuple[list[str], str]:

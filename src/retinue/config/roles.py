@@ -26,10 +26,11 @@ from retinue.config.settings import (
     RoleSettings,
     Settings,
 )
-from retinue.config.toolnames import TOOLS, Dialect
+from retinue.config.toolnames import TOOLS, Dialect, of_server
 from retinue.domain.budget import Budget
 from retinue.domain.role import BOOTSTRAP_FILES, Role
 from retinue.domain.scope import scope
+from retinue.domain.toolname import PREFIX, clean_server, picked
 from retinue.errors import ConfigError, ContractError
 
 LEAD = Role(
@@ -70,16 +71,21 @@ def catalogue(
     *,
     config_home: Path | None = None,
     tools: Iterable[str] = (),
+    servers: Iterable[str] = (),
 ) -> Catalogue:
     """The built-in roles, those of the settings, and the agents of every folder that has some.
 
     Of two with one name the user's stands before the project's, a setting before a file, and an
     earlier folder before a later one; the other is told of in `problems`. `tools` are the names of
-    tools beyond those that come with retinue.
+    tools beyond those that come with retinue, `servers` those of the MCP servers there are.
     """
+    of_servers = (f"{PREFIX}{clean_server(name)}__*" for name in servers)
     names = Names(
-        tools=frozenset({*TOOLS, *tools}),
-        models={name.casefold(): model for name, model in layers.user.models.items()},
+        tools=frozenset({*TOOLS, *tools, *of_servers}),
+        models={
+            **{name.casefold(): name for name in layers.user.pools},
+            **{name.casefold(): model for name, model in layers.user.models.items()},
+        },
         roles=tuple(builtin_roles()),
     )
     shelf = _Shelf(names)
@@ -90,7 +96,7 @@ def catalogue(
     # At home, the project's folders are the user's.
     seen = {folder.path.resolve() for folder in theirs}
     shelf.add_folders(f for f in project_folders(project) if f.path.resolve() not in seen)
-    for key in ("models", "endpoints", "prices", "report_path"):
+    for key in ("models", "endpoints", "pools", "servers", "prices", "report_path"):
         if getattr(layers.project, key) != getattr(Settings(), key):
             shelf.problems.append(f"{PROJECT_FILE}: {key} counts in the user's own settings only")
     added = {name: shelf.roles[name] for name in sorted(shelf.roles)}
@@ -134,7 +140,8 @@ class _Shelf:
         if before is None and not profile and not spec.system_prompt:
             raise ConfigError(f"{source}: role {name!r}: a new role needs `instructions`.")
         problems: tuple[str, ...] = ()
-        if unknown := sorted(set(spec.tools or ()) - set(self._names.tools)):
+        _, strange = picked(sorted(spec.tools or ()), self._names.tools)
+        if unknown := [n for n in strange if of_server(n, self._names.tools) is None]:
             problems = (
                 f"unknown tools: {', '.join(unknown)}; there are:"
                 f" {', '.join(sorted(self._names.tools))}",

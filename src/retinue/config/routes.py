@@ -1,16 +1,35 @@
-"""Model names: `provider:model@endpoint`."""
+"""Model names: `provider:model@endpoint`. Anthropic's may have options: `model+thinking`."""
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from urllib.parse import urlsplit
 
 import msgspec
 
+from retinue.domain.thinking import Thinking, parse_thinking
 from retinue.errors import ConfigError
 
-PROVIDERS = ("openai", "scripted")
-OPENAI_URL = "https://api.openai.com/v1"
+
+class Service(msgspec.Struct, frozen=True):
+    """Who serves an API: its own address, and the variables for another one and for the key."""
+
+    url: str
+    url_variable: str
+    key_variable: str
+
+
+SERVICES = {
+    "openai": Service("https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY"),
+    "anthropic": Service("https://api.anthropic.com", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
+}
+# Providers whose model is a file; and what to say where it is not named.
+_FILES = {
+    "replay": "Name the recording: replay:FILE.jsonl.",
+    "scripted": "Name the script: scripted:FILE.yaml.",
+}
+PROVIDERS = (*SERVICES, *_FILES)
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,14 +38,15 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     model: str
     endpoint: str = ""
+    thinking: Thinking = Thinking()
 
     def __str__(self) -> str:
         at = f"@{self.endpoint}" if self.endpoint else ""
-        return f"{self.provider}:{self.model}{at}"
+        return f"{self.provider}:{self.model}{self.thinking}{at}"
 
 
-def parse_route(name: str) -> Route:
-    """Take a model name apart. A name without a provider is an OpenAI-compatible one."""
+def parse_route(name: str, *, otherwise: str = "openai") -> Route:
+    """Take a model name apart. A name without a provider means the one of `otherwise`."""
     text = name.strip()
     provider, colon, rest = text.partition(":")
     if not colon or provider not in PROVIDERS:
@@ -35,27 +55,39 @@ def parse_route(name: str) -> Route:
             raise ConfigError(
                 f"Unknown provider {provider!r} in model {name!r}; write {close[0]}:…"
             )
-        provider, rest = "openai", text
-    if provider == "scripted":
+        provider, rest = otherwise, text
+    if provider in _FILES:
         if not rest:
-            raise ConfigError("Name the script: scripted:FILE.yaml.")
+            raise ConfigError(_FILES[provider])
         return Route(provider=provider, model=rest)
+    # LM Studio has an @ in some names, as in gemma-3@q8_0.
     model, _, endpoint = rest.partition("@")
+    if found := re.search(r"@(?=https?://)", rest):
+        model, endpoint = rest[: found.start()], rest[found.end() :]
+    options = ""
+    if provider == "anthropic":
+        model, _, options = model.partition("+")
+    written = f"{provider}:MODEL@http://HOST:PORT/v1"
     if not model:
-        raise ConfigError(f"No model in {name!r}. Write openai:MODEL@http://HOST:PORT/v1.")
+        raise ConfigError(f"No model in {name!r}. Write {written}.")
     if endpoint:
         # First, so that no other message shows a key.
         if "@" in endpoint:
-            raise ConfigError("Put the key into OPENAI_API_KEY, not into the model's address.")
-        if not _is_web_address(endpoint):
+            variable = SERVICES[provider].key_variable
+            raise ConfigError(f"Put the key into {variable}, not into the model's address.")
+        if not is_web_address(endpoint):
             raise ConfigError(
-                f"{endpoint!r} in model {name!r} is not a web address;"
-                " write openai:MODEL@http://HOST:PORT/v1."
+                f"{endpoint!r} in model {name!r} is not a web address; write {written}."
             )
-    return Route(provider=provider, model=model, endpoint=endpoint.rstrip("/"))
+    return Route(
+        provider=provider,
+        model=model,
+        endpoint=endpoint.rstrip("/"),
+        thinking=parse_thinking(options),
+    )
 
 
-def _is_web_address(text: str) -> bool:
+def is_web_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
         # Reading the port checks it.

@@ -9,16 +9,26 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from retinue.config.pools import (
+    EndpointSettings,
+    PoolSettings,
+    Strategy,
+    wrong_with_endpoint,
+    wrong_with_pool,
+)
+from retinue.domain.approval import rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import REPORT_PATH_PATTERN
 from retinue.domain.grant import Mode
 from retinue.domain.paths import inside
 from retinue.domain.price import Price
+from retinue.domain.toolserver import Transport
 from retinue.errors import ConfigError, ContractError
 
 T = TypeVar("T", int, float)
@@ -35,7 +45,11 @@ RUN_BUDGET = Budget(
     max_retries=0,
 )
 MAX_CONCURRENT = 3
+SILENCE_S = 120.0
+WARN_AT_CALLS = 60
+PAUSE_AT_CALLS = 80
 MAX_DEPTH = 2
+MAX_SERVER_TIMEOUT_S = 3_600
 
 
 class BudgetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,6 +97,32 @@ class ProfileSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     budget: BudgetSettings = BudgetSettings()
 
 
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An MCP server: a `command` with `args`, `env` and `cwd`, or a `url` with `headers`.
+
+    `${NAME}` is a variable of the user's, `${RETINUE_PROJECT}` the project. A server of the user's
+    runs in the home directory where `cwd`, from the project on, says nothing else.
+
+    With neither, the rest holds for a server of that name that the project brings. `tools` are the
+    tools to offer, `read` those that change nothing; both may be patterns. `trust_hints` believes
+    what the server itself says of that. `read` and `trust_hints` count in the user's file only.
+    """
+
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    url: str | None = None
+    type: Transport | None = None
+    headers: dict[str, str] = {}
+    tools: tuple[str, ...] | None = None
+    read: tuple[str, ...] = ()
+    trust_hints: bool = False
+    timeout_s: float | None = None
+    start_timeout_s: float | None = None
+    enabled: bool = True
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`budget` is for the run as a whole. `models` are short names for models."""
 
@@ -96,14 +136,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     models: dict[str, str] = {}
     endpoints: tuple[str, ...] = ()
     """Addresses that models may be routed to by name, and that are sent the user's key."""
+    pools: dict[str, PoolSettings] = {}
+    servers: dict[str, EndpointSettings] = {}
+    """Servers of models by address, such as http://127.0.0.1:8080."""
     prices: dict[str, Price] = {}
     """By model name, in US dollars per million tokens."""
+    mcp: dict[str, ServerSettings] = {}
     delegation: bool = True
+    allow: tuple[str, ...] = ()
+    """What needs no yes, as in `run_command(git log *)`."""
+    deny: tuple[str, ...] = ()
+    """What is never done. It goes before `allow`."""
+    shell: bool = True
+    """Whether agents may have shell commands at all."""
     cache: bool = True
-    silence_s: float = 120.0
-    warn_at_calls: int = 60
-    pause_at_calls: int = 80
+    discovery: bool = True
+    """Whether the usual ports of this machine are tried when no model is named."""
+    silence_s: float | None = None
+    warn_at_calls: int | None = None
+    pause_at_calls: int | None = None
     report_path: str = REPORT_PATH_PATTERN
+    notify_after_s: float = 20.0
+    """After how long the end of a command, or a question, is worth a bell; 0 is never."""
 
 
 class Layers(msgspec.Struct, frozen=True):
@@ -163,13 +217,23 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         # A project that could say what `sonnet` is could have the user's work sent elsewhere.
         models=user.models,
         endpoints=user.endpoints,
+        pools=user.pools,
+        servers=user.servers,
         prices=user.prices,
+        # A server is a program that runs as the user; `config.toolservers` asks who brings it.
+        mcp=user.mcp,
         delegation=user.delegation and project.delegation,
+        # A project may forbid, and not allow.
+        allow=user.allow,
+        deny=(*user.deny, *project.deny),
+        shell=user.shell and project.shell,
         cache=user.cache and project.cache,
-        silence_s=min(user.silence_s, project.silence_s),
-        warn_at_calls=min(user.warn_at_calls, project.warn_at_calls),
-        pause_at_calls=min(user.pause_at_calls, project.pause_at_calls),
+        discovery=user.discovery and project.discovery,
+        silence_s=_least(user.silence_s or SILENCE_S, project.silence_s),
+        warn_at_calls=_least(user.warn_at_calls or WARN_AT_CALLS, project.warn_at_calls),
+        pause_at_calls=_least(user.pause_at_calls or PAUSE_AT_CALLS, project.pause_at_calls),
         report_path=user.report_path,
+        notify_after_s=user.notify_after_s,
     )
 
 
@@ -195,6 +259,18 @@ def _check(settings: Settings, path: Path, text: str) -> None:
         if problem := _wrong_with(name, profile, settings):
             line = _line_of(text, ["profiles", name])
             raise ConfigError(f"{path}: line {line}, key profiles.{name}: {problem}")
+    for name, pool in settings.pools.items():
+        if problem := wrong_with_pool(name, pool, settings.models, settings.pools):
+            line = _line_of(text, ["pools", name])
+            raise ConfigError(f"{path}: line {line}, key pools.{name}: {problem}")
+    for address, endpoint in settings.servers.items():
+        if problem := wrong_with_endpoint(address, endpoint):
+            line = _line_of(text, ["servers", address])
+            raise ConfigError(f"{path}: line {line}, key servers.{address}: {problem}")
+    for name, server in settings.mcp.items():
+        if problem := wrong_with_server(name, server):
+            line = _line_of(text, ["mcp", name])
+            raise ConfigError(f"{path}: line {line}, key mcp.{name}: {problem}")
     for name in ("max_concurrent", "max_depth", "silence_s", "warn_at_calls", "pause_at_calls"):
         value = getattr(settings, name)
         if value is not None and value < 1:
@@ -202,6 +278,18 @@ def _check(settings: Settings, path: Path, text: str) -> None:
                 f"{path}: line {_line_of(text, [name])}, key {name}: must be at least 1,"
                 f" not {value}."
             )
+    if settings.notify_after_s < 0:
+        raise ConfigError(
+            f"{path}: line {_line_of(text, ['notify_after_s'])}, key notify_after_s: must be at"
+            f" least 0, not {settings.notify_after_s}."
+        )
+    for name in ("allow", "deny"):
+        for text_of_rule in getattr(settings, name):
+            try:
+                rule(text_of_rule)
+            except ConfigError as error:
+                line = _line_of(text, [name])
+                raise ConfigError(f"{path}: line {line}, key {name}: {error}") from error
     if inside(settings.report_path, "/") in (None, ".") or settings.report_path.startswith("/"):
         raise ConfigError(
             f"{path}: line {_line_of(text, ['report_path'])}, key report_path: must be a file"
@@ -220,6 +308,25 @@ def _wrong_with(name: str, profile: ProfileSettings, settings: Settings) -> str 
     for file in files:
         if file.startswith("/") or inside(file, "/") in (None, "."):
             return f"{file!r} must be a file inside the project, such as docs/agent.md."
+    return None
+
+
+def wrong_with_server(name: str, server: ServerSettings) -> str | None:
+    """Why no server can be made of it; None if one can."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name):
+        return "a name has 1 to 40 letters, digits and _.- only."
+    if server.command is not None and server.url is not None:
+        return "`command` starts a server and `url` names one that runs; set one."
+    if server.command == "" or server.url == "":
+        return "`command` and `url` must not be empty."
+    if server.type is Transport.STDIO and server.url is not None:
+        return "a server of type stdio has a `command`, not a `url`."
+    if server.type not in (None, Transport.STDIO) and server.command is not None:
+        return f"a server of type {server.type} has a `url`, not a `command`."
+    for key in ("timeout_s", "start_timeout_s"):
+        value = getattr(server, key)
+        if value is not None and not 0 < value <= MAX_SERVER_TIMEOUT_S:
+            return f"{key} must be more than 0 and at most {MAX_SERVER_TIMEOUT_S:,}, not {value:g}."
     return None
 
 
@@ -246,7 +353,8 @@ def _place(message: str, data: dict[str, Any], text: str) -> str:
         keys.append(unknown[1])
         what = f"unknown key {unknown[1]!r}"
     elif "enum value" in what:
-        what += f"; there are: {', '.join(Mode)}"
+        kinds: dict[str | int, type[StrEnum]] = {"type": Transport, "strategy": Strategy}
+        what += f"; there are: {', '.join(kinds.get(keys[-1], Mode))}"
     name = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
     return (
         f"line {_line_of(text, keys)}, key {name.lstrip('.') or '(top)'}:"
@@ -256,10 +364,15 @@ def _place(message: str, data: dict[str, Any], text: str) -> str:
 
 def _culprit(data: dict[str, Any], keys: Sequence[str | int]) -> list[str]:
     """The name of the bad one in a table of tables, which msgspec leaves out."""
-    (table,) = keys
-    for name, value in data[str(table)].items():
+    table: Any = data
+    for key in keys:
+        table = table[key]
+    for name, value in table.items():
+        alone: dict[Any, Any] = {name: value}
+        for key in reversed(keys):
+            alone = {key: alone}
         try:
-            msgspec.convert({table: {name: value}}, Settings)
+            msgspec.convert(alone, Settings)
         except msgspec.ValidationError:
             return [name]
     return []

@@ -9,8 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 import msgspec
+
+from retinue.domain.toolname import (
+    ALL_FOREIGN,
+    PREFIX,
+    READING_FOREIGN,
+    clean_server,
+    is_foreign,
+    matches,
+    server_part,
+)
 
 READ, LIST, FIND, SEARCH = "read_file", "list_dir", "find_files", "search_files"
 WRITE, EDIT, RUN = "write_file", "edit_file", "run_command"
@@ -128,7 +139,11 @@ class Translation(msgspec.Struct, frozen=True):
 def translated(
     names: Iterable[str], dialect: Dialect, *, known: Collection[str] = TOOLS
 ) -> Translation:
-    """What a list of allowed tools means here. A name that is one of `known` means itself."""
+    """What a list of allowed tools means here. A name that is one of `known` means itself.
+
+    For an MCP server `known` has `mcp__SERVER__*`: which tools it offers is not known here, so that
+    their names are taken as they are.
+    """
     tools: set[str] = set()
     unknown: list[str] = []
     problems: list[str] = []
@@ -174,7 +189,26 @@ def denied(
         word, _ = taken_apart(name)
         if word.casefold() not in PARTS:
             gone.update(ours_for(word, dialect, known, table))
+            gone.update(n for n in known if is_foreign(n) and _may_mean(word, server_part(n)))
     return frozenset(gone)
+
+
+def without(tools: Iterable[str], gone: Collection[str]) -> frozenset[str]:
+    """`tools` without what is forbidden. Of a server, what is forbidden in part goes as a whole."""
+    return frozenset(
+        tool
+        for tool in tools
+        if tool not in gone
+        and not (is_foreign(tool) and any(matches(g, tool) or matches(tool, g) for g in gone))
+    )
+
+
+def _may_mean(word: str, server: str) -> bool:
+    """Whether a forbidden name may be one of a server's tools: opencode has `server_tool`."""
+    word, server = word.casefold(), server.casefold()
+    return word.startswith(f"{server}_") or any(
+        fnmatchcase(name, word) for name in (server, f"{server}_")
+    )
 
 
 def taken_apart(name: str) -> tuple[str, str | None]:
@@ -195,6 +229,8 @@ def ours_for(
     """Our names for one of theirs; none where there is no such tool."""
     if word in known:
         return (word,)
+    if pattern := of_server(word, known):
+        return (pattern,)
     lower = word.casefold()
     if lower == SPAWN:
         return (SPAWN,)
@@ -206,3 +242,15 @@ def ours_for(
     if table is None:
         table = {**COMMON, **WIDER.get(dialect, {})}
     return tuple(name for name in table.get(lower, ()) if name in known or name == SPAWN)
+
+
+def of_server(word: str, known: Collection[str]) -> str | None:
+    """`mcp__github__get_issue`, or `github/get_issue` as Copilot has it, where there is one."""
+    servers = {server_part(n).casefold(): server_part(n) for n in known if is_foreign(n)}
+    if word == READING_FOREIGN:
+        return word
+    if is_foreign(word):
+        return word if word == ALL_FOREIGN or server_part(word).casefold() in servers else None
+    prefix, slash, tool = word.partition("/")
+    server = servers.get(clean_server(prefix).casefold())
+    return f"{PREFIX}{server}__{tool}" if slash and tool and server else None

@@ -166,8 +166,14 @@ class Account:
     @property
     def left(self) -> Amounts:
         """What may still be reserved here, ancestors aside."""
+        limit, spent, held = self.limit, self.spent, self.reserved
         # Never negative: tokens overrun must not refuse a tool call, which asks for none.
-        return (self.limit - self.spent - self.reserved).above_zero()
+        return Amounts(
+            max(0, limit.tool_calls - spent.tool_calls - held.tool_calls),
+            max(0, limit.turns - spent.turns - held.turns),
+            max(0, limit.tokens - spent.tokens - held.tokens),
+            max(0, limit.cost_microusd - spent.cost_microusd - held.cost_microusd),
+        )
 
     def lineage(self) -> Iterator[Account]:
         node: Account | None = self
@@ -180,14 +186,19 @@ class Account:
 
         Open reservations are not counted: they return, or are spent, and one can wait for that.
         """
-        own = self.limit - self.spent
-        tokens, cost = own.tokens, own.cost_microusd
+        limit, spent = self.limit, self.spent
+        tokens, cost = limit.tokens - spent.tokens, limit.cost_microusd - spent.cost_microusd
         node = self.parent
         while node is not None:
             tokens = min(tokens, node.limit.tokens - node.spent.tokens)
             cost = min(cost, node.limit.cost_microusd - node.spent.cost_microusd)
             node = node.parent
-        return Amounts(own.tool_calls, own.turns, tokens, cost).above_zero()
+        return Amounts(
+            max(0, limit.tool_calls - spent.tool_calls),
+            max(0, limit.turns - spent.turns),
+            max(0, tokens),
+            max(0, cost),
+        )
 
     def reserve(self, amount: Amounts, *, cover: Cover | None = None) -> Reservation:
         """Set `amount` aside here and at every ancestor, or nowhere and raise BudgetExceeded."""
@@ -242,13 +253,14 @@ class Account:
             self.reserved += reserved
         if spent is not NOTHING:
             self.spent += spent
-        if not (reserved.tokens or reserved.cost_microusd or spent.tokens or spent.cost_microusd):
-            return
-        reserved, spent = reserved.shared(), spent.shared()
+        promised = reserved.shared() if reserved.tokens or reserved.cost_microusd else None
+        used = spent.shared() if spent.tokens or spent.cost_microusd else None
         node = self.parent
-        while node is not None:
-            node.reserved += reserved
-            node.spent += spent
+        while node is not None and (promised or used):
+            if promised:
+                node.reserved += promised
+            if used:
+                node.spent += used
             node = node.parent
 
     def blocked_only_by_promises(self, amount: Amounts) -> bool:
@@ -286,15 +298,14 @@ class Reservation:
     def open(self) -> bool:
         return self._open
 
-    def settle(self, actual: Amounts) -> Amounts:
-        """Book `actual`, return the rest; answers by how much it overran the promise, if at all."""
+    def settle(self, actual: Amounts) -> None:
+        """Book `actual` and return the rest. More than was promised is booked as well."""
         if not self._open:
             raise AssertionError("a reservation is settled once")
         self._open = False
         self._account._add(NOTHING - self.amount, actual)
         if self._cover is not None:
             self._cover.release()
-        return (actual - self.amount).above_zero()
 
     def release(self) -> None:
         """Return everything: the act did not happen."""

@@ -23,7 +23,14 @@ from retinue.domain.contract import (
 from retinue.domain.grant import Grant, Mode, Network, narrow
 from retinue.domain.messages import Effect
 from retinue.domain.role import Role
-from retinue.domain.scope import Groups, scope
+from retinue.domain.scope import ANYWHERE, Groups, canonical, scope
+from retinue.domain.toolname import (
+    ALL_FOREIGN,
+    READING_FOREIGN,
+    is_foreign,
+    picked,
+    server_part,
+)
 from retinue.errors import ContractError
 
 FREE_HANDED = (Mode.AUTO, Mode.DANGEROUS)
@@ -201,7 +208,9 @@ def _check_right_to_spawn(role: Role, parent: Grant) -> None:
 
 def _may_delegate(order: Order, effects: Mapping[str, Effect]) -> bool:
     """A call that names the tools names them all: without a delegating one, its child has none."""
-    return order.tools is None or any(effects.get(n) is Effect.DELEGATE for n in order.tools)
+    if order.tools is None:
+        return True
+    return any(effects.get(n) is Effect.DELEGATE for n in picked(order.tools, effects)[0])
 
 
 def _mode(order: Order, parent: Grant, notes: list[str]) -> Mode:
@@ -227,34 +236,68 @@ def _tools(
 ) -> tuple[str, ...]:
     """What the child may use: the call's choice before the role's before all the parent has."""
     offered = {*parent.allowed_tools, *parent.ask_tools}
-    wanted = order.role.tools
-    if order.tools is not None:
-        unknown = sorted(set(order.tools) - effects.keys())
-        if unknown:
-            raise ContractError(
-                f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
-            )
-        wanted = order.tools
-    asked = offered if wanted is None else {name for name in wanted if name in effects}
+    wanted = order.role.tools if order.tools is None else order.tools
+    asked, unknown = (offered, []) if wanted is None else picked(wanted, effects)
+    if unknown and order.tools is not None:
+        raise ContractError(
+            f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
+        )
+    if wanted is not None and READING_FOREIGN in wanted:
+        asked = {*asked, *(n for n in filter(is_foreign, offered) if effects.get(n) is Effect.READ)}
     if spawns:
         asked = {*asked, *(n for n in offered if effects.get(n) is Effect.DELEGATE)}
-    if missing := sorted(asked - offered):
-        notes.append(f"without {', '.join(missing)}: the parent does not have it")
-    allowed = []
+    allowed, denied = [], _Denied(wanted)
+    missing = sorted(asked - offered)
+    if ours := [name for name in missing if not is_foreign(name)]:
+        notes.append(f"without {', '.join(ours)}: the parent does not have it")
+    for name in filter(is_foreign, missing):
+        denied.add(name, "the parent does not have it")
     for name in sorted(asked & offered):
         effect = effects.get(name, Effect.EXECUTE)
         if name == ASK_USER:
-            notes.append("without ask_user: a child never talks to the user")
+            denied.add(name, "a child never talks to the user")
         elif effect is Effect.DELEGATE and not spawns:
             if wanted is not None:
-                notes.append(f"without {name}: {order.role.name} has no right to delegate")
+                denied.add(name, f"{order.role.name} has no right to delegate")
         elif mode is Mode.PLAN and effect is not Effect.READ:
-            notes.append(f"without {name}: plan mode only reads")
+            denied.add(name, "plan mode only reads")
         elif name in parent.ask_tools and mode not in FREE_HANDED:
-            notes.append(f"without {name}: it needs a person's yes in {mode} mode; use mode auto")
+            denied.add(name, f"it needs a person's yes in {mode} mode; use mode auto")
+        elif effect is Effect.EXTERNAL and _is_confined(order):
+            denied.add(name, "no scope can hold it, and this child is to keep to one")
         else:
             allowed.append(name)
+    notes += denied.notes()
     return tuple(allowed)
+
+
+class _Denied:
+    """The tools that a child does not get, and why."""
+
+    def __init__(self, wanted: tuple[str, ...] | None) -> None:
+        self._wanted = wanted
+        self._names: dict[tuple[str, str], list[str]] = {}
+
+    def add(self, name: str, why: str) -> None:
+        if is_foreign(name):
+            if self._is_counted_on(name):
+                self._names.setdefault((server_part(name), why), []).append(name)
+        else:
+            self._names[name, why] = [name]
+
+    def notes(self) -> list[str]:
+        """A line each, and one for all of a server: they come by the dozen."""
+        return [
+            f"without {first}{f' and {len(rest)} more of {server}' if rest else ''}: {why}"
+            for (server, why), (first, *rest) in self._names.items()
+        ]
+
+    def _is_counted_on(self, name: str) -> bool:
+        """Not so a tool that only "whatever the servers have" would mean."""
+        if self._wanted is None:
+            return True
+        named = (pattern for pattern in self._wanted if pattern != ALL_FOREIGN)
+        return bool(picked(named, (name,))[0])
 
 
 def _scope(order: Order) -> Groups:
@@ -263,6 +306,11 @@ def _scope(order: Order) -> Groups:
     if order.scope:
         groups = (*groups, *scope(*order.scope))
     return groups if order.write is None else (*groups, *scope(*order.write))
+
+
+def _is_confined(order: Order) -> bool:
+    """Whether it is to keep to a part of what there is."""
+    return order.directory is not None or canonical(_scope(order)) != ANYWHERE
 
 
 _CLAMPED = ("max_tool_calls", "max_turns", "timeout_s")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from retinue.domain.lifecycle import State
-from retinue.domain.messages import Message, Timing, ToolCall, Usage
+from retinue.domain.messages import Message, Thoughts, Timing, ToolCall, Usage
 from retinue.domain.result import FileChange, Receipt, Status
 
 VERSION = 1
@@ -106,6 +106,9 @@ class ModelReplied(_Fact, frozen=True, gc=False, tag="model.replied"):
     timing: Timing = Timing()
     finish: str = ""
     repairs: tuple[str, ...] = ()
+    thoughts: Thoughts | None = None
+    model: str = ""
+    """Which model of a pool it was, by its full name."""
 
     @property
     def summary(self) -> str:
@@ -143,6 +146,8 @@ class ToolFinished(_Fact, frozen=True, gc=False, tag="tool.finished"):
     tool: str
     content: str
     receipt: Receipt
+    failed: bool = False
+    """Whether the model was told that the call went wrong; a command's exit code is no such."""
 
     @property
     def summary(self) -> str:
@@ -158,6 +163,8 @@ class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
     arguments: str
     content: str
     counted: bool = True
+    failed: bool = True
+    """Whether the model was told that the call was wrong, and not just that the user said no."""
 
     @property
     def summary(self) -> str:

@@ -8,25 +8,32 @@ from retinue.domain.messages import Usage
 
 
 class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
-    """US dollars per million tokens, which is also micro-dollars per token."""
+    """US dollars per million tokens, which is also micro-dollars per token.
+
+    `cached` is for input that a cache had, and `cache_write` for input that was put into one; they
+    are the price of `input` where they are left out.
+    """
 
     input: float
     output: float
     cached: float | None = None
+    cache_write: float | None = None
 
-    def applied(self, usage: Usage) -> Usage:
+    def applied(self, usage: Usage, model: str = "") -> Usage:
         """`usage` with its cost."""
         cached = self.input if self.cached is None else self.cached
+        written = self.input if self.cache_write is None else self.cache_write
         cost = (
-            (usage.tokens_in - usage.tokens_cached) * self.input
+            (usage.tokens_in - usage.tokens_cached - usage.tokens_written) * self.input
             + usage.tokens_cached * cached
+            + usage.tokens_written * written
             + usage.tokens_out * self.output
         )
         return msgspec.structs.replace(usage, cost_microusd=round(cost))
 
     def most(self, tokens_in: int, tokens_out: int) -> int:
         """The most that so many tokens can cost, in micro-dollars."""
-        dearest = max(self.input, self.cached or 0.0)
+        dearest = max(self.input, self.cached or 0.0, self.cache_write or 0.0)
         return int(tokens_in * dearest + tokens_out * self.output) + 1
 
     def affords(self, tokens_in: int, microusd: int) -> int:
@@ -35,3 +42,20 @@ class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
         if rest <= 0:
             return 0
         return int(rest / self.output) if self.output else 2**31
+
+
+class Tariff(msgspec.Struct, frozen=True, gc=False):
+    """What the models of a pool cost: the dearest, as long as it is not known who will answer."""
+
+    prices: dict[str, Price]
+
+    def applied(self, usage: Usage, model: str = "") -> Usage:
+        """`usage` with what it costs at the one that answered; nothing where nobody knows."""
+        price = self.prices.get(model)
+        return usage if price is None else price.applied(usage)
+
+    def most(self, tokens_in: int, tokens_out: int) -> int:
+        return max(price.most(tokens_in, tokens_out) for price in self.prices.values())
+
+    def affords(self, tokens_in: int, microusd: int) -> int:
+        return min(price.affords(tokens_in, microusd) for price in self.prices.values())

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from retinue.domain import events as ev
 from retinue.domain.lifecycle import State, move
-from retinue.domain.messages import Usage
+from retinue.domain.messages import Timing, Usage
 from retinue.domain.result import FileChange, Receipt, Status
 
 
@@ -41,6 +41,9 @@ class AgentView:
     setback: str = ""
     """What went wrong with the model last, until it replies."""
     usage: Usage = field(default_factory=Usage)
+    timing: Timing = field(default_factory=Timing)
+    models: dict[str, None] = field(default_factory=dict)
+    """Of a pool, those that have answered."""
     doing: str = ""
     status: Status | None = None
     error: str = ""
@@ -152,6 +155,9 @@ class RunView:
                 agent.usage += fact.usage
                 self.usage += fact.usage
                 agent.turns, agent.setback = agent.turns + 1, ""
+                agent.timing += fact.timing
+                if fact.model:
+                    agent.models[fact.model] = None
             case ev.ModelFailed():
                 agent.usage += fact.usage
                 self.usage += fact.usage

@@ -44,6 +44,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     changed: tuple[FileChange, ...] = ()
     before_sha256: str | None = None
     after_sha256: str | None = None
+    untrusted: bool = False
 
 
 class Spent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -76,6 +77,8 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     """The answer as a value, where an output schema was asked for."""
     error: str | None = None
     cached: bool = False
+    tainted: bool = False
+    """Whether it, or who worked for it, read what nobody vouches for."""
     notes: tuple[str, ...] = ()
     """What the contract was narrowed by, and why."""
     usage: Spent = Spent()

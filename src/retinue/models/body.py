@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from retinue.domain.messages import Assistant, Message, Request, System, ToolAnswer, ToolSpec, User
+from retinue.domain.messages import (
+    Assistant,
+    Message,
+    Request,
+    System,
+    Thoughts,
+    ToolAnswer,
+    ToolSpec,
+    User,
+)
+from retinue.models.abilities import ANSWER, Form
+from retinue.models.reasoning import given_back
+from retinue.models.schemas import closed, is_strict
+from retinue.models.wire import SCHEMAS_REMEMBERED, ToolSchemas, encodable, valid_arguments
 
-_TOOLS_REMEMBERED = 64
+# What servers may refuse, and requests can do without or say otherwise.
+MAX_TOKENS = "max_tokens"
+STREAM_OPTIONS = "stream_options"
+REASONING = "reasoning"
+GAPS_IN_REASONING = "gaps in reasoning"
+REFUSABLE = {
+    # OpenAI's newer models want max_completion_tokens, which local servers do not know.
+    MAX_TOKENS: "max_completion_tokens",
+    STREAM_OPTIONS: "stream_options",
+    # DeepSeek wants all thoughts of a conversation with tools back, and others none.
+    GAPS_IN_REASONING: "must be passed back",
+    REASONING: "reasoning",
+}
+
+UNSET = msgspec.UNSET
 
 
 class _Function(msgspec.Struct, frozen=True, gc=False):
@@ -25,7 +54,9 @@ class _Call(msgspec.Struct, frozen=True, gc=False):
 class _Assistant(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="assistant"):
     # null and not absent: some servers insist on the key.
     content: str | None
-    tool_calls: list[_Call] | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[_Call] | msgspec.UnsetType = UNSET
+    reasoning_content: str | msgspec.UnsetType = UNSET
+    reasoning: str | msgspec.UnsetType = UNSET
 
 
 class _Answer(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="tool"):
@@ -54,99 +85,110 @@ class _Body(msgspec.Struct, frozen=True, gc=False):
     tools: msgspec.Raw | msgspec.UnsetType
     max_tokens: int | msgspec.UnsetType
     stream: bool = True
-    stream_options: _StreamOptions = _StreamOptions()
-
-
-class _AnyObject(msgspec.Struct):
-    pass
+    stream_options: _StreamOptions | msgspec.UnsetType = _StreamOptions()
+    max_completion_tokens: int | msgspec.UnsetType = UNSET
+    response_format: msgspec.Raw | msgspec.UnsetType = UNSET
+    tool_choice: dict[str, Any] | msgspec.UnsetType = UNSET
 
 
 _encode = msgspec.json.Encoder().encode
-# Into a struct without fields: the whole text is checked, and nothing is built.
-_check_object = msgspec.json.Decoder(_AnyObject).decode
+_JSON_OBJECT = msgspec.Raw(b'{"type":"json_object"}')
+_ANSWER_CHOICE = {"type": "function", "function": {"name": ANSWER}}
 
 
 class BodyEncoder:
     """Encodes requests for one model, and the schemas of a set of tools only once."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, *, name: str = "") -> None:
+        """`name` is whose thoughts are sent back."""
         self._model = model
-        # Keyed by identity, since hashing the schemas would cost what encoding them does. The
-        # tuple is kept too, so that its id cannot be given to another one.
-        self._tools: dict[int, tuple[tuple[ToolSpec, ...], msgspec.Raw]] = {}
+        self._name = name
+        self._tools = ToolSchemas(_tools)
 
-    def encode(self, request: Request) -> bytes:
+    def encode(
+        self, request: Request, form: Form = Form.WORDS, without: Set[str] = frozenset()
+    ) -> bytes:
         try:
-            return self._encode(request)
+            return self._encode(request, form, without)
         except UnicodeEncodeError:
-            # Half a surrogate pair, say from a file name, has no UTF-8.
-            return self._encode(_repaired(request))
+            return self._encode(encodable(request), form, without)
 
-    def _encode(self, request: Request) -> bytes:
-        limit = request.max_output_tokens
-        return _encode(
-            _Body(
-                self._model,
-                [_wire(message) for message in request.messages],
-                self._schemas(request.tools) if request.tools else msgspec.UNSET,
-                msgspec.UNSET if limit is None else limit,
+    def _encode(self, request: Request, form: Form, without: Set[str]) -> bytes:
+        limit = UNSET if request.max_output_tokens is None else request.max_output_tokens
+        body = _Body(
+            self._model,
+            [self._wire(message, without) for message in request.messages],
+            self._tools(request.tools) if request.tools else UNSET,
+            limit,
+        )
+        if form is not Form.WORDS or without:
+            body = self._adapted(body, request, form, without)
+        return _encode(body)
+
+    def _adapted(self, body: _Body, request: Request, form: Form, without: Set[str]) -> _Body:
+        changes: dict[str, Any] = {}
+        if MAX_TOKENS in without:
+            changes = {"max_tokens": UNSET, "max_completion_tokens": body.max_tokens}
+        if STREAM_OPTIONS in without:
+            changes["stream_options"] = UNSET
+        match form:
+            case Form.SCHEMA:
+                changes["response_format"] = _format(request.schema or "")
+            case Form.OBJECT:
+                changes["response_format"] = _JSON_OBJECT
+            case Form.TOOL:
+                changes["tools"] = _answer_tool(request.schema or "")
+                changes["tool_choice"] = _ANSWER_CHOICE
+            case Form.WORDS:
+                pass
+        return msgspec.structs.replace(body, **changes)
+
+    def _wire(self, message: Message, without: Set[str]) -> System | User | _Assistant | _Answer:
+        # Ordered by how often each occurs; System and User are spelt as the API spells them.
+        if isinstance(message, ToolAnswer):
+            return _Answer(message.call_id, message.content)
+        if isinstance(message, Assistant):
+            if not message.calls:
+                return _Assistant(message.content)
+            made = _Assistant(
+                message.content or None,
+                [
+                    _Call(call.id, _Function(call.name, valid_arguments(call.arguments)))
+                    for call in message.calls
+                ],
             )
+            if message.thoughts is None and GAPS_IN_REASONING not in without:
+                return made
+            return self._with_thoughts(made, message.thoughts, without)
+        return message
+
+    def _with_thoughts(
+        self, made: _Assistant, thoughts: Thoughts | None, without: Set[str]
+    ) -> _Assistant:
+        if REASONING in without:
+            return made
+        if thoughts is None or thoughts.by != self._name:
+            if GAPS_IN_REASONING in without:
+                return msgspec.structs.replace(made, reasoning_content="")
+            return made
+        thought = given_back(thoughts)
+        return msgspec.structs.replace(
+            made, reasoning_content=thought.reasoning_content, reasoning=thought.reasoning
         )
 
-    def _schemas(self, tools: tuple[ToolSpec, ...]) -> msgspec.Raw:
-        known = self._tools.get(id(tools))
-        if known is not None:
-            return known[1]
-        encoded = msgspec.Raw(
-            _encode([_Tool(_ToolFunction(t.name, t.description, t.parameters)) for t in tools])
-        )
-        if len(self._tools) >= _TOOLS_REMEMBERED:
-            del self._tools[next(iter(self._tools))]
-        self._tools[id(tools)] = (tools, encoded)
-        return encoded
+
+def _tools(tools: tuple[ToolSpec, ...]) -> list[_Tool]:
+    return [_Tool(_ToolFunction(t.name, t.description, t.parameters)) for t in tools]
 
 
-def _wire(message: Message) -> System | User | _Assistant | _Answer:
-    # Ordered by how often each occurs; System and User are spelt as the API spells them.
-    if isinstance(message, ToolAnswer):
-        return _Answer(message.call_id, message.content)
-    if isinstance(message, Assistant):
-        if not message.calls:
-            return _Assistant(message.content)
-        return _Assistant(
-            message.content or None,
-            [
-                _Call(call.id, _Function(call.name, _valid_arguments(call.arguments)))
-                for call in message.calls
-            ],
-        )
-    return message
+@lru_cache(SCHEMAS_REMEMBERED)
+def _format(schema: str) -> msgspec.Raw:
+    shut = closed(msgspec.json.decode(schema))
+    held = {"name": ANSWER, "schema": shut, "strict": is_strict(shut)}
+    return msgspec.Raw(_encode({"type": "json_schema", "json_schema": held}))
 
 
-def _valid_arguments(arguments: str) -> str:
-    """The same text if it is a JSON object, else an object that holds the text.
-
-    Servers parse the arguments of earlier calls for their chat template, and one broken call in
-    the history would make them refuse every later request.
-    """
-    try:
-        _check_object(arguments)
-    except (msgspec.MsgspecError, UnicodeEncodeError):
-        return _encode({"invalid_json": arguments}).decode() if arguments.strip() else "{}"
-    return arguments
-
-
-def _repaired(request: Request) -> Request:
-    def clean(value: Any) -> Any:
-        match value:
-            case str():
-                return value.encode("utf-8", "replace").decode()
-            case dict():
-                return {key: clean(item) for key, item in value.items()}
-            case list() | tuple():
-                return [clean(item) for item in value]
-            case _:
-                return value
-
-    plain = clean(msgspec.to_builtins(request.messages))
-    return msgspec.structs.replace(request, messages=msgspec.convert(plain, tuple[Message, ...]))
+@lru_cache(SCHEMAS_REMEMBERED)
+def _answer_tool(schema: str) -> msgspec.Raw:
+    function = _ToolFunction(ANSWER, "Give the answer.", msgspec.Raw(schema.encode()))
+    return msgspec.Raw(_encode([_Tool(function)]))

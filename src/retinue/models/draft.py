@@ -17,7 +17,9 @@ from retinue.domain.messages import (
     Usage,
     estimate_tokens,
 )
-from retinue.models.chunks import CallDelta, Chunk, Timings, UsageCount
+from retinue.models import reasoning
+from retinue.models.chunks import CallDelta, Chunk, Delta, Timings, UsageCount
+from retinue.models.ids import made_up_ids
 
 _FINISHES = {
     "stop": Finish.STOP,
@@ -38,7 +40,7 @@ class _CallDraft:
 
 
 class Draft:
-    """Collects one reply.
+    """Collects one reply of the model that is called `name`.
 
     `finish_reason` is the server's word, or None as long as it has not said one.
     """
@@ -46,17 +48,23 @@ class Draft:
     __slots__ = (
         "_by_index",
         "_calls",
+        "_name",
         "_on_text",
         "_text",
+        "_thinking",
+        "_thinks_as",
         "_timings",
         "_usage",
         "finish_reason",
         "first_token_at",
     )
 
-    def __init__(self, on_text: Callable[[str], None] | None = None) -> None:
+    def __init__(self, on_text: Callable[[str], None] | None = None, *, name: str = "") -> None:
+        self._name = name
         self._on_text = on_text
         self._text: list[str] = []
+        self._thinking: list[str] = []
+        self._thinks_as = "reasoning_content"
         self._calls: list[_CallDraft] = []
         self._by_index: dict[int, _CallDraft] = {}
         self._usage: UsageCount | None = None
@@ -94,13 +102,22 @@ class Draft:
         if delta.tool_calls:
             for call in delta.tool_calls:
                 self._add_call(call)
-        elif not text:
-            if not (delta.reasoning_content or delta.reasoning):
-                return
-            if self._on_text is not None:
-                self._on_text("")  # It thinks: no text, but a sign of life.
+        elif not text and not (delta.reasoning_content or delta.reasoning):
+            return
+        if not text and self._on_text is not None:
+            self._on_text("")  # It thinks, or calls: no text, but a sign of life.
+        if delta.reasoning_content or delta.reasoning:
+            self._think(delta)
         if self.first_token_at is None:
             self.first_token_at = time.perf_counter()
+
+    def _think(self, delta: Delta) -> None:
+        # Some servers send it under both names.
+        if delta.reasoning_content:
+            self._thinking.append(delta.reasoning_content)
+        elif delta.reasoning:
+            self._thinking.append(delta.reasoning)
+            self._thinks_as = "reasoning"
 
     def _add_call(self, delta: CallDelta) -> None:
         function = delta.function
@@ -142,11 +159,14 @@ class Draft:
         first_at = self.first_token_at or ended_at
         text = "".join(self._text)
         calls = self._finished_calls(request) if self._calls else ()
+        thoughts = None
+        if calls and self._thinking:
+            thoughts = reasoning.kept(self._thinking, named=self._thinks_as, by=self._name)
         finish = _FINISHES.get(self.finish_reason or "stop", Finish.STOP)
         if finish is not Finish.LENGTH:
             finish = Finish.TOOLS if calls else Finish.STOP
         return Reply(
-            message=Assistant(text, calls),
+            message=Assistant(text, calls, thoughts),
             usage=self._used(body, text, calls),
             finish=finish,
             timing=Timing(
@@ -158,14 +178,13 @@ class Draft:
     def _finished_calls(self, request: Request) -> tuple[ToolCall, ...]:
         taken: set[str] = set()
         calls: list[ToolCall] = []
-        made_up = None
+        made_up = made_up_ids((draft.id for draft in self._calls), request.messages)
         for draft in self._calls:
             if not draft.name and not draft.arguments:
                 continue
             call_id = draft.id
             if call_id is None or call_id in taken:
-                made_up = made_up or _MadeUpIds(request, self._calls)
-                call_id = made_up.next()
+                call_id = next(made_up)
             taken.add(call_id)
             calls.append(ToolCall(call_id, draft.name, "".join(draft.arguments)))
         return tuple(calls)
@@ -187,29 +206,9 @@ class Draft:
             tokens_in = max(timings.prompt_n, 0) + max(cached, 0)
             tokens_out = max(timings.predicted_n or 0, 0)
         else:
-            written = text + "".join(call.name + call.arguments for call in calls)
+            written = "".join((text, *self._thinking, *(c.name + c.arguments for c in calls)))
             return Usage(estimate_tokens(body), 0, estimate_tokens(written), estimated=True)
         return Usage(tokens_in, min(max(cached, 0), tokens_in), tokens_out)
-
-
-class _MadeUpIds:
-    """Ids for a server that gives none: the same in every retry, and unique in a conversation."""
-
-    def __init__(self, request: Request, drafts: list[_CallDraft]) -> None:
-        earlier = [
-            call.id
-            for message in request.messages
-            if isinstance(message, Assistant)
-            for call in message.calls
-        ]
-        self._taken = {*earlier, *(draft.id for draft in drafts)}
-        self._number = len(earlier)
-
-    def next(self) -> str:
-        while (made_up := f"call_{self._number}") in self._taken:
-            self._number += 1
-        self._taken.add(made_up)
-        return made_up
 
 
 def _is_json(text: str) -> bool:

@@ -11,7 +11,7 @@ _HIDDEN = "***"
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """An OpenAI-compatible server, and one model on it. Its repr shows no secrets.
+    """A model server, and one model on it. Its repr shows no secrets.
 
     `key_source` is where the user keeps the key, such as OPENAI_API_KEY; errors name it.
     `first_byte_timeout_s` limits the wait for the first token. It is None because reading a long

@@ -21,8 +21,11 @@ from retinue.errors import (
     ContextOverflow,
     ModelError,
     ModelTimeout,
+    Overloaded,
     ProviderError,
     RateLimited,
+    RequestRefused,
+    Unreachable,
 )
 from retinue.models.endpoint import Endpoint, without_userinfo
 from retinue.models.waits import retry_after_s
@@ -56,9 +59,24 @@ _QUOTA = frozenset(
         "billing_hard_limit_reached",
         "billing_not_active",
         "insufficient_credits",
+        "billing_error",
     }
 )
 _RETRYABLE_4XX = frozenset({408, 409, 425})
+_OVERLOADED = 529
+# What the words that errors are classified by mean as a status, where a stream gives no status.
+_IMPLIED = (
+    ("overloaded", _OVERLOADED),
+    ("rate_limit", 429),
+    ("ratelimit", 429),
+    ("authentication", 401),
+    ("invalid_api_key", 401),
+    ("permission_error", 403),
+    ("not_found_error", 404),
+    ("request_too_large", 413),
+    ("invalid_request", 400),
+    ("badrequest", 400),
+)
 _OTHER_SERVER = "Start the server or choose another with -m."
 
 
@@ -94,8 +112,13 @@ def complaint_of(value: Any) -> Complaint:
             return complaint_of(detail)
         case dict():
             text = value.get("message") or value.get("msg") or value.get("error_description") or ""
+            text = text if isinstance(text, str) else msgspec.json.encode(text).decode()
+            place = value.get("loc")
+            if isinstance(place, list) and place[1:]:
+                # FastAPI's way to tell which field it means: ["body", "stream_options"].
+                text = f"{'.'.join(map(str, place[1:]))}: {text}"
             return Complaint(
-                text if isinstance(text, str) else msgspec.json.encode(text).decode(),
+                text,
                 str(value.get("type") or value.get("status") or ""),
                 str(value.get("code") or ""),
             )
@@ -106,10 +129,11 @@ def complaint_of(value: Any) -> Complaint:
 
 
 class Faults:
-    """Words the errors of one endpoint."""
+    """Words the errors of one endpoint. `ending` is what base URLs of its kind end in."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, *, ending: str = "/v1") -> None:
         self._endpoint = endpoint
+        self._ending = ending
         self._address = endpoint.address
         self._secrets = tuple(_secrets(endpoint))
 
@@ -120,7 +144,7 @@ class Faults:
         match error:
             case aiohttp.ClientProxyConnectionError():
                 proxy = without_userinfo(self._endpoint.proxy or "")
-                return ProviderError(
+                return Unreachable(
                     f"Cannot reach the proxy {proxy}: {_reason(error.os_error)}. "
                     "Start it, or correct the setting of the proxy.",
                     retryable=True,
@@ -142,12 +166,12 @@ class Faults:
             case aiohttp.ClientConnectorDNSError():
                 return self._unknown_host(error.host, error.os_error)
             case aiohttp.ClientConnectorError():
-                return ProviderError(
+                return Unreachable(
                     f"Cannot reach {self._address}: {_reason(error.os_error)}. {_OTHER_SERVER}",
                     retryable=True,
                 )
             case aiohttp.ConnectionTimeoutError():
-                return ProviderError(
+                return Unreachable(
                     f"Cannot reach {self._address}: no connection within "
                     f"{self._endpoint.connect_timeout_s:g} s. Check the address and the network, "
                     "or choose another server with -m.",
@@ -170,7 +194,7 @@ class Faults:
     def _unknown_host(self, host: str, error: OSError) -> ModelError:
         # Only "try again" is a passing trouble; a name that does not exist stays unknown.
         passing = error.errno == socket.EAI_AGAIN
-        return ProviderError(
+        return Unreachable(
             f"Cannot reach {self._address}: the host name {host!r} cannot be resolved. "
             "Check its spelling and the network, or choose another server with -m.",
             retryable=passing,
@@ -209,14 +233,12 @@ class Faults:
     @staticmethod
     def _implied_status(complaint: Complaint) -> int:
         """For errors in a stream, whose only classification may be a word."""
-        words = " ".join(complaint.names)
-        if complaint.overflow or "invalid_request" in words or "badrequest" in words:
+        if complaint.overflow:
             return 400
-        if "rate_limit" in words or "ratelimit" in words or complaint.names & _QUOTA:
+        if complaint.names & _QUOTA:
             return 429
-        if "authentication" in words or "invalid_api_key" in words:
-            return 401
-        return 500
+        words = " ".join(complaint.names)
+        return next((status for word, status in _IMPLIED if word in words), 500)
 
     def _classified(
         self, status: int, complaint: Complaint, headers: Mapping[str, str]
@@ -225,15 +247,21 @@ class Faults:
         wait_s = retry_after_s(headers, complaint.message)
         if status in (401, 403):
             return self._denied(status, said)
+        if complaint.names & _QUOTA:
+            return ProviderError(
+                f"The quota at {self._address} is used up.{said} Add credit there, or choose "
+                "another model with -m."
+            )
         if status == 429:
-            if complaint.names & _QUOTA:
-                return ProviderError(
-                    f"The quota at {self._address} is used up.{said} Add credit there, or choose "
-                    "another model with -m."
-                )
             return RateLimited(
                 f"{self._address} limits the rate of requests.{said} Wait, or run fewer agents at "
                 "once.",
+                retry_after_s=wait_s,
+            )
+        if status == _OVERLOADED:
+            return RateLimited(
+                f"{self._address} is overloaded ({_OVERLOADED}).{said} Wait, or choose another "
+                "model with -m.",
                 retry_after_s=wait_s,
             )
         if complaint.overflow or status == 413:
@@ -244,13 +272,16 @@ class Faults:
         if status == 404:
             return self._not_found(said)
         if status >= 500:
-            return ProviderError(
+            # 503 is what a server says that has too much to do, or is still loading its model.
+            kind = Overloaded if status == HTTPStatus.SERVICE_UNAVAILABLE else ProviderError
+            return kind(
                 f"{self._address} failed ({_phrase(status)}).{said} If it does so again, look into "
                 "the server's log.",
                 retryable=True,
                 retry_after_s=wait_s,
             )
-        return ProviderError(
+        refused = ProviderError if status in _RETRYABLE_4XX else RequestRefused
+        return refused(
             f"{self._address} refused the request ({_phrase(status)}).{said}"
             + (" Check the model's name and the server's settings." if not said else ""),
             retryable=status in _RETRYABLE_4XX,
@@ -274,8 +305,8 @@ class Faults:
         path = self._address.rstrip("/").rpartition("/")[2]
         hint = (
             "is the base URL right?"
-            if re.fullmatch(r"v\d\w*", path)
-            else f"is the base URL {self._address.rstrip('/')}/v1?"
+            if not self._ending or re.fullmatch(r"v\d\w*", path)
+            else f"is the base URL {self._address.rstrip('/')}{self._ending}?"
         )
         return ProviderError(
             f"{self._address} has no model {self._endpoint.model!r}, or no API at that path "
@@ -286,15 +317,15 @@ class Faults:
 
     def not_an_api(self, body: bytes) -> ModelError:
         """Status 200, and neither JSON nor events."""
+        usual = f" It usually ends in {self._ending}." if self._ending else ""
         if _is_web_page(body):
             return ProviderError(
                 f"{self._address} answered a web page, not JSON: is {self._address} the API's base "
-                "URL? It usually ends in /v1."
+                f"URL?{usual}"
             )
         return ProviderError(
             f"{self._address} answered something that is not JSON: "
-            f"{self._quoted(body.decode('utf-8', 'replace'))!r}. Is that the API's base URL? It "
-            "usually ends in /v1."
+            f"{self._quoted(body.decode('utf-8', 'replace'))!r}. Is that the API's base URL?{usual}"
         )
 
     def broken_off(self) -> ModelError:
@@ -325,10 +356,10 @@ class Faults:
             "server?"
         )
 
-    def filtered(self) -> ModelError:
+    def filtered(self, why: str = "") -> ModelError:
         return ProviderError(
-            f"{self._address} withheld the reply by its content filter. Word the task differently, "
-            "or choose another model with -m."
+            f"{self._address} withheld the reply by its content filter.{self._said(Complaint(why))}"
+            " Word the task differently, or choose another model with -m."
         )
 
     def late(self) -> ModelError:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from retinue.domain.messages import ToolSpec
+from retinue.domain.toolname import PREFIX, is_foreign
 from retinue.models.aliases import READING, TOOLS_BY_ALIAS, folded
 
 _OFFERS_REMEMBERED = 64
@@ -56,6 +57,12 @@ class Offer:
             key = folded(name)
             # Two tools that differ in spelling only: neither may stand for the other.
             self._folded[key] = None if key in self._folded else shape
+        for name, shape in self.shapes.items():
+            if is_foreign(name):
+                # A model may leave out the server, where only one tool can be meant.
+                key = folded(name.removeprefix(PREFIX).partition("__")[2])
+                if not any(other in self.shapes for other in TOOLS_BY_ALIAS.get(key, ())):
+                    self._folded[key] = None if key in self._folded else shape
 
     def named(self, name: str, *, strictly: bool = False) -> Shape | None:
         """The tool that `name` means; `strictly` allows for spelling only, not for aliases."""

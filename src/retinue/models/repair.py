@@ -22,6 +22,7 @@ from retinue.domain.messages import (
     User,
 )
 from retinue.models.arguments import mend
+from retinue.models.ids import made_up_ids
 from retinue.models.notations import (
     Calls,
     from_arg_pairs,
@@ -73,7 +74,7 @@ def encodable(reply: Reply) -> Reply:
     note = "halves of surrogate pairs were escaped"
     return msgspec.structs.replace(
         reply,
-        message=Assistant(_escaped(message.content), calls),
+        message=Assistant(_escaped(message.content), calls, message.thoughts),
         repairs=(*reply.repairs, note),
     )
 
@@ -107,7 +108,7 @@ def repair(reply: Reply, tools: tuple[ToolSpec, ...], earlier: Sequence[Message]
 
 def _mended(reply: Reply, offer: Offer, earlier: Sequence[Message]) -> Reply:
     message = reply.message
-    mending = _Mending(offer, _ids(message.calls, earlier))
+    mending = _Mending(offer, made_up_ids((call.id for call in message.calls), earlier))
     text = _after_thinking(message.content)
     if text != message.content:
         mending.notes.append("thinking was removed from the text")
@@ -120,7 +121,7 @@ def _mended(reply: Reply, offer: Offer, earlier: Sequence[Message]) -> Reply:
         cut = reply.finish is Finish.LENGTH and number == len(calls)
         mended += mending.meant(call, cut=cut)
     notes = [note for note in dict.fromkeys(mending.notes) if note not in reply.repairs]
-    done = Assistant(text, tuple(mended))
+    done = Assistant(text, tuple(mended), message.thoughts)
     if not notes and done == message:
         return reply
     return msgspec.structs.replace(
@@ -212,18 +213,6 @@ def _quoted(text: str, calls: Calls, earlier: Sequence[Message], offer: Offer) -
         if found is not None and not {*found.calls}.isdisjoint(calls):
             return True
     return False
-
-
-def _ids(calls: Sequence[ToolCall], earlier: Sequence[Message]) -> Iterator[str]:
-    """Ids that are the same in every retry, and unique in a conversation."""
-    before = [one.id for m in earlier if isinstance(m, Assistant) for one in m.calls]
-    taken = {*before, *(call.id for call in calls)}
-    number = len(before)
-    while True:
-        made_up = f"call_{number}"
-        if made_up not in taken:
-            yield made_up
-        number += 1
 
 
 def _after_thinking(text: str) -> str:

@@ -30,6 +30,8 @@ from retinue.domain.messages import (
     Reply,
     Request,
     System,
+    Thought,
+    Thoughts,
     ToolCall,
     Usage,
     User,
@@ -54,6 +56,7 @@ class CallPlan(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """A step that replies. Without `usage`, tokens are estimated."""
 
+    thought: str = ""
     text: str = ""
     calls: tuple[CallPlan, ...] = ()
     finish: Finish | None = None
@@ -104,6 +107,11 @@ def raw_call(tool: str, arguments: str) -> Answer:
 def calls(*steps: Answer, text: str = "") -> Answer:
     """Make the calls of several steps in one reply."""
     return Answer(text=text, calls=tuple(planned for step in steps for planned in step.calls))
+
+
+def think(thought: str, then: Answer) -> Answer:
+    """Think before a reply. The thought is no text; it is kept with the calls that it leads to."""
+    return msgspec.structs.replace(then, thought=thought)
 
 
 def fail(error: ModelError) -> Failure:
@@ -164,7 +172,7 @@ class ScriptedModel:
                 case _:
                     step = step(request)
         await _speak(step, on_text)
-        return _reply(step, position, request)
+        return _reply(step, position, request, self._name)
 
     def leftovers(self) -> list[str]:
         """What has not been used, in words."""
@@ -273,18 +281,20 @@ def _opening(request: Request) -> list[str]:
 
 
 async def _speak(step: Answer, on_text: Callable[[str], None] | None) -> None:
+    if step.thought and on_text is not None:
+        on_text("")
     words = re.findall(r"\s*\S+\s*$|\s*\S+|\s+", step.text)
     pause_s = step.delay_s / max(len(words), 1)
     if not words and pause_s:
         await asyncio.sleep(pause_s)
     for word in words:
-        if pause_s:
-            await asyncio.sleep(pause_s)
         if on_text is not None:
             on_text(word)
+        if pause_s:
+            await asyncio.sleep(pause_s)
 
 
-def _reply(step: Answer, position: int, request: Request) -> Reply:
+def _reply(step: Answer, position: int, request: Request, name: str) -> Reply:
     planned = tuple(
         ToolCall(f"call_{position}_{number}", plan.name, plan.arguments)
         for number, plan in enumerate(step.calls)
@@ -292,10 +302,14 @@ def _reply(step: Answer, position: int, request: Request) -> Reply:
     usage = step.usage
     if usage is None:
         asked = msgspec.json.encode((request.messages, request.tools))
-        written = step.text + "".join(plan.name + plan.arguments for plan in step.calls)
+        called = "".join(plan.name + plan.arguments for plan in step.calls)
+        written = step.thought + step.text + called
         usage = Usage(estimate_tokens(asked), 0, estimate_tokens(written), estimated=True)
     finish = step.finish or (Finish.TOOLS if planned else Finish.STOP)
-    return Reply(message=Assistant(step.text, planned), usage=usage, finish=finish)
+    thoughts = None
+    if step.thought and planned:
+        thoughts = Thoughts(name, (Thought(msgspec.json.encode(step.thought).decode()),))
+    return Reply(message=Assistant(step.text, planned, thoughts), usage=usage, finish=finish)
 
 
 def describe(step: Step) -> str:

@@ -5,12 +5,20 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _IN_TEXT = re.compile(r"(?:try again|retry) (?:in|after) (\d+(?:\.\d+)?) ?(ms|s\b|sec)", re.I)
-_WINDOWS = ("", "-requests", "-tokens")
+# How the windows of a limit are called: OpenAI's, and Anthropic's.
+_WINDOWS = (
+    *(f"x-ratelimit-{{}}{kind}" for kind in ("", "-requests", "-tokens")),
+    *(
+        f"anthropic-ratelimit-{kind}-{{}}"
+        for kind in ("requests", "tokens", "input-tokens", "output-tokens")
+    ),
+)
 
 
 def retry_after_s(headers: Mapping[str, str], text: str = "") -> float | None:
@@ -27,11 +35,11 @@ def retry_after_s(headers: Mapping[str, str], text: str = "") -> float | None:
             return max(seconds, 0.0)
     waits = {}
     for window in _WINDOWS:
-        wait = _duration(headers.get(f"x-ratelimit-reset{window}"), headers)
+        wait = until_s(headers.get(window.format("reset")), headers)
         if wait is not None:
             waits[window] = wait
     # The window that is used up decides, not the one that merely refills later.
-    empty = [w for n, w in waits.items() if headers.get(f"x-ratelimit-remaining{n}") == "0"]
+    empty = [w for n, w in waits.items() if headers.get(n.format("remaining")) == "0"]
     if empty:
         return max(empty)
     if waits:
@@ -63,8 +71,8 @@ def _server_time(headers: Mapping[str, str]) -> float:
         return time.time()
 
 
-def _duration(text: str | None, headers: Mapping[str, str]) -> float | None:
-    """`12`, `1m30.5s`, or a moment in seconds or milliseconds since the epoch."""
+def until_s(text: str | None, headers: Mapping[str, str]) -> float | None:
+    """Seconds by `12`, `1m30.5s`, or a moment: a date, or (milli)seconds since the epoch."""
     if text is None:
         return None
     number = _number(text)
@@ -74,6 +82,11 @@ def _duration(text: str | None, headers: Mapping[str, str]) -> float | None:
         if number > 1e9:
             number -= _server_time(headers)
         return max(number, 0.0)
+    if "T" in text:
+        try:
+            return max(datetime.fromisoformat(text).timestamp() - _server_time(headers), 0.0)
+        except (ValueError, OverflowError):
+            return None
     parts = _PART.findall(text)
     if not parts or "".join(amount + unit for amount, unit in parts) != text.strip():
         return None

@@ -15,6 +15,8 @@ from retinue.domain.result import FileChange, Receipt, Result, Spent
 from retinue.ports import Clock, NewAgent
 from retinue.runtime.journal import Journal
 
+ROOT = "a0"  # the id of every run's root; children are a1, a2, …
+
 
 class Agent:
     """What is known of an agent while it lives. Everything here can be folded from the journal."""
@@ -57,6 +59,7 @@ class Agent:
         self.files_read: dict[str, None] = {}
         self.files_modified: dict[str, FileChange] = {}
         self.receipts: list[Receipt] = []
+        self.tainted = False
         self.steps = 0
         self.names: dict[str, int] = {}
         self._journal = journal
@@ -114,6 +117,7 @@ class Agent:
 
     def keep(self, receipt: Receipt) -> None:
         self.receipts.append(receipt)
+        self.tainted = self.tainted or receipt.untrusted
         self.files_read.update(dict.fromkeys(receipt.read))
         for change in receipt.changed:
             before = self.files_modified.get(change.path)

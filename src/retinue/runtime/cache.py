@@ -22,6 +22,7 @@ from retinue.domain.events import (
 )
 from retinue.domain.messages import Effect
 from retinue.domain.result import Receipt
+from retinue.domain.toolname import is_foreign
 from retinue.errors import ToolFailure
 from retinue.ports import Hands, Store
 from retinue.runtime.toolbox import Tools
@@ -52,7 +53,11 @@ class Cache:
             return None
         effects = self._tools.effects
         for name in (*grant.allowed_tools, *grant.ask_tools):
-            if name not in self._repeatable and effects.get(name) is not Effect.REMEMBER:
+            # A server's tool that only reads does no harm as long as it is not used; see `_same`.
+            if name not in self._repeatable and not (
+                effects.get(name) is Effect.REMEMBER
+                or (is_foreign(name) and effects.get(name) is Effect.READ)
+            ):
                 return None
         terms = (VERSION, contract.step, grant, contract.execution, contract.outputs)
         return hashlib.sha256(_encoder.encode(terms)).hexdigest()
@@ -104,6 +109,8 @@ class Cache:
             return False
         if tool.effect is Effect.REMEMBER:
             return True  # Done once, and not to be done again.
+        if self._repeatable is None or finished.tool not in self._repeatable:
+            return False  # Nobody knows what somebody else's server would say today.
         try:
             outcome = await tool.run(msgspec.json.decode(arguments.strip() or "{}"), hands)
         except ToolFailure as failure:

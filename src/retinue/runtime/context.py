@@ -166,4 +166,6 @@ def _size(message: Message) -> int:
     size = len(message.content.encode())
     if isinstance(message, Assistant):
         size += sum(len(c.name) + len(c.arguments.encode()) + 32 for c in message.calls)
+        if message.thoughts is not None:
+            size += message.thoughts.size_bytes
     return size

@@ -5,7 +5,7 @@ Implements the port `Delegation`. Everything is answered in words that the model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -17,12 +17,13 @@ from retinue.domain.report import job_block, not_found, outcome_text, stopped_te
 from retinue.domain.result import Result, cap
 from retinue.domain.role import Role
 from retinue.errors import BudgetExceeded, UsageError
-from retinue.ports import Errand, Outcome, Subtask, Workspace
+from retinue.ports import Errand, Outcome, Servers, Subtask, Workspace
 from retinue.runtime.agent import Agent
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.shape import schema_text
 from retinue.runtime.staff import Staff
 from retinue.runtime.toolbox import ONE_CALL
+from retinue.runtime.windows import fitted, notes_on
 
 MAX_SUBTASKS = 5
 CONTEXT_SHARE = 2  # Half of a child's window is the most that may be given along.
@@ -39,26 +40,33 @@ class Desk:
         roles: Mapping[str, Role],
         workspace: Workspace,
         route: Callable[[str | None, str | None], str | None],
+        servers: Servers,
+        earlier: Callable[[str], Awaitable[Result | None]],
     ) -> None:
-        """`route` makes a model name of a model's choice of (model, endpoint), or raises."""
+        """`route` makes a model name of a model's choice of (model, endpoint), or raises.
+
+        `earlier` finds how a child of an earlier run of the session ended.
+        """
         self._boss = boss
         self._staff = staff
         self._roles = roles
         self._workspace = workspace
         self._route = route
+        self._servers = servers
+        self._earlier = earlier
         self._cap = boss.contract.outputs.result_cap_tokens
 
     async def spawn(self, errand: Errand) -> Outcome:
         try:
             order = await self._order(errand)
-            job = await self._staff.hire(order, background=errand.background)
+            if not errand.background:
+                return self._outcome(await self._staff.employ(order))
+            job = await self._staff.hire(order)
         except UsageError as error:
             return _refused(str(error))
-        if errand.background:
-            told = [f"{job.id} started in the background; spawn_await gets its report."]
-            told += [f"note: {note}" for note in job.agent.notes]
-            return Outcome(content="\n".join(told))
-        return self._outcome(await job.result())
+        told = [f"{job.id} started in the background; spawn_await gets its report."]
+        told += [f"note: {note}" for note in job.agent.notes]
+        return Outcome(content="\n".join(told))
 
     async def wait(self, job_ids: str) -> Outcome:
         wanted = [part.strip().strip("[]\"'") for part in job_ids.replace(" ", ",").split(",")]
@@ -70,12 +78,12 @@ class Desk:
         blocks = []
         for job_id in wanted:
             job = self._staff.jobs.get(job_id)
-            if job is None:
-                blocks.append(not_found(job_id))
-                continue
-            result = await job.result()
-            job.delivered = True
-            blocks.append(job_block(result, cap_tokens=self._cap))
+            result = await (self._earlier(job_id) if job is None else job.result())
+            if job is not None:
+                job.delivered = True
+            blocks.append(
+                not_found(job_id) if result is None else job_block(result, cap_tokens=self._cap)
+            )
         return Outcome(content="\n\n".join(blocks))
 
     async def delegate(self, plan: str, subtasks: Sequence[Subtask]) -> Outcome:
@@ -122,12 +130,11 @@ class Desk:
                 {i: results[i].summary for i in _dependencies(subtask)},
                 max_tokens=order.role.budget.max_context_tokens // CONTEXT_SHARE,
             )
-            job = await self._staff.hire(
+            return await self._staff.employ(
                 msgspec.structs.replace(order, context=context, notes=notes)
             )
         except UsageError as error:
             return f"[ERROR] {error}"
-        return await job.result()
 
     async def message(self, id: str, text: str) -> Outcome:
         job = self._staff.jobs.get(id)
@@ -155,11 +162,12 @@ class Desk:
 
     async def result(self, id: str, start: int) -> Outcome:
         job = self._staff.jobs.get(id)
-        if job is None:
-            return _refused(self._unknown(id))
-        if not job.done:
+        if job is not None and not job.done:
             return _refused(f"{id} is still at work; spawn_await waits for it.")
-        text = (await job.result()).response
+        result = await (self._earlier(id) if job is None else job.result())
+        if result is None:
+            return _refused(self._unknown(id))
+        text = result.response
         start = max(0, start)
         page = text[start : start + PAGE_CHARS]
         if not page:
@@ -185,6 +193,10 @@ class Desk:
             raise UsageError(
                 f"You have no {READ_FILE}, so you cannot give files along; say what is in them."
             )
+        model = self._route(errand.model, errand.endpoint)
+        used = model or role.model or self._boss.contract.execution.model
+        served = await self._servers.served(used)
+        role = fitted(role, served)
         context, notes = await enclose(
             self._workspace,
             context=errand.context or "",
@@ -199,13 +211,13 @@ class Desk:
             mode=_mode(errand.mode),
             scope=_items(errand.scope) or (),
             context=context,
-            model=self._route(errand.model, errand.endpoint),
+            model=model,
             output_schema=schema_text(errand.output_schema),
             max_tool_calls=errand.max_tool_calls,
             max_turns=errand.max_turns,
             max_tokens=errand.max_tokens,
             timeout_s=errand.timeout_s,
-            notes=tuple(notes),
+            notes=(*notes, *(notes_on(served) if model else ())),
         )
 
     def _role(self, errand: Errand) -> Role:

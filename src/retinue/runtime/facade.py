@@ -26,11 +26,13 @@ from retinue.domain.events import Event, RunStarted
 from retinue.domain.grant import Mode
 from retinue.domain.result import Result, RunResult, Status
 from retinue.domain.role import Role, pick
+from retinue.domain.toolname import picked
 from retinue.errors import ContractError, UsageError
 from retinue.ports import Sandbox
 from retinue.runtime.agent import Agent
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.follow import follow as follow_journal
+from retinue.runtime.follow import nobody_writes
 from retinue.runtime.nursery import Nursery, to_its_end
 from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.run import Run, Surroundings
@@ -38,7 +40,10 @@ from retinue.runtime.session import NEW, Session, recall
 from retinue.runtime.shape import schema_text
 from retinue.runtime.staff import Job, Staff
 from retinue.runtime.watchdog import watch
+from retinue.runtime.windows import fitted, notes_on, within
 from retinue.version import VERSION
+
+LISTEN_S = 0.2
 
 PROGRAM = Role(
     name="program",
@@ -90,6 +95,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     silence_s: float
     delegation: bool = True
+    notes: tuple[str, ...] = ()
+    """What the user should know about them; each run begins with it."""
 
 
 class Runtime:
@@ -106,14 +113,18 @@ class Runtime:
         self._nursery = Nursery()
         self._staff: Staff | None = None
         self._runs: dict[str, Run] = {}
+        self._under_way = asyncio.Event()
         self._office: Run | None = None
         self._rejected = 0
 
     async def __aenter__(self) -> Self:
         await self._nursery.__aenter__()
-        self._watch = self._nursery.create_task(
-            watch(self._agents, self._around.clock, self.terms.silence_s / 4)
-        )
+        self._watching = [
+            self._nursery.create_task(
+                watch(self._agents, self._around.clock, self.terms.silence_s / 4)
+            ),
+            self._nursery.create_task(self._listen()),
+        ]
         return self
 
     async def __aexit__(
@@ -123,7 +134,8 @@ class Runtime:
         trace: TracebackType | None,
     ) -> None:
         try:
-            self._watch.cancel()
+            for task in self._watching:
+                task.cancel()
             if self._office is not None and self._staff is not None:
                 for job in self._staff.jobs.values():
                     job.cancel(self._office.why_stopped)
@@ -172,10 +184,13 @@ class Runtime:
         except BaseException as error:
             await to_its_end(run.finish(*_outcome(run, error)))
             raise
+        else:
+            await run.finish(result.status, result.error or "")
+            return run.with_total(result)
         finally:
             self._runs.pop(run.id)
-        await run.finish(result.status, result.error or "")
-        return run.with_total(result)
+            if not self._runs:
+                self._under_way.clear()
 
     async def spawn(self, role: str, task: str, **terms: Any) -> Result:
         """Give one task to one child and wait for it."""
@@ -220,7 +235,7 @@ class Runtime:
         run = await self._open_office(title_of(order.task))
         if self._staff is None:
             self._staff = run.staff_of(run.root, self._nursery)
-        job = await self._staff.hire(order, background=True)
+        job = await self._staff.hire(order)
         await job.agent.durable()
         return job
 
@@ -232,18 +247,20 @@ class Runtime:
 
     def cancel(self, agent_id: str, *, run_id: str | None = None) -> None:
         """Stop one agent, and all below it, for good; its parent is told, and cannot revive it."""
-        self._at_work(agent_id, run_id).stop("stopped by the user")
+        run, agent = self._at_work(agent_id, run_id)
+        run.cancel(agent)
 
     def tell(self, agent_id: str, text: str, *, run_id: str | None = None) -> None:
         """Say something to an agent at work; it reads it before its next turn."""
         if not text.strip():
             raise UsageError("There is nothing to tell: the text is empty.")
         _check_text(text=text)
-        self._at_work(agent_id, run_id).inbox.append(("user", text))
+        _, agent = self._at_work(agent_id, run_id)
+        agent.inbox.append(("user", text))
 
-    def _at_work(self, agent_id: str, run_id: str | None) -> Agent:
+    def _at_work(self, agent_id: str, run_id: str | None) -> tuple[Run, Agent]:
         found = [
-            agent
+            (run, agent)
             for run in self._runs.values()
             for agent in run.agents
             if agent.id == agent_id and run_id in (None, run.id)
@@ -257,16 +274,36 @@ class Runtime:
         return found[0]
 
     async def events(self, run_id: str, *, follow: bool = False) -> AsyncIterator[Event]:
-        """The events of a run; with `follow`, also those to come, until it is finished."""
-        async for event in follow_journal(
-            self._around.store, self._around.clock, run_id, live=follow
-        ):
+        """The events of a run; with `follow`, also those to come, for as long as it is worked on.
+
+        The run may be that of another process.
+        """
+        around = self._around
+        written = around.posts.held if follow else nobody_writes
+        async for event in follow_journal(around.store, around.clock, run_id, written=written):
             yield event
 
     # Inside
 
+    async def _listen(self) -> None:
+        """Hear what other processes want of the runs under way, for ever."""
+        while True:
+            await self._under_way.wait()
+            await self._around.clock.sleep(LISTEN_S)
+            for run in list(self._runs.values()):
+                run.listen()
+
     async def _employ(self, order: Order) -> Result:
         run = await self._open_office(title_of(order.task))
+        if run.root.stop_reason is not None:
+            return Result(
+                status=Status.CANCELLED,
+                agent_id="",
+                run_id=run.id,
+                role=order.role.name,
+                task=order.task,
+                error=run.root.stop_reason,
+            )
         try:
             child = await run.create(order, run.root)
         except ContractError as error:
@@ -291,21 +328,27 @@ class Runtime:
             _check_text(**{field: "".join(getattr(task, field) or ())})
         role = pick(self.roles, task.role)
         model = self._around.route(task.model, task.endpoint)
-        if name := model or role.model:
-            self._around.model_for(name)
+        used = model or role.model or self.terms.model
+        self._around.model_for(used)
+        served = await self._around.servers.served(used)
+        role = fitted(role, served)
         effects = self._around.tools.effects
-        if unknown := sorted(set(task.tools or ()) - effects.keys()):
+        if unknown := picked(sorted(task.tools or ()), effects)[1]:
             raise ContractError(
                 f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
             )
         limits = {f: v for f in _LIMITS if (v := getattr(task, f)) is not None}
-        Budget(**limits)
+        largest = within(Budget(**limits), served).max_context_tokens
+        notes = () if used == self.terms.model else notes_on(served)
+        if largest < limits.get("max_context_tokens", 0):
+            limits["max_context_tokens"] = largest
+            notes = (*notes, f"max_context_tokens became {largest}: the window of {used}")
         directory = self._directory(task.directory)
         context, left_out = await enclose(
             self._around.workspace_for(directory or self.terms.directory),
             context=task.context,
             files=task.context_files,
-            max_tokens=(task.max_context_tokens or role.budget.max_context_tokens) // 2,
+            max_tokens=limits.get("max_context_tokens", role.budget.max_context_tokens) // 2,
         )
         if left_out and task.context_files:
             raise UsageError("; ".join(left_out) + ".")
@@ -323,7 +366,7 @@ class Runtime:
             model=model,
             directory=directory,
             cache=task.cache,
-            notes=tuple(left_out),
+            notes=(*left_out, *notes),
             **limits,
         )
 
@@ -348,6 +391,8 @@ class Runtime:
         failed = run.failures + self._rejected
         if error is not None:
             outcome = _outcome(run, error)
+        elif run.root.stop_reason is not None:
+            outcome = Status.CANCELLED, run.root.stop_reason
         elif failed:
             asked = run.children + self._rejected
             outcome = Status.ERROR, f"{failed} of {asked} children failed"
@@ -370,7 +415,8 @@ class Runtime:
         )
         if left_out and files:
             raise UsageError("; ".join(left_out) + ".")
-        earlier = NEW if session is None else await recall(around.store, session)
+        earlier = NEW if session is None else await recall(around.store, around.posts, session)
+        role = fitted(role, await around.servers.served(self.terms.model))
         prompts = Prompts(around.workspace_for(self.terms.directory))
         instructions, _ = await prompts.assemble(role)
         delegates = self.terms.delegation and self.terms.mode is not Mode.PLAN
@@ -388,7 +434,7 @@ class Runtime:
         context: str = "",
     ) -> Run:
         run_id, terms, around = new_run_id(), self.terms, self._around
-        effects = around.tools.effects
+        effects, served = around.tools.effects, around.servers.known(terms.model)
         grant = root_grant(terms.mode, effects, roles=tuple(around.roles), depth=terms.max_depth)
         if kind == "run" and not terms.delegation:
             grant = msgspec.structs.replace(grant, can_spawn_children=False)
@@ -402,11 +448,16 @@ class Runtime:
                 model=terms.model,
                 working_directory=terms.directory,
                 silence_ms=round(terms.silence_s * 1000),
-                **execution_limits(terms.budget),  # type: ignore[arg-type]
+                **execution_limits(within(terms.budget, served)),  # type: ignore[arg-type]
             ),
             outputs=Outputs(report_path_pattern=around.report_path_pattern),
         )
-        run = self._runs[run_id] = Run(run_id, Draft(contract, ()), around, session)
+        notes = (*terms.notes, *notes_on(served))
+        if kind == "run":
+            window = contract.execution.max_context_tokens
+            notes += around.tools.left_out(contract.permissions, window=window)
+        run = self._runs[run_id] = Run(run_id, Draft(contract, notes), around, session)
+        self._under_way.set()
         run.start(
             RunStarted(
                 kind=kind,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from retinue.domain.events import Event
 from retinue.ports import Clock, Store
@@ -10,12 +10,22 @@ from retinue.ports import Clock, Store
 POLL_S = 0.05
 
 
+def nobody_writes(run_id: str) -> bool:
+    """For who wants what there is and no more."""
+    return False
+
+
 async def follow(
-    store: Store, clock: Clock, run_id: str, *, live: bool
+    store: Store,
+    clock: Clock,
+    run_id: str,
+    *,
+    written: Callable[[str], bool] = nobody_writes,
+    after: int = 0,
 ) -> AsyncGenerator[Event, None]:
-    """The events of a run in order; when `live`, wait for more until the run is finished."""
+    """The events of a run in order, and those to come, for as long as it is `written`."""
     row = await store.run(run_id)
-    after = 0
+    last_look = False
     while True:
         page = await store.events(row.id, after=after)
         for event in page:
@@ -23,7 +33,12 @@ async def follow(
             after = event.seq
             if event.type == "run.finished":
                 return
-        if not page:
-            if not live:
-                return
+        if page:
+            continue
+        if last_look:
+            return
+        if written(row.id):
             await clock.sleep(POLL_S)
+        else:
+            # Something may have been written since.
+            last_look = True

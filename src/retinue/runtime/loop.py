@@ -28,13 +28,16 @@ async def converse(
     agent: Agent, mind: Mind, toolbox: Toolbox, staff: Staff | None, shape: Shape | None
 ) -> Answer:
     """Ask the model, run its tool calls, append, check limits, repeat."""
-    mended = False
+    mended = misfit = False
     while True:
         _hear(agent, mind, staff)
         limit = "max_tool_calls" if toolbox.exhausted else mind.limit()
         if limit is None and mind.crowded:
             limit = await mind.make_room()
-        reply = await mind.ask(limit=limit)
+        # What does not fit is a finished answer in the wrong form. Without tools beside it, more
+        # servers can hold a model to a schema.
+        reply = await mind.ask(limit=limit, tools=not misfit)
+        misfit = False
         text = reply.message.content
         if reply.message.calls and not limit:
             for answer in await toolbox.run(reply.message.calls):
@@ -43,7 +46,7 @@ async def converse(
             data, problem = (None, None) if shape is None else shape.check(text)
             if problem is None or limit or mended:
                 return Answer(text, limit, data, problem)
-            mended = True
+            mended = misfit = True
             mind.tell(f"That does not fit: {problem}. Send only the right JSON.", source="schema")
 
 

@@ -14,7 +14,7 @@ from retinue.domain.events import (
     TurnStarted,
 )
 from retinue.domain.messages import Message, Reply, Request, ToolSpec, User
-from retinue.domain.price import Price
+from retinue.domain.price import Price, Tariff
 from retinue.errors import BudgetExceeded, ContextOverflow, ModelError, ProviderError
 from retinue.ports import Clock, Model
 from retinue.runtime.agent import Agent
@@ -23,6 +23,7 @@ from retinue.runtime.context import LAST_TURN, SUM_UP, Conversation
 
 MAX_OUTPUT_TOKENS = 8_192
 MIN_OUTPUT_TOKENS = 256
+ANSWER_TOKENS = 1_024
 RETRIES = 4
 BACKOFF_S = 0.25
 LONGEST_WAIT_S = 60.0
@@ -43,7 +44,8 @@ class Mind:
         before: tuple[Message, ...] = (),
         allowance: Allowance,
         clock: Clock,
-        price: Price | None = None,
+        window: int | None = None,
+        price: Price | Tariff | None = None,
         on_text: OnText | None = None,
     ) -> None:
         self.conversation = Conversation(opening, tools, before=before)
@@ -54,8 +56,14 @@ class Mind:
         self._clock = clock
         self._price = price
         self._on_text = on_text
+        self._window = UNLIMITED if window is None else window
+        # A window is for the answer as well.
+        room = self._window - min(self._window // 4, ANSWER_TOKENS)
+        self._room = min(agent.contract.execution.max_context_tokens, room)
         self._turns = agent.contract.execution.max_turns
+        self._schema = agent.contract.outputs.output_schema
         self._asked = 0
+        self._answered_by = ""
 
     def tell(self, content: str, *, source: str, about: tuple[str, ...] = ()) -> None:
         """Put words of ours, or somebody's, before the model's next turn."""
@@ -86,7 +94,7 @@ class Mind:
         """Is the prompt larger than its window? An opening alone cannot be helped."""
         if self._asked == 0 and not self.conversation.goes_on:
             return False
-        return self.conversation.estimate > self._agent.contract.execution.max_context_tokens
+        return self.conversation.estimate > self._room
 
     async def make_room(self) -> str | None:
         """Bring the prompt into its window: mask old results, or have it summed up.
@@ -94,7 +102,7 @@ class Mind:
         Answers the limit that has been reached if neither is enough.
         """
         conversation = self.conversation
-        window = self._agent.contract.execution.max_context_tokens
+        window = self._room
         # A quarter more than is needed: masking changes the prompt where it had been the same, and
         # must not be done again for every answer that comes.
         if masked := conversation.mask(window - window // 4):
@@ -104,24 +112,25 @@ class Mind:
         if not conversation.can_be_summed_up or self._turns - self._agent.account.spent.turns <= 2:
             return "max_context_tokens"
         conversation.add(User(SUM_UP))
-        reply = await self._turn((), last=False)
+        reply = await self._turn((), None, last=False)
         dropped = conversation.summed_up(reply.message.content)
         self._agent.record(ContextCompacted(dropped=dropped, content=reply.message.content))
         return None if conversation.estimate <= window else "max_context_tokens"
 
-    async def ask(self, *, limit: str | None = None) -> Reply:
+    async def ask(self, *, limit: str | None = None, tools: bool = True) -> Reply:
         """The model's next reply. At a `limit` it is asked for its last word, without tools."""
         if limit is not None:
             self._agent.record(LimitReached(limit=limit, detail=_detail(self._agent, limit)))
             self.conversation.add(User(LAST_TURN.format(limit=limit)))
         # Tools would be of no use where no turn is left to read what they find.
         last = limit is not None or self._turns - self._agent.account.spent.turns <= 1
-        reply = await self._turn(() if last else self._tools, last=last)
+        offered = self._tools if tools and not last else ()
+        reply = await self._turn(offered, self._schema, last=last)
         if reply.message.content.strip():
             self._agent.last_text = reply.message.content
         return reply
 
-    async def _turn(self, tools: tuple[ToolSpec, ...], *, last: bool) -> Reply:
+    async def _turn(self, tools: tuple[ToolSpec, ...], schema: str | None, *, last: bool) -> Reply:
         """One exchange: reserve the worst case, ask, book what it was, write it down."""
         agent, conversation = self._agent, self.conversation
         reservation, max_output = await self._reserve()
@@ -130,7 +139,14 @@ class Mind:
             turn = agent.account.spent.turns + 1
             agent.record(TurnStarted(turn=turn, of=self._turns, last=last))
             request = Request(
-                messages=tuple(conversation.messages), tools=tools, max_output_tokens=max_output
+                messages=tuple(conversation.messages),
+                tools=tools,
+                max_output_tokens=max_output,
+                schema=schema,
+                asker=agent.path,
+                lane=agent.contract.parent.run_id,
+                since=self._clock.monotonic(),
+                prefer=self._answered_by,
             )
             reply = await self._reply(request, turn)
         except BaseException:
@@ -139,10 +155,11 @@ class Mind:
             raise
         usage = reply.usage
         if self._price is not None:
-            usage = self._price.applied(usage)
+            usage = self._price.applied(usage, reply.model)
         reservation.settle(Amounts(turns=1, tokens=usage.tokens, cost_microusd=usage.cost_microusd))
         self._allowance.returned()
         agent.usage += usage
+        self._answered_by = reply.model
         conversation.add(reply.message)
         if not usage.estimated:
             conversation.counted(usage.tokens)
@@ -155,6 +172,8 @@ class Mind:
                 timing=reply.timing,
                 finish=reply.finish,
                 repairs=reply.repairs,
+                thoughts=reply.message.thoughts,
+                model=reply.model,
             )
         )
         return reply
@@ -189,7 +208,9 @@ class Mind:
                 prompt = left - MIN_OUTPUT_TOKENS
                 if roomy is not None:
                     cover = Cover(roomy, Amounts(tokens=least - left))
-        output = max(MIN_OUTPUT_TOKENS, min(MAX_OUTPUT_TOKENS, left - prompt))
+        # Some servers refuse a call whose longest answer would not fit beside its prompt.
+        longest = min(MAX_OUTPUT_TOKENS, left - prompt, self._window - self.conversation.likely)
+        output = max(MIN_OUTPUT_TOKENS, longest)
         cost = 0
         if price is not None:
             output = max(MIN_OUTPUT_TOKENS, min(output, price.affords(prompt, money)))
@@ -205,20 +226,31 @@ class Mind:
             self._on_text(text)
 
     async def _reply(self, request: Request, turn: int) -> Reply:
-        """Call the model; what a retry can help is tried again, each failure on record."""
-        for wait in _waits():
+        """Call the model; what a retry can help is tried again, each failure on record.
+
+        Where the model itself holds the next try back until it is worth making (a gate does, at a
+        rate limit or while its endpoint is gone), that is no try of this agent's few.
+        """
+        waits = _waits()
+        wait = next(waits)
+        while True:
             try:
                 return await self._model.reply(request, self._hear)
             except ContextOverflow as error:
                 raise BudgetExceeded(str(error), limit="max_context_tokens") from error
             except ModelError as error:
                 delay = None
-                if error.retryable and wait is not None:
+                if error.held:
+                    delay = error.retry_after_s or 0.0
+                elif error.retryable and wait is not None:
                     delay = min(max(wait, error.retry_after_s or 0.0), LONGEST_WAIT_S)
                 failed = ModelFailed(turn=turn, error=str(error), retry_in_s=delay)
                 self._agent.record(failed)
                 if delay is None:
                     raise
+                if error.held:
+                    continue
+                wait = next(waits)
                 with self._agent.waiting():
                     await self._clock.sleep(delay)
             except Exception as error:
@@ -226,7 +258,6 @@ class Mind:
                 broke = f"{self._model.name} broke: {type(error).__name__}: {error}"
                 self._agent.record(ModelFailed(turn=turn, error=broke))
                 raise ProviderError(broke) from error
-        raise AssertionError("the last wait is None, and ends the loop")
 
 
 def _waits() -> Iterator[float | None]:

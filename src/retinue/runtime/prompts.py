@@ -28,16 +28,18 @@ class Prompts:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._files: dict[str, str | None] = {}
-        self._made: dict[str, tuple[str, list[str]]] = {}
+        self._made: dict[tuple[str, int], tuple[str, list[str]]] = {}
 
     async def assemble(self, role: Role, extra: str | None = None) -> tuple[str, list[str]]:
         """The prompt for `role`, `extra` as its last word; and a note for what was left out."""
-        if extra is None and role.name in self._made:
-            return self._made[role.name]
+        # How much of the files fits depends on the window, which depends on the model.
+        key = role.name, role.budget.max_context_tokens
+        if extra is None and key in self._made:
+            return self._made[key]
         text, notes = await self._assemble(role, extra)
         if extra is None:
             # A fan-out asks for the same one ten thousand times.
-            self._made[role.name] = text, notes
+            self._made[key] = text, notes
         return text, notes
 
     async def _assemble(self, role: Role, extra: str | None) -> tuple[str, list[str]]:

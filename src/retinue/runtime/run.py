@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from functools import partial
 
 import msgspec
 
+from retinue.domain.approval import Rules
 from retinue.domain.budget import Account
 from retinue.domain.contract import Contract
 from retinue.domain.drafting import Draft, Order, Superior, draft
 from retinue.domain.events import AgentCached, AgentCreated, AgentStarted, RunFinished, RunStarted
-from retinue.domain.grant import Grant
-from retinue.domain.price import Price
+from retinue.domain.price import Price, Tariff
+from retinue.domain.reach import Reach
 from retinue.domain.report import markdown
 from retinue.domain.result import Result, RunResult, Spent, Status
 from retinue.domain.role import Role
-from retinue.domain.scope import contains
 from retinue.ports import (
     Approve,
     Ask,
@@ -25,8 +26,10 @@ from retinue.ports import (
     Hands,
     Model,
     NewAgent,
+    Posts,
     Reports,
     Sandbox,
+    Servers,
     Store,
     Vault,
     Workspace,
@@ -40,18 +43,22 @@ from retinue.runtime.life import Ending, Means, close, live
 from retinue.runtime.mind import OnText
 from retinue.runtime.nursery import Nursery
 from retinue.runtime.prompts import Prompts, listed_profiles
-from retinue.runtime.session import NEW, Session
+from retinue.runtime.session import NEW, Session, earlier_result
 from retinue.runtime.shape import Shape
 from retinue.runtime.staff import Staff
-from retinue.runtime.toolbox import Breaker, Tools
+from retinue.runtime.toolbox import NO_RULES, Breaker, Tools
 
 STOPPED = "stopped with its run"
+STOPPED_BY_USER = "stopped by the user"
+CANCEL = "cancel"  # followed by the agent's id: what another process says to have it stopped
+READS_AT_ONCE = 8
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What all agents of a run share."""
 
     store: Store
+    posts: Posts
     vault: Vault | None
     reports: Reports
     clock: Clock
@@ -63,13 +70,16 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     approve: Approve
     model_for: Callable[[str], Model]
     route: Callable[[str | None, str | None], str | None]
-    price_for: Callable[[str], Price | None]
+    price_for: Callable[[str], Price | Tariff | None]
+    servers: Servers
     max_concurrent: int
     report_path_pattern: str
     breaker: Breaker | None = None
+    rules: Rules = NO_RULES
     ask: Ask | None = None
     listener: Listener | None = None
     on_text: OnText | None = None
+    on_partial: Callable[[str, str], None] | None = None
 
 
 class Run:
@@ -95,6 +105,7 @@ class Run:
         self._root_notes = root.notes
         # What a conversation calls a3 is one child for as long as it goes on.
         self._ids += session.children
+        self._post = around.posts.take(run_id)
 
     @property
     def agents(self) -> Iterable[Agent]:
@@ -119,6 +130,22 @@ class Run:
         """Say why the tasks that are about to be cancelled are cancelled."""
         self.why_stopped = why
 
+    def cancel(self, agent: Agent) -> None:
+        """Stop one agent of this run, and all below it, for good."""
+        agent.stop(STOPPED_BY_USER)
+        if agent.deadline is None:
+            # A program that leads has no attempt that could be ended; its children have.
+            for child in self.agents:
+                if child.parent is agent:
+                    child.stop(STOPPED_BY_USER)
+
+    def listen(self) -> None:
+        """Do what other processes ask for: so far, that agents are stopped."""
+        for words in self._post.heard():
+            verb, _, agent_id = words.partition(" ")
+            if verb == CANCEL and agent_id in self._open:
+                self.cancel(self._open[agent_id])
+
     # The root
 
     async def lead(self) -> Result:
@@ -140,7 +167,10 @@ class Run:
         self._journal.record(
             RunFinished(status=status, reason=reason), agent_id=self.root.id, parent_agent_id=None
         )
-        await self._journal.durable()
+        try:
+            await self._journal.durable()
+        finally:
+            self._post.leave()
         await self._around.reports.drained()
 
     def with_total(self, result: Result) -> RunResult:
@@ -172,7 +202,9 @@ class Run:
         self._around.model_for(contract.execution.model)  # Unknown models fail here.
         child = self._agent(contract, by.next_path(role.name), by)
         child.cache_key = self._around.cache.key(contract) if order.cache else None
-        self._create(child, (*left_out, *drafted.notes))
+        window = contract.execution.max_context_tokens
+        hidden = self._around.tools.left_out(contract.permissions, window=window)
+        self._create(child, (*left_out, *drafted.notes, *hidden))
         return child
 
     def _told_of_profiles(self, contract: Contract) -> Contract:
@@ -204,10 +236,12 @@ class Run:
 
     async def _live(self, agent: Agent) -> Ending:
         around, contract = self._around, agent.contract
+        workspace = around.workspace_for(contract.execution.working_directory)
+        grant = contract.permissions
         hands = Hands(
-            workspace=around.workspace_for(contract.execution.working_directory),
+            workspace=workspace,
             sandbox=around.sandbox,
-            may_write=_writes(contract.permissions),
+            reach=Reach(root=workspace.root, write_scope=grant.write_scope, network=grant.network),
             agent_id=agent.id,
             path=agent.path,
             ask=around.ask if agent is self.root else None,
@@ -215,13 +249,16 @@ class Run:
             run_id=self.id,
             depth=agent.depth,
             remembered=agent.cache_key is not None,
+            waiting=agent.waiting,
         )
         if agent.cache_key is not None:
             hit = await around.cache.find(agent.cache_key, hands)
             if hit is not None:
                 return await _repeat(agent, hit)
+        served = around.servers.known(contract.execution.model)
         means = Means(
             model=around.model_for(contract.execution.model),
+            window=None if served is None else served.window,
             tools=around.tools,
             hands=hands,
             approve=around.approve,
@@ -229,12 +266,21 @@ class Run:
             clock=around.clock,
             staff=self.staff_of,
             desk=self._desk_of,
+            at_once=max(around.max_concurrent, READS_AT_ONCE),
             price=around.price_for(contract.execution.model),
             breaker=around.breaker if agent is self.root else None,
-            on_text=around.on_text if agent is self.root else None,
+            rules=around.rules,
+            on_text=self._ear_for(agent),
             before=self._session.messages if agent is self.root else (),
         )
         return await live(agent, means)
+
+    def _ear_for(self, agent: Agent) -> OnText | None:
+        """Who hears what the model of `agent` says while it says it."""
+        around = self._around
+        if agent is self.root:
+            return around.on_text
+        return None if around.on_partial is None else partial(around.on_partial, agent.id)
 
     def staff_of(self, boss: Agent, nursery: Nursery) -> Staff:
         return Staff(self, boss, nursery, max_concurrent=self._around.max_concurrent)
@@ -247,6 +293,10 @@ class Run:
             roles=around.roles,
             workspace=around.workspace_for(boss.contract.execution.working_directory),
             route=around.route,
+            servers=around.servers,
+            earlier=partial(
+                earlier_result, around.store, self._session if boss is self.root else NEW
+            ),
         )
 
     def _end(self, agent: Agent, ending: Ending) -> Result:
@@ -255,6 +305,9 @@ class Run:
         self._bill(agent)
         duration_s = self._around.clock.monotonic() - agent.since
         result = agent.result = close(agent, ending, duration_s=duration_s)
+        if agent.parent is not None and agent.tainted:
+            # However the parent hears of it.
+            agent.parent.tainted = True
         if agent is not self.root:
             self._failed += not result.ok
             self._report(agent, result)
@@ -342,10 +395,3 @@ async def _repeat(agent: Agent, hit: Hit) -> Ending:
     schema = agent.contract.outputs.output_schema
     data = None if schema is None else Shape(schema).check(hit.response)[0]
     return Ending(Status.COMPLETED, hit.response, data=data, cached=True)
-
-
-def _writes(grant: Grant) -> Callable[[str], bool]:
-    def may_write(path: str) -> bool:
-        return contains(grant.write_scope, path)
-
-    return may_write

@@ -12,7 +12,9 @@ import msgspec
 
 from retinue.domain.events import (
     AgentAttempted,
+    AgentFailed,
     AgentTold,
+    AgentWaiting,
     ContextCompacted,
     Event,
     ModelReplied,
@@ -23,8 +25,10 @@ from retinue.domain.events import (
     TurnStarted,
 )
 from retinue.domain.messages import Assistant, Message, System, ToolAnswer, ToolCall, User
-from retinue.domain.result import Status
-from retinue.ports import Store
+from retinue.domain.result import Result, Status
+from retinue.errors import RunError
+from retinue.ports import Posts, Store
+from retinue.runtime.agent import ROOT
 from retinue.runtime.context import Conversation
 from retinue.runtime.toolbox import INTERRUPTED
 
@@ -48,12 +52,20 @@ class Session(msgspec.Struct, frozen=True):
 NEW = Session()
 
 
-async def recall(store: Store, name: str) -> Session:
-    """The session that the run `name` is part of; with "last", the latest. Raises UnknownRun."""
+async def recall(store: Store, posts: Posts, name: str) -> Session:
+    """The session that the run `name` is part of; with "last", the latest.
+
+    Raises UnknownRun, or RunError where somebody is at work on it.
+    """
     rows = await store.session(None if name == LAST else name)
+    if rows[-1].status is None and posts.held(rows[-1].id):
+        raise RunError(
+            f"The session is still at work, in run {rows[-1].id}; wait for it, or stop it with"
+            f" `retinue cancel {rows[-1].id}`."
+        )
     journals: list[Sequence[Event]] = []
     for row in reversed(rows):
-        journals.append(await store.agent_events(row.id, "a0"))
+        journals.append(await store.agent_events(row.id, ROOT))
         if _began_anew(journals[-1]):
             break  # Nothing before that is in the conversation any more.
     messages: tuple[Message, ...] = ()
@@ -61,6 +73,35 @@ async def recall(store: Store, name: str) -> Session:
         messages = said(journal, before=messages)
     return Session(
         tuple(row.id for row in rows), messages, sum(max(row.agents - 1, 0) for row in rows)
+    )
+
+
+async def earlier_result(store: Store, session: Session, agent_id: str) -> Result | None:
+    """How a child of the root ended in an earlier run of the session, as far as it is told of."""
+    for run_id in reversed(session.runs):
+        events = await store.agent_events(run_id, agent_id)
+        if not events or events[0].parent_agent_id != ROOT:
+            continue
+        for event in reversed(events):
+            match event.fact:
+                case AgentWaiting(response=response):
+                    return _result(run_id, agent_id, Status.COMPLETED, response)
+                case AgentFailed(status=status, response=response, reason=reason):
+                    return _result(run_id, agent_id, status, response, reason)
+    return None
+
+
+def _result(
+    run_id: str, agent_id: str, status: Status, response: str, error: str | None = None
+) -> Result:
+    return Result(
+        status=status,
+        agent_id=agent_id,
+        run_id=run_id,
+        role="",
+        task="",
+        response=response,
+        error=error,
     )
 
 
@@ -72,28 +113,29 @@ def said(events: Iterable[Event], *, before: Sequence[Message] = ()) -> tuple[Me
     """
     talk = Conversation((System(""),), (), before=before)
     calls: tuple[ToolCall, ...] = ()
-    answers: dict[str, str] = {}
+    answers: dict[str, tuple[str, bool]] = {}
     finished: RunFinished | None = None
 
     def answered() -> None:
         """Put the answers to the last calls in, in the order of the calls."""
         nonlocal calls
         for call in calls:
-            talk.add(ToolAnswer(call.id, answers.pop(call.id, NOT_RUN)))
+            content, failed = answers.pop(call.id, (NOT_RUN, True))
+            talk.add(ToolAnswer(call.id, content, failed))
         calls = ()
 
     for event in events:
         match event.fact:
             case AgentAttempted(opening=opening):
                 talk, calls = Conversation(opening, (), before=before), ()
-            case ModelReplied(content=content, calls=asked):
+            case ModelReplied(content=content, calls=asked, thoughts=thoughts):
                 if content.strip() or asked:
-                    talk.add(Assistant(content, asked))
+                    talk.add(Assistant(content, asked, thoughts))
                 calls = asked
             case ToolStarted(call_id=call_id):
-                answers[call_id] = INTERRUPTED
+                answers[call_id] = INTERRUPTED, True
             case ToolFinished() | ToolDenied() as fact:
-                answers[fact.call_id] = fact.content
+                answers[fact.call_id] = fact.content, fact.failed
             case TurnStarted():
                 answered()
             case AgentTold(content=content):

@@ -22,13 +22,16 @@ class Employer(Protocol):
 
 
 class Job:
-    """A child, under way or done."""
+    """A child, under way or done. One in the background has a task of its own."""
 
-    def __init__(self, agent: Agent, task: asyncio.Task[Result], *, background: bool) -> None:
+    def __init__(self, agent: Agent, task: asyncio.Task[Result] | None = None) -> None:
         self.agent = agent
-        self.background = background
         self.delivered = False
         self._task = task
+
+    @property
+    def background(self) -> bool:
+        return self._task is not None
 
     @property
     def id(self) -> str:
@@ -40,17 +43,19 @@ class Job:
 
     @property
     def done(self) -> bool:
-        return self._task.done()
+        return self.agent.result is not None if self._task is None else self._task.done()
 
     def cancel(self, why: str = "cancelled by the program") -> None:
         """Stop the child for good. It is closed as cancelled, and its result says so."""
-        if not self.done and self.agent.stop_reason is None:
+        if self._task is None:
+            self.agent.stop(why)
+        elif not self.done and self.agent.stop_reason is None:
             self.agent.stop_reason = why
             self._task.cancel()
 
     async def result(self) -> Result:
         """Wait for the child. Cancelling the wait does not cancel the child."""
-        if not self._task.done():
+        if self._task is not None and not self._task.done():
             # Awaiting the task itself would cancel it with the wait.
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._task.add_done_callback(partial(_tell, ended))
@@ -60,9 +65,10 @@ class Job:
     @property
     def outcome(self) -> Result:
         """The result of a child that is done."""
-        if self._task.cancelled() and self.agent.result is not None:
-            return self.agent.result
-        return self._task.result()
+        if self._task is not None and not self._task.cancelled():
+            return self._task.result()
+        assert self.agent.result is not None, "it is done"
+        return self.agent.result
 
 
 def _tell(ended: asyncio.Future[None], _: asyncio.Task[Result]) -> None:
@@ -71,7 +77,7 @@ def _tell(ended: asyncio.Future[None], _: asyncio.Task[Result]) -> None:
 
 
 class Staff:
-    """Limits queue: a child beyond `max_concurrent` is created and waits for its turn.
+    """Limits queue: a child beyond `max_concurrent` waits for its turn.
 
     The limit is each parent's own. One for the whole run would let parents that wait for their
     children hold the places that those children need.
@@ -95,11 +101,22 @@ class Staff:
     def background(self) -> list[Job]:
         return [job for job in self._jobs.values() if job.background]
 
-    async def hire(self, order: Order, *, background: bool = False) -> Job:
-        """Write the contract and set the child to work. Raises ContractError."""
+    async def employ(self, order: Order) -> Result:
+        """Have a child do it, and wait for it. Raises ContractError.
+
+        A child is made when there is a slot for it: a thousand that a model asks for in one reply
+        cost no more memory than those that run.
+        """
+        async with self._slots:
+            agent = await self._employer.create(order, self._boss)
+            self._jobs[agent.id] = Job(agent)
+            return await self._employer.see_through(agent)
+
+    async def hire(self, order: Order) -> Job:
+        """Write the contract and set the child to work in the background. Raises ContractError."""
         agent = await self._employer.create(order, self._boss)
         task = self._nursery.create_task(self._employer.see_through(agent, self._slots))
-        job = self._jobs[agent.id] = Job(agent, task, background=background)
+        job = self._jobs[agent.id] = Job(agent, task)
         # A task that is cancelled before its first step never runs, and could not close its agent.
         await asyncio.sleep(0)
         return job

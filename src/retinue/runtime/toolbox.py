@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from itertools import groupby
 from typing import Any, Protocol
 
 import msgspec
 
+from retinue.domain.approval import Rules, Verdict
 from retinue.domain.budget import Amounts
 from retinue.domain.drafting import ASK_USER
 from retinue.domain.events import BreakerTripped, ToolDenied, ToolFinished, ToolStarted
-from retinue.domain.grant import Grant
+from retinue.domain.grant import Grant, Mode, Network
 from retinue.domain.messages import Effect, ToolAnswer, ToolCall, ToolSpec
 from retinue.domain.result import Receipt
 from retinue.errors import (
@@ -29,7 +30,8 @@ from retinue.runtime.agent import Agent
 from retinue.runtime.nursery import Nursery
 
 # A child sees to its own record: its contract is safe before it works, its end before it is told.
-_CHANGING = (Effect.WRITE, Effect.EXECUTE, Effect.REMEMBER)
+_CHANGING = (Effect.WRITE, Effect.EXECUTE, Effect.REMEMBER, Effect.EXTERNAL)
+NO_RULES = Rules()
 ONE_CALL = Amounts(tool_calls=1)
 FEW = 3
 BROKEN_TIMES = 3
@@ -39,8 +41,8 @@ INTERRUPTED = "[ERROR] interrupted; it may have been done"
 class Breaker(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The circuit breaker of a root, in tool calls, below its hard stop (`max_tool_calls`)."""
 
-    warn_at: int = 60
-    pause_at: int = 80
+    warn_at: int
+    pause_at: int
 
 
 class Tools(Protocol):
@@ -48,7 +50,9 @@ class Tools(Protocol):
 
     def get(self, name: str) -> Tool | None: ...
 
-    def specs(self, grant: Grant) -> tuple[ToolSpec, ...]: ...
+    def specs(self, grant: Grant, *, window: int) -> tuple[ToolSpec, ...]: ...
+
+    def left_out(self, grant: Grant, *, window: int) -> tuple[str, ...]: ...
 
     @property
     def effects(self) -> Mapping[str, Effect]: ...
@@ -64,7 +68,13 @@ class Toolbox:
         hands: Hands,
         approve: Approve,
         breaker: Breaker | None = None,
+        *,
+        at_once: int,
+        rules: Rules = NO_RULES,
     ) -> None:
+        """`at_once` is how many calls that may run side by side do so."""
+        self._rules = rules
+        self._at_once = at_once
         self._agent = agent
         self._tools = tools
         self._hands = hands
@@ -72,7 +82,7 @@ class Toolbox:
         grant = agent.contract.permissions
         self._allowed = frozenset(grant.allowed_tools)
         self._ask = frozenset(grant.ask_tools)
-        self.offered = tools.specs(grant)
+        self.offered = tools.specs(grant, window=agent.contract.execution.max_context_tokens)
         self.exhausted = False
         self._breaker = breaker
         self._warning: str | None = None
@@ -87,7 +97,7 @@ class Toolbox:
         for kind, group in groupby(calls, key=self._company):
             batch = list(group)
             if kind and len(batch) > 1:
-                answers += await _together(self._answer(call) for call in batch)
+                answers += await self._together(batch)
             else:
                 for call in batch:
                     answers.append(await self._answer(call))
@@ -102,6 +112,20 @@ class Toolbox:
             return call.name
         return "read" if tool.effect is Effect.READ else ""
 
+    async def _together(self, calls: Sequence[ToolCall]) -> list[ToolAnswer]:
+        """Answer calls side by side: as many at a time as may be under way, the next in order."""
+        answers: dict[int, ToolAnswer] = {}
+        waiting = iter(enumerate(calls))
+
+        async def work() -> None:
+            for index, call in waiting:
+                answers[index] = await self._answer(call)
+
+        async with Nursery() as nursery:
+            for _ in range(min(self._at_once, len(calls))):
+                nursery.create_task(work())
+        return [answers[index] for index in range(len(calls))]
+
     async def _answer(self, call: ToolCall) -> ToolAnswer:
         account = self._agent.account
         try:
@@ -115,7 +139,7 @@ class Toolbox:
             return self._deny(call, "The user wants no more tool calls. Answer with what you have.")
         content, ok = await self._run(call)
         self._watch_for_repetition(call, content, ok)
-        return ToolAnswer(call.id, content + self._what_is_left())
+        return ToolAnswer(call.id, content + self._what_is_left(), failed=not ok)
 
     def _what_is_left(self) -> str:
         """A line about the budget, when it matters."""
@@ -171,9 +195,9 @@ class Toolbox:
             arguments = _arguments(call)
         except ToolFailure as failure:
             return self._deny(call, str(failure), mark="ERROR").content, False
-        if call.name in self._ask and not await self._approved(call):
-            text = f"The user said no to {call.name}. Go on without it."
-            return self._deny(call, text).content, True
+        refusal = await self._refusal(call, tool, arguments)
+        if refusal is not None:
+            return self._deny(call, refusal, failed=False).content, True
         agent = self._agent
         agent.record(ToolStarted(call_id=call.id, tool=call.name, arguments=call.arguments))
         if tool.effect in _CHANGING:
@@ -189,7 +213,13 @@ class Toolbox:
             receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(INTERRUPTED))
             agent.keep(receipt)
             agent.record(
-                ToolFinished(call_id=call.id, tool=call.name, content=INTERRUPTED, receipt=receipt)
+                ToolFinished(
+                    call_id=call.id,
+                    tool=call.name,
+                    content=INTERRUPTED,
+                    receipt=receipt,
+                    failed=True,
+                )
             )
             raise
         receipt = Receipt(
@@ -202,15 +232,23 @@ class Toolbox:
             changed=outcome.changed,
             before_sha256=outcome.before_sha256,
             after_sha256=outcome.after_sha256,
+            untrusted=outcome.untrusted,
         )
         agent.keep(receipt)
+        worked = outcome.ok or outcome.acted or outcome.exit_code is not None
         agent.record(
-            ToolFinished(call_id=call.id, tool=call.name, content=outcome.content, receipt=receipt)
+            ToolFinished(
+                call_id=call.id,
+                tool=call.name,
+                content=outcome.content,
+                receipt=receipt,
+                failed=not worked,
+            )
         )
         if tool.effect in _CHANGING:
             # And nothing may be built upon a change before the journal knows what it was.
             await agent.durable()
-        return outcome.content, outcome.ok or outcome.acted or outcome.exit_code is not None
+        return outcome.content, worked
 
     def _not_yours(self, name: str, tool: Tool | None) -> str:
         if tool is not None and tool.effect is Effect.DELEGATE:
@@ -234,12 +272,39 @@ class Toolbox:
             )
         return msgspec.structs.replace(outcome, content=printable(outcome.content))
 
+    async def _refusal(
+        self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]
+    ) -> str | None:
+        """Why a call is not made: a rule of the user's, or a person's no."""
+        command = tool.effect is Effect.EXECUTE
+        # Who has read a stranger's text may be about to send something away on its behalf.
+        sends = command and self._hands.reach.network is Network.ALL
+        asked = call.name in self._ask or (self._agent.tainted and sends)
+        subject = subject_of(arguments)
+        verdict = self._rules.judge(call.name, subject, is_command=command, asked=asked)
+        if verdict is Verdict.DENY:
+            return f"The user's rules forbid this use of {call.name}. Go on without it."
+        free = self._agent.contract.permissions.mode is Mode.DANGEROUS and not asked
+        if verdict is Verdict.ALLOW or free:
+            return None
+        if self._agent.parent is not None and not asked:
+            return "This destroys things, which a child may not. Say in your answer what you need."
+        if await self._approved(call):
+            return None
+        return f"The user said no to {call.name}. Go on without it."
+
     async def _approved(self, call: ToolCall) -> bool:
         with self._agent.waiting():
             return await self._approve(self._agent.path, call.name, call.arguments)
 
     def _deny(
-        self, call: ToolCall, text: str, *, counted: bool = True, mark: str = "DENIED"
+        self,
+        call: ToolCall,
+        text: str,
+        *,
+        counted: bool = True,
+        failed: bool = True,
+        mark: str = "DENIED",
     ) -> ToolAnswer:
         content = f"[{mark}] {text}"
         self._agent.record(
@@ -249,9 +314,10 @@ class Toolbox:
                 arguments=call.arguments,
                 content=content,
                 counted=counted,
+                failed=failed,
             )
         )
-        return ToolAnswer(call.id, content)
+        return ToolAnswer(call.id, content, failed=failed)
 
 
 async def nobody(path: str, tool: str, arguments: str) -> bool:
@@ -279,6 +345,14 @@ def _arguments(call: ToolCall) -> Mapping[str, Any]:
     return arguments
 
 
+def subject_of(arguments: Mapping[str, Any]) -> str:
+    """What a call acts on, for rules about it: a command, or a path."""
+    for name in ("command", "path"):
+        if isinstance(value := arguments.get(name), str):
+            return value.strip()
+    return ""
+
+
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -290,9 +364,3 @@ def printable(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-8", "backslashreplace").decode()
     return text
-
-
-async def _together(answers: Iterable[Coroutine[Any, Any, ToolAnswer]]) -> list[ToolAnswer]:
-    async with Nursery() as nursery:
-        tasks = [nursery.create_task(answer) for answer in answers]
-    return [task.result() for task in tasks]

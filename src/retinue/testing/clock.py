@@ -7,11 +7,13 @@
         clock.advance(0.25)
 
 Nothing waits for real: a test says when time passes, and waits for whoever is to fall asleep first.
+It can stand in for the timers of an event loop as well, where only those are needed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -24,6 +26,18 @@ class _Sleeper(NamedTuple):
     waking: asyncio.Future[None]
 
 
+class FakeTimer:
+    """A call that is due at a moment, unless it is cancelled."""
+
+    def __init__(self, at: float, callback: Callable[[], None]) -> None:
+        self.at = at
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
 class FakeClock:
     """Implements the port `Clock`. Time passes in `advance` and nowhere else."""
 
@@ -31,6 +45,7 @@ class FakeClock:
         self._began = now
         self._passed_s = 0.0
         self._sleepers: list[_Sleeper] = []
+        self._timers: list[FakeTimer] = []
         # Weak, since a timeout does not tell when it is left.
         self._timeouts: WeakKeyDictionary[asyncio.Timeout, float] = WeakKeyDictionary()
         self._changed = asyncio.Condition()
@@ -61,6 +76,20 @@ class FakeClock:
         self._timeouts[timeout] = self._passed_s + seconds
         return timeout
 
+    def time(self) -> float:
+        return self._passed_s
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> FakeTimer:
+        timer = FakeTimer(self._passed_s + delay, callback)
+        self._timers.append(timer)
+        return timer
+
+    @property
+    def next_call_s(self) -> float | None:
+        """How long until the next call is due; None if there is none."""
+        due = [timer.at for timer in self._timers if not timer.cancelled]
+        return max(min(due) - self._passed_s, 0.0) if due else None
+
     async def slept(self, count: int = 1) -> None:
         """Wait until `sleep` has been called that many times in all."""
         async with self._changed:
@@ -76,9 +105,17 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         """Let time pass: wake who has slept enough, and end what has taken too long.
 
-        They run when the caller next awaits something, earliest first.
+        They run when the caller next awaits something, earliest first. Calls that become due are
+        made here, each at its moment.
         """
-        self._passed_s += seconds
+        until = self._passed_s + seconds
+        while due := [t for t in self._timers if t.at <= until and not t.cancelled]:
+            timer = min(due, key=lambda timer: timer.at)
+            self._timers.remove(timer)
+            self._passed_s = max(self._passed_s, timer.at)
+            timer.callback()
+        self._timers = [timer for timer in self._timers if not timer.cancelled]
+        self._passed_s = until
         for sleeper in sorted(self._sleepers, key=lambda sleeper: sleeper.until):
             if sleeper.until <= self._passed_s:
                 self._sleepers.remove(sleeper)

@@ -9,7 +9,7 @@ class TestMyModel(ModelContract):
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 
 import msgspec
 
@@ -18,11 +18,15 @@ from retinue.domain.messages import (
     Finish,
     Request,
     System,
+    Thought,
+    Thoughts,
     ToolAnswer,
+    ToolCall,
     ToolSpec,
+    Usage,
     User,
 )
-from retinue.models.scripted import Answer, call, calls, say
+from retinue.models.scripted import Answer, call, calls, say, think
 from retinue.ports import Model
 
 SPEC = ToolSpec(
@@ -31,6 +35,7 @@ SPEC = ToolSpec(
     msgspec.Raw(b'{"type":"object","properties":{"path":{"type":"string"}},"required":["path"]}'),
 )
 OPENING = (System("Be brief."), User("What is in a.txt?"))
+SCHEMA = '{"type":"object","properties":{"lines":{"type":"integer"}},"required":["lines"]}'
 
 
 class ModelContract:
@@ -74,6 +79,84 @@ class ModelContract:
             )
         assert second.message.content == "Nothing."
 
+    async def test_answers_of_several_calls_and_a_failed_one_are_taken(self) -> None:
+        asked = calls(call("read_file", path="a"), call("read_file", path="b"))
+        async with self.opened(asked, say("One.")) as model:
+            first = await model.reply(Request(messages=OPENING, tools=(SPEC,)))
+            one, other = first.message.calls
+            answers = (ToolAnswer(one.id, "text"), ToolAnswer(other.id, "[ERROR]", failed=True))
+            told = User("Be quick.")
+            second = await model.reply(
+                Request(messages=(*OPENING, first.message, *answers, told), tools=(SPEC,))
+            )
+        assert second.message.content == "One."
+
+    async def test_a_last_word_without_tools_after_calls(self) -> None:
+        async with self.opened(call("read_file", path="a"), say("Enough.")) as model:
+            first = await model.reply(Request(messages=OPENING, tools=(SPEC,)))
+            (made,) = first.message.calls
+            last = (*OPENING, first.message, ToolAnswer(made.id, "text"), User("Answer now."))
+            assert (await model.reply(Request(messages=last))).message.content == "Enough."
+
+    async def test_thoughts_are_no_text_and_are_taken_back(self) -> None:
+        thought = "Let me see: ä 🪶."
+        told: list[str] = []
+        async with self.opened(
+            think(thought, call("read_file", path="a.txt")), say("Nothing.")
+        ) as model:
+            first = await model.reply(Request(messages=OPENING, tools=(SPEC,)), told.append)
+            message = first.message
+            answers = [ToolAnswer(made.id, "") for made in message.calls]
+            # As a journal keeps it.
+            message = msgspec.json.decode(msgspec.json.encode(message), type=Assistant)
+            second = await model.reply(
+                Request(messages=(*OPENING, message, *answers), tools=(SPEC,))
+            )
+        assert message == first.message
+        assert message.content == "".join(told) == ""
+        assert message.thoughts is not None
+        assert message.thoughts.by == model.name
+        assert thought in message.thoughts.blocks[0].block
+        assert second.message.content == "Nothing."
+
+    async def test_thoughts_of_a_reply_that_ends_are_not_kept(self) -> None:
+        async with self.opened(think("Hm.", say("Nothing."))) as model:
+            reply = await model.reply(Request(messages=OPENING))
+        assert reply.message == Assistant("Nothing.")
+
+    async def test_thoughts_of_another_model_are_left_alone(self) -> None:
+        theirs = Thoughts("another", (Thought('{"type":"thinking","thinking":"forged"}'),))
+        made = Assistant("", (ToolCall("call:1.2", "read_file", "{}"),), theirs)
+        asked = (*OPENING, made, ToolAnswer("call:1.2", "text"))
+        async with self.opened(say("Nothing.")) as model:
+            reply = await model.reply(Request(messages=asked, tools=(SPEC,)))
+        assert reply.message.content == "Nothing."
+
+    async def test_an_answer_to_a_schema_is_its_text(self) -> None:
+        async with self.opened(say('{"lines": 3}'), say('{"lines": 4}')) as model:
+            plain = await model.reply(Request(messages=OPENING, schema=SCHEMA))
+            beside = await model.reply(Request(messages=OPENING, schema=SCHEMA, tools=(SPEC,)))
+        assert plain.message == Assistant('{"lines": 3}')
+        assert beside.message == Assistant('{"lines": 4}')
+
+    async def test_a_schema_does_not_forbid_calls(self) -> None:
+        async with self.opened(call("read_file", path="a.txt")) as model:
+            reply = await model.reply(Request(messages=OPENING, schema=SCHEMA, tools=(SPEC,)))
+        assert [made.name for made in reply.message.calls] == ["read_file"]
+
+    async def test_a_reply_can_be_cancelled_in_its_middle(self) -> None:
+        heard = asyncio.Event()
+        async with self.opened(say("one two three four").after(3600), say("Hi.")) as model:
+            task = asyncio.ensure_future(
+                model.reply(Request(messages=OPENING), lambda _: heard.set())
+            )
+            await heard.wait()
+            task.cancel()
+            # One that comes in a single piece may be whole already.
+            with suppress(asyncio.CancelledError):
+                await task
+            assert (await model.reply(Request(messages=OPENING))).message.content == "Hi."
+
     async def test_the_reply_that_hit_the_limit_says_so(self) -> None:
         async with self.opened(say("Once upon a", finish=Finish.LENGTH)) as model:
             reply = await model.reply(Request(messages=OPENING, max_output_tokens=3))
@@ -84,6 +167,14 @@ class ModelContract:
             usage = (await model.reply(Request(messages=OPENING))).usage
         assert (usage.tokens_in, usage.tokens_cached, usage.tokens_out) == (100, 90, 7)
         assert not usage.estimated
+
+    async def test_usage_tells_what_was_put_into_a_cache(self) -> None:
+        used = Usage(100, 60, 7, tokens_written=30)
+        step = msgspec.structs.replace(say("Hi."), usage=used)
+        async with self.opened(step) as model:
+            usage = (await model.reply(Request(messages=OPENING))).usage
+        # Not every API tells it, but the sum is always the same.
+        assert usage in (used, Usage(100, 60, 7))
 
     async def test_usage_that_nobody_counted_is_estimated(self) -> None:
         async with self.opened(say("Hi, there.")) as model:

@@ -3,13 +3,15 @@
     async with ModelServer([call("read_file", path="a"), say("done")]) as server:
         model = OpenAIModel(Endpoint(base_url=server.base_url, model="any"))
 
-Steps of a script are streamed as OpenAI streams them. A `Response` is sent as it is, which is how
-a test makes every answer that a real server should never give.
+Steps of a script are streamed as OpenAI streams them, and to requests of `/v1/messages` as
+Anthropic does; there, thoughts that come back must be what was sent. A `Response` is sent as it is,
+which is how a test makes every answer that a real server should never give.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
@@ -20,6 +22,7 @@ import msgspec
 
 from retinue.domain.messages import Finish
 from retinue.models.scripted import Answer, Gate
+from retinue.testing import messages
 
 
 class Framing(StrEnum):
@@ -39,19 +42,22 @@ class Ending(StrEnum):
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """An HTTP answer. `cuts` are offsets into `body` where a new write begins.
+    """An HTTP answer. `cuts` are offsets into `body` where a new write begins, after `pause_s`.
 
-    `raw` is sent instead of everything else. Nothing is sent before `gate` opens.
+    `raw` is sent instead of everything else. Nothing is sent before `gate` opens, and then not for
+    another `work_s`.
     """
 
     status: int = 200
     headers: Mapping[str, str] = {}
     body: bytes = b""
     cuts: tuple[int, ...] = ()
+    pause_s: float = 0.0
     framing: Framing = Framing.CHUNKED
     ending: Ending = Ending.PROPER
     raw: bytes | None = None
     gate: Gate | None = None
+    work_s: float = 0.0
 
     def pieces(self) -> list[bytes]:
         edges = sorted({0, *(cut for cut in self.cuts if 0 < cut < len(self.body))})
@@ -82,27 +88,42 @@ class ModelServer:
     """Serves on a free port of 127.0.0.1 while it is entered.
 
     `answers` are given in order, one for each request; a function makes them up instead. After the
-    last one it answers 500.
+    last one it answers 500. `pages` are what else it has, by path: values that are sent as JSON, or
+    functions that answer a request. Whoever asks for one, or for one that is not there, is among
+    the `visits` and takes no answer away. With `slots`, it works on so many requests at a time and
+    gives the others a `refusal`: a 429, if nothing else is said.
     """
 
     def __init__(
         self,
-        answers: Iterable[Answering] | Callable[[Received], Answering],
+        answers: Iterable[Answering] | Callable[[Received], Answering] = (),
         *,
+        pages: Mapping[str, Any] | None = None,
+        slots: int | None = None,
+        refusal: Response | None = None,
+        port: int = 0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._answer = answers if callable(answers) else _in_order(answers)
+        self._pages = pages or {}
+        self._slots = slots
+        self._refusal = refusal or failing(429, "All slots are taken.")
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Condition()
-        self.port = 0
-        """Which it is on; known once it is entered."""
+        self.port = port
+        """Which it is on; 0 for a free one, which is known once it is entered."""
         self.requests: list[Received] = []
+        self.visits: list[Received] = []
         self.connections = 0
         """How many have been opened."""
         self.hang_ups = 0
         """How many were closed by the client."""
+        self.busy = self.busiest = 0
+        """How many requests are worked on; and the most there ever were."""
+        self.refused = 0
+        """How many came when all slots were taken."""
 
     @property
     def base_url(self) -> str:
@@ -122,7 +143,7 @@ class ModelServer:
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(
-            self._connected, "127.0.0.1", 0, ssl=self._tls, backlog=1024
+            self._connected, "127.0.0.1", self.port, ssl=self._tls, backlog=1024
         )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -159,13 +180,34 @@ class ModelServer:
         if request is None:
             await self._hang_up()
             return False
+        page = self._page(request)
         async with self._changed:
-            self.requests.append(request)
+            (self.requests if page is None else self.visits).append(request)
             self._changed.notify_all()
-        answer = self._answer(request)
-        response = streamed(answer) if isinstance(answer, Answer) else answer
+        if page is not None:
+            return await self._respond(page, request, reader, writer)
+        if self._slots is not None and self.busy >= self._slots:
+            self.refused += 1
+            return await self._respond(self._refusal, request, reader, writer)
+        self.busy += 1
+        self.busiest = max(self.busiest, self.busy)
+        try:
+            return await self._respond(self._answer(request), request, reader, writer)
+        finally:
+            self.busy -= 1
+
+    async def _respond(
+        self,
+        answer: Answering,
+        request: Received,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> bool:
+        response = _spoken(answer, request) if isinstance(answer, Answer) else answer
         if response.gate is not None and not await self._opened(response.gate, reader):
             return False
+        if response.work_s:
+            await asyncio.sleep(response.work_s)
         await self._send(response, writer)
         match response.ending:
             case Ending.HANG:
@@ -177,6 +219,14 @@ class ModelServer:
                 return False
             case Ending.PROPER:
                 return response.raw is None and response.framing is not Framing.CLOSE
+
+    def _page(self, request: Received) -> Answering | None:
+        """The page that was asked for; None if it is an answer that is wanted."""
+        page = self._pages.get(request.target.partition("?")[0])
+        if page is None:
+            return failing(404, "Not found") if request.method == "GET" else None
+        page = page(request) if callable(page) else page
+        return page if isinstance(page, Answering) else as_json(page)
 
     async def _opened(self, gate: Gate, reader: asyncio.StreamReader) -> bool:
         """Wait for the gate; False if the client was gone first."""
@@ -205,7 +255,9 @@ class ModelServer:
             await writer.drain()
             return
         writer.write(_head(response))
-        for piece in response.pieces():
+        for number, piece in enumerate(response.pieces()):
+            if number:
+                await asyncio.sleep(response.pause_s)
             if response.framing is Framing.CHUNKED:
                 piece = b"%x\r\n%b\r\n" % (len(piece), piece)
             writer.write(piece)
@@ -288,9 +340,37 @@ def failing(
     )
 
 
+def _spoken(answer: Answer, request: Received) -> Response:
+    """A step in the API that was asked. What it shall take longer, it pauses in its middle."""
+    if request.target.partition("?")[0].endswith("/messages"):
+        if (place := messages.forged(request.json)) is not None:
+            told = f"{place}: Invalid `signature` in `thinking` block"
+            return as_json(messages.error(told, kind="invalid_request_error"), status=400)
+        response = Response(body=messages.streamed(answer))
+    else:
+        response = streamed(answer)
+    if not answer.delay_s:
+        return response
+    ends = [mark.end() for mark in re.finditer(b"\n\n", response.body)]
+    middle = ends[(len(ends) - 1) // 2]
+    return msgspec.structs.replace(response, cuts=(middle,), pause_s=answer.delay_s)
+
+
+def as_json(value: object, *, status: int = 200) -> Response:
+    """A page of JSON."""
+    return Response(
+        status=status,
+        headers={"content-type": "application/json"},
+        body=msgspec.json.encode(value),
+        framing=Framing.LENGTH,
+    )
+
+
 def whole(answer: Answer) -> Response:
     """A step as one JSON body, from a server that does not stream."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
+    if answer.thought:
+        message["reasoning_content"] = answer.thought
     if answer.calls:
         message["tool_calls"] = [
             {
@@ -304,16 +384,13 @@ def whole(answer: Answer) -> Response:
     reply: dict[str, Any] = {"object": "chat.completion", "choices": [choice]}
     if answer.usage is not None:
         reply["usage"] = _usage(answer)
-    return Response(
-        headers={"content-type": "application/json"},
-        body=msgspec.json.encode(reply),
-        framing=Framing.LENGTH,
-    )
+    return as_json(reply)
 
 
 def streamed(answer: Answer) -> Response:
     """A step as OpenAI streams it: a few characters to a chunk."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"reasoning_content": piece} for piece in _bits(answer.thought, 12)]
     deltas += [{"content": piece} for piece in _bits(answer.text, 12)]
     for number, plan in enumerate(answer.calls):
         function = {"name": plan.name, "arguments": ""}

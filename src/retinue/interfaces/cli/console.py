@@ -7,35 +7,43 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+import termios
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+)
+from typing import Any, Protocol, TextIO, TypeVar
 
 import click
 import msgspec
 
-from retinue.domain.events import Event, ModelFailed
-from retinue.domain.result import Result, RunResult, Status
+from retinue.app import Choose
+from retinue.config.environment import Environment
+from retinue.domain.approval import Rule, Rules, Verdict, rule_for
+from retinue.domain.contract import title_of
+from retinue.domain.discovery import Discovery
+from retinue.domain.events import Event
+from retinue.domain.result import Result, Status
 from retinue.errors import ApprovalNeeded
+from retinue.interfaces.cli.lines import Lines
+from retinue.interfaces.cli.live import LiveTree
+from retinue.interfaces.cli.notice import notice
+from retinue.interfaces.cli.paper import width, write
+from retinue.interfaces.cli.screen import Screen, Styles
+from retinue.interfaces.view.block import result_block
+from retinue.interfaces.view.figures import one_line, some
 from retinue.ports import Approve, Ask
 from retinue.runtime.facade import Runtime
-from retinue.runtime.toolbox import nobody
+from retinue.runtime.toolbox import nobody, subject_of
 
 T = TypeVar("T")
 
 INTERRUPTED = "interrupted by the user"
 PIPE_CLOSED = 128 + signal.SIGPIPE
-SHOWN = {
-    "agent.subagent_created",
-    "agent.subagent_attempt",
-    "agent.subagent_closed",
-    "agent.limit_reached",
-    "agent.breaker",
-    "agent.cached",
-    "agent.silent",
-    "model.failed",
-    "tool.started",
-    "tool.denied",
-}
 
 
 def perform(work: Coroutine[Any, Any, T]) -> T:
@@ -85,27 +93,85 @@ class Interrupts:
             loop.remove_signal_handler(number)
 
 
+class Progress(Protocol):
+    """How work under way is told of."""
+
+    def listen(self, event: Event) -> None: ...
+
+    def hear(self, agent_id: str, text: str) -> None:
+        """Words that an agent's model has just said."""
+        ...
+
+    def wait(self, what: str) -> None:
+        """Say what is waited for before anything happens."""
+        ...
+
+    def shown(self) -> AbstractAsyncContextManager[None]:
+        """While inside, it is told."""
+        ...
+
+    def aside(self) -> AbstractContextManager[None]:
+        """While inside, somebody else writes to the terminal."""
+        ...
+
+    def finish(self) -> None:
+        """The work is done; what follows is said by others."""
+        ...
+
+
+class Silence:
+    """Nothing is told."""
+
+    def listen(self, event: Event) -> None: ...
+
+    def hear(self, agent_id: str, text: str) -> None: ...
+
+    def wait(self, what: str) -> None: ...
+
+    def shown(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    def aside(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def finish(self) -> None: ...
+
+
+class JsonLines(Silence):
+    """Each event as a line of JSON on standard output."""
+
+    def listen(self, event: Event) -> None:
+        sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
+        sys.stdout.flush()
+
+
 class Console:
     """What a working command prints while it works, and at its end."""
 
-    def __init__(self, *, as_json: bool, quiet: bool) -> None:
+    def __init__(self, *, as_json: bool, quiet: bool, notify_after_s: float = 0.0) -> None:
+        """After `notify_after_s` (0 is never) a person is called back to the terminal."""
         self.as_json = as_json
         self.quiet = quiet
-        self._paths: dict[str, str] = {}
-        self._failures: dict[str, str] = {}
-        self._questions = Questions()
+        self._notify_after_s = notify_after_s
+        self._since = time.monotonic()
+        self.progress: Progress = Silence()
+        if as_json:
+            self.progress = JsonLines()
+        elif not quiet and draws(sys.stderr):
+            self.progress = LiveTree(Screen(sys.stderr, styles()), hint="Ctrl-C stops it")
+        elif not quiet:
+            self.progress = Lines()
+        self._questions = Questions(self._asking)
 
     @property
-    def listener(self) -> Callable[[Event], None] | None:
-        if self.as_json:
-            return self._print_json
-        return None if self.quiet else self._print_progress
+    def people(self) -> bool:
+        """Whether there is somebody at a terminal who can be asked."""
+        return sys.stdin.isatty() and sys.stderr.isatty() and not self.as_json
 
     @property
     def approve(self) -> Approve:
         """Ask at the terminal where there is one."""
-        people = sys.stdin.isatty() and sys.stderr.isatty() and not self.as_json
-        return self._questions if people else nobody
+        return self._questions if self.people else nobody
 
     @property
     def ask(self) -> Ask | None:
@@ -113,58 +179,58 @@ class Console:
         approve = self.approve
         return approve.answer if isinstance(approve, Questions) else None
 
-    def _print_json(self, event: Event) -> None:
-        sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
-        sys.stdout.flush()
+    @property
+    def choose(self) -> Choose | None:
+        """Have the person at the terminal choose a model, where there is one."""
+        approve = self.approve
+        return approve.choose if isinstance(approve, Questions) else None
 
-    def _print_progress(self, event: Event) -> None:
-        if event.type == "agent.subagent_created":
-            fact = event.fact
-            self._paths[event.agent_id] = getattr(fact, "path", event.agent_id)
-            for note in getattr(fact, "notes", ()):
-                self._line(event, f"note: {note}")
-        if event.type not in SHOWN or (event.parent_agent_id is None and event.attempt == 0):
-            return
-        if event.type == "agent.subagent_attempt" and event.attempt == 1:
-            return
-        if event.type == "agent.subagent_closed" and event.parent_agent_id is None:
-            return  # How it ended is said below, at more length.
-        fact = event.fact
-        if isinstance(fact, ModelFailed):
-            # Once in full: the same sentence four times over would hide that it is one problem.
-            again = self._failures.get(event.agent_id) == fact.error
-            self._failures[event.agent_id] = fact.error
-            if fact.retry_in_s is None:
-                return
-            if again:
-                self._line(event, f"the same again; once more in {fact.retry_in_s:.1f}s")
-                return
-        self._line(event, event.summary)
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """While inside, a person is asked."""
+        with self.progress.aside():
+            self._notify("needs an answer")
+            yield
+            self._since = time.monotonic()
 
-    def _line(self, event: Event, text: str) -> None:
-        path = self._paths.get(event.agent_id, event.agent_id)
-        if text.startswith(path):
-            text = text[len(path) :].lstrip()
-        click.echo(click.style(f"  {path}: {text}", dim=True), err=True)
+    def _notify(self, what: str) -> None:
+        """Call a person back who may have left, if it took long."""
+        took_s = time.monotonic() - self._since
+        if sys.stderr.isatty() and not self.quiet and 0 < self._notify_after_s <= took_s:
+            sys.stderr.write(notice(Environment.current(), f"retinue {what}"))
+            sys.stderr.flush()
 
     def print_result(self, result: Result) -> None:
+        self.progress.finish()
         if self.as_json:
             return
+        self._notify(f"{'is done' if result.ok else 'failed'}: {title_of(result.task)}")
         if not self.quiet:
-            click.echo(described(result), err=True)
+            self._print_block(result)
         if result.response:
-            click.echo(result.response)
+            write(result.response)
         if not result.ok:
             click.echo(f"retinue: {result.status}: {result.error}", err=True)
 
+    def _print_block(self, result: Result) -> None:
+        """How it ended, without the answer, which follows, and the reason, which does as well."""
+        told = msgspec.structs.replace(result, error=None)
+        for line in result_block(told, width=width(sys.stderr), lines=0):
+            click.echo(styles().styled(line), err=True)
+        click.echo(f"  Run: {result.run_id}", err=True)
+        if sys.stderr.isatty():
+            click.echo(err=True)
+
     def print_results(self, results: list[Result]) -> None:
+        self.progress.finish()
         if self.as_json:
             return
+        self._notify(f"is done: {sum(r.ok for r in results)} of {some(len(results), 'task')}")
         for result in results:
             mark = "ok" if result.ok else result.status
-            click.echo(f"## {result.agent_id or '-'} {result.role} [{mark}] {result.task}\n")
+            write(f"## {result.agent_id or '-'} {result.role} [{mark}] {result.task}\n")
             if result.response:
-                click.echo(f"{result.response.rstrip()}\n")
+                write(f"{result.response.rstrip()}\n")
             if not result.ok:
                 click.echo(f"[{result.status}] {result.error}\n")
         if not self.quiet and results:
@@ -177,76 +243,104 @@ class Console:
             )
 
 
+def draws(stream: TextIO) -> bool:
+    """Is that a terminal on which something can be drawn?"""
+    return stream.isatty() and Environment.current().get("TERM") not in (None, "dumb")
+
+
+def styles() -> Styles:
+    return Styles(color=Environment.current().get("NO_COLOR") is None)
+
+
 class Questions:
     """Asks a person, one question at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, aside: Callable[[], AbstractContextManager[None]]) -> None:
+        """`aside` is a context in which nobody else writes to the terminal."""
+        self._aside = aside
         self._lock = asyncio.Lock()
-        self._always: set[tuple[str, str]] = set()
+        self._always: set[Rule] = set()
 
     async def __call__(self, path: str, tool: str, arguments: str) -> bool:
+        subject = _subject(arguments)
+        rule = rule_for(tool, subject)
         async with self._lock:
-            if (path, tool) in self._always:
+            known = Rules(allow=tuple(self._always))
+            if known.judge(tool, subject, is_command=True, asked=True) is Verdict.ALLOW:
                 return True
             shown = arguments if len(arguments) <= 600 else arguments[:600] + "…"
-            click.echo(f"{path} wants {tool} {shown}", err=True)
-            click.echo("[y]es, [a]lways in this run, [N]o? ", err=True, nl=False)
-            answer = (await _line_from_terminal()).strip().lower()
-            if answer in ("a", "always"):
-                self._always.add((path, tool))
+            with self._aside():
+                click.echo(f"{path} wants {tool}: {one_line(shown)}", err=True)
+                said = await _answer_to(f"[y]es, [a]lways in this run: {rule}, [N]o? ")
+                answer = said.lower()
+                if answer in ("a", "always"):
+                    self._always.add(rule)
+                    kept = msgspec.json.encode(str(rule)).decode()
+                    click.echo(f"For good: allow = [{kept}] in your settings.", err=True)
             return answer in ("y", "yes", "a", "always")
 
     async def answer(self, path: str, question: str) -> str:
         async with self._lock:
-            click.echo(f"{path} asks: {question}", err=True)
-            click.echo("> ", err=True, nl=False)
-            return (await _line_from_terminal()).strip() or "(no answer)"
+            with self._aside():
+                click.echo(f"{path} asks: {one_line(question)}", err=True)
+                return await _answer_to("> ") or "(no answer)"
+
+    async def choose(self, discovery: Discovery) -> str:
+        offers = discovery.offers
+        with self._aside():
+            click.echo(discovery.question, err=True)
+            while True:
+                answer = await _answer_to(f"Number or name [1: {offers[0].name}]: ")
+                for offer in offers:
+                    if answer in ("", offer.served.model):
+                        return offer.name
+                if not answer.isdecimal():
+                    return answer
+                if 1 <= int(answer) <= len(offers):
+                    return offers[int(answer) - 1].name
+                click.echo(f"There is no number {answer}.", err=True)
 
 
-async def _line_from_terminal() -> str:
+def _subject(arguments: str) -> str:
+    try:
+        found = msgspec.json.decode(arguments)
+    except msgspec.DecodeError:
+        return ""
+    return subject_of(found) if isinstance(found, dict) else ""
+
+
+async def _answer_to(prompt: str) -> str:
     """One line of standard input. A thread could not be cancelled while it waits for a key."""
-    loop = asyncio.get_running_loop()
+    loop, file = asyncio.get_running_loop(), sys.stdin.fileno()
     ready: asyncio.Future[str] = loop.create_future()
 
     def read() -> None:
-        if not ready.done():
-            line = sys.stdin.readline()
-            if line:
-                ready.set_result(line)
-            else:
-                ready.set_exception(ApprovalNeeded("The terminal was closed before an answer."))
+        # Not by Python's buffer, in which a second line would wait unseen.
+        line = os.read(file, 4096)
+        if ready.done():
+            return
+        if line:
+            ready.set_result(line.decode("utf-8", "replace").strip())
+        else:
+            ready.set_exception(ApprovalNeeded("The terminal was closed before an answer."))
 
-    loop.add_reader(sys.stdin.fileno(), read)
+    # What was typed before the question is no answer to it.
+    termios.tcflush(file, termios.TCIFLUSH)
+    click.echo(prompt, err=True, nl=False)
+    loop.add_reader(file, read)
     try:
         return await ready
     finally:
-        loop.remove_reader(sys.stdin.fileno())
+        loop.remove_reader(file)
 
 
-def described(result: Result) -> str:
-    """The block that stands at the end of an agent's work."""
-    usage = result.total if isinstance(result, RunResult) and result.children else result.usage
-    word = "Completed" if result.ok else f"Ended ({result.status})"
-    lines = [
-        f'[{result.role}] {word}: "{result.task.splitlines()[0][:72]}"',
-        f"  Duration: {usage.duration_s:.1f}s ({some(usage.turns, 'turn')},"
-        f" {some(usage.tool_calls, 'tool call')}, {some(usage.tokens, 'token')})",
-    ]
-    if result.files_modified:
-        lines.append("  Files modified: " + ", ".join(map(str, result.files_modified)))
-    lines.append(f"  Run: {result.run_id}")
-    return "\n".join(lines)
-
-
-def some(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def exit_code(results: list[Result]) -> int:
-    """0 all done; else the code of the worst: failed before limits before missing approvals."""
-    bad = [r.status for r in results if not r.ok]
+def exit_code(statuses: Sequence[Status]) -> int:
+    """0 all done; else what all that went wrong have in common, or 1."""
+    bad = [status for status in statuses if status is not Status.COMPLETED]
     if not bad:
         return 0
+    if all(status is Status.CANCELLED for status in bad):
+        return 130
     if all(status is Status.REJECTED for status in bad):
         return 4
     if all(status in (Status.BUDGET_EXCEEDED, Status.TIMEOUT) for status in bad):

@@ -33,9 +33,10 @@ from retinue.domain.events import (
 from retinue.domain.projection import AgentView, RunView
 from retinue.domain.result import Result
 from retinue.errors import UsageError
-from retinue.interfaces.cli.console import Console, Interrupts, perform
+from retinue.interfaces.cli.console import Interrupts, JsonLines, perform
 from retinue.interfaces.cli.options import as_json as json_option
-from retinue.interfaces.cli.records import audit, runs, show
+from retinue.interfaces.cli.records import audit, runs
+from retinue.interfaces.cli.show import show
 from retinue.models.script_file import parse_script
 from retinue.models.scripted import Answer, ScriptedModel, Step
 from retinue.runtime.facade import Task
@@ -88,7 +89,7 @@ def demo(keep: str | None, fast: bool, as_json: bool) -> int:
         copy(bundled() / "snip", root)
         stage = Stage(shutil.get_terminal_size().columns)
         if as_json:
-            listener = Console(as_json=True, quiet=False).listener
+            listener = JsonLines().listen
         else:
             listener = stage.watch
             stage.heading("retinue demo")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from retinue.version import VERSION
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # name -> (module, one line for the help). Importing them all would cost more than the help does.
 COMMANDS = {
@@ -17,10 +20,19 @@ COMMANDS = {
     "run": ("work", "Let an agent do one job in this directory."),
     "spawn": ("work", "Give one task to one child."),
     "fan-out": ("work", "Give many tasks to children side by side."),
+    "tasks": ("records", "List the tasks that were given to children."),
     "runs": ("records", "List the runs in this directory's journal."),
-    "show": ("records", "Show a run, or one of its agents."),
+    "show": ("show", "Show a run, or one of its agents."),
+    "watch": ("follow", "Follow a run in another terminal until it ends."),
+    "cancel": ("follow", "Stop a run, or one of its agents."),
     "audit": ("records", "Check that a run's journal is what was written."),
+    "help": ("help", "Tell about a topic, such as sessions or budgets."),
+    "completion": ("completion", "Make your shell complete what you type."),
     "agents": ("agents", "List the roles and profiles there are."),
+    "models": ("models", "List the models that are served."),
+    "doctor": ("doctor", "Say what is found, what is wrong, and the way out."),
+    "tools": ("tools", "List the tools there are, those of MCP servers too."),
+    "trust": ("trust", "Let a project start its own MCP servers and choose the model."),
     "demo": ("demo", "See a fan-out on a small bundled repository."),
 }
 
@@ -41,6 +53,17 @@ class LazyGroup(click.Group):
         module = import_module(f"retinue.interfaces.cli.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        from click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(name, help=text)
+            for name, (_, text) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

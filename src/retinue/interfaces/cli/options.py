@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from retinue.domain.grant import Mode
+from retinue.interfaces.cli.names import agents, models, roles, runs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,6 +25,9 @@ def _all(*options: Callable[[F], F]) -> Callable[[F], F]:
 directory = click.option(
     "-C", "directory", metavar="DIR", default=".", show_default=True, help="Work in this directory."
 )
+run_argument = click.argument("run", shell_complete=runs)
+agent_argument = click.argument("agent", required=False, shell_complete=agents)
+role_argument = click.argument("role", shell_complete=roles)
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON event per line.")
 
 opening = _all(
@@ -32,12 +36,18 @@ opening = _all(
         "-m",
         "model",
         metavar="MODEL",
+        shell_complete=models,
         help="provider:model@endpoint, such as openai:qwen3@http://127.0.0.1:8080/v1.",
     ),
     click.option(
         "--mode",
         type=click.Choice([str(mode) for mode in Mode]),
         help="How much happens without asking: plan only reads, auto edits.",
+    ),
+    click.option(
+        "--record",
+        metavar="FILE",
+        help="Write the model's traffic to FILE; -m replay:FILE serves it back.",
     ),
     click.option("--no-cache", is_flag=True, help="Never use an earlier child's result."),
     click.option(

@@ -1,47 +1,40 @@
-"""The commands that read the journal: runs, show, audit."""
+"""The commands that list what the journal has: runs, tasks, audit."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Sequence
 
 import click
 import msgspec
 
-from retinue.app import open_journal
-from retinue.domain.contract import decode_contract
-from retinue.domain.events import (
-    AgentAttempted,
-    AgentCached,
-    AgentSilent,
-    AgentTold,
-    BreakerTripped,
-    ContextCompacted,
-    Event,
-    LimitReached,
-    ModelFailed,
-    ModelReplied,
-    ToolDenied,
-    ToolFinished,
-    ToolStarted,
-)
+from retinue.app import open_journal, posts
+from retinue.domain.lifecycle import State
 from retinue.domain.projection import AgentView, RunView, fold
-from retinue.errors import ChainBroken, UsageError
-from retinue.interfaces.cli.console import perform, some
-from retinue.interfaces.cli.options import as_json, directory
+from retinue.errors import ChainBroken, UnknownRun
+from retinue.interfaces.cli import names
+from retinue.interfaces.cli.console import perform
+from retinue.interfaces.cli.options import directory, run_argument
+from retinue.interfaces.cli.paper import print_table, say
+from retinue.interfaces.view.figures import duration, one_line, some
+from retinue.ports import RunRow, Store
 from retinue.runtime.audit import audit as audit_run
 from retinue.runtime.audit import read_all
+
+RUNNING, ABANDONED = "running", "abandoned"
+LONG_AGO_S = 300 * 24 * 3600
+one_object = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 
 
 @click.command()
 @directory
 @click.option("-n", "limit", default=20, show_default=True, help="How many, newest first.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@one_object
 def runs(directory: str, limit: int, as_json: bool) -> None:
     """List the runs in this directory's journal, newest first.
 
-    The columns are: run, session, start, outcome, seconds, agents and task. A session is named
-    after its first run; what spawn and fan-out begin has none.
+    A session is named after its first run; what spawn and fan-out begin has none. A run without an
+    outcome is "running", or "abandoned" where its process is gone. Pipes get no headings.
 
     Example: retinue runs -n 5
     """
@@ -49,55 +42,156 @@ def runs(directory: str, limit: int, as_json: bool) -> None:
     async def inside() -> None:
         async with open_journal(directory) as store:
             rows = await store.runs(limit=limit)
-        for row in rows:
-            if as_json:
+        if as_json:
+            for row in rows:
                 click.echo(msgspec.json.encode(row))
-                continue
-            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.started_at))
-            took = "" if row.finished_at is None else f"{row.finished_at - row.started_at:.1f}s"
-            title = " ".join(row.task.split())[:60]
-            click.echo(
-                f"{row.id}  {row.session or '-':<8}  {when}"
-                f"  {row.status or 'not finished':<15} {took:>8}"
-                f"  {some(row.agents, 'agent'):>11}  {title}"
-            )
+            return
+        held = posts(directory).held
+        print_table(
+            ("RUN", "SESSION", "BEGAN", "STATUS", "TIME", "AGENTS", "TASK"),
+            [
+                (
+                    row.id,
+                    row.session or "-",
+                    _when(row.started_at),
+                    row.status or (RUNNING if held(row.id) else ABANDONED),
+                    "" if row.finished_at is None else duration(row.finished_at - row.started_at),
+                    f"{row.agents:,}",
+                    one_line(row.task),
+                )
+                for row in rows
+            ],
+        )
 
     perform(inside())
 
 
-@click.command()
-@click.argument("run")
-@click.argument("agent", required=False)
-@directory
-@as_json
-def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:
-    """Show RUN as a tree, or one AGENT of it in full. A unique beginning of the id is enough.
+def _when(started_at: float) -> str:
+    """The minute, or the day where that was long ago."""
+    recent = time.time() - started_at < LONG_AGO_S
+    return time.strftime("%b %d %H:%M" if recent else "%Y-%m-%d", time.localtime(started_at))
 
-    Example: retinue show k3f9 a2
+
+@click.command()
+@click.argument("run", required=False, shell_complete=names.runs)
+@directory
+@one_object
+def tasks(run: str | None, directory: str, as_json: bool) -> None:
+    """List the tasks that were given to children, with their outcome and how long they took.
+
+    They are those of the last session (or of the last spawn or fan-out, if that came later), or of
+    the session that RUN is part of.
+
+    Example: retinue tasks
     """
 
     async def inside() -> None:
+        held = posts(directory).held
         async with open_journal(directory) as store:
-            row = await store.run(run)
-            events = await read_all(store, row.id)
-            contracts = {a.id: a.context_json for a in await store.agents(row.id)}
-        view = fold(events)
-        found = None if agent is None else _find(view, agent)
-        if found is not None:
-            events = [event for event in events if event.agent_id == found.id]
+            found = await _session(store, run)
+            views = [(row, fold(await read_all(store, row.id))) for row in found]
+        given = [
+            _Task.of(view, agent, at_work=held(row.id))
+            for row, view in views
+            for agent in view.agents.values()
+            if agent.parent_id is not None
+        ]
         if as_json:
-            for event in events:
-                click.echo(msgspec.json.encode(event))
-        elif found is None:
-            _print_run(view)
+            for task in given:
+                click.echo(msgspec.json.encode(task))
         else:
-            _print_agent(found, events, contracts[found.id])
+            _print_tasks(given, found[0])
 
     perform(inside())
 
 
+async def _session(store: Store, run: str | None) -> Sequence[RunRow]:
+    """The runs of a session, or the one run that is no part of any."""
+    if run is None:
+        latest = await store.runs(limit=1)
+        if not latest:
+            raise UnknownRun("There are no runs here yet.")
+        row = latest[0]
+    else:
+        row = await store.run(run)
+    return [row] if row.session is None else await store.session(row.id)
+
+
+class _Task(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as it is listed. `seconds` is how long it took, or has taken so far."""
+
+    run_id: str
+    agent_id: str
+    path: str
+    role: str
+    status: str
+    seconds: float
+    turns: int
+    tool_calls: int
+    tokens: int
+    task: str
+    error: str
+
+    @classmethod
+    def of(cls, view: RunView, agent: AgentView, *, at_work: bool) -> _Task:
+        return cls(
+            run_id=view.id,
+            agent_id=agent.id,
+            path=agent.path,
+            role=agent.role,
+            status=status_of(agent, at_work=at_work),
+            seconds=_seconds(agent, time.time() if at_work else None),
+            turns=agent.turns,
+            tool_calls=agent.tool_calls,
+            tokens=agent.usage.tokens,
+            task=agent.title,
+            error=agent.error,
+        )
+
+
+def status_of(agent: AgentView, *, at_work: bool) -> str:
+    """How it is with an agent, in a word; what a process has left behind is abandoned."""
+    if agent.status is not None:
+        return agent.status
+    if not at_work:
+        return ABANDONED
+    return "waiting" if agent.state is State.CREATED else RUNNING
+
+
+def _seconds(agent: AgentView, now: float | None) -> float:
+    if agent.started_at is not None and agent.closed_at is None and now is not None:
+        return now - agent.started_at
+    return agent.duration_s
+
+
+def _print_tasks(given: Sequence[_Task], first: RunRow) -> None:
+    of = f"run {first.id}" if first.session is None else f"session {first.session}"
+    if not given:
+        say(f"No tasks were given to children in {of}.")
+        return
+    print_table(
+        ("RUN", "AGENT", "ROLE", "STATUS", "TIME", "TASK"),
+        [
+            (
+                task.run_id,
+                task.agent_id,
+                task.role,
+                task.status,
+                duration(task.seconds) if task.seconds else "",
+                one_line(f"{task.task}: {task.error}" if task.error else task.task),
+            )
+            for task in given
+        ],
+    )
+    counts: dict[str, int] = {}
+    for task in given:
+        counts[task.status] = counts.get(task.status, 0) + 1
+    sums = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+    say(f"{some(len(given), 'task')} in {of}: {sums}")
+
+
 @click.command()
-@click.argument("run")
+@run_argument
 @directory
 @click.option("--json", "as_json", is_flag=True, help="The outcome as one JSON object.")
 def audit(run: str, directory: str, as_json: bool) -> int:
@@ -128,88 +222,3 @@ def audit(run: str, directory: str, as_json: bool) -> int:
         return 0
 
     return perform(inside())
-
-
-def _find(view: RunView, name: str) -> AgentView:
-    for agent in view.agents.values():
-        if name in (agent.id, agent.path):
-            return agent
-    some = ", ".join(f"{a.id} ({a.path})" for a in list(view.agents.values())[:10])
-    raise UsageError(f"No agent {name!r} in run {view.id}; there are: {some}.")
-
-
-def _print_run(view: RunView) -> None:
-    usage = view.usage
-    click.echo(f"run {view.id}: {view.status or 'not finished'}" + _because(view.reason))
-    click.echo(f"  {view.task}")
-    click.echo(f"  {view.model}, mode {view.mode}, {usage.tokens:,} tokens")
-    root = view.root
-    if root is not None:
-        _print_branch(view, root, 0)
-
-
-def _print_branch(view: RunView, agent: AgentView, indent: int) -> None:
-    state = agent.status or agent.state
-    click.echo(
-        f"{'  ' * (indent + 1)}{agent.id:<4} {agent.path.rpartition('/')[2]:<14} {state:<15}"
-        f" turn {agent.turn}/{agent.max_turns}, {some(agent.tool_calls, 'tool call')},"
-        f" {some(agent.usage.tokens, 'token')}, {agent.duration_s:.1f}s"
-        f"{', cached' if agent.cached else ''}  {agent.title}"
-    )
-    if agent.error and agent is not view.root:  # The head of the page says why the root failed.
-        click.echo(f"{'  ' * (indent + 3)}{agent.error}")
-    for child in agent.children:
-        _print_branch(view, view.agents[child], indent + 1)
-
-
-def _print_agent(agent: AgentView, events: list[Event], context_json: str) -> None:
-    contract = decode_contract(context_json)
-    grant, execution = contract.permissions, contract.execution
-    click.echo(f"{agent.id} {agent.path}: {agent.status or agent.state}{_because(agent.error)}")
-    click.echo(f"  Contract {agent.contract_sha256[:12]}, {execution.role}, {execution.model}")
-    click.echo(f"  Tools: {', '.join(grant.allowed_tools) or 'none'}")
-    if grant.ask_tools:
-        click.echo(f"  After asking: {', '.join(grant.ask_tools)}")
-    click.echo(
-        f"  Limits: {execution.max_tool_calls} tool calls, {execution.max_turns} turns,"
-        f" {execution.max_tokens or 'unlimited'} tokens, {execution.attempt_timeout_ms / 1000:g} s"
-    )
-    for note in agent.notes:
-        click.echo(f"  Note: {note}")
-    if agent.files_modified:
-        click.echo("  Files modified: " + ", ".join(map(str, agent.files_modified.values())))
-    click.echo(f"\n{contract.step.description}\n")
-    for event in events:
-        _print_event(event.fact)
-    if agent.cached:
-        click.echo(agent.response)
-
-
-def _print_event(fact: Any) -> None:
-    match fact:
-        case AgentAttempted() if fact.number > 1:
-            click.echo(f"── {fact.summary}")
-        case ModelReplied():
-            if fact.content.strip():
-                click.echo(fact.content.strip() + "\n")
-        case ToolStarted():
-            click.echo(f"→ {fact.tool} {fact.arguments}")
-        case ToolFinished() | ToolDenied():
-            click.echo(
-                "".join(f"    {line}\n" for line in fact.content.splitlines()[:12]), nl=False
-            )
-        case AgentTold():
-            click.echo(f"« {fact.source}: {fact.content}\n")
-        case (
-            ModelFailed()
-            | LimitReached()
-            | ContextCompacted()
-            | AgentSilent()
-            | AgentCached()
-            | BreakerTripped()
-        ):
-            click.echo(f"! {fact.summary}")
-
-
-def _because(reason: str) -> str:
-    return f" ({reason})" if reason else ""

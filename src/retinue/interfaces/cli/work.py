@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import click
 
-from retinue.app import open_runtime
+from retinue.app import open_runtime, project
+from retinue.config.environment import Environment
+from retinue.config.settings import load
 from retinue.domain.result import Result
 from retinue.errors import UsageError
+from retinue.interfaces.cli import names
 from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
-from retinue.interfaces.cli.options import limits, working
+from retinue.interfaces.cli.options import limits, role_argument, working
+from retinue.interfaces.cli.trust import settle
+from retinue.runtime.agent import ROOT
 from retinue.runtime.facade import Runtime, Task
 from retinue.runtime.session import LAST
 
@@ -20,7 +26,14 @@ from retinue.runtime.session import LAST
 @click.command()
 @click.argument("task")
 @click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the last session.")
-@click.option("-r", "--resume", "session", metavar="ID", help="Go on with the session of this run.")
+@click.option(
+    "-r",
+    "--resume",
+    "session",
+    metavar="ID",
+    shell_complete=names.runs,
+    help="Go on with the session of this run.",
+)
 @working
 @limits
 def run(task: str, go_on: bool, session: str | None, **options: Any) -> int:
@@ -41,7 +54,7 @@ def run(task: str, go_on: bool, session: str | None, **options: Any) -> int:
 
 
 @click.command()
-@click.argument("role")
+@role_argument
 @click.argument("task")
 @working
 @limits
@@ -62,7 +75,14 @@ def spawn(role: str, task: str, **options: Any) -> int:
 
 @click.command(name="fan-out")
 @click.argument("tasks", nargs=-1)
-@click.option("-r", "--role", default="researcher", show_default=True, help="The children's role.")
+@click.option(
+    "-r",
+    "--role",
+    default="researcher",
+    show_default=True,
+    shell_complete=names.roles,
+    help="The children's role.",
+)
 @click.option("--tasks", "file", type=click.File("r"), help="A file, a task per line; - is stdin.")
 @click.option("--max-concurrent", type=int, metavar="N", help="Children at a time; 3 if not said.")
 @working
@@ -107,13 +127,20 @@ def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _opened(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
-    console = Console(as_json=options["as_json"], quiet=options["quiet"])
+    environment = Environment.current()
+    settings = load(environment.user_settings, project(options["directory"])).merged
+    console = Console(
+        as_json=options["as_json"],
+        quiet=options["quiet"],
+        notify_after_s=settings.notify_after_s,
+    )
     return console, {
         "directory": options["directory"],
         "model": options["model"],
         "mode": options["mode"],
         "unsafe_no_sandbox": options["unsafe_no_sandbox"],
         "cache": False if options["no_cache"] else None,
+        "record": options["record"],
     }
 
 
@@ -130,15 +157,22 @@ def _perform(
         interrupts = Interrupts()
         try:
             with interrupts:
-                async with open_runtime(
-                    **opened,
-                    limits=budget,
-                    approve=console.approve,
-                    ask=console.ask,
-                    on_event=console.listener,
-                ) as runtime:
+                async with (
+                    console.progress.shown(),
+                    open_runtime(
+                        **opened,
+                        limits=budget,
+                        approve=console.approve,
+                        ask=console.ask,
+                        choose=console.choose,
+                        on_event=console.progress.listen,
+                        on_text=partial(console.progress.hear, ROOT),
+                        on_partial=console.progress.hear,
+                        on_wait=console.progress.wait,
+                    ) as runtime,
+                ):
                     interrupts.runtime = runtime
-                    return exit_code(await work(runtime))
+                    return exit_code([r.status for r in await work(runtime)])
         except asyncio.CancelledError:
             if not interrupts.happened:
                 raise
@@ -146,4 +180,6 @@ def _perform(
                 click.echo("retinue: interrupted; every agent was closed.", err=True)
             return 130
 
+    if console.people:
+        settle(opened["directory"], model=opened["model"])
     return perform(inside())

@@ -1,0 +1,157 @@
+"""Where models may be served, when nobody says: what the user's environment names, and the usual
+ports of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from retinue.config.environment import Environment
+from retinue.config.routes import SERVICES, is_web_address, parse_route
+from retinue.config.settings import Settings
+from retinue.domain.discovery import Cloud, Place
+from retinue.domain.served import OLLAMA, USUAL_PORTS
+from retinue.errors import ConfigError
+
+_TITLES = {
+    "openai": ("OpenAI", "openai:gpt-5-mini"),
+    "anthropic": ("Anthropic", "anthropic:claude-sonnet-4-5"),
+}
+_CLOUDS = tuple(
+    (
+        service.url_variable,
+        Cloud(
+            provider=provider,
+            title=_TITLES[provider][0],
+            key_variable=service.key_variable,
+            address=f"{service.url.removesuffix('/v1')}/v1",
+            example=_TITLES[provider][1],
+        ),
+    )
+    for provider, service in SERVICES.items()
+)
+
+KEY_VARIABLES = {cloud.provider: cloud.key_variable for _, cloud in _CLOUDS}
+
+
+def named_places(environment: Environment, user: Settings) -> list[Place]:
+    """The addresses that the user's variables and settings name. ConfigError if one is none."""
+    found = []
+    for variable, cloud in _CLOUDS:
+        if url := environment.get(variable):
+            found.append(
+                Place(
+                    address=_listing(_checked(url, variable), cloud.provider),
+                    title=f"{cloud.title}-compatible server",
+                    named_by=variable,
+                    provider=cloud.provider,
+                    key_variable=cloud.key_variable,
+                    own=True,
+                )
+            )
+    if host := environment.get("OLLAMA_HOST"):
+        # It gets no key: the one there is belongs to somebody else.
+        found.append(Place(address=ollama_address(host), title=OLLAMA, named_by="OLLAMA_HOST"))
+    found += [
+        _server(_checked(url, "endpoints"), "endpoints", trusted=True) for url in user.endpoints
+    ]
+    models = (place_of(name, f"models.{n}", trusted=True) for n, name in user.models.items())
+    return [*found, *(place for place in models if place is not None)]
+
+
+def place_of(name: str, named_by: str, *, trusted: bool) -> Place | None:
+    """Where a model is served whose name says so. Only a `trusted` place may be sent a key."""
+    route = parse_route(name)
+    if route.provider not in KEY_VARIABLES or not route.endpoint:
+        return None
+    return _server(route.endpoint, named_by, provider=route.provider, trusted=trusted)
+
+
+def _server(address: str, named_by: str, *, provider: str = "openai", trusted: bool) -> Place:
+    return Place(
+        address=_listing(address, provider),
+        title="server",
+        named_by=named_by,
+        provider=provider,
+        key_variable=KEY_VARIABLES[provider] if trusted else "",
+    )
+
+
+def _listing(address: str, provider: str) -> str:
+    """Where the models are listed, which Anthropic's address leaves out the half of."""
+    return f"{address.removesuffix('/v1')}/v1" if provider == "anthropic" else address
+
+
+def usual_places() -> list[Place]:
+    """The ports that servers listen on when nobody says otherwise."""
+    return [
+        Place(address=f"http://127.0.0.1:{port}/v1", title=server)
+        for server, port in USUAL_PORTS.items()
+    ]
+
+
+def once_each(places: Iterable[Place]) -> list[Place]:
+    """Without those whose address came before; this machine has several names."""
+    found: dict[str, Place] = {}
+    for place in places:
+        found.setdefault(_spelled(place.address), place)
+    return list(found.values())
+
+
+def clouds(environment: Environment) -> list[Cloud]:
+    """The providers that there is a key for, and no address: that one would be another's."""
+    return [
+        cloud
+        for variable, cloud in _CLOUDS
+        if environment.get(cloud.key_variable) and not environment.get(variable)
+    ]
+
+
+def as_place(cloud: Cloud) -> Place:
+    """Where the provider lists its own models."""
+    return Place(
+        address=cloud.address,
+        title=cloud.title,
+        named_by=cloud.key_variable,
+        provider=cloud.provider,
+        key_variable=cloud.key_variable,
+        own=True,
+        cloud=True,
+    )
+
+
+def ollama_address(host: str) -> str:
+    """OLLAMA_HOST as Ollama reads it, which is a host, a port, both, or a whole address."""
+    scheme, separator, rest = host.strip().rpartition("://")
+    scheme = scheme or "http"
+    rest = rest.partition("/")[0]
+    if not separator and rest.startswith(":"):
+        rest = f"127.0.0.1{rest}"
+    url = f"{scheme}://{rest}"
+    if not is_web_address(url):
+        raise ConfigError(
+            f"OLLAMA_HOST is {host!r}, which is no address; write it like 127.0.0.1:11434."
+        )
+    parts = urlsplit(url)
+    name = parts.hostname or ""
+    if name in ("0.0.0.0", "::"):
+        name = "127.0.0.1"  # Where it listens, not where it is called.
+    usual = {"http": 80, "https": 443}[scheme] if separator else USUAL_PORTS[OLLAMA]
+    shown = f"[{name}]" if ":" in name else name
+    return f"{scheme}://{shown}:{parts.port or usual}/v1"
+
+
+def _checked(url: str, named_by: str) -> str:
+    address = url.strip().rstrip("/")
+    if not is_web_address(address):
+        raise ConfigError(
+            f"{named_by} has {url.rpartition('@')[2]!r}, which is no web address; write it like"
+            " http://127.0.0.1:8080/v1."
+        )
+    return address
+
+
+def _spelled(address: str) -> str:
+    parts = urlsplit(address)
+    host = "127.0.0.1" if parts.hostname in ("localhost", "::1") else parts.hostname
+    return f"{parts.scheme}://{host}:{parts.port}{parts.path}"

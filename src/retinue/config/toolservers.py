@@ -1,0 +1,206 @@
+"""Which MCP servers there are: those of the user's settings, of retinue.toml and of .mcp.json.
+
+Nothing is started here. What a project brings is kept apart by its `source`: it runs only after the
+user has trusted the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from retinue.config.environment import Environment
+from retinue.config.folders import read_text
+from retinue.config.settings import PROJECT_FILE, Layers, ServerSettings, wrong_with_server
+from retinue.domain.toolserver import CALL_TIMEOUT_S, START_TIMEOUT_S, ToolServer, Transport
+
+MCP_FILE = ".mcp.json"
+PROJECT_VARIABLE = "RETINUE_PROJECT"
+USER_SETTINGS = "settings"
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+# What other tools call the types of servers.
+_TYPES = {"streamable-http": "http", "streamableHttp": "http", "streamable_http": "http"}
+_FIELDS = ("command", "args", "env", "cwd", "url", "headers")
+
+
+class Configured(msgspec.Struct, frozen=True, kw_only=True):
+    """A server as somebody wrote it down, with its variables still to be filled in."""
+
+    name: str
+    source: str
+    settings: ServerSettings
+
+    @property
+    def of_project(self) -> bool:
+        return self.source != USER_SETTINGS
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The names of the variables of the user's environment that it is given."""
+        return tuple(sorted({found[1] for found in self._found()} - {PROJECT_VARIABLE}))
+
+    @property
+    def identity(self) -> bytes:
+        """What it does, as bytes: the same for the same, whatever the user has chosen about it."""
+        said = self.settings
+        what = (self._argv, sorted(said.env.items()), said.cwd, said.url, said.type)
+        return msgspec.json.encode((self.name, *what, sorted(said.headers.items())))
+
+    @property
+    def shown(self) -> str:
+        """What is started or asked, as it is written down."""
+        return self.settings.url or " ".join(self._argv)
+
+    @property
+    def _argv(self) -> tuple[str, ...]:
+        command = self.settings.command
+        return () if command is None else (command, *self.settings.args)
+
+    def ready(self, project: Path, environment: Environment) -> ToolServer | str:
+        """The server with its variables filled in, or why it cannot be used."""
+        known = {**environment.variables, PROJECT_VARIABLE: str(project)}
+        for variable in self._found():
+            if variable[2] is None and not known.get(variable[1]):
+                return f"it needs the variable {variable[1]}, which is not set"
+
+        def fill(text: str) -> str:
+            return _VARIABLE.sub(lambda found: known.get(found[1]) or found[2] or "", text)
+
+        settings = self.settings
+        # In somebody's folder, `npx` and `python -m` may find something else than what is meant.
+        usual = str(project) if self.of_project else str(environment.home)
+        url = fill(settings.url or "")
+        if url and not url.startswith(("http://", "https://")):
+            return "its url is no web address"
+        return ToolServer(
+            name=self.name,
+            source=self.source,
+            transport=settings.type or (Transport.HTTP if url else Transport.STDIO),
+            command=tuple(map(fill, self._argv)),
+            environment=environment.for_servers() | {k: fill(v) for k, v in settings.env.items()},
+            directory=usual if settings.cwd is None else str(project / fill(settings.cwd)),
+            url=url,
+            headers={k: fill(v) for k, v in settings.headers.items()},
+            proxy=environment.proxy_for(url) if url else None,
+            ca_file=environment.ca_file,
+            tools=("*",) if settings.tools is None else settings.tools,
+            read=settings.read,
+            trust_hints=settings.trust_hints,
+            timeout_s=settings.timeout_s or CALL_TIMEOUT_S,
+            start_timeout_s=settings.start_timeout_s or START_TIMEOUT_S,
+        )
+
+    def _found(self) -> Iterator[re.Match[str]]:
+        settings = self.settings
+        texts = (*self._argv, settings.cwd or "", settings.url or "")
+        for text in (*texts, *settings.env.values(), *settings.headers.values()):
+            yield from _VARIABLE.finditer(text)
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """The servers there are, by name; and a line for whatever could not become one."""
+
+    servers: tuple[Configured, ...]
+    problems: tuple[str, ...] = ()
+
+
+def configuration(layers: Layers, project: Path) -> Configuration:
+    """All servers that somebody has configured and nobody has switched off.
+
+    Of two with one name the user's stands before the project's, and a setting before .mcp.json.
+    What the user's settings say about a server without saying what to start holds for the
+    project's server of that name.
+    """
+    problems: list[str] = []
+    found: dict[str, Configured] = {}
+    choices: dict[str, ServerSettings] = {}
+    for name, settings in layers.user.mcp.items():
+        if settings.command is None and settings.url is None:
+            choices[name] = settings
+        else:
+            found[name] = Configured(name=name, source=USER_SETTINGS, settings=settings)
+    from_file, wrong = _from_mcp_file(project)
+    problems += wrong
+    for source, brought in ((PROJECT_FILE, layers.project.mcp), (MCP_FILE, from_file)):
+        for name, settings in brought.items():
+            if name in found:
+                problems.append(
+                    f"{source}: MCP server {name}: left out, for {found[name].source} has one"
+                )
+            elif settings.command is None and settings.url is None:
+                problems.append(f"{source}: MCP server {name}: it has neither command nor url")
+            else:
+                chosen = _chosen(settings, choices.pop(name, ServerSettings()))
+                found[name] = Configured(name=name, source=source, settings=chosen)
+    problems += [
+        f"settings: MCP server {name}: it has neither command nor url, and the project brings none"
+        for name in choices
+    ]
+    kept = [found[name] for name in sorted(found) if found[name].settings.enabled]
+    return Configuration(tuple(kept), tuple(problems))
+
+
+def _chosen(theirs: ServerSettings, mine: ServerSettings) -> ServerSettings:
+    """A project's server under the user's choices: only the user can say what is harmless."""
+    return msgspec.structs.replace(
+        theirs,
+        tools=theirs.tools if mine.tools is None else mine.tools,
+        read=mine.read,
+        trust_hints=mine.trust_hints,
+        timeout_s=mine.timeout_s or theirs.timeout_s,
+        start_timeout_s=mine.start_timeout_s or theirs.start_timeout_s,
+        enabled=theirs.enabled and mine.enabled,
+    )
+
+
+def _from_mcp_file(project: Path) -> tuple[dict[str, ServerSettings], list[str]]:
+    """The servers of `.mcp.json`. What is wrong with it is told and harms nothing else."""
+    path = project / MCP_FILE
+    if not os.path.lexists(path):
+        return {}, []
+    text, problem = read_text(path, project)
+    if problem:
+        return {}, [f"{MCP_FILE}: {problem}"]
+    try:
+        data = msgspec.json.decode(text.lstrip("\ufeff"))
+        entries = data["mcpServers"]
+    except msgspec.DecodeError as error:
+        return {}, [f"{MCP_FILE}: not valid JSON ({error})"]
+    except RecursionError:
+        return {}, [f"{MCP_FILE}: nested too deeply"]
+    except (KeyError, TypeError):
+        entries = None
+    if not isinstance(entries, dict):
+        return {}, [f'{MCP_FILE}: it has no object "mcpServers"']
+    found: dict[str, ServerSettings] = {}
+    problems: list[str] = []
+    for name, entry in entries.items():
+        settings = _entry(entry)
+        wrong = settings if isinstance(settings, str) else wrong_with_server(name, settings)
+        if not isinstance(settings, str) and wrong is None:
+            found[name] = settings
+        else:
+            shown = "".join(letter for letter in name[:60] if letter.isprintable())
+            problems.append(f"{MCP_FILE}: MCP server {shown}: {wrong}")
+    return found, problems
+
+
+def _entry(entry: Any) -> ServerSettings | str:
+    if not isinstance(entry, Mapping):
+        return "it is no object"
+    fields = {key: entry[key] for key in _FIELDS if entry.get(key) is not None}
+    if "httpUrl" in entry:  # Gemini's word, where a `url` is one of type sse.
+        fields["url"] = entry["httpUrl"]
+    if kind := entry.get("type", entry.get("transport")):
+        fields["type"] = _TYPES.get(str(kind), kind)
+    fields["enabled"] = entry.get("disabled") is not True and entry.get("enabled") is not False
+    try:
+        return msgspec.convert(fields, ServerSettings)
+    except msgspec.ValidationError as error:
+        return f"{error}"

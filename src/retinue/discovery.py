@@ -1,0 +1,98 @@
+"""Which models there are: every place where one may be served is looked at, all at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from retinue.config.environment import Environment
+from retinue.config.places import as_place, clouds, named_places, once_each, place_of, usual_places
+from retinue.config.settings import PROJECT_FILE, Layers
+from retinue.domain.discovery import Discovery, Looked, Place
+
+if TYPE_CHECKING:
+    from retinue.models.endpoint import Endpoint
+
+# How long looking around may take. Trying ports on a guess must not keep the user waiting; an
+# address that somebody named may be further away.
+PROBE_S = 0.25
+NAMED_S = 2.0
+CLOUD_S = 5.0
+
+
+async def discover(
+    environment: Environment, layers: Layers, *, more: Iterable[Place] = (), cloud: bool = False
+) -> Discovery:
+    """Look at what variables and settings name, at the usual ports of this machine, and at `more`.
+
+    With `cloud` the providers that there is a key for are asked as well, instead of only being told
+    of. A key is sent to nobody but them and the addresses that the user named for it.
+    """
+    # aiohttp costs a quarter of a second to import.
+    from retinue.models.inventory import look
+
+    keys = clouds(environment)
+    tried = [*more, *named_places(environment, layers.user)]
+    tried += usual_places() if layers.merged.discovery else []
+    tried += map(as_place, keys) if cloud else []
+    places = once_each(tried)
+    looks = (
+        look(_endpoint(place, environment), within_s=_patience_s(place), provider=place.provider)
+        for place in places
+    )
+    return Discovery(
+        looked=tuple(map(Looked, places, await asyncio.gather(*looks))),
+        clouds=tuple(keys),
+        settings_file=environment.shown(environment.user_settings),
+    )
+
+
+class Named(msgspec.Struct, frozen=True):
+    """A model that somebody named, and where: a variable, or a settings file."""
+
+    model: str
+    where: str
+    place: Place | None
+
+
+def named_model(environment: Environment, layers: Layers) -> Named | None:
+    """The model that is used where the command line names none; None if it has to be found."""
+    for name, where, trusted in (
+        (environment.get("RETINUE_MODEL"), "RETINUE_MODEL", True),
+        (layers.user.model, environment.shown(environment.user_settings), True),
+        (layers.project.model, PROJECT_FILE, False),
+    ):
+        if name is not None:
+            full = layers.user.models.get(name, name)
+            return Named(full, where, place_of(full, where, trusted=trusted))
+    return None
+
+
+def endpoint_at(
+    url: str, environment: Environment, *, model: str = "", key: str | None, source: str
+) -> Endpoint:
+    """How to get to `url` from here. `source` is the variable that the key is, or would be, in."""
+    from retinue.models.endpoint import Endpoint
+
+    return Endpoint(
+        base_url=url,
+        model=model,
+        api_key=key,
+        key_source=source or None,
+        proxy=environment.proxy_for(url),
+        ca_file=environment.ca_file,
+    )
+
+
+def _endpoint(place: Place, environment: Environment) -> Endpoint:
+    source = place.key_variable
+    return endpoint_at(place.address, environment, key=environment.get(source), source=source)
+
+
+def _patience_s(place: Place) -> float:
+    if not place.named_by:
+        return PROBE_S
+    return CLOUD_S if place.cloud else NAMED_S

@@ -1,0 +1,23 @@
+"""How far the hands of an agent reach: the one place that decides, for file tools and commands."""
+
+from __future__ import annotations
+
+import msgspec
+
+from retinue.domain.grant import Network
+from retinue.domain.scope import Groups, contains
+
+
+class Reach(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What may be touched below `root`, and whether anything may be sent away from there.
+
+    All below `root` may be read. `write_scope` are the paths, relative to it, that may be written.
+    """
+
+    root: str
+    write_scope: Groups
+    network: Network = Network.NONE
+
+    def may_write(self, path: str) -> bool:
+        """May `path`, relative to the root, be written?"""
+        return contains(self.write_scope, path)

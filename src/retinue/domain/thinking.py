@@ -1,0 +1,50 @@
+"""How much a model is to think, as a model's name says it: `claude-opus-4-5+thinking=8000`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from retinue.errors import ConfigError
+
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+LEAST_BUDGET = 1_024
+
+
+class Thinking(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What is None is left to the model. A budget is the most tokens for the thoughts of a reply;
+    without one the model decides how long it thinks."""
+
+    on: bool | None = None
+    budget_tokens: int | None = None
+    effort: str | None = None
+
+    def __str__(self) -> str:
+        thinking = "" if self.on is None else "+thinking" if self.on else "+thinking=off"
+        budget = "" if self.budget_tokens is None else f"={self.budget_tokens}"
+        effort = "" if self.effort is None else f"+effort={self.effort}"
+        return thinking + budget + effort
+
+
+def parse_thinking(options: str) -> Thinking:
+    """`thinking`, `thinking=off`, `thinking=8000` and `effort=high`, joined by `+`."""
+    found = Thinking()
+    for option in options.split("+") if options else ():
+        word, _, value = option.partition("=")
+        match word, value:
+            case "thinking", "" | "on" | "off":
+                found = msgspec.structs.replace(found, on=value != "off")
+            case "thinking", _ if value.isascii() and value.isdigit():
+                budget = int(value)
+                if budget < LEAST_BUDGET:
+                    raise ConfigError(f"thinking={value} is too little; at least {LEAST_BUDGET}.")
+                found = msgspec.structs.replace(found, on=True, budget_tokens=budget)
+            case "effort", _ if value in EFFORTS:
+                found = msgspec.structs.replace(found, effort=value)
+            case "effort", _:
+                raise ConfigError(f"Unknown effort {value!r}; there are: {', '.join(EFFORTS)}.")
+            case _:
+                raise ConfigError(
+                    f"Unknown option {option!r}; write thinking, thinking=off, thinking=8000 (a"
+                    " number of tokens) or effort=high."
+                )
+    return found

@@ -1,0 +1,204 @@
+"""What the lists of servers say about their models, in each server's own form.
+
+Everything is taken as it comes: a field that is missing, or is not what it should be, says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from retinue.domain.served import LLAMA_CPP, LM_STUDIO, OLLAMA, VLLM, Served
+
+Card = Mapping[str, Any]
+
+MAX_NAME_CHARS = 512
+
+# Who a server says its models belong to, where that tells what it is.
+_OWNERS = {
+    "llamacpp": LLAMA_CPP,
+    "vllm": VLLM,
+    "library": OLLAMA,
+    "organization_owner": LM_STUDIO,
+    "sglang": "SGLang",
+    "koboldcpp": "KoboldCpp",
+}
+# What a model is called that does not converse, where nothing else tells.
+_NO_CHAT = re.compile(
+    r"embed|rerank|whisper|\btts\b|dall-e|moderation|transcribe|realtime|-audio|-image|image-"
+    r"|\bsora\b|davinci|babbage|turbo-instruct",
+    re.IGNORECASE,
+)
+# A window goes by many names: vLLM and SGLang, OpenRouter and Together, Groq, Mistral, Anthropic.
+_WINDOWS = (
+    "max_model_len",
+    "context_length",
+    "context_window",
+    "max_context_length",
+    "max_input_tokens",
+)
+
+
+def listed(page: Any) -> list[Card] | None:
+    """The entries of `/v1/models`; None if that is no list of models."""
+    if not isinstance(page, dict) or "data" not in page:
+        return None
+    entries = page["data"] or []  # Ollama has null for none.
+    if not isinstance(entries, list):
+        return None
+    return [entry for entry in entries if isinstance(entry, dict) and _is_name(entry.get("id"))]
+
+
+def _is_name(text: Any) -> bool:
+    # It will be shown in a terminal, which would obey some of what is not printable.
+    return isinstance(text, str) and 0 < len(text) <= MAX_NAME_CHARS and text.isprintable()
+
+
+def server_of(cards: Iterable[Card]) -> str:
+    """The kind of server that has these cards; empty if they do not tell."""
+    for card in cards:
+        owner = card.get("owned_by")
+        if isinstance(owner, str) and owner in _OWNERS:
+            return _OWNERS[owner]
+    return ""
+
+
+def plain(cards: Iterable[Card], server: str) -> list[Served]:
+    """All that `/v1/models` says. Models that do not converse are left out."""
+    return [_plain(card, server) for card in cards if _converses(card)]
+
+
+def _plain(card: Card, server: str) -> Served:
+    meta = _table(card.get("meta"))
+    window = next((n for key in _WINDOWS if (n := _count(card.get(key)))), None)
+    state = _table(card.get("status")).get("value")
+    return Served(
+        model=card["id"],
+        server=server,
+        window=_count(meta.get("n_ctx")) or window,
+        max_window=_count(meta.get("n_ctx_train")),
+        loaded=state in ("loaded", "sleeping") if isinstance(state, str) else None,
+    )
+
+
+def _converses(card: Card) -> bool:
+    outputs = _table(card.get("architecture")).get("output_modalities")
+    if isinstance(outputs, list):
+        return "text" in outputs
+    return not _NO_CHAT.search(card["id"])
+
+
+# llama.cpp
+
+
+def with_props(served: Served, props: Any) -> Served:
+    """`served` with what `/props` of llama.cpp adds. The window there is that of one slot."""
+    settings = _table(_table(props).get("default_generation_settings"))
+    tools = _table(_table(props).get("chat_template_caps")).get("supports_tools")
+    return msgspec.structs.replace(
+        served,
+        window=_count(settings.get("n_ctx")) or served.window,
+        slots=_count(_table(props).get("total_slots")) or served.slots,
+        tools=tools if isinstance(tools, bool) else None,
+    )
+
+
+# Ollama
+
+
+def ollama(served: Iterable[Served], running: Any) -> list[Served]:
+    """`served` with what `/api/ps` says: which are loaded, and with how large a window."""
+    loaded = {_name(card): _count(card.get("context_length")) for card in _rows(running, "models")}
+    return [
+        msgspec.structs.replace(one, window=loaded.get(one.model), loaded=one.model in loaded)
+        for one in served
+    ]
+
+
+def with_show(served: Served, page: Any) -> Served | None:
+    """`served` with what `/api/show` of Ollama says; None if it is no model to converse with."""
+    card = _table(page)
+    abilities = card.get("capabilities")
+    if isinstance(abilities, list) and "completion" not in abilities:
+        return None
+    details = _table(card.get("model_info"))
+    sizes = (_count(n) for key, n in details.items() if key.endswith(".context_length"))
+    largest = next(sizes, None)
+    # What a Modelfile sets is what the model will be loaded with.
+    chosen = re.search(r"^num_ctx\s+(\d+)", str(card.get("parameters")), re.MULTILINE)
+    window = served.window or (int(chosen[1]) if chosen else None)
+    remote = bool(card.get("remote_host"))
+    return msgspec.structs.replace(
+        served,
+        window=largest if remote else window,
+        max_window=largest,
+        tools="tools" in abilities if isinstance(abilities, list) else None,
+        loaded=None if remote else served.loaded,
+        remote=remote,
+    )
+
+
+# LM Studio
+
+
+def lm_studio(page: Any) -> list[Served] | None:
+    """The models of `/api/v1/models`, or of `/api/v0/models`, which older versions have."""
+    if _table(page).get("models") is not None:
+        return [_lm_studio_v1(card) for card in _rows(page, "models") if card.get("type") == "llm"]
+    if _table(page).get("data") is not None:
+        cards = _rows(page, "data")
+        return [_lm_studio_v0(card) for card in cards if card.get("type") in ("llm", "vlm")]
+    return None
+
+
+def _lm_studio_v1(card: Card) -> Served:
+    instances = _rows(card, "loaded_instances")
+    # Several instances differ by a number behind the name; the plain name means the first.
+    config = _table(instances[0].get("config")) if instances else {}
+    tools = _table(card.get("capabilities")).get("trained_for_tool_use")
+    return Served(
+        model=str(card.get("key", "")),
+        server=LM_STUDIO,
+        window=_count(config.get("context_length")),
+        max_window=_count(card.get("max_context_length")),
+        slots=_count(config.get("parallel")),
+        tools=tools if isinstance(tools, bool) else None,
+        loaded=bool(instances),
+    )
+
+
+def _lm_studio_v0(card: Card) -> Served:
+    abilities = card.get("capabilities")
+    return Served(
+        model=str(card.get("id", "")),
+        server=LM_STUDIO,
+        window=_count(card.get("loaded_context_length")),
+        max_window=_count(card.get("max_context_length")),
+        tools="tool_use" in abilities if isinstance(abilities, list) else None,
+        loaded=card.get("state") == "loaded",
+    )
+
+
+# Anything
+
+
+def _table(value: Any) -> Card:
+    return value if isinstance(value, dict) else {}
+
+
+def _rows(page: Any, key: str) -> list[Card]:
+    rows = _table(page).get(key)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _name(card: Card) -> str:
+    return str(card.get("model") or card.get("name") or "")
+
+
+def _count(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        return None
+    return value

@@ -1,0 +1,76 @@
+"""What must not leave the machine with a recording, and what would tie it to one.
+
+Secrets are the values of variables whose names say so, texts of the shapes that keys have, and
+names and passwords in addresses. They become marks and stay marks. The project's directory becomes
+a mark too, and is put back where the recording is replayed, whatever it is called there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+PROJECT = "⟨project⟩"
+HIDDEN = "⟨hidden⟩"
+
+# Shapes that nothing but a secret has: a file name that was taken for one could not be replayed.
+_SHAPES = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|\bsk-(?=[\w-]*\d)[\w-]{20,}"  # OpenAI, Anthropic, and many who copy them
+    r"|\b(?:gh[pousr]|github_pat|hf|npm)_\w{30,}"
+    r"|\bglpat-[\w-]{20,}"
+    r"|\bpypi-[\w-]{50,}"
+    r"|\bxox[abeprs]-[\w-]{10,}"
+    r"|\bAKIA[0-9A-Z]{16}\b"
+    r"|\bAIza[\w-]{35}"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}"  # a JSON web token
+    r"|(?<=Bearer )[\w.~+/-]{16,}=*"
+    r"|(?<=://)[^\s/@\"'⟨]+(?=@)",
+    re.DOTALL,
+)
+
+
+class Redaction:
+    """`secrets` are values by the names under which they are shown."""
+
+    def __init__(self, *, directory: str = "", secrets: Mapping[str, str] | None = None) -> None:
+        marks = {value: f"⟨hidden {name}⟩" for name, value in (secrets or {}).items()}
+        patterns = {value: re.escape(value) for value in marks}
+        if len(directory) > 1:
+            marks[directory] = PROJECT
+            # `/home/me/app` is no part of `/home/me/app2` or `/home/me/app.old`.
+            patterns[directory] = re.escape(directory) + r"(?![\w-]|\.\w)"
+        longest_first = sorted(patterns, key=len, reverse=True)
+        self._known = re.compile("|".join(patterns[value] for value in longest_first))
+        self._marks = marks
+        self._directory = directory
+
+    def hide(self, value: Any) -> Any:
+        """The same tree of dicts, lists and scalars, with marks in its texts."""
+        return mapped(value, self._hidden)
+
+    def show(self, value: Any) -> Any:
+        """The same tree with this project's directory in the place of its mark."""
+        return mapped(value, lambda text: text.replace(PROJECT, self._directory or PROJECT))
+
+    def _hidden(self, text: str) -> str:
+        if not text.isascii():
+            # Half a surrogate pair, say from a file name, has no UTF-8 and so no place in a file.
+            text = text.encode("utf-8", "replace").decode()
+        if self._marks:
+            text = self._known.sub(lambda found: self._marks[found[0]], text)
+        return _SHAPES.sub(HIDDEN, text)
+
+
+def mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """The same tree of dicts, lists and scalars, with its texts changed. Keys are kept."""
+    match value:
+        case str():
+            return change(value)
+        case dict():
+            return {key: mapped(item, change) for key, item in value.items()}
+        case list() | tuple():
+            return [mapped(item, change) for item in value]
+        case _:
+            return value

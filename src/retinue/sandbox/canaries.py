@@ -1,0 +1,115 @@
+"""A trial of a sandbox: things that must fail in it, tried in earnest.
+
+That a mechanism is there does not mean that it holds: a kernel may be built without it, a container
+may answer for it, and we may have called it wrongly.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from retinue.domain.reach import Reach
+from retinue.domain.scope import scope
+from retinue.errors import RetinueError
+from retinue.ports import Sandbox
+
+_TIMEOUT_S = 20.0
+_SECRET = "this must not be read"
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What happened: `escaped` names the canaries that got through, `broken` what did not work."""
+
+    escaped: tuple[str, ...] = ()
+    broken: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.escaped and not self.broken
+
+
+async def try_out(sandbox: Sandbox) -> Trial:
+    """Run the canaries; each one that succeeds is an escape."""
+    with (
+        tempfile.TemporaryDirectory(prefix="retinue-trial-") as folder,
+        _listener() as port,
+        _bystander() as victim,
+    ):
+        root, outside = Path(folder, "workspace"), Path(folder, "outside")
+        for place in (root / "open", outside):
+            place.mkdir(parents=True)
+        (outside / "secret").write_text(_SECRET)
+        (root / "kept").write_text("as it was")
+        reach = Reach(root=str(root), write_scope=scope("open/**"))
+        try:
+            done = await sandbox.run(
+                _script(outside, port, victim.pid),
+                reach=reach,
+                timeout_s=_TIMEOUT_S,
+                max_output_bytes=4096,
+            )
+        except RetinueError as error:
+            return Trial(broken=str(error))
+        lines = done.output.split("\n")
+        escaped = [line.removeprefix("escaped ") for line in lines if line.startswith("escaped ")]
+        # Seen from here, whatever it said in there.
+        if (outside / "made").exists() or (root / "kept").read_text() != "as it was":
+            escaped.append("write outside")
+        if _SECRET in done.output:
+            escaped.append("read a secret")
+        if victim.poll() is not None:
+            escaped.append("kill a process outside")
+        works = "works" in lines and (root / "open" / "made").exists()
+        return Trial(
+            tuple(dict.fromkeys(escaped)),
+            "" if works else f"a plain command failed: {done.output.strip()[-300:]}",
+        )
+
+
+def _script(outside: Path, port: int, victim: int) -> str:
+    out = shlex.quote(str(outside))
+    connect = (
+        "import socket,sys; s = socket.socket(); s.settimeout(2);"
+        f" s.connect(('127.0.0.1', {port})); print('escaped connect to the host')"
+    )
+    return f"""
+        PATH=$PATH:/usr/bin:/bin
+        (echo x >{out}/made) 2>/dev/null && echo 'escaped write outside'
+        (echo x >kept) 2>/dev/null && echo 'escaped write outside the scope'
+        cat {out}/secret 2>/dev/null
+        (echo x >/proc/{os.getpid()}/oom_score_adj) 2>/dev/null && echo 'escaped touch the parent'
+        unshare -Ur true 2>/dev/null && echo 'escaped make a namespace'
+        (python3 -c {shlex.quote(connect)}) 2>/dev/null
+        bash -c '</dev/tcp/127.0.0.1/{port}' 2>/dev/null && echo 'escaped connect to the host'
+        echo x >open/made && echo works
+        kill -9 {victim} 2>/dev/null
+    """
+
+
+@contextmanager
+def _bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the host's that nobody in the sandbox may harm."""
+    # Waits for its input, which nobody sends.
+    with subprocess.Popen(["/bin/sh", "-c", "read x"], stdin=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def _listener() -> Iterator[int]:
+    """A port of the host's that nobody in the sandbox may reach."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]

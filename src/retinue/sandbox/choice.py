@@ -1,0 +1,127 @@
+"""Which sandbox there is: the strongest that passes its trial, or none."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from retinue.ports import Sandbox
+from retinue.sandbox import seccomp
+from retinue.sandbox.canaries import Trial, try_out
+from retinue.sandbox.cgroups import Cgroups
+from retinue.sandbox.limits import Limits
+
+INSTALL = "Install bubblewrap (Debian, Ubuntu, Fedora, Arch: the package is called so)."
+FULL = (
+    "For the full tier, install bubblewrap and let it make user namespaces: in a container by"
+    " --security-opt seccomp=unconfined, on Ubuntu by an AppArmor profile for bwrap."
+)
+_HOLDS = {
+    "full": "files, network, processes, memory and system calls of commands are what their contract"
+    " says",
+    "reduced": "files, network, signals and system calls of commands are what their contract says",
+}
+# What gets through in the reduced tier, told to the user as it is.
+LEAKS = {
+    "arguments": "the command lines of other programs can be read",
+    "rights": "rights and times of files outside can be changed, where they are the user's",
+    "existence": "it can be seen whether a file outside exists, and its size and times",
+    "space": "files outside of the workspace are limited in size, but not in number",
+}
+# What does not work in it.
+LACKS = (
+    "sockets: without network there are none, so that no test server works",
+    "new names at the top of the workspace, which only the file tools can make",
+)
+# Of a tier whose commands no control group counts.
+_UNCOUNTED = {
+    "processes": "processes are limited for the user as a whole, and not at all for root",
+    "memory": "memory is limited for each process, and not for a command as a whole",
+}
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """`sandbox` is the best that holds; `rejected` says why each better one is not it.
+
+    `leaks` and `lacks` are what it does not hold, and what does not work in it.
+    """
+
+    sandbox: Sandbox | None
+    name: str = ""
+    rejected: tuple[str, ...] = ()
+    leaks: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> str:
+        """What is enforced, in a sentence."""
+        return _HOLDS[self.tier]
+
+    @property
+    def tier(self) -> str:
+        return "none" if self.sandbox is None else self.sandbox.tier
+
+
+# How each kind did, once in the life of this process.
+_trials: dict[tuple[str, str | None], Trial] = {}
+
+
+async def choose(environment: Mapping[str, str], *, readable: Sequence[str] = ()) -> Choice:
+    """The strongest sandbox that holds, of those that this machine has."""
+    rejected: list[str] = []
+    for name, candidate in _candidates(environment, readable):
+        if isinstance(candidate, str):
+            rejected.append(f"{name}: {candidate}")
+            continue
+        kind = (name, environment.get("PATH"))
+        if kind not in _trials:
+            _trials[kind] = await try_out(candidate)
+        trial = _trials[kind]
+        if trial.passed:
+            reduced = candidate.tier == "reduced"
+            counted = Cgroups.found(Limits()).counted
+            return Choice(
+                sandbox=candidate,
+                name=name,
+                rejected=tuple(rejected),
+                leaks=(
+                    *(LEAKS.values() if reduced else ()),
+                    *(text for what, text in _UNCOUNTED.items() if what not in counted),
+                ),
+                lacks=LACKS if reduced else (),
+            )
+        what = f"let through: {', '.join(trial.escaped)}" if trial.escaped else trial.broken
+        rejected.append(f"{name}: {what}")
+    return Choice(sandbox=None, rejected=tuple(rejected))
+
+
+def _candidates(
+    environment: Mapping[str, str], readable: Sequence[str]
+) -> list[tuple[str, Sandbox | str]]:
+    if sys.platform == "darwin":
+        from retinue.sandbox.seatbelt import Seatbelt
+
+        return [("sandbox-exec", Seatbelt(environment, readable=readable))]
+    if not sys.platform.startswith("linux"):
+        return [("kernel", f"there is no sandbox for {sys.platform}")]
+    if not seccomp.supported():
+        return [("seccomp", "no program for this processor")]
+    from retinue.sandbox import bubblewrap, landlock
+
+    namespaces: Sandbox | str
+    bwrap = shutil.which("bwrap", path=environment.get("PATH"))
+    if bwrap is None:
+        namespaces = f"not found. {INSTALL}"
+    elif bubblewrap.NEEDED not in bubblewrap.options(bwrap):
+        namespaces = f"{bwrap} is too old: it has no {bubblewrap.NEEDED}. Version 0.10 has."
+    else:
+        namespaces = bubblewrap.Bubblewrap(environment, bwrap=bwrap, readable=readable)
+    rules: Sandbox | str
+    if landlock.abi() < landlock.NEEDED:
+        rules = f"version {landlock.abi()} of it is there; {landlock.NEEDED} (Linux 6.12) is needed"
+    else:
+        rules = landlock.Landlock(environment, readable=readable)
+    return [("bubblewrap", namespaces), ("landlock", rules)]

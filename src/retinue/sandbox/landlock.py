@@ -1,0 +1,133 @@
+"""Confinement by Landlock and seccomp, for where there are no namespaces: in most containers."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import msgspec
+
+from retinue.domain.grant import Network
+from retinue.domain.reach import Reach
+from retinue.errors import WorkspaceError
+from retinue.ports import Completed
+from retinue.sandbox import launcher
+from retinue.sandbox.cgroups import Cgroups
+from retinue.sandbox.limits import Limits
+from retinue.sandbox.openings import openings
+from retinue.sandbox.process import check, holding, run_process
+from retinue.sandbox.seccomp import families_for, program
+from retinue.sandbox.system import etc_files, etc_folders, programs
+from retinue.sandbox.toolchains import homes, toolchains
+
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+NEEDED = 6
+STATE = ".retinue"
+
+
+@cache
+def abi() -> int:
+    """The version of Landlock that this kernel has; 0 for none."""
+    try:
+        syscall = ctypes.CDLL(None, use_errno=True).syscall
+    except (OSError, AttributeError):
+        return 0
+    return max(0, int(syscall(ctypes.c_long(444), None, 0, 1)))
+
+
+class Landlock:
+    """Tier reduced: files, signals and system calls are confined; see `LEAKS` for what is not.
+
+    A supervisor runs each command, and kills all that is left of it when it ends, when we ask for
+    it, and when we die.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        *,
+        limits: Limits | None = None,
+        readable: Sequence[str] = (),
+    ) -> None:
+        """`environment` is all that commands get to see; `readable` are more folders to show."""
+        self._outside = dict(environment)
+        self._limits = limits or Limits()
+        self._readable = tuple(readable)
+        self._cgroups = Cgroups.found(self._limits)
+
+    @property
+    def tier(self) -> str:
+        return "reduced"
+
+    async def run(
+        self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+    ) -> Completed:
+        """Run a shell command. A non-zero exit is a result, never an exception."""
+        check(command, reach)
+        private = tempfile.mkdtemp(prefix="retinue-")
+        with contextlib.ExitStack() as held:
+            held.callback(shutil.rmtree, private, ignore_errors=True)
+            order = holding(held, self._order(command, reach, private))
+            argv = (sys.executable, "-I", "-S", launcher.__file__, str(order))
+            done = await run_process(
+                held.enter_context(self._cgroups.around(argv)),
+                directory="/",
+                environment={},
+                kill=_ask,
+                timeout_s=timeout_s,
+                max_output_bytes=max_output_bytes,
+                pass_fds=(order,),
+            )
+        if done.exit_code == launcher.FAILED and "sandbox failed: " in done.output:
+            raise WorkspaceError(
+                f"{done.output.strip().rpartition(chr(10))[2]}. See `retinue doctor`."
+            )
+        return done
+
+    def _order(self, command: str, reach: Reach, private: str) -> bytes:
+        shown = [*programs(), *etc_files(), *etc_folders(), *toolchains(self._outside, reach.root)]
+        if reach.network is Network.ALL:
+            shown.append("/etc/resolv.conf")
+        return msgspec.json.encode(
+            {
+                "command": command,
+                "directory": reach.root,
+                "parent": os.getpid(),
+                "network": reach.network is Network.ALL,
+                "environment": {
+                    **{k: v for k, v in self._outside.items() if k != "SHELL"},
+                    **homes(self._outside),
+                    "HOME": private,
+                    # Git gives up where a settings file is there and cannot be read.
+                    "GIT_CONFIG_NOSYSTEM": "1",
+                    "TMPDIR": private,
+                },
+                "list": [reach.root],
+                "read": [*map(os.path.realpath, shown), "/proc", *self._readable, *_shown(reach)],
+                "devices": _DEVICES,
+                "write": [private, *openings(reach.root, reach.write_scope, whole_root=False)],
+                "limits": self._limits.of_a_process(counted=self._cgroups.counted),
+                "filter": program(
+                    families=families_for(reach.network, namespaced=False), namespaced=False
+                ).hex(),
+            }
+        )
+
+
+def _shown(reach: Reach) -> list[str]:
+    """All of the workspace but our own records: what lies above others opens those as well."""
+    with os.scandir(reach.root) as listing:
+        return [e.path for e in listing if not e.is_symlink() and e.name.casefold() != STATE]
+
+
+def _ask(pid: int) -> None:
+    """Have the supervisor bury everything; it is gone in a moment, or was already."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGTERM)

@@ -1,0 +1,198 @@
+"""Confines itself by Landlock and seccomp, then runs a command and sees all of it dead.
+
+A program of its own, run as `python -I -S launcher.py DESCRIPTOR`, that imports nothing of retinue:
+the kernel lets a process give up rights for itself and its children only, and our own must keep
+theirs. It needs version 6 of Landlock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+from typing import Any, NoReturn
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+# linux/prctl.h
+_PDEATHSIG, _CAPBSET_DROP, _NO_NEW_PRIVS, _SUBREAPER, _SECCOMP = 1, 24, 38, 36, 22
+_SECCOMP_FILTER = 2
+_AMBIENT, _AMBIENT_CLEAR_ALL = 47, 4
+_CAPSET = {"x86_64": 126, "aarch64": 91}
+# linux/landlock.h; the numbers are the same on all machines.
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+_PATH_BENEATH = 1
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+_MAKING_AND_REMOVING = 0x1FF0
+_REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+_READING = _EXECUTE | _READ_FILE | _READ_DIR
+_OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_BIND_TCP, _CONNECT_TCP = 1, 2
+_ABSTRACT_SOCKETS, _SIGNALS = 1, 2
+
+# Told apart from what commands end with by the line on stderr that comes with it.
+FAILED = 125
+
+
+def main() -> NoReturn:
+    try:
+        # Not by the command line, which everybody on the machine can read.
+        with open(int(sys.argv[1]), "rb") as file:
+            order = json.load(file)
+        _supervise(order["parent"])
+        child = os.fork()
+    except OSError as error:
+        _fail(f"{error.strerror}")
+    if child == 0:
+        _become(order)
+    _see_through(child)
+
+
+def _supervise(parent: int) -> None:
+    """Become somebody who can signal the command and nobody else, and whom it cannot signal."""
+    # With the parent goes the supervisor, and it takes everything along.
+    signal.signal(signal.SIGTERM, lambda *_: _bury())
+    _prctl(_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        _bury()
+    _prctl(_SUBREAPER, 1)
+    _prctl(_NO_NEW_PRIVS, 1)
+    _drop_capabilities()
+    _restrict(_ruleset(files=0, network=0, scoped=_SIGNALS))
+    _expect_no_signals(parent)
+
+
+def _become(order: dict[str, Any]) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    filter = bytes.fromhex(order["filter"])
+    code = ctypes.create_string_buffer(filter, len(filter))
+    program = struct.pack("@HxxxxxxP", len(filter) // 8, ctypes.addressof(code))
+    try:
+        os.setsid()
+        _limit(order["limits"])
+        # A domain inside of the supervisor's: what is in it reaches nothing around it.
+        _landlock(order)
+        _prctl(_SECCOMP, _SECCOMP_FILTER, program)
+        os.chdir(order["directory"])
+        os.execve("/bin/sh", ["/bin/sh", "-c", order["command"]], order["environment"])
+    except OSError as error:
+        _fail(f"{error.strerror}")
+
+
+def _limit(limits: dict[str, int]) -> None:
+    # When memory runs out, this goes first and the user's own programs stay.
+    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")
+    for name, value in limits.items():
+        kind = getattr(resource, name)
+        _, hard = resource.getrlimit(kind)
+        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (most, most))
+
+
+def _drop_capabilities() -> None:
+    for number in range(64):
+        # Fails for a number that is none, and for who has no right to drop, and so none to use.
+        _libc.prctl(_CAPBSET_DROP, number, 0, 0, 0)
+    _libc.prctl(_AMBIENT, _AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header, nothing = struct.pack("=Ii", 0x20080522, 0), bytes(24)
+    _call(_CAPSET[os.uname().machine], header, nothing)
+
+
+def _landlock(order: dict[str, Any]) -> None:
+    files = _READING | _WRITE_FILE | _MAKING_AND_REMOVING | _REFER | _TRUNCATE | _IOCTL_DEV
+    network = 0 if order["network"] else _BIND_TCP | _CONNECT_TCP
+    ruleset = _ruleset(files=files, network=network, scoped=_ABSTRACT_SOCKETS | _SIGNALS)
+    for path in order["list"]:
+        _allow(ruleset, path, _READ_DIR)
+    for path in order["read"]:
+        _allow(ruleset, path, _READING)
+    for path in order["devices"]:
+        _allow(ruleset, path, _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV)
+    for path in order["write"]:
+        _allow(ruleset, path, files)
+    _restrict(ruleset)
+
+
+def _ruleset(*, files: int, network: int, scoped: int) -> int:
+    attributes = struct.pack("=3Q", files, network, scoped)
+    return _call(_CREATE, attributes, len(attributes), 0)
+
+
+def _restrict(ruleset: int) -> None:
+    _call(_RESTRICT, ruleset, 0)
+    os.close(ruleset)
+
+
+def _allow(ruleset: int, path: str, rights: int) -> None:
+    try:
+        # Not through a link: what it means may have changed since somebody looked.
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        if not os.path.isdir(f"/proc/self/fd/{fd}"):
+            rights &= _OF_A_FILE
+        _call(_ADD, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, fd), 0)
+    finally:
+        os.close(fd)
+
+
+def _expect_no_signals(pid: int) -> None:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return
+    except ProcessLookupError:
+        os._exit(FAILED)
+    _fail("signals reach the outside")
+
+
+def _see_through(child: int) -> NoReturn:
+    while True:
+        try:
+            pid, status = os.wait()
+        except ChildProcessError:
+            _fail("the command was lost")
+        if pid == child:
+            break
+    code = os.waitstatus_to_exitcode(status)
+    _bury(code if code >= 0 else 128 - code)
+
+
+def _bury(code: int = 128 + signal.SIGKILL) -> NoReturn:
+    """Kill all that is left of the command, and end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        try:
+            # Everybody whom we may signal, which is the command. Who loses a parent is ours.
+            os.kill(-1, signal.SIGKILL)
+            os.waitpid(-1, 0)
+        except (ChildProcessError, ProcessLookupError):
+            os._exit(code)
+
+
+def _prctl(option: int, value: int, pointer: bytes | None = None) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), pointer, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _call(number: int, *arguments: int | bytes | None) -> int:
+    result = int(_libc.syscall(ctypes.c_long(number), *arguments))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+def _fail(why: str) -> NoReturn:
+    os.write(2, f"sandbox failed: {why}\n".encode())
+    os._exit(FAILED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""From a write scope to the places that a kernel can open: folders, and single files.
+
+A scope is globs, and a mount or a rule of the kernel names a folder or a file that exists. So a
+folder is opened if all below it is inside the scope, and a file if it is inside. What neither says,
+a new file whose name alone puts it inside (`test_*.py` beside the code), a command cannot make; the
+file tools can.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, contains
+
+MAX_FOLDERS = 20_000
+MAX_FILES = 200
+# Never opened, whatever a scope says: what is in there runs on the host, or is our own record.
+CLOSED = frozenset({".git", ".retinue"})
+_WILD = "*?"
+_ANY_NAME = "\x01"
+
+
+def openings(root: str, write_scope: Groups, *, whole_root: bool = True) -> list[str]:
+    """The paths below `root` to be made writable, absolute; those above others come first.
+
+    Without `whole_root` it is not the root itself, for those who cannot close anything below what
+    is open: no new names can be made there then, but by the file tools.
+    """
+    if write_scope == NOWHERE:
+        return []
+    if write_scope == ANYWHERE:
+        return [root] if whole_root else _in_root(root)
+    found: list[str] = []
+    files = 0
+    for folder, names in _folders(root, write_scope):
+        if names is None:
+            found.append(os.path.join(root, folder))
+            continue
+        for name in names:
+            path = os.path.join(folder, name) if folder else name
+            if files < MAX_FILES and contains(write_scope, path):
+                found.append(os.path.join(root, path))
+                files += 1
+    return found
+
+
+def _in_root(root: str) -> list[str]:
+    with os.scandir(root) as listing:
+        return sorted(
+            entry.path
+            for entry in listing
+            if entry.name.casefold() not in CLOSED
+            and (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False))
+        )
+
+
+def _folders(root: str, scope: Groups) -> Iterator[tuple[str, list[str] | None]]:
+    """Folders that may matter, with their files; None for one that is inside with all it holds."""
+    pending = _beginnings(scope)
+    seen = 0
+    while pending and seen < MAX_FOLDERS:
+        folder = pending.pop(0)
+        seen += 1
+        try:
+            with os.scandir(os.path.join(root, folder)) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        if folder and inside_with_all_below(folder, scope):
+            yield folder, None
+            continue
+        files: list[str] = []
+        for entry in entries:
+            if entry.name.casefold() in CLOSED or entry.is_symlink():
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(os.path.join(folder, entry.name) if folder else entry.name)
+            elif entry.is_file(follow_symlinks=False):
+                files.append(entry.name)
+        yield folder, files
+
+
+def inside_with_all_below(folder: str, scope: Groups) -> bool:
+    """Is whatever may ever be below `folder` inside?"""
+    below = f"{folder}/{_ANY_NAME}"
+    return all(
+        any(
+            contains(((glob,),), below)
+            and (glob.endswith("**") or not any(c in glob for c in _WILD))
+            for glob in group
+        )
+        for group in scope
+    )
+
+
+def _beginnings(scope: Groups) -> list[str]:
+    """Where to begin to look: the folders before the first wildcard of the narrowest group."""
+    groups = [sorted({_literal(glob) for glob in group}) for group in scope]
+    starts = min(groups, key=lambda group: ("" in group, len(group)))
+    return [start for start in starts if not any(_is_above(other, start) for other in starts)]
+
+
+def _literal(glob: str) -> str:
+    parts: list[str] = []
+    for part in glob.split("/"):
+        if any(c in part for c in _WILD):
+            return "/".join(parts)
+        parts.append(part)
+    # A name without wildcards is a folder, or a file in one: look at it from above.
+    return "/".join(parts[:-1])
+
+
+def _is_above(other: str, path: str) -> bool:
+    return other != path and (other == "" or path.startswith(f"{other}/"))

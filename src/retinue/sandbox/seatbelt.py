@@ -1,0 +1,80 @@
+"""Confinement on macOS, by `sandbox-exec`. Untested: nobody has run it on a Mac yet.
+
+Its trial (`canaries`) decides whether it is used, as for the others.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+
+from retinue.domain.grant import Network
+from retinue.domain.reach import Reach
+from retinue.ports import Completed
+from retinue.sandbox.openings import CLOSED, openings
+from retinue.sandbox.process import check, run_process
+from retinue.sandbox.toolchains import homes, toolchains
+from retinue.sandbox.unconfined import kill_group
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/System", "/Library", "/opt", "/private/etc", "/dev")
+
+
+class Seatbelt:
+    """Tier reduced: files and network are confined; processes and memory are not."""
+
+    def __init__(self, environment: Mapping[str, str], *, readable: Sequence[str] = ()) -> None:
+        self._outside = dict(environment)
+        self._readable = tuple(readable)
+
+    @property
+    def tier(self) -> str:
+        return "reduced"
+
+    async def run(
+        self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+    ) -> Completed:
+        """Run a shell command. A non-zero exit is a result, never an exception."""
+        check(command, reach)
+        private = tempfile.mkdtemp(prefix="retinue-")
+        try:
+            return await run_process(
+                (
+                    "/usr/bin/sandbox-exec",
+                    "-p",
+                    "\n".join(self._profile(reach, private)),
+                    "/bin/sh",
+                    "-c",
+                    command,
+                ),
+                directory=reach.root,
+                environment={
+                    **self._outside,
+                    **homes(self._outside),
+                    "HOME": private,
+                    "TMPDIR": private,
+                },
+                kill=kill_group,
+                sweep=kill_group,
+                timeout_s=timeout_s,
+                max_output_bytes=max_output_bytes,
+            )
+        finally:
+            shutil.rmtree(private, ignore_errors=True)
+
+    def _profile(self, reach: Reach, private: str) -> Iterator[str]:
+        """Later rules win."""
+        yield from ("(version 1)", "(deny default)", "(allow process*)", "(allow sysctl-read)")
+        yield from ("(allow mach-lookup)", "(allow signal (target same-sandbox))")
+        yield "(allow file-read-metadata)"
+        shown = (*_SYSTEM, *toolchains(self._outside, reach.root), *self._readable, reach.root)
+        for path in shown:
+            yield f"(allow file-read* (subpath {json.dumps(path)}))"
+        yield '(allow file-write* (literal "/dev/null") (literal "/dev/tty"))'
+        for path in (private, *openings(reach.root, reach.write_scope)):
+            yield f"(allow file-read* file-write* (subpath {json.dumps(path)}))"
+        for name in sorted(CLOSED):
+            yield f"(deny file-write* (subpath {json.dumps(f'{reach.root}/{name}')}))"
+        if reach.network is Network.ALL:
+            yield "(allow network*)"

@@ -1,0 +1,225 @@
+"""The seccomp program: which system calls a command may not make.
+
+Allowed unless denied, since a list of all that compilers, test runners and browsers need would be
+wrong on the next kernel. What is denied is of no use to them, and opens a way out: other processes'
+memory, mounts, namespaces, modules, rings that go around this filter, and families of sockets that
+a network namespace does not hold.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+from collections.abc import Iterator
+from functools import cache
+
+import msgspec
+
+from retinue.domain.grant import Network
+
+# linux/bpf_common.h and linux/seccomp.h
+_LOAD, _AND, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_NR, _ARCH = 0, 4
+_CLONE_NAMESPACES = 0x7E020080  # every CLONE_NEW* flag
+_SOCKET_TYPE, _DATAGRAM = 0xF, 2
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """The numbers of one kind of processor.
+
+    `shared` are calls that reach memory and queues which a namespace would hold, and `of_others`
+    those that change a process: which of their arguments is its number, and 0 means oneself.
+    `foreign_from`: numbers of another ABI begin there.
+    """
+
+    arch: int
+    denied: tuple[int, ...]
+    clone: int
+    clone3: int
+    ioctl: int
+    socket: int
+    socketpair: int
+    shared: tuple[int, ...]
+    of_others: tuple[tuple[int, int], ...]
+    foreign_from: int | None = None
+
+
+# The same on every kind: io_uring_*, open_tree … fspick, pidfd_getfd, process_madvise,
+# mount_setattr, quotactl_fd, memfd_secret, open_tree_attr.
+_COMMON = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 440, 442, 443, 447, 467)
+
+_MACHINES = {
+    "x86_64": Machine(
+        arch=0xC000003E,
+        denied=(
+            101,  # ptrace
+            310, 311,  # process_vm_readv, process_vm_writev
+            312,  # kcmp
+            155, 165, 166, 161,  # pivot_root, mount, umount2, chroot
+            272, 308,  # unshare, setns
+            248, 249, 250,  # add_key, request_key, keyctl
+            321, 298, 323,  # bpf, perf_event_open, userfaultfd
+            303, 304,  # name_to_handle_at, open_by_handle_at
+            175, 313, 176, 174, 178,  # modules
+            246, 320, 169,  # kexec_load, kexec_file_load, reboot
+            167, 168, 163, 179,  # swapon, swapoff, acct, quotactl
+            164, 227, 159, 305,  # settimeofday, clock_settime, adjtimex, clock_adjtime
+            170, 171, 103,  # sethostname, setdomainname, syslog
+            172, 173, 154, 212, 153,  # iopl, ioperm, modify_ldt, lookup_dcookie, vhangup
+            *_COMMON,
+        ),
+        clone=56,
+        clone3=435,
+        ioctl=16,
+        socket=41,
+        socketpair=53,
+        # shmget … shmctl, semget … semctl, msgget … msgctl, semtimedop, mq_open, mq_unlink
+        shared=(29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240, 241),
+        # prlimit64, sched_set{param,scheduler,affinity,attr}, setpriority, ioprio_set,
+        # migrate_pages, move_pages
+        of_others=(
+            (302, 0), (142, 0), (144, 0), (203, 0), (314, 0), (141, 1), (251, 1), (256, 0),
+            (279, 0),
+        ),
+        foreign_from=0x40000000,  # x32
+    ),
+    "aarch64": Machine(
+        arch=0xC00000B7,
+        denied=(
+            117, 270, 271, 272,  # ptrace, process_vm_readv, process_vm_writev, kcmp
+            41, 40, 39, 51,  # pivot_root, mount, umount2, chroot
+            97, 268,  # unshare, setns
+            217, 218, 219,  # add_key, request_key, keyctl
+            280, 241, 282,  # bpf, perf_event_open, userfaultfd
+            264, 265,  # name_to_handle_at, open_by_handle_at
+            105, 273, 106,  # modules
+            104, 294, 142,  # kexec_load, kexec_file_load, reboot
+            224, 225, 89, 60,  # swapon, swapoff, acct, quotactl
+            170, 112, 171, 266,  # settimeofday, clock_settime, adjtimex, clock_adjtime
+            161, 162, 116,  # sethostname, setdomainname, syslog
+            18, 58,  # lookup_dcookie, vhangup
+            *_COMMON,
+        ),
+        clone=220,
+        clone3=435,
+        ioctl=29,
+        socket=198,
+        socketpair=199,
+        shared=(194, 195, 196, 190, 191, 192, 193, 186, 187, 188, 189, 180, 181),
+        of_others=(
+            (261, 0), (118, 0), (119, 0), (122, 0), (274, 0), (140, 1), (30, 1), (238, 0), (239, 0),
+        ),
+    ),
+}  # fmt: skip
+
+
+def supported() -> bool:
+    """Is there a program for this processor?"""
+    return platform.machine() in _MACHINES
+
+
+@cache
+def program(*, families: tuple[int, ...], namespaced: bool) -> bytes:
+    """The filter for this processor, which lets sockets of `families` be made and no others.
+
+    Where the processes are not `namespaced`, it also keeps them from each other.
+    """
+    machine = _MACHINES[platform.machine()]
+    return b"".join(_instructions(machine, families, namespaced=namespaced))
+
+
+def families_for(network: Network, *, namespaced: bool) -> tuple[int, ...]:
+    """The kinds of sockets that keep to what `network` allows.
+
+    In a network namespace of its own a command can be given all of them: it has its own loopback,
+    and abstract unix sockets end there too. Without one, what cannot be told apart by a number is
+    not given at all.
+    """
+    if namespaced:
+        return (_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK)
+    if network is Network.ALL:
+        # No unix sockets: the abstract ones of other programs would be in reach.
+        return (_AF_INET, _AF_INET6, _AF_NETLINK)
+    return ()
+
+
+def _instructions(
+    machine: Machine, families: tuple[int, ...], *, namespaced: bool
+) -> Iterator[bytes]:
+    yield _op(_LOAD, _ARCH)
+    yield _op(_JEQ, machine.arch, 1, 0)
+    yield _op(_RETURN, _KILL)
+    yield _op(_LOAD, _NR)
+    if machine.foreign_from is not None:
+        yield _op(_JGE, machine.foreign_from, 0, 1)
+        yield _op(_RETURN, _KILL)
+    for number in sorted({*machine.denied, *(() if namespaced else machine.shared)}):
+        yield _op(_JEQ, number, 0, 1)
+        yield _op(_RETURN, _ERRNO | errno.EPERM)
+    # Its arguments are in memory, where a filter cannot look: libc falls back to clone.
+    yield _op(_JEQ, machine.clone3, 0, 1)
+    yield _op(_RETURN, _ERRNO | errno.ENOSYS)
+    yield from _when(
+        machine.clone,
+        [
+            _op(_LOAD, _argument(0)),
+            _op(_JSET, _CLONE_NAMESPACES, 0, 1),
+            _op(_RETURN, _ERRNO | errno.EPERM),
+        ],
+    )
+    # Only the lower half is compared: the kernel looks at no more of a request either.
+    yield from _when(
+        machine.ioctl,
+        [
+            _op(_LOAD, _argument(1)),
+            _op(_JEQ, _TIOCSTI, 1, 0),
+            _op(_JEQ, _TIOCLINUX, 0, 1),
+            _op(_RETURN, _ERRNO | errno.EPERM),
+        ],
+    )
+    if not namespaced:
+        for number, argument in machine.of_others:
+            yield from _when(
+                number,
+                [
+                    _op(_LOAD, _argument(argument)),
+                    _op(_JEQ, 0, 1, 0),
+                    _op(_RETURN, _ERRNO | errno.EPERM),
+                ],
+            )
+    if _AF_UNIX not in families:
+        # The ends of such a pair can be turned to any socket that has a name.
+        yield from _when(
+            machine.socketpair,
+            [
+                _op(_LOAD, _argument(1)),
+                _op(_AND, _SOCKET_TYPE),
+                _op(_JEQ, _DATAGRAM, 0, 1),
+                _op(_RETURN, _ERRNO | errno.EPERM),
+            ],
+        )
+    checks = [_op(_LOAD, _argument(0))]
+    for left, family in enumerate(reversed(families)):
+        # To the allowing instruction behind the refusal.
+        checks.insert(1, _op(_JEQ, family, left + 1, 0))
+    yield from _when(machine.socket, [*checks, _op(_RETURN, _ERRNO | errno.EAFNOSUPPORT)])
+    yield _op(_RETURN, _ALLOW)
+
+
+def _when(number: int, then: list[bytes]) -> Iterator[bytes]:
+    """`then` for one system call; what gets past it is allowed."""
+    yield _op(_JEQ, number, 0, len(then) + 1)
+    yield from then
+    yield _op(_RETURN, _ALLOW)
+
+
+def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, if_true, if_false, value)
+
+
+def _argument(index: int) -> int:
+    return 16 + 8 * index  # the lower half, on little-endian machines

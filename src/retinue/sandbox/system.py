@@ -1,0 +1,32 @@
+"""What of the machine every command may read: its programs, and what they look up."""
+
+from __future__ import annotations
+
+import os
+
+# Nothing that holds a secret, and of the machine's accounts only their names.
+ETC_FILES = (
+    "debian_version", "default/locale", "group", "host.conf", "hosts", "ld.so.cache", "localtime",
+    "lsb-release", "magic", "mime.types", "nsswitch.conf", "os-release", "passwd", "protocols",
+    "services", "ssl/openssl.cnf", "timezone",
+)  # fmt: skip
+ETC_FOLDERS = (
+    "alternatives", "ca-certificates", "fonts", "java-11-openjdk", "java-17-openjdk",
+    "java-21-openjdk", "perl", "pki", "ssl/certs", "terminfo",
+)  # fmt: skip
+PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
+
+
+def etc_files() -> list[str]:
+    """The files of `/etc` that are there."""
+    return [path for name in ETC_FILES if os.path.isfile(path := f"/etc/{name}")]
+
+
+def etc_folders() -> list[str]:
+    """The folders of `/etc` that are there."""
+    return [path for name in ETC_FOLDERS if os.path.isdir(path := f"/etc/{name}")]
+
+
+def programs() -> list[str]:
+    """Where programs and their libraries are; some of them may be links to others."""
+    return [path for path in PROGRAMS if os.path.isdir(path)]

@@ -1,0 +1,79 @@
+"""A server's bad days: connections that drop, replies that stall, JSON that breaks off.
+
+    trouble = Trouble(answer, drops=0.02, stalls=0.01, breaks=0.01, seed=7)
+    async with ModelServer(trouble, slots=8) as server: ...
+
+What goes wrong is drawn from `seed`, and `given` counts how often each request was answered in
+full, so that a test can say that all were, and none twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+from retinue.models.scripted import Answer
+from retinue.testing.server import Ending, Received, Response, events, streamed
+
+
+class Trouble:
+    """Answers as `answer` does, but for a share of the requests that something happens to."""
+
+    def __init__(
+        self,
+        answer: Callable[[Received], Answer],
+        *,
+        drops: float = 0.0,
+        stalls: float = 0.0,
+        breaks: float = 0.0,
+        work_s: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self._answer = answer
+        self._drops = drops
+        self._stalls = stalls
+        self._breaks = breaks
+        self._work_s = work_s
+        self._random = Random(seed)
+        self.happened: Counter[str] = Counter()
+        """How often what went wrong."""
+        self.given: Counter[bytes] = Counter()
+        """How often each request, by its body, was answered in full."""
+
+    def __call__(self, request: Received) -> Response:
+        response = msgspec.structs.replace(streamed(self._answer(request)), work_s=self._work_s)
+        drawn = self._random.random()
+        for name, share, troubled in (
+            ("dropped", self._drops, self._dropped),
+            ("stalled", self._stalls, self._stalled),
+            ("broken", self._breaks, self._broken),
+        ):
+            if drawn < share:
+                self.happened[name] += 1
+                return troubled(response)
+            drawn -= share
+        self.given[request.body] += 1
+        return response
+
+    def _dropped(self, response: Response) -> Response:
+        """Cut off somewhere, maybe before the first byte."""
+        if self._random.random() < 0.5:
+            return msgspec.structs.replace(response, raw=b"", ending=Ending.DROP)
+        return self._cut(response, Ending.DROP)
+
+    def _stalled(self, response: Response) -> Response:
+        if self._random.random() < 0.5:
+            return msgspec.structs.replace(response, raw=b"", ending=Ending.HANG)
+        return self._cut(response, Ending.HANG)
+
+    def _cut(self, response: Response, ending: Ending) -> Response:
+        # Before the end is in sight: a reply whose last word came is whole.
+        at = self._random.randrange(len(response.body) * 3 // 4)
+        return msgspec.structs.replace(response, body=response.body[:at], ending=ending)
+
+    @staticmethod
+    def _broken(response: Response) -> Response:
+        return msgspec.structs.replace(response, body=events(b'{"choices": [{"delta": {"con'))

@@ -1,0 +1,84 @@
+"""What a server answers, in words: a model is told of what it cannot be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from retinue.domain.framing import frame
+from retinue.tools.excerpt import MAX_BYTES
+
+_NOTHING = "[The server answered without content.]"
+
+
+class Said(msgspec.Struct, frozen=True):
+    """An answer as text. `failed`: the tool itself says that it did not work."""
+
+    text: str
+    failed: bool = False
+
+
+def said(result: Mapping[str, Any]) -> Said:
+    """The result of a `tools/call`, as the protocol spells it, in words."""
+    content = result.get("content")
+    blocks = content if isinstance(content, Sequence) and not isinstance(content, str) else ()
+    parts = [_words(block) for block in blocks if isinstance(block, Mapping)]
+    structured = result.get("structuredContent")
+    if structured is not None and not _is_told(structured, blocks):
+        parts.append(_json(structured))
+    return Said("\n".join(parts) or _NOTHING, failed=result.get("isError") is True)
+
+
+def untrusted(text: str, source: str) -> str:
+    """`text` marked as what somebody else says, no more of it than a model should be sent."""
+    data = text.encode("utf-8", "replace")
+    note = ""
+    if len(data) > MAX_BYTES:
+        text = data[:MAX_BYTES].decode("utf-8", "ignore")
+        note = f"\n[the first {MAX_BYTES:,} of {len(data):,} bytes; ask it for less at once]"
+    return frame(text, kind="untrusted", source=source) + note
+
+
+def _words(block: Mapping[str, Any]) -> str:
+    kind = block.get("type")
+    if kind == "text":
+        return str(block.get("text", ""))
+    if kind in ("image", "audio"):
+        size = _decoded_bytes(block.get("data"))
+        return f"[{kind} ({block.get('mimeType', 'of no type')}, {size:,} bytes), not shown]"
+    if kind == "resource_link":
+        about = ", ".join(str(block[key]) for key in ("title", "description") if block.get(key))
+        return f"[resource {block.get('uri', '')} {block.get('name', '')}: {about or 'no words'}]"
+    if kind == "resource" and isinstance(resource := block.get("resource"), Mapping):
+        uri, mime = resource.get("uri", ""), resource.get("mimeType", "of no type")
+        if isinstance(resource.get("text"), str):
+            return f"[resource {uri} ({mime})]\n{resource['text']}"
+        size = _decoded_bytes(resource.get("blob"))
+        return f"[resource {uri} ({mime}, {size:,} bytes), not shown]"
+    return f"[content of the unknown type {str(kind)[:40]!r}]\n{_json(block)}"
+
+
+def _is_told(structured: Any, blocks: Sequence[Any]) -> bool:
+    """Servers repeat structured content as text, for clients that know nothing of it."""
+    for block in blocks:
+        if isinstance(block, Mapping) and isinstance(text := block.get("text"), str):
+            try:
+                if msgspec.json.decode(text) == structured:
+                    return True
+            except (msgspec.DecodeError, RecursionError):
+                continue
+    # FastMCP wraps a plain value so that it becomes an object.
+    if isinstance(structured, Mapping) and structured.keys() == {"result"}:
+        texts = [b.get("text") for b in blocks if isinstance(b, Mapping)]
+        return "\n".join(map(str, texts)) == str(structured["result"])
+    return False
+
+
+def _decoded_bytes(data: Any) -> int:
+    return len(data.rstrip("=")) * 3 // 4 if isinstance(data, str) else 0
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=str).decode("utf-8", "replace")

@@ -1,0 +1,94 @@
+"""What a server offers, as it was listed, and kept for the next time.
+
+A server whose listing is known need not be started to be offered to a model: most runs never call
+it, and prompts stay the same from run to run. Listings are kept in the user's cache, never in the
+project, which could otherwise write what models are told about a server that the user trusts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from retinue.domain.toolserver import ToolServer
+from retinue.ports import Clock
+from retinue.version import VERSION
+
+FRESH_S = 3_600.0
+"""After this the server is asked again: it may have been updated elsewhere."""
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool. `reads` and `repeatable` are only what the server says of it."""
+
+    name: str
+    description: str
+    schema: msgspec.Raw
+    reads: bool = False
+    repeatable: bool = False
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    time: float
+    tools: tuple[Listed, ...]
+
+
+class Listings:
+    """Listings by server, in a folder."""
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self._directory = directory
+        self._clock = clock
+
+    def get(self, server: ToolServer) -> tuple[Listed, ...] | None:
+        """What it offered lately; None if that is not known."""
+        try:
+            kept = msgspec.json.decode(self._file(server).read_bytes(), type=_Kept)
+        except (OSError, msgspec.DecodeError):
+            return None
+        fresh = 0 <= self._clock.now() - kept.time < FRESH_S
+        return kept.tools if fresh else None
+
+    def keep(self, server: ToolServer, tools: Iterable[Listed]) -> None:
+        """Keep a listing. One that cannot be kept is asked for again."""
+        data = msgspec.json.encode(_Kept(self._clock.now(), tuple(tools)))
+        with suppress(OSError):
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path = self._file(server)
+            draft = path.with_suffix(f".{os.getpid()}")
+            draft.write_bytes(data)
+            draft.replace(path)
+
+    def _file(self, server: ToolServer) -> Path:
+        what = (
+            VERSION,
+            server.name,
+            server.command,
+            sorted(server.environment.items()),
+            server.directory,
+            server.url,
+            sorted(server.headers.items()),
+            _files_of(server),
+        )
+        key = hashlib.sha256(msgspec.json.encode(what)).hexdigest()
+        return self._directory / f"{key[:32]}.json"
+
+
+def _files_of(server: ToolServer) -> list[tuple[int, int]]:
+    """Size and time of the files on the command line: who edits a server sees the new tools."""
+    found = []
+    for number, word in enumerate(server.command):
+        path = os.path.join(server.directory, word)
+        if number == 0 and os.sep not in word:
+            path = shutil.which(word, path=server.environment.get("PATH")) or path
+        with suppress(OSError, ValueError):
+            about = os.stat(path)
+            if os.path.isfile(path):
+                found.append((about.st_size, about.st_mtime_ns))
+    return found

@@ -1,0 +1,94 @@
+"""Schemas of servers, as servers of models take them.
+
+A schema that one of them refuses would end every call of an agent that is offered it. What is
+dropped is what none of them needs; the MCP server checks the arguments anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+
+MAX_BYTES = 6_000
+MAX_DEPTH = 12
+MAX_DESCRIPTION = 1_000
+
+# Ceremony, and `pattern`, of which grammars for local models know only a part.
+_NOISE = frozenset({"title", "examples", "pattern", "deprecated", "readOnly", "writeOnly"})
+_NAMED = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
+_SEVERAL = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_ONE = frozenset({"items", "additionalProperties", "not", "contains", "propertyNames"})
+
+
+def tidy(schema: Any) -> msgspec.Raw:
+    """`schema` as the schema of an object, valid and not too large; the same for the same."""
+    found = _tidy(schema, 0) if isinstance(schema, Mapping) else {}
+    if found.get("type", "object") != "object":
+        found = {}
+    # At the top no provider takes alternatives.
+    found = {key: value for key, value in found.items() if key not in _SEVERAL}
+    properties = found.get("properties")
+    found = {"type": "object", **found, "properties": {}}
+    if isinstance(properties, dict):
+        found["properties"] = properties
+    for candidate in (found, _without_words(found), _names_only(found)):
+        data = msgspec.json.encode(candidate)
+        if len(data) <= MAX_BYTES and jsonschema_rs.meta.is_valid(candidate):
+            return msgspec.Raw(data)
+    return msgspec.Raw(b'{"type":"object","properties":{}}')
+
+
+def described(text: Any) -> str:
+    """A description as it is shown to models: without what cannot be seen, and not for ever."""
+    if not isinstance(text, str):
+        return ""
+    seen = "".join(letter for letter in text if letter.isprintable() or letter == "\n").strip()
+    return seen if len(seen) <= MAX_DESCRIPTION else seen[: MAX_DESCRIPTION - 1].rstrip() + "…"
+
+
+def _tidy(node: Any, depth: int) -> Any:
+    if not isinstance(node, Mapping):
+        return node  # `true` and `false` are schemas too.
+    if depth > MAX_DEPTH:
+        return {}
+    out: dict[str, Any] = {}
+    for key, value in node.items():
+        if key in _NOISE or (key.startswith("$") and key not in ("$ref", "$defs")):
+            continue
+        if key == "$ref" and not (isinstance(value, str) and value.startswith("#")):
+            continue  # Nobody fetches a schema from elsewhere for a server.
+        if key in _NAMED and isinstance(value, Mapping):
+            out[key] = {name: _tidy(one, depth + 1) for name, one in value.items()}
+        elif key in _SEVERAL and isinstance(value, list):
+            out[key] = [_tidy(one, depth + 1) for one in value]
+        elif key in _ONE:
+            out[key] = _tidy(value, depth + 1)
+        else:
+            out[key] = value
+    return out
+
+
+def _without_words(node: Any) -> Any:
+    """A schema without its descriptions; a property may be called so."""
+    if isinstance(node, list):
+        return [_without_words(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    out = {}
+    for key, value in node.items():
+        if key in _NAMED and isinstance(value, dict):
+            out[key] = {name: _without_words(one) for name, one in value.items()}
+        elif key != "description":
+            out[key] = _without_words(value)
+    return out
+
+
+def _names_only(schema: dict[str, Any]) -> dict[str, Any]:
+    names = list(schema["properties"])[:100]
+    required = schema.get("required")
+    required = [n for n in required if n in names] if isinstance(required, list) else []
+    short = {"type": "object", "properties": {name: {} for name in names}}
+    return {**short, "required": required} if required else short

@@ -1,0 +1,410 @@
+"""A connection to a server, through the official SDK.
+
+The SDK costs a second to import, so this module is imported by whoever opens a connection, and by
+nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx2
+import mcp_types as types
+import msgspec
+from mcp import Client, MCPError
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
+
+from retinue.domain.toolserver import ToolServer, Transport
+from retinue.tools.mcp.content import Said, said
+from retinue.tools.mcp.faults import Lost, Refused, Unusable
+from retinue.tools.mcp.listing import Listed
+from retinue.tools.mcp.process import Log, Process, started
+from retinue.tools.mcp.schema import described, tidy
+from retinue.version import VERSION
+
+MAX_TOOLS = 500
+MAX_PAGES = 20
+RELIST_S = 1.0
+HTTP_TIMEOUT_S = 30.0
+# A call has its own limit; between two signs of life a stream may be silent for this long.
+HTTP_READ_TIMEOUT_S = 3_600.0
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+_SHOWN_CHARS = 300
+
+# Else the SDK's warnings about somebody's server would appear in the terminal. Programs that set up
+# logging still get them.
+for _name in ("mcp", "client"):
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+
+
+class Session:
+    """An open connection, for any number of calls at once."""
+
+    def __init__(self, client: Client, news: News, process: Process | None) -> None:
+        self._client = client
+        self._news = news
+        self._process = process
+
+    @property
+    def is_lost(self) -> bool:
+        return self._news.lost
+
+    async def why(self) -> str:
+        """Why a connection was lost."""
+        if self._news.why or self._process is None:
+            return self._news.why or "closed the connection"
+        return await self._process.how_ended()
+
+    async def watched(self, changed: Callable[[Session], Awaitable[None]]) -> None:
+        """Return when it is lost. `changed` is called when the server offers other tools."""
+        while not self.is_lost:
+            await self._news.event.wait()
+            self._news.event.clear()
+            if self._news.changed:
+                self._news.changed = False
+                await changed(self)
+                # One that says so without end costs a listing a second.
+                await asyncio.sleep(RELIST_S)
+
+    async def tools(self) -> list[Listed]:
+        """All tools that it offers, by name. Raises Unusable."""
+        found: dict[str, Listed] = {}
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await _asked(self._client.list_tools(cursor=cursor, cache_mode="refresh"))
+            for tool in page.tools:
+                found.setdefault(tool.name, _listed(tool))
+            cursor = page.next_cursor
+            if cursor is None or len(found) >= MAX_TOOLS:
+                break
+        return [found[name] for name in sorted(found)][:MAX_TOOLS]
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], on_progress: Callable[[], None]
+    ) -> Said:
+        """Call a tool. Raises Lost if the server is gone, Refused for an error of the protocol."""
+
+        async def heard(progress: float, total: float | None, message: str | None) -> None:
+            on_progress()
+
+        try:
+            result = await self._client.call_tool(tool, dict(arguments), progress_callback=heard)
+        except MCPError as error:
+            # Over HTTP, 404 is a session that the server has forgotten.
+            if error.code == types.CONNECTION_CLOSED or self._news.status == 404:
+                self._news.lose()
+                raise Lost from None
+            if self._news.status >= 400:
+                raise Refused(f"HTTP {self._news.status}") from None
+            raise Refused(_short(error.message)) from None
+        except (httpx2.TransportError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._news.lose()
+            raise Lost from None
+        except ValidationError as error:
+            raise Refused(f"its answer is not as the protocol has it: {_short(error)}") from None
+        except RuntimeError as error:
+            raise Refused(_short(error)) from None
+        return said(result.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+class News:
+    """What has happened to a connection while nobody asked."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self.lost = False
+        self.why = ""
+        self.changed = False
+        self.status = 200
+        """The last that came over HTTP; the SDK keeps it to itself."""
+
+    def lose(self, why: str = "") -> None:
+        self.lost = True
+        self.why = self.why or why
+        self.event.set()
+
+    async def look(self, response: httpx2.Response) -> None:
+        self.status = response.status_code
+        # The SDK limits the events of a stream, and nothing else.
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            response.stream = _Limited(response.stream)
+
+    async def hear(self, message: Any) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self.changed = True
+            self.event.set()
+
+
+@asynccontextmanager
+async def connected(server: ToolServer, log: Log) -> AsyncIterator[Session]:
+    """A connection to `server`, which is started for it if it is a command. Raises Unusable."""
+    news = News()
+    try:
+        async with AsyncExitStack() as stack:
+            process = None
+            if server.transport is Transport.STDIO:
+                process = await stack.enter_async_context(started(server, log))
+            transport = _web(server, news) if process is None else _piped(process, log, news)
+
+            async def logged(params: types.LoggingMessageNotificationParams) -> None:
+                text = msgspec.json.encode(params.data, enc_hook=str)[:4096]
+                log.write(f"[{params.level}] ".encode() + text + b"\n")
+
+            client = Client(
+                _mended(transport),
+                message_handler=news.hear,
+                logging_callback=logged,
+                client_info=types.Implementation(name="retinue", version=VERSION),
+                cache=None,
+            )
+            try:
+                session = Session(await stack.enter_async_context(client), news, process)
+            except Exception as error:
+                raise await _unusable(error, news, process) from None
+            yield session
+    except BaseExceptionGroup as several:
+        # The SDK's task groups wrap what went wrong inside of them.
+        raise _first(several) from None
+
+
+async def _unusable(error: BaseException, news: News, process: Process | None) -> Unusable:
+    """Why a connection cannot be opened."""
+    found = _first(error)
+    if process is not None and _is_closed(found):
+        return Unusable(news.why or await process.how_ended())
+    if news.status in (401, 403):
+        return Unusable(
+            f"wants to know who asks (HTTP {news.status}); put a token into its `headers`"
+        )
+    if news.status >= 400:
+        return Unusable(f"answered with HTTP {news.status}")
+    return Unusable(_why(found))
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _is_closed(error: BaseException) -> bool:
+    if isinstance(error, MCPError):
+        return error.code == types.CONNECTION_CLOSED
+    return isinstance(error, (anyio.BrokenResourceError, anyio.ClosedResourceError))
+
+
+def _why(error: BaseException) -> str:
+    match error:
+        case httpx2.ConnectError():
+            return "cannot be connected to"
+        case MCPError():
+            return f"refused: {_short(error.message)}"
+        case ValidationError():
+            return f"does not keep to the protocol: {_short(error)}"
+        case _:
+            return f"cannot be used: {type(error).__name__}: {_short(error)}"
+
+
+async def _asked(work: Any) -> Any:
+    try:
+        return await work
+    except Exception as error:
+        raise Unusable(_why(_first(error))) from None
+
+
+def _listed(tool: types.Tool) -> Listed:
+    hints = tool.annotations
+    reads = hints is not None and hints.read_only_hint is True
+    return Listed(
+        name=tool.name,
+        description=described(tool.description),
+        schema=tidy(tool.input_schema),
+        reads=reads,
+        repeatable=reads or (hints is not None and hints.idempotent_hint is True),
+    )
+
+
+def _short(error: object) -> str:
+    text = " ".join(str(error).split())
+    text = "".join(letter for letter in text if letter.isprintable())
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
+
+# Transports
+
+
+@asynccontextmanager
+async def _piped(process: Process, log: Log, news: News) -> AsyncIterator[Any]:
+    """Messages as lines through the pipes of a process. What is no message goes to the log."""
+    received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, sent = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def read() -> None:
+        async with received:
+            try:
+                async for line in process.lines():
+                    try:
+                        message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+                    except ValueError:
+                        log.write(line)
+                        continue
+                    try:
+                        await received.send(SessionMessage(message))
+                    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                        return
+            except Unusable as error:
+                news.lose(str(error))
+            finally:
+                news.lose()
+
+    async def write() -> None:
+        async with sent:
+            async for message in sent:
+                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                await process.write(text.encode() + b"\n")
+
+    async with anyio.create_task_group() as tasks, incoming, outgoing:
+        tasks.start_soon(read)
+        tasks.start_soon(write)
+        try:
+            yield incoming, outgoing
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _web(server: ToolServer, news: News) -> AsyncIterator[Any]:
+    """Messages over HTTP. The SDK follows no redirect to another address."""
+    context = ssl.create_default_context(cafile=server.ca_file)
+
+    def client(
+        headers: Mapping[str, str] | None = None,
+        timeout: httpx2.Timeout | None = None,
+        auth: httpx2.Auth | None = None,
+    ) -> httpx2.AsyncClient:
+        # The environment has been read already: not here, and not by somebody else's rules.
+        return httpx2.AsyncClient(
+            headers=headers,
+            timeout=timeout or httpx2.Timeout(HTTP_TIMEOUT_S, read=HTTP_READ_TIMEOUT_S),
+            auth=auth,
+            proxy=server.proxy,
+            verify=context,
+            trust_env=False,
+            event_hooks={"response": [news.look]},
+        )
+
+    # What is packed could be larger than it looks.
+    headers = {"Accept-Encoding": "identity", **server.headers}
+    if server.transport is Transport.SSE:
+        async with sse_client(
+            server.url, headers, sse_read_timeout=HTTP_READ_TIMEOUT_S, httpx_client_factory=client
+        ) as streams:
+            yield streams
+        return
+    async with (
+        client(headers) as http,
+        streamable_http_client(
+            server.url, http_client=http, max_sse_event_size=MAX_ANSWER_BYTES
+        ) as streams,
+    ):
+        yield streams
+
+
+@asynccontextmanager
+async def _mended(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+    async with transport as (incoming, outgoing):
+        yield _Mended(incoming), outgoing
+
+
+class _Limited(httpx2.AsyncByteStream):
+    """A body that is not read for ever."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = MAX_ANSWER_BYTES
+        async for chunk in self._stream:
+            left -= len(chunk)
+            if left < 0:
+                raise httpx2.ReadError(f"more than {MAX_ANSWER_BYTES:,} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Mended:
+    """A stream in which one malformed tool does not cost a server all of its others."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __aiter__(self) -> _Mended:
+        return self
+
+    async def __anext__(self) -> Any:
+        return _mend(await self._stream.__anext__())
+
+    async def receive(self) -> Any:
+        return _mend(await self._stream.receive())
+
+    async def __aenter__(self) -> _Mended:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: Any) -> Any:
+        return await self._stream.__aexit__(*exc)
+
+
+def _mend(item: Any) -> Any:
+    message = getattr(item, "message", None)
+    if isinstance(message, types.JSONRPCResponse):
+        result = message.result
+        if isinstance(tools := result.get("tools"), list):
+            result["tools"] = [_mended_tool(tool) for tool in tools if _has_name(tool)]
+        if isinstance(blocks := result.get("content"), list):
+            result["content"] = [_mended_block(block) for block in blocks]
+    return item
+
+
+def _has_name(tool: Any) -> bool:
+    return isinstance(tool, dict) and isinstance(tool.get("name"), str) and bool(tool["name"])
+
+
+def _mended_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """What is needed of a tool, in the types that the protocol has for it."""
+    schema, hints = tool.get("inputSchema"), tool.get("annotations")
+    if not isinstance(schema, dict) or schema.get("type", "object") != "object":
+        schema = {}
+    hints = hints if isinstance(hints, dict) else {}
+    kept = {key: value for key, value in hints.items() if isinstance(value, bool)}
+    # Without the schema of its output, which the SDK would hold it to: the model judges that.
+    return {
+        "name": tool["name"],
+        "description": described(tool.get("description")),
+        "inputSchema": {**schema, "type": "object"},
+        "annotations": kept,
+    }
+
+
+_BLOCKS = ("text", "image", "audio", "resource", "resource_link")
+
+
+def _mended_block(block: Any) -> Any:
+    if isinstance(block, dict) and block.get("type") in _BLOCKS:
+        return block
+    text = msgspec.json.encode(block, enc_hook=str).decode("utf-8", "replace")
+    return {"type": "text", "text": f"[content of an unknown type]\n{text}"}

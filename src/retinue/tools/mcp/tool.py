@@ -1,0 +1,63 @@
+"""A tool of a server, as agents have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from retinue.domain.grant import Grant
+from retinue.domain.messages import Effect, ToolSpec
+from retinue.ports import Hands, Outcome
+from retinue.tools.mcp.content import untrusted
+from retinue.tools.mcp.listing import Listed
+from retinue.tools.mcp.server import Server
+
+
+class ServerTool:
+    """Implements the port `Tool`. What it answers is framed as somebody else's words."""
+
+    def __init__(self, name: str, server: Server, listed: Listed) -> None:
+        self.server = server
+        self.listed = listed
+        self._spec = ToolSpec(name, listed.description, listed.schema)
+        reads = server.spec.only_reads(listed.name, hinted=listed.reads)
+        self._effect = Effect.READ if reads else Effect.EXTERNAL
+        schema = msgspec.json.decode(listed.schema)
+        self._optional = {
+            field
+            for field, about in schema["properties"].items()
+            if field not in schema.get("required", ()) and not _takes_null(about)
+        }
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self._spec
+
+    def spec_for(self, grant: Grant) -> ToolSpec:
+        return self._spec
+
+    @property
+    def effect(self) -> Effect:
+        return self._effect
+
+    def __repr__(self) -> str:
+        return f"ServerTool({self._spec.name!r})"
+
+    async def run(self, arguments: Mapping[str, Any], hands: Hands) -> Outcome:
+        # Models say null for what they leave out.
+        sent = {k: v for k, v in arguments.items() if v is not None or k not in self._optional}
+        # The call has a time limit of its own, so silence is no sign of anything.
+        with hands.waiting():
+            said = await self.server.call(self.listed, sent)
+        text = untrusted(said.text, f"MCP server {self.server.spec.name}")
+        return Outcome(
+            content=f"[ERROR]\n{text}" if said.failed else text,
+            ok=not said.failed,
+            untrusted=True,
+        )
+
+
+def _takes_null(schema: Any) -> bool:
+    return not isinstance(schema, dict) or b'"null"' in msgspec.json.encode(schema)

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import pytest
+
+from retinue.config.environment import Environment
+from retinue.config.places import (
+    clouds,
+    named_places,
+    ollama_address,
+    once_each,
+    place_of,
+    usual_places,
+)
+from retinue.config.settings import Settings
+from retinue.errors import ConfigError
+
+
+def environment(**variables: str) -> Environment:
+    return Environment(variables=variables)
+
+
+def test_the_usual_ports_are_tried_without_a_key() -> None:
+    assert [(place.title, place.address) for place in usual_places()] == [
+        ("llama.cpp", "http://127.0.0.1:8080/v1"),
+        ("Ollama", "http://127.0.0.1:11434/v1"),
+        ("LM Studio", "http://127.0.0.1:1234/v1"),
+        ("vLLM", "http://127.0.0.1:8000/v1"),
+    ]
+    assert not any(place.key_variable or place.named_by for place in usual_places())
+
+
+def test_what_the_environment_and_the_settings_name() -> None:
+    named = named_places(
+        environment(
+            OPENAI_BASE_URL="https://llm.example.com/v1/",
+            ANTHROPIC_BASE_URL="https://claude.example.com",
+            OLLAMA_HOST="192.168.0.7",
+        ),
+        Settings(
+            endpoints=("http://10.0.0.1:8080/v1",),
+            models={"fast": "openai:q@http://10.0.0.2:8080/v1", "big": "openai:gpt-5"},
+        ),
+    )
+    assert [(p.named_by, p.address, p.provider, p.key_variable, p.own) for p in named] == [
+        ("OPENAI_BASE_URL", "https://llm.example.com/v1", "openai", "OPENAI_API_KEY", True),
+        (
+            "ANTHROPIC_BASE_URL",
+            "https://claude.example.com/v1",
+            "anthropic",
+            "ANTHROPIC_API_KEY",
+            True,
+        ),
+        # The key that there is belongs to somebody else.
+        ("OLLAMA_HOST", "http://192.168.0.7:11434/v1", "openai", "", False),
+        ("endpoints", "http://10.0.0.1:8080/v1", "openai", "OPENAI_API_KEY", False),
+        ("models.fast", "http://10.0.0.2:8080/v1", "openai", "OPENAI_API_KEY", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:11434/v1"),
+        ("127.0.0.1:4000", "http://127.0.0.1:4000/v1"),
+        (":4000", "http://127.0.0.1:4000/v1"),
+        ("0.0.0.0", "http://127.0.0.1:11434/v1"),
+        ("0.0.0.0:4000", "http://127.0.0.1:4000/v1"),
+        ("[::]:4000", "http://127.0.0.1:4000/v1"),
+        ("[::1]:4000", "http://[::1]:4000/v1"),
+        ("box", "http://box:11434/v1"),
+        (" box:4000/ ", "http://box:4000/v1"),
+        ("http://box:4000", "http://box:4000/v1"),
+        ("http://box", "http://box:80/v1"),
+        ("https://box/", "https://box:443/v1"),
+    ],
+)
+def test_the_address_of_ollama(host: str, address: str) -> None:
+    assert ollama_address(host) == address
+
+
+@pytest.mark.parametrize("host", ["box:many", "ftp://box", "[::1"])
+def test_no_address_of_ollama(host: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ollama_address(host)
+    assert str(caught.value) == (
+        f"OLLAMA_HOST is {host!r}, which is no address; write it like 127.0.0.1:11434."
+    )
+
+
+def test_an_address_that_is_none_is_told_without_its_password() -> None:
+    with pytest.raises(ConfigError) as caught:
+        named_places(environment(OPENAI_BASE_URL="me:secret@box"), Settings())
+    assert str(caught.value) == (
+        "OPENAI_BASE_URL has 'box', which is no web address; write it like"
+        " http://127.0.0.1:8080/v1."
+    )
+
+
+def test_an_address_is_looked_at_once_and_as_it_was_named_first() -> None:
+    named = named_places(environment(OLLAMA_HOST="localhost"), Settings())
+    places = once_each([*named, *usual_places()])
+    assert [place.named_by for place in places] == ["OLLAMA_HOST", "", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("variables", "providers"),
+    [
+        ({}, []),
+        ({"OPENAI_API_KEY": "k"}, ["openai"]),
+        ({"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}, ["openai", "anthropic"]),
+        # The key is for what is at that address.
+        ({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://box/v1"}, []),
+    ],
+)
+def test_a_key_is_a_provider_unless_it_is_for_another_address(
+    variables: dict[str, str], providers: list[str]
+) -> None:
+    assert [cloud.provider for cloud in clouds(environment(**variables))] == providers
+
+
+def test_only_a_place_that_is_trusted_gets_a_key() -> None:
+    name = "openai:m@http://box/v1"
+    trusted = place_of(name, "RETINUE_MODEL", trusted=True)
+    assert trusted is not None
+    assert trusted.key_variable == "OPENAI_API_KEY"
+    theirs = place_of(name, "retinue.toml", trusted=False)
+    assert theirs is not None
+    assert theirs.key_variable == ""
+    assert place_of("scripted:a.yaml", "RETINUE_MODEL", trusted=True) is None

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.config.environment import Environment
+from retinue.config.settings import Layers, Settings, load
+from retinue.config.toolservers import Configuration, configuration
+from retinue.domain.toolserver import ToolServer, Transport
+
+ENVIRONMENT = Environment(
+    variables={
+        "HOME": "/home/me",
+        "PATH": "/bin",
+        "TOKEN": "t0ken",
+        "OPENAI_API_KEY": "sk-secret",
+        "https_proxy": "http://proxy:3128",
+        "HTTP_PROXY": "http://me:pa55@proxy:3128",
+        "SSL_CERT_FILE": "/etc/ca.pem",
+    }
+)
+
+
+def found(project: Path, servers: Any = None, *, user: str = "", ours: str = "") -> Configuration:
+    """What is configured by these files."""
+    if servers is not None:
+        text = servers if isinstance(servers, str) else json.dumps({"mcpServers": servers})
+        (project / ".mcp.json").write_text(text)
+    settings = project.parent / "config.toml"
+    settings.write_text(user)
+    (project / "retinue.toml").write_text(ours)
+    return configuration(load(settings, project), project)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    path = tmp_path / "project"
+    path.mkdir()
+    return path
+
+
+def ready(found: Configuration, project: Path) -> ToolServer:
+    assert found.problems == ()
+    (server,) = found.servers
+    made = server.ready(project, ENVIRONMENT)
+    assert isinstance(made, ToolServer)
+    return made
+
+
+def test_a_command_of_the_project(project: Path) -> None:
+    server = ready(
+        found(
+            project,
+            {
+                "db": {
+                    "type": "stdio",
+                    "command": "npx",
+                    "args": ["-y", "server", "${TOKEN}", "${NONE:-fallback}", "${NONE:-}"],
+                    "env": {"KEY": "x-${TOKEN}"},
+                    "description": "Known to other tools.",
+                }
+            },
+        ),
+        project,
+    )
+    assert server.command == ("npx", "-y", "server", "t0ken", "fallback", "")
+    # Ours stay with us; what the configuration names is given.
+    assert server.environment == {
+        "HOME": "/home/me",
+        "PATH": "/bin",
+        "KEY": "x-t0ken",
+        # To fetch packages by; a proxy with a password stays with us as well.
+        "https_proxy": "http://proxy:3128",
+        "SSL_CERT_FILE": "/etc/ca.pem",
+    }
+    assert (server.source, server.transport) == (".mcp.json", Transport.STDIO)
+    assert server.directory == str(project)
+    assert server.tools == ("*",)
+    assert (server.read, server.trust_hints) == ((), False)
+
+
+@pytest.mark.parametrize(
+    ("entry", "transport"),
+    [
+        ({"url": "https://example.com/mcp"}, Transport.HTTP),
+        ({"type": "http", "url": "https://example.com/mcp"}, Transport.HTTP),
+        ({"type": "streamable-http", "url": "https://example.com/mcp"}, Transport.HTTP),
+        ({"type": "sse", "url": "https://example.com/mcp"}, Transport.SSE),
+        ({"httpUrl": "https://example.com/mcp"}, Transport.HTTP),
+    ],
+)
+def test_a_server_on_the_web(project: Path, entry: dict[str, str], transport: Transport) -> None:
+    headers = {"headers": {"Authorization": "Bearer ${TOKEN}"}}
+    server = ready(found(project, {"web": {**entry, **headers}}), project)
+    assert (server.url, server.transport) == ("https://example.com/mcp", transport)
+    assert server.headers == {"Authorization": "Bearer t0ken"}
+    assert server.proxy == "http://proxy:3128"
+    assert "t0ken" not in repr(server)
+
+
+def test_the_users_own(project: Path) -> None:
+    server = ready(
+        found(
+            project,
+            user='[mcp.notes]\ncommand = "notes"\nargs = ["--all"]\ntools = ["get_*"]\n'
+            'read = ["get_*"]\ntrust_hints = true\ntimeout_s = 5\nstart_timeout_s = 7\ncwd = "sub"',
+        ),
+        project,
+    )
+    assert (server.source, server.command) == ("settings", ("notes", "--all"))
+    assert (server.tools, server.read, server.trust_hints) == (("get_*",), ("get_*",), True)
+    assert (server.timeout_s, server.start_timeout_s) == (5, 7)
+    assert server.directory == str(project / "sub")
+
+
+def test_in_somebodys_folder_the_users_server_does_not_run(project: Path) -> None:
+    """There `npx` and `python -m` would find what the project has put there."""
+    user = '[mcp.a]\ncommand = "npx"\nargs = ["--repository", "${RETINUE_PROJECT}"]'
+    every = found(project, user=user)
+    server = ready(every, project)
+    assert server.directory == "/home/me"
+    assert server.command == ("npx", "--repository", str(project))
+    assert every.servers[0].variables == ()
+    server = ready(found(project, user=f'{user}\ncwd = "."'), project)
+    assert server.directory == str(project)
+
+
+def test_who_stands_before_whom(project: Path) -> None:
+    every = found(
+        project,
+        {"a": {"command": "file"}, "b": {"command": "file"}, "c": {"command": "file"}},
+        user='[mcp.a]\ncommand = "user"',
+        ours='[mcp.a]\ncommand = "project"\n[mcp.b]\ncommand = "project"',
+    )
+    sources = {server.name: server.source for server in every.servers}
+    assert sources == {"a": "settings", "b": "retinue.toml", "c": ".mcp.json"}
+    assert every.problems == (
+        "retinue.toml: MCP server a: left out, for settings has one",
+        ".mcp.json: MCP server a: left out, for settings has one",
+        ".mcp.json: MCP server b: left out, for retinue.toml has one",
+    )
+    assert [server.of_project for server in every.servers] == [False, True, True]
+
+
+def test_only_the_user_says_what_is_harmless_and_may_say_it_of_a_projects_server(
+    project: Path,
+) -> None:
+    brought = '[mcp.a]\ncommand = "x"\nread = ["*"]\ntrust_hints = true\ntools = ["get_*"]'
+    server = ready(found(project, ours=brought), project)
+    assert (server.tools, server.read, server.trust_hints) == (("get_*",), (), False)
+    mine = '[mcp.a]\nread = ["get_one"]\ntools = ["get_one"]\ntimeout_s = 9'
+    server = ready(found(project, ours=brought, user=mine), project)
+    assert (server.tools, server.read) == (("get_one",), ("get_one",))
+    assert (server.trust_hints, server.timeout_s) == (False, 9)
+
+
+@pytest.mark.parametrize(
+    ("servers", "user"),
+    [
+        ({"a": {"command": "x", "disabled": True}}, ""),
+        ({"a": {"command": "x", "enabled": False}}, ""),
+        ({"a": {"command": "x"}}, "[mcp.a]\nenabled = false"),
+        (None, '[mcp.a]\ncommand = "x"\nenabled = false'),
+        ({}, ""),
+    ],
+)
+def test_what_is_switched_off_is_not_there(project: Path, servers: Any, user: str) -> None:
+    assert found(project, servers, user=user) == Configuration(())
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", ".mcp.json: not valid JSON (Input data was truncated)"),
+        ("[" * 100_000, ".mcp.json: nested too deeply"),
+        ("[]", '.mcp.json: it has no object "mcpServers"'),
+        ("{}", '.mcp.json: it has no object "mcpServers"'),
+        ('{"mcpServers": 5}', '.mcp.json: it has no object "mcpServers"'),
+        ('{"mcpServers": {"a": 5}}', ".mcp.json: MCP server a: it is no object"),
+        ('{"mcpServers": {"a": {}}}', ".mcp.json: MCP server a: it has neither command nor url"),
+        (
+            '{"mcpServers": {"a b": {"command": "x"}}}',
+            ".mcp.json: MCP server a b: a name has 1 to 40 letters, digits and _.- only.",
+        ),
+        (
+            '{"mcpServers": {"a": {"command": "x", "url": "http://x"}}}',
+            ".mcp.json: MCP server a: `command` starts a server and `url` names one that runs;"
+            " set one.",
+        ),
+        (
+            '{"mcpServers": {"a": {"command": 5}}}',
+            ".mcp.json: MCP server a: Expected `str | null`, got `int` - at `$.command`",
+        ),
+        (
+            '{"mcpServers": {"a": {"type": "ws", "url": "ws://x"}}}',
+            ".mcp.json: MCP server a: Invalid enum value 'ws' - at `$.type`",
+        ),
+        (
+            '{"mcpServers": {"a": {"command": ""}}}',
+            ".mcp.json: MCP server a: `command` and `url` must not be empty.",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_the_file_is_told_and_harms_nobody_else(
+    project: Path, text: str, problem: str
+) -> None:
+    every = found(project, text, user='[mcp.mine]\ncommand = "x"')
+    assert every.problems == (problem,)
+    assert [server.name for server in every.servers] == ["mine"]
+
+
+def test_a_byte_order_mark_is_no_mistake(project: Path) -> None:
+    every = found(project, '\ufeff{"mcpServers": {"a": {"command": "x"}}}')
+    assert [server.name for server in every.servers] == ["a"]
+
+
+def test_a_link_out_of_the_project_is_not_followed(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
+    (project / ".mcp.json").symlink_to(tmp_path / "elsewhere.json")
+    every = configuration(Layers(Settings(), Settings()), project)
+    assert every == Configuration((), (".mcp.json: not read, for it leads out of the project",))
+
+
+def test_choices_for_a_server_that_nobody_brings(project: Path) -> None:
+    assert found(project, user="[mcp.a]\nread = ['*']").problems == (
+        "settings: MCP server a: it has neither command nor url, and the project brings none",
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({"command": "x", "args": ["${NONE}"]}, "it needs the variable NONE, which is not set"),
+        ({"url": "${NONE}"}, "it needs the variable NONE, which is not set"),
+        ({"url": "file:///etc/passwd"}, "its url is no web address"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_made_ready(project: Path, entry: dict[str, Any], problem: str) -> None:
+    (server,) = found(project, {"a": entry}).servers
+    assert server.ready(project, ENVIRONMENT) == problem
+
+
+def test_the_variables_that_it_is_given_can_be_told_before(project: Path) -> None:
+    entry = {"command": "${HOME}/x", "env": {"A": "${TOKEN}"}, "args": ["${OPENAI_API_KEY:-}"]}
+    (server,) = found(project, {"a": entry}).servers
+    assert server.variables == ("HOME", "OPENAI_API_KEY", "TOKEN")
+    assert server.shown == "${HOME}/x ${OPENAI_API_KEY:-}"

@@ -1,0 +1,174 @@
+"""The windows that servers really give: no contract is wider, and no call asks for more."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.contract import Contract
+from retinue.domain.events import AgentCreated, ContextCompacted, Event
+from retinue.models.scripted import Answer, call, say
+from retinue.runtime.facade import Runtime
+from retinue.testing.server import ModelServer, Received
+
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+Contracts = Callable[[], Awaitable[dict[str, Contract]]]
+
+
+def vllm(window: int, *names: str) -> dict[str, Any]:
+    cards = [
+        {"id": name, "object": "model", "owned_by": "vllm", "max_model_len": window}
+        for name in names or ("m",)
+    ]
+    return {"/v1/models": {"object": "list", "data": cards}}
+
+
+def named(server: ModelServer, model: str = "m") -> str:
+    return f"openai:{model}@{server.base_url}"
+
+
+def notes(events: list[Event]) -> list[tuple[str, ...]]:
+    return [event.fact.notes for event in events if isinstance(event.fact, AgentCreated)]
+
+
+SMALL = (
+    "m has a window of 4,096 tokens at vLLM, and an agent needs 8,192:"
+    " start vLLM with a larger --max-model-len"
+)
+
+
+# Contracts
+
+
+@pytest.mark.parametrize(
+    ("window", "root", "child"),
+    [(4096, 4096, 4096), (16_384, 16_384, 12_500), (131_072, 32_768, 12_500)],
+)
+async def test_a_contract_is_no_wider_than_the_window(
+    opened: Opened, contracts: Contracts, window: int, root: int, child: int
+) -> None:
+    script: list[Answer] = [call("spawn_agent", task="Look"), say("seen"), say("done")]
+    async with ModelServer(script, pages=vllm(window)) as server, opened(model=named(server)) as rt:
+        assert (await rt.run("Go.")).ok
+    found = await contracts()
+    assert found["a0"].execution.max_context_tokens == root
+    assert found["a1"].execution.max_context_tokens == child
+
+
+async def test_a_program_is_told_what_its_child_does_not_get(opened: Opened) -> None:
+    async with (
+        ModelServer([say("ok")], pages=vllm(16_384)) as server,
+        opened(model=named(server)) as rt,
+    ):
+        result = await rt.spawn("researcher", "Look", max_context_tokens=20_000)
+    assert result.notes == (f"max_context_tokens became 16384: the window of {named(server)}",)
+
+
+async def test_a_server_is_asked_once(opened: Opened) -> None:
+    async with (
+        ModelServer(lambda _: say("ok"), pages=vllm(16_384)) as server,
+        opened(model=named(server)) as rt,
+    ):
+        await rt.fan_out([("researcher", f"Task {n}") for n in range(5)])
+        await rt.run("Go.")
+    assert [visit.target for visit in server.visits] == ["/v1/models"]
+
+
+async def test_a_server_that_does_not_tell_limits_nothing(
+    opened: Opened, contracts: Contracts
+) -> None:
+    seen: list[Event] = []
+    async with (
+        ModelServer([say("ok")]) as server,
+        opened(model=named(server), on_event=seen.append) as rt,
+    ):
+        assert (await rt.run("Go.")).ok
+    assert (await contracts())["a0"].execution.max_context_tokens == 32_768
+    assert notes(seen) == [()]
+
+
+async def test_what_is_given_along_fits_the_window(opened: Opened, project: Path) -> None:
+    (project / "AGENTS.md").write_text("word " * 3_000)
+    async with (
+        ModelServer([say("ok")], pages=vllm(4096)) as server,
+        opened(model=named(server)) as rt,
+    ):
+        result = await rt.spawn("researcher", "Look", context="word " * 5_000)
+    assert "AGENTS.md was cut to 1,024 tokens" in result.notes
+    prompt = sum(len(m["content"]) for m in server.requests[0].json["messages"])
+    assert prompt < 4 * 4096
+
+
+# What is told
+
+
+@pytest.mark.parametrize("how", ["run", "spawn"])
+async def test_a_window_that_is_too_small_is_told_once_at_the_start(
+    opened: Opened, how: str
+) -> None:
+    seen: list[Event] = []
+    async with (
+        ModelServer(lambda _: say("ok"), pages=vllm(4096)) as server,
+        opened(model=named(server), on_event=seen.append) as rt,
+    ):
+        if how == "run":
+            await rt.run("Go.")
+        else:
+            await rt.fan_out([("researcher", "a"), ("researcher", "b")])
+    assert notes(seen) == [(SMALL,), *([(), ()] if how == "spawn" else [])]
+
+
+@pytest.mark.parametrize("who", ["model", "program"])
+async def test_another_model_is_told_of_where_it_is_used(opened: Opened, who: str) -> None:
+    seen: list[Event] = []
+
+    def answer(request: Received) -> Answer:
+        if request.json["model"] == "m" or "tool" in {m["role"] for m in request.json["messages"]}:
+            return say("ok")
+        return call("spawn_agent", task="Look", model="m")
+
+    pages = vllm(65_536, "large")
+    pages["/v1/models"]["data"] += vllm(4096)["/v1/models"]["data"]
+    async with (
+        ModelServer(answer, pages=pages) as server,
+        opened(model=named(server, "large"), on_event=seen.append) as rt,
+    ):
+        if who == "model":
+            assert (await rt.run("Go.")).ok
+        else:
+            assert (await rt.spawn("researcher", "Look", model="m")).ok
+    assert notes(seen) == [(), (SMALL,)]
+
+
+# Calls
+
+
+async def test_no_answer_is_asked_for_that_would_not_fit(opened: Opened) -> None:
+    """vLLM refuses a call whose prompt and longest answer do not fit together."""
+    async with (
+        ModelServer(lambda _: say("ok"), pages=vllm(6_000)) as server,
+        opened(model=named(server)) as rt,
+    ):
+        assert (await rt.spawn("researcher", "Look")).ok
+    body = server.requests[0].body
+    longest = server.requests[0].json["max_tokens"]
+    assert 256 <= longest <= 6_000 - len(body) // 5
+
+
+async def test_the_conversation_is_kept_inside_the_window(opened: Opened, project: Path) -> None:
+    for number in range(8):
+        (project / f"{number}.txt").write_text("word " * 600)
+    seen: list[Event] = []
+    script: list[Answer] = [*(call("read_file", path=f"{n}.txt") for n in range(8)), say("read")]
+    async with (
+        ModelServer(script, pages=vllm(4096)) as server,
+        opened(model=named(server), on_event=seen.append) as rt,
+    ):
+        assert (await rt.spawn("researcher", "Read", tools=("read_file",))).ok
+    assert any(isinstance(event.fact, ContextCompacted) for event in seen)
+    largest = max(len(request.body) for request in server.requests)
+    assert largest / 4 < 4096

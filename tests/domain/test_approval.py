@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.approval import Rule, Rules, Safety, Verdict, rule, rule_for, safety
+from retinue.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    "command", ["ls", "ls -la src", "git log --oneline -5", "grep -rn 'a b' src", "git status"]
+)
+def test_commands_that_read(command: str) -> None:
+    assert safety(command) is Safety.READ_ONLY
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        "ls; touch x",
+        "ls && touch x",
+        "ls | tee x",
+        "ls > x",
+        "cat <(touch x)",
+        "echo $(touch x)",
+        "echo `touch x`",
+        "ls &",
+        "ls\ntouch x",
+        "echo ${x:=y}",
+        "git diff --output=x",
+        "git -c core.pager=touch log",
+        "git grep -Otouch x",
+        "git commit -m x",
+        "git",
+        "./ls",
+        "/tmp/ls",
+        "PATH=. ls",
+        "'ls x",
+        "make",
+        "rm x",
+        "python3 x.py rm -rf",
+    ],
+)
+def test_commands_that_may_change_something(command: str) -> None:
+    assert safety(command) is Safety.CHANGING
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "rm -rf build",
+        "rm --recursive x",
+        "ls; rm -fr /",
+        "ls | xargs rm -r",
+        "/bin/rm -r x",
+        "echo $(git push)",
+        "git reset --hard",
+        "git clean -fdx",
+        "dd if=/dev/zero of=x",
+        "sudo ls",
+        "find . -name x -delete",
+        "mkfs.ext4 /dev/sda",
+    ],
+)
+def test_commands_that_destroy(command: str) -> None:
+    assert safety(command) is Safety.DESTRUCTIVE
+
+
+@given(st.text(alphabet="ls; |&<>$`()\n\\\"'rm-x"))
+def test_no_text_breaks_it_and_none_with_signs_only_reads(text: str) -> None:
+    if any(sign in text for sign in ";|&<>$`()\n\\"):
+        assert safety(text) is not Safety.READ_ONLY
+    else:
+        safety(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "subject", "fits"),
+    [
+        ("run_command(git log *)", "git log -5", True),
+        ("run_command(git log *)", "git log", True),
+        ("run_command(git log *)", "git logout", False),
+        ("run_command", "anything", True),
+        ("run_command(make [a])", "make [a]", True),
+        ("run_command(make [a])", "make a", False),
+        ("write_file(docs/*)", "docs/a.md", False),
+    ],
+)
+def test_rules(text: str, subject: str, fits: bool) -> None:
+    assert str(rule(text)) == text
+    assert rule(text).fits("run_command", subject) is fits
+
+
+@pytest.mark.parametrize("text", ["", "run command", "run_command(", "run_command()", "(x)"])
+def test_what_is_no_rule(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no rule; write a tool, or a tool and a pattern"):
+        rule(text)
+
+
+def judge(rules: Rules, command: str, *, asked: bool = True) -> Verdict:
+    return rules.judge("run_command", command, is_command=True, asked=asked)
+
+
+def test_deny_before_ask_before_allow() -> None:
+    rules = Rules(
+        allow=(rule("run_command(make *)"), rule("run_command(git push *)")),
+        deny=(rule("run_command(make deploy*)"),),
+    )
+    assert judge(rules, "make test") is Verdict.ALLOW
+    assert judge(rules, "make deploy") is Verdict.DENY
+    assert judge(rules, "make deploy", asked=False) is Verdict.DENY
+    assert judge(rules, "ls && make deploy-now") is Verdict.DENY
+    assert judge(rules, "cargo test") is Verdict.ASK
+    assert judge(rules, "cargo test", asked=False) is Verdict.ALLOW
+    assert judge(rules, "git push origin") is Verdict.ALLOW
+
+
+def test_what_reads_needs_no_yes_and_what_destroys_always_does() -> None:
+    assert judge(Rules(), "git status") is Verdict.ALLOW
+    assert judge(Rules(), "rm -rf build", asked=False) is Verdict.ASK
+
+
+def test_a_rule_does_not_allow_what_is_hidden_behind_its_command() -> None:
+    rules = Rules(allow=(rule("run_command(git log *)"),))
+    for command in ("git log; touch x", "git log $(touch x)", "git log > x", "git log\ntouch x"):
+        assert judge(rules, command) is Verdict.ASK
+
+
+def test_of_other_tools_only_rules_are_known() -> None:
+    rules = Rules(allow=(rule("write_file(docs/*)"),), deny=(rule("write_file(docs/api*)"),))
+
+    def write(path: str) -> Verdict:
+        return rules.judge("write_file", path, is_command=False, asked=True)
+
+    assert write("docs/a.md") is Verdict.ALLOW
+    assert write("docs/api.md") is Verdict.DENY
+    assert write("src/a.py") is Verdict.ASK
+
+
+@pytest.mark.parametrize(
+    ("command", "remembered"),
+    [
+        ("git log -5", "run_command(git log *)"),
+        ("make", "run_command(make *)"),
+        ("pytest tests/a.py -q", "run_command(pytest *)"),
+        ("ls; touch x", "run_command(ls; touch x)"),
+        ("rm -rf build", "run_command(rm -rf build)"),
+        ("", "run_command"),
+    ],
+)
+def test_what_always_means(command: str, remembered: str) -> None:
+    assert str(rule_for("run_command", command)) == remembered
+    assert rule_for("run_command", command).fits("run_command", command)
+
+
+def test_a_rule_is_a_value() -> None:
+    assert rule("a(b)") == Rule("a", "b")

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from retinue.domain.served import Inventory, Served
+
+
+def served(**fields: object) -> Served:
+    return Served(**{"model": "qwen3:8b", "server": "Ollama", **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("window", [None, 8192, 131_072])
+def test_a_window_that_is_large_enough_or_unknown_needs_no_words(window: int | None) -> None:
+    assert served(window=window).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "note"),
+    [
+        (
+            {},
+            "qwen3:8b has a window of 4,096 tokens at Ollama, and an agent needs 8,192: start"
+            " Ollama with OLLAMA_CONTEXT_LENGTH=32768 (in its app: Settings, Context length)",
+        ),
+        (
+            {"server": "llama.cpp", "model": "/home/me/models/qwen3.gguf"},
+            "qwen3.gguf has a window of 4,096 tokens at llama.cpp, and an agent needs 8,192: start"
+            " llama-server with a larger -c, which its slots may have to share",
+        ),
+        (
+            {"server": "LM Studio"},
+            "qwen3:8b has a window of 4,096 tokens at LM Studio, and an agent needs 8,192: load it"
+            " with a larger context: lms load MODEL --context-length 32768",
+        ),
+        (
+            {"server": "vLLM"},
+            "qwen3:8b has a window of 4,096 tokens at vLLM, and an agent needs 8,192: start vLLM"
+            " with a larger --max-model-len",
+        ),
+        (
+            {"server": ""},
+            "qwen3:8b has a window of 4,096 tokens, and an agent needs 8,192: serve it with a"
+            " larger one",
+        ),
+        (
+            {"max_window": 4096},
+            "qwen3:8b has a window of 4,096 tokens at Ollama, and an agent needs 8,192: choose a"
+            " model that was made for more",
+        ),
+    ],
+)
+def test_a_window_that_is_too_small_is_told_with_the_way_out(
+    fields: dict[str, object], note: str
+) -> None:
+    assert served(window=4096, **fields).notes == (note,)
+
+
+def test_a_model_that_cannot_call_tools() -> None:
+    assert served(tools=False).notes == (
+        "qwen3:8b cannot call tools, says Ollama: choose another with -m",
+    )
+    # llama.cpp has a form of its own for a template that has none.
+    assert served(tools=False, server="llama.cpp").notes == ()
+
+
+@pytest.mark.parametrize(
+    ("server", "models", "asked", "found"),
+    [
+        ("Ollama", ["a:latest", "b:7b"], "a", "a:latest"),
+        ("Ollama", ["a:latest", "b:7b"], "b", None),
+        ("Ollama", ["a:latest", "a"], "a:latest", "a:latest"),
+        ("vLLM", ["a"], "a", "a"),
+        ("vLLM", ["a"], "b", None),
+        ("llama.cpp", ["/models/a.gguf"], "whatever", "/models/a.gguf"),
+        ("llama.cpp", ["a", "b"], "whatever", None),
+        ("llama.cpp", [], "whatever", None),
+    ],
+)
+def test_the_one_that_a_server_would_take(
+    server: str, models: list[str], asked: str, found: str | None
+) -> None:
+    inventory = Inventory(
+        address="http://127.0.0.1:1/v1",
+        server=server,
+        models=tuple(Served(model=name, server=server) for name in models),
+    )
+    one = inventory.find(asked)
+    assert (None if one is None else one.model) == found

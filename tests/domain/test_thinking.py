@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from retinue.domain.thinking import Thinking, parse_thinking
+from retinue.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("options", "meant"),
+    [
+        ("", Thinking()),
+        ("thinking", Thinking(on=True)),
+        ("thinking=off", Thinking(on=False)),
+        ("thinking=8000", Thinking(on=True, budget_tokens=8000)),
+        ("effort=low", Thinking(effort="low")),
+        ("thinking+effort=max", Thinking(on=True, effort="max")),
+        ("thinking=1024+effort=xhigh", Thinking(on=True, budget_tokens=1024, effort="xhigh")),
+    ],
+)
+def test_options_are_read_as_they_are_written(options: str, meant: Thinking) -> None:
+    assert parse_thinking(options) == meant
+    assert str(meant).removeprefix("+") == options
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("thinking=1000", "thinking=1000 is too little; at least 1024."),
+        ("effort=huge", "Unknown effort 'huge'; there are: low, medium, high, xhigh, max."),
+        ("effort", "Unknown effort ''; there are: low, medium, high, xhigh, max."),
+        (
+            "thinking=much",
+            "Unknown option 'thinking=much'; write thinking, thinking=off, thinking=8000 (a number"
+            " of tokens) or effort=high.",
+        ),
+        (
+            "thinking+",
+            "Unknown option ''; write thinking, thinking=off, thinking=8000 (a number of tokens) or"
+            " effort=high.",
+        ),
+    ],
+)
+def test_options_that_mean_nothing(options: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_thinking(options)
+    assert str(caught.value) == problem

@@ -1,0 +1,85 @@
+"""A fan-out against a server on a bad day: everybody finishes, and nothing is asked in vain."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from retinue.domain.events import Event, ModelFailed, ModelReplied
+from retinue.models.scripted import Answer, call, say
+from retinue.runtime.facade import Runtime
+from retinue.testing.server import ModelServer, Received, failing
+from retinue.testing.trouble import Trouble
+
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+Settings = Callable[[str], None]
+
+CHILDREN = 300
+SLOTS = 8
+# A reply takes milliseconds here; on a busy machine, somewhat more.
+IMPATIENT = '[servers."{url}"]\nfirst_byte_timeout_s = 4\nidle_timeout_s = 4\n'
+
+
+def two_turns(request: Received) -> Answer:
+    return say("Done.") if b'"role":"tool"' in request.body else call("list_dir", path=".")
+
+
+async def test_three_hundred_children_come_through(opened: Opened, settings: Settings) -> None:
+    trouble = Trouble(
+        lambda _: say("Done."), drops=0.02, stalls=0.01, breaks=0.01, work_s=0.005, seed=1
+    )
+    events: list[Event] = []
+    async with ModelServer(trouble, slots=SLOTS) as server:
+        settings(IMPATIENT.format(url=server.base_url))
+        model = f"openai:m@{server.base_url}"
+        async with opened(model=model, on_event=events.append) as rt:
+            results = await rt.fan_out(
+                [("researcher", f"Look at part {n}.") for n in range(CHILDREN)],
+                max_concurrent=CHILDREN,
+            )
+    assert [result.error for result in results if not result.ok] == []
+    assert {result.attempts for result in results} == {1}
+    assert set(trouble.happened) == {"dropped", "stalled", "broken"}
+    # No request is lost, and none is sent again after it was answered.
+    replied = sum(isinstance(event.fact, ModelReplied) for event in events)
+    assert Counter(trouble.given.values()) == {1: CHILDREN}
+    assert replied == CHILDREN
+    # What the server takes was found out, and is kept to.
+    assert server.busiest == SLOTS
+    assert 0 < server.refused < 100
+    # Everything that went wrong is on record, once. The client repeats by itself what was sent into
+    # a connection that was just closed.
+    failed = [event.fact for event in events if isinstance(event.fact, ModelFailed)]
+    refused = [fact for fact in failed if "limits the rate" in fact.error]
+    assert len(refused) == server.refused
+    others = len(failed) - len(refused)
+    assert trouble.happened.total() - trouble.happened["dropped"] <= others
+    assert others <= trouble.happened.total()
+    # Where the time went is on record too.
+    assert max(e.fact.timing.queued_s for e in events if isinstance(e.fact, ModelReplied)) > 0
+
+
+async def test_a_refusal_is_obeyed_by_everybody_and_sinks_nobody(
+    opened: Opened, settings: Settings
+) -> None:
+    refusal = failing(429, "Slow down.", headers={"retry-after-ms": "200"})
+    server = ModelServer(two_turns, slots=2, refusal=refusal)
+    async with server, opened(model=f"openai:m@{server.base_url}") as rt:
+        results = await rt.fan_out(
+            [("researcher", f"Look at part {n}.") for n in range(40)], max_concurrent=40
+        )
+    assert all(result.ok and result.attempts == 1 for result in results)
+    assert server.busiest <= 2
+
+
+async def test_slots_that_are_known_are_never_exceeded(opened: Opened, settings: Settings) -> None:
+    server = ModelServer(two_turns, slots=3)
+    async with server:
+        settings(f'[servers."{server.base_url}"]\nslots = 3\n')
+        async with opened(model=f"openai:m@{server.base_url}") as rt:
+            results = await rt.fan_out(
+                [("researcher", f"Look at part {n}.") for n in range(30)], max_concurrent=30
+            )
+    assert all(result.ok for result in results)
+    assert server.refused == 0

@@ -1,0 +1,382 @@
+"""`retinue doctor`: what was found, what is wrong, and the way out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import pytest
+
+from retinue.config.environment import Environment
+from retinue.sandbox.choice import choose
+from retinue.testing.server import Received, failing
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Serving(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def visits(self) -> list[Received]: ...
+
+
+Cli = Callable[..., Done]
+Serve = Callable[..., Serving]
+Settings = Callable[[str], Path]
+Script = Callable[[str], str]
+Finding = tuple[str, str, str]
+
+
+def pages(*names: str, window: int = 65_536) -> dict[str, Any]:
+    cards = [{"id": n, "owned_by": "vllm", "max_model_len": window} for n in names]
+    return {"/v1/models": {"object": "list", "data": cards}}
+
+
+@pytest.fixture(autouse=True)
+def _alone(settings: Settings) -> None:
+    settings("discovery = false\n")
+
+
+@pytest.fixture
+def examine(cli: Cli) -> Callable[..., tuple[int, list[Finding]]]:
+    """The exit code; and the level, the text and the way out of what was found `about` it."""
+
+    def call(about: str) -> tuple[int, list[Finding]]:
+        done = cli("doctor", "--json")
+        assert done.err == ""
+        found = [json.loads(line) for line in done.out.splitlines()]
+        mine = [(f["level"], f["text"], f["way_out"]) for f in found if f["about"] == about]
+        return done.code, mine
+
+    return call
+
+
+Examine = Callable[[str], tuple[int, list[Finding]]]
+
+
+def test_a_healthy_patient(cli: Cli, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETINUE_MODEL", script("steps: [{say: ok}]"))
+    done = cli("doctor")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0].startswith("ok       retinue: 0.")
+    assert "ok       model: scripted:script.yaml (RETINUE_MODEL)" in lines
+    assert lines[-1] == "No problems."
+
+
+# The sandbox
+
+
+def test_the_sandbox(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which one this machine has is told, with what it does not hold."""
+    choice = asyncio.run(choose(Environment.current().passed_on()))
+    _, (found, *more) = examine("sandbox")
+    assert [text for _, text, _ in more] == [
+        *(f"not held: {leak}" for leak in choice.leaks),
+        *(f"not there: {lack}" for lack in choice.lacks),
+    ]
+    if choice.tier == "none":
+        assert found[0] == "note"
+        assert found[1].startswith("none, so agents have no shell commands (")
+    else:
+        assert found[0] == ("ok" if choice.tier == "full" else "note")
+        assert found[1].startswith(f"{choice.tier}, by {choice.name}: files, network, ")
+
+
+def test_where_bubblewrap_is_missing(
+    cli: Cli, examine: Examine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    _, (found, *_) = examine("sandbox")
+    assert found[0] == "note"
+    assert "bubblewrap: not found. Install bubblewrap" in found[1]
+    assert found[2].startswith("For the full tier, install bubblewrap and let it make")
+    # What can be done about a note stands below it.
+    assert "         → For the full tier, install bubblewrap" in cli("doctor").out
+
+
+def test_without_shell_commands(examine: Examine, settings: Settings) -> None:
+    settings("discovery = false\nshell = false\n")
+    _, found = examine("sandbox")
+    assert found == [("note", "shell commands are off in the settings", "")]
+
+
+def test_nothing_is_written(cli: Cli, project: Path) -> None:
+    cli("doctor")
+    assert list(project.iterdir()) == []
+
+
+# The model
+
+
+def test_no_model(cli: Cli, examine: Examine) -> None:
+    assert examine("model") == (
+        1,
+        [
+            (
+                "problem",
+                "No model was named, and discovery is off in the settings.",
+                'Name one: -m NAME, or RETINUE_MODEL=NAME, or model = "NAME" in'
+                " ~/.config/retinue/config.toml, such as openai:MODEL@http://127.0.0.1:8080/v1.\n"
+                "Or set OPENAI_API_KEY or ANTHROPIC_API_KEY and name a model with -m."
+                " `retinue doctor` tells what was tried.",
+            )
+        ],
+    )
+    assert cli("doctor").out.endswith("\n\n1 problem\n")
+
+
+def test_the_only_model(serve: Serve, examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve(pages=pages("qwen3", window=4096))
+    monkeypatch.setenv("OLLAMA_HOST", server.url)
+    code, (using, small) = examine("model")
+    assert code == 0
+    assert using == (
+        "ok",
+        f"openai:qwen3@{server.url}  (vLLM, 4,096 tokens), the only one that is served",
+        "",
+    )
+    assert small[0] == "note"
+    assert small[1].startswith("qwen3 has a window of 4,096 tokens at vLLM")
+
+
+def test_several_models(serve: Serve, examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve(pages=pages("a", "b"))
+    monkeypatch.setenv("OLLAMA_HOST", server.url)
+    code, [(level, text, way_out)] = examine("model")
+    assert (code, level) == (0, "note")
+    assert text.startswith("No model was named, and there are several.")
+    assert f"openai:b@{server.url}" in way_out
+
+
+def test_a_model_that_is_served(
+    serve: Serve, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"openai:a@{serve(pages=pages('a', 'b')).url}"
+    monkeypatch.setenv("RETINUE_MODEL", name)
+    assert examine("model") == (0, [("ok", f"{name} (RETINUE_MODEL)", "")])
+
+
+def test_a_model_that_is_not_served(serve: Serve, examine: Examine, settings: Settings) -> None:
+    name = f"openai:c@{serve(pages=pages('a', 'b')).url}"
+    settings(f'discovery = false\nmodel = "{name}"\n')
+    where = "~/.config/retinue/config.toml"
+    assert examine("model") == (
+        1,
+        [("problem", f"{name} ({where}) is not served there", "served is: a, b")],
+    )
+
+
+def test_a_model_at_a_server_in_trouble(serve: Serve, examine: Examine, project: Path) -> None:
+    name = f"openai:a@{serve(pages={'/v1/models': failing(503, 'Loading model')}).url}"
+    (project / "retinue.toml").write_text(f'model = "{name}"\n')
+    assert examine("model") == (
+        1,
+        [
+            (
+                "problem",
+                f"{name} (retinue.toml): it answers 503 (Loading model)",
+                "start that server, or choose another model with -m; `retinue models` lists them",
+            )
+        ],
+    )
+
+
+def test_a_model_of_openais_without_a_key(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_MODEL", "openai:gpt-5-mini")
+    assert examine("model") == (
+        1,
+        [("problem", "openai:gpt-5-mini (RETINUE_MODEL) needs a key", "set OPENAI_API_KEY")],
+    )
+
+
+def test_a_model_at_openais_base_url(
+    serve: Serve, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", serve(pages=pages("a")).url)
+    monkeypatch.setenv("RETINUE_MODEL", "openai:a")
+    assert examine("model") == (0, [("ok", "openai:a (RETINUE_MODEL)", "")])
+
+
+def test_a_name_that_means_nothing(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETINUE_MODEL", "opnai:gpt")
+    message = "Unknown provider 'opnai' in model 'opnai:gpt'; write openai:…"
+    assert examine("model") == (1, [("problem", message, "")])
+
+
+# Servers and keys
+
+
+def test_servers(serve: Serve, examine: Examine, settings: Settings) -> None:
+    good, bad = serve(pages=pages("a")), serve(pages={"/v1/models": failing(401, "No.")})
+    settings(f'discovery = false\nendpoints = ["{good.url}", "{bad.url}"]\n')
+    _, [(level, text, _), second] = examine("servers")
+    assert level == "ok"
+    assert text.startswith(f"{good.url} (endpoints) is vLLM and serves 1 model, ")
+    assert second == (
+        "note",
+        f"{bad.url} (endpoints): it wants a key (401); set OPENAI_API_KEY",
+        "",
+    )
+
+
+def test_keys_are_told_and_not_shown(
+    cli: Cli, serve: Serve, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", serve(pages=pages("a")).url)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    assert examine("keys")[1] == [
+        ("ok", "OPENAI_API_KEY is set", ""),
+        ("ok", "ANTHROPIC_API_KEY is not set", ""),
+    ]
+    assert "sk-secret" not in cli("doctor").out
+
+
+# Settings
+
+
+def test_settings(examine: Examine, project: Path) -> None:
+    assert examine("settings")[1] == [
+        ("ok", "~/.config/retinue/config.toml: read", ""),
+        ("ok", f"~/{project.name}/retinue.toml: not there, which is fine", ""),
+    ]
+
+
+def test_settings_that_are_wrong(
+    examine: Examine, project: Path, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_MODEL", script("steps: [{say: ok}]"))
+    (project / "retinue.toml").write_text("colour = 1\n")
+    code, found = examine("settings")
+    assert code == 1
+    message = f"{project / 'retinue.toml'}: line 1, key colour: unknown key 'colour'."
+    assert found[-1] == ("problem", message, "")
+    # The rest is examined all the same, and is told what may hang together with it.
+    assert examine("model")[1] == [("ok", "scripted:script.yaml (RETINUE_MODEL)", "")]
+
+
+def test_agent_files_that_are_wrong(examine: Examine, project: Path) -> None:
+    folder = project / ".retinue" / "agents"
+    folder.mkdir(parents=True)
+    (folder / "broken.md").write_text("---\ntools: teleport\n---\nHi.")
+    _, found = examine("agents")
+    assert [level for level, *_ in found] == ["note"]
+    assert ".retinue/agents/broken.md" in found[0][1]
+
+
+# The state
+
+
+def test_a_journal(cli: Cli, script: Script, examine: Examine) -> None:
+    assert examine("state")[1] == [
+        ("ok", "~/project/.retinue can be written; there is no journal yet", "")
+    ]
+    cli("run", "-q", "-m", script("steps: [{say: ok}]"), "x")
+    assert examine("state")[1] == [
+        ("ok", "~/project/.retinue can be written; 1 run in its journal", "")
+    ]
+
+
+def test_a_state_that_cannot_be_used(examine: Examine, project: Path, tmp_path: Path) -> None:
+    state = project / ".retinue"
+    state.write_text("")
+    assert examine("state")[1] == [
+        ("problem", "~/project/.retinue is a file, not a directory", "move it away")
+    ]
+    state.unlink()
+    state.symlink_to(tmp_path)
+    assert examine("state")[1] == [
+        ("problem", "~/project/.retinue is, or holds, a link to somewhere else", "remove it")
+    ]
+    state.unlink()
+    state.mkdir()
+    (state / "retinue.db").write_text("This is not a database. " * 100)
+    ((_, text, _),) = examine("state")[1]
+    assert text.endswith("retinue.db is damaged or not a database; restore it or move it away.")
+
+
+def test_a_journal_of_a_newer_retinue(
+    cli: Cli, script: Script, examine: Examine, project: Path
+) -> None:
+    cli("run", "-q", "-m", script("steps: [{say: ok}]"), "x")
+    with sqlite3.connect(project / ".retinue" / "retinue.db") as database:
+        database.execute("PRAGMA user_version = 999")
+    database.close()
+    ((level, text, _),) = examine("state")[1]
+    assert level == "problem"
+    assert "was written by a newer retinue" in text
+
+
+# Programs
+
+
+def test_without_git_and_ripgrep(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert examine("git")[1] == [
+        ("note", "is not on the PATH", "install it: searches use it to leave out files")
+    ]
+    assert examine("ripgrep")[1] == [
+        ("note", "is not on the PATH", "searches work without it, and are slower")
+    ]
+
+
+# MCP servers
+
+
+def test_mcp_servers_are_looked_at_and_not_started(
+    examine: Callable[..., tuple[int, list[Finding]]], settings: Settings, project: Path
+) -> None:
+    settings(
+        'discovery = false\n[mcp.here]\ncommand = "sh"\n[mcp.gone]\ncommand = "no-such"\n'
+        '[mcp.web]\nurl = "https://example.com/mcp?key=secret"\n'
+        '[mcp.unset]\ncommand = "sh"\nargs = ["${UNSET}"]\n'
+    )
+    theirs = {"command": "touch", "args": ["started"]}
+    (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"theirs": theirs}}))
+    code, found = examine("mcp")
+    assert code == 1
+    assert found == [
+        ("problem", "gone (settings): there is no command 'no-such'", "install it"),
+        ("ok", "here (settings) starts sh; `retinue tools` asks it", ""),
+        ("ok", "web (settings) is asked at example.com", ""),
+        (
+            "note",
+            "not trusted: MCP server theirs (.mcp.json): it starts touch started",
+            "`retinue trust` allows it",
+        ),
+        (
+            "problem",
+            "without the MCP server unset (settings): it needs the variable UNSET, which is not"
+            " set",
+            "",
+        ),
+    ]
+    assert not (project / "started").exists()
+
+
+def test_a_model_that_may_not_be_used_is_a_problem(
+    examine: Callable[..., tuple[int, list[Finding]]], project: Path
+) -> None:
+    (project / "retinue.toml").write_text('model = "scripted:a.yaml"')
+    code, found = examine("model")
+    assert code == 1
+    assert found[-1] == (
+        "problem",
+        "not trusted: model scripted:a.yaml (retinue.toml): it is a script of the project, which"
+        " then decides what agents do",
+        "`retinue trust` allows it",
+    )

@@ -1,0 +1,139 @@
+"""A gate on a clock that the test moves, and a model behind it that does what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from retinue.domain.messages import Assistant, Finish, Reply, Request, System, Usage, User
+from retinue.errors import ModelError
+from retinue.models.gate import Gate, Line
+from retinue.models.pool import Door, Pool
+from retinue.testing.clock import FakeClock
+
+ADDRESS = "http://127.0.0.1:8080"
+REPLY = Reply(message=Assistant("Yes."), usage=Usage(10, 0, 5), finish=Finish.STOP)
+
+
+class Visit:
+    """One request that has reached the model."""
+
+    def __init__(self, name: str, on_text: Callable[[str], None] | None) -> None:
+        self.name = name
+        self.on_text = on_text
+        self.outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    async def answered(self) -> None:
+        self.outcome.set_result(REPLY)
+        await settled()
+
+    async def failed(self, error: ModelError) -> None:
+        self.outcome.set_exception(error)
+        await settled()
+
+    async def first_token(self) -> None:
+        assert self.on_text is not None
+        self.on_text("Y")
+        await settled()
+
+
+class Desk:
+    """A model, and everybody who is with it or wants to be."""
+
+    name = "m"
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.line: Line = gate.line("m")
+        self.pool = Pool("m", [Door("m", self, self.line)])
+        self.visits: list[Visit] = []
+        self.errors: list[ModelError] = []
+        self.said = REPLY
+        self.tasks: dict[str, asyncio.Task[Reply]] = {}
+
+    async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
+        visit = Visit(request.messages[-1].content, on_text)
+        self.visits.append(visit)
+        try:
+            return await visit.outcome
+        finally:
+            self.visits.remove(visit)
+
+    async def aclose(self) -> None:
+        pass
+
+    async def ask(
+        self,
+        name: str,
+        *,
+        lane: str = "run",
+        system: str = "Be brief.",
+        on_text: Callable[[str], None] | None = None,
+    ) -> None:
+        messages = (System(system), User(name))
+        request = Request(messages=messages, lane=lane, since=float(len(self.tasks)))
+        self.tasks[name] = asyncio.create_task(self._asking(request, on_text))
+        await settled()
+
+    async def _asking(self, request: Request, on_text: Callable[[str], None] | None) -> Reply:
+        """As an agent does it: what the gate holds back is asked again at once."""
+        while True:
+            try:
+                return await self.pool.reply(request, on_text)
+            except ModelError as error:
+                self.errors.append(error)
+                if not error.held:
+                    raise
+
+    @property
+    def present(self) -> list[str]:
+        return [visit.name for visit in self.visits]
+
+    def __getitem__(self, name: str) -> Visit:
+        return next(visit for visit in self.visits if visit.name == name)
+
+    async def known(self) -> None:
+        """Let the endpoint have answered once."""
+        await self.ask("hello")
+        await self["hello"].answered()
+
+    async def error_of(self, name: str) -> ModelError:
+        with pytest.raises(ModelError) as caught:
+            await self.tasks[name]
+        return caught.value
+
+    async def closed(self) -> None:
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        assert self.gate.under_way == self.gate.waiting == 0
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+Opened = Callable[..., Desk]
+
+
+@pytest.fixture
+async def desk(clock: FakeClock) -> AsyncIterator[Opened]:
+    """Makes desks, and sees that nothing is left of their gates' work at the end."""
+    desks: list[Desk] = []
+
+    def opened(slots: int | None = 1, patience_s: float = 120.0) -> Desk:
+        gate = Gate(ADDRESS, slots=slots, patience_s=patience_s, timers=clock)
+        desks.append(Desk(gate))
+        return desks[-1]
+
+    yield opened
+    for one in desks:
+        await one.closed()

@@ -1,0 +1,170 @@
+"""Prefixes: the first of several siblings reads, the others follow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from retinue.errors import ProviderError
+from retinue.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from tests.models.conftest import Desk
+
+Opened = Callable[..., "Desk"]
+
+LONG = "Read this first. " * 300
+OTHER = "Read that first. " * 300
+EIGHT = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
+LLAMA = {"server": "llama.cpp"}
+
+
+async def siblings(d: Desk, *names: str, system: str = LONG) -> None:
+    for name in names:
+        await d.ask(name, system=system, on_text=lambda _: None)
+
+
+async def passing(clock: FakeClock, seconds: float) -> None:
+    clock.advance(seconds)
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+# One cache for all, as cloud providers and vLLM have it
+
+
+async def test_the_first_goes_ahead_until_its_first_token(desk: Opened) -> None:
+    d = desk(slots=8)
+    await siblings(d, "one", "two", "three")
+    assert d.present == ["one"]
+    await d["one"].first_token()
+    assert d.present == ["one", "two", "three"]
+    await siblings(d, "four")
+    assert d.present == ["one", "two", "three", "four"]
+
+
+async def test_a_reply_without_a_text_is_waited_for_to_its_end(desk: Opened) -> None:
+    d = desk(slots=8)
+    await siblings(d, "one", "two", "three")
+    await d["one"].answered()
+    assert d.present == ["two", "three"]
+
+
+async def test_if_the_first_fails_the_next_goes_ahead(desk: Opened) -> None:
+    d = desk(slots=8)
+    await siblings(d, "one", "two", "three")
+    await d["one"].failed(ProviderError("Broken.", retryable=True))
+    assert d.present == ["two"]
+    d.tasks["two"].cancel()
+    await asyncio.sleep(0.0)
+    await d.ask("another", system=OTHER)
+    assert d.present == ["three", "another"]
+
+
+async def test_each_prefix_is_read_for_itself(desk: Opened) -> None:
+    d = desk(slots=8)
+    await siblings(d, "one", "two")
+    await siblings(d, "red", "blue", system=OTHER)
+    assert d.present == ["one", "red"]
+    await d["red"].first_token()
+    assert d.present == ["one", "red", "blue"]
+
+
+async def test_a_short_prefix_is_not_worth_waiting_for(desk: Opened) -> None:
+    d = desk(slots=8)
+    await siblings(d, "one", "two", system="Be brief.")
+    assert d.present == ["one", "two"]
+
+
+async def test_an_endpoint_that_works_on_one_at_a_time_needs_no_order(desk: Opened) -> None:
+    d = desk(slots=1)
+    await siblings(d, "one", "two")
+    await d["one"].answered()
+    assert d.present == ["two"]
+
+
+async def test_nobody_waits_for_ever_for_one_that_is_stuck(desk: Opened, clock: FakeClock) -> None:
+    d = desk(slots=8)
+    await siblings(d, "one", "two", "three")
+    await passing(clock, 29)
+    assert d.present == ["one"]
+    await passing(clock, 1)
+    assert d.present == ["one", "two"]
+
+
+async def test_a_slow_machine_is_given_time_to_read(desk: Opened, clock: FakeClock) -> None:
+    d = desk(slots=4)
+    d.line.warmth.by_slot = True
+    await siblings(d, "one", "two", "three")
+    await passing(clock, 599)
+    assert d.present == ["one"]
+    await passing(clock, 1)
+    assert d.present == ["one", "two"]
+
+
+async def test_what_nobody_used_for_a_while_is_cold_again(desk: Opened, clock: FakeClock) -> None:
+    d = desk(slots=8)
+    await siblings(d, "one")
+    await d["one"].answered()
+    await passing(clock, 299)
+    await siblings(d, "two", "three")
+    assert d.present == ["two", "three"]
+    await d["two"].answered()
+    await d["three"].answered()
+    await passing(clock, 301)
+    await siblings(d, "four", "five")
+    assert d.present == ["four"]
+
+
+# A cache in each slot, as llama.cpp has it
+
+
+async def read_in(d: Desk, clock: FakeClock, seconds: float) -> None:
+    """Let `one` and its siblings ask, and `one` have its first token after some time."""
+    await siblings(d, *EIGHT)
+    await passing(clock, seconds)
+    d.line.heard(200, LLAMA)
+    await d["one"].first_token()
+
+
+async def test_siblings_wait_for_a_warm_slot(desk: Opened, clock: FakeClock) -> None:
+    d = desk(slots=4)
+    await read_in(d, clock, 28.0)
+    order = []
+    while d.present:
+        order += d.present
+        await passing(clock, 1.0)
+        await d.visits[0].answered()
+    assert order == EIGHT, "all in one slot"
+
+
+async def test_a_cold_slot_is_used_when_waiting_would_cost_more(
+    desk: Opened, clock: FakeClock
+) -> None:
+    d = desk(slots=4)
+    await read_in(d, clock, 28.0)
+    # Seven wait. A second slot saves them half of it, so it pays when they have waited 2/7 of what
+    # it costs to read the prefix there.
+    await passing(clock, 7.9)
+    assert d.present == ["one"]
+    await passing(clock, 0.2)
+    assert d.present == ["one", "two"]
+    # A third one would save six of them a sixth.
+    await passing(clock, 27.0)
+    assert d.present == ["one", "two"]
+    await passing(clock, 2.0)
+    assert d.present == ["one", "two", "three"]
+    # These three are warm now.
+    for name in ("one", "two", "three"):
+        await d[name].answered()
+    assert d.present == ["four", "five", "six"]
+
+
+async def test_where_reading_costs_little_all_slots_are_used_soon(
+    desk: Opened, clock: FakeClock
+) -> None:
+    d = desk(slots=4)
+    await read_in(d, clock, 0.5)
+    await passing(clock, 3.0)
+    assert d.present == ["one", "two", "three", "four"]

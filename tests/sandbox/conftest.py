@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from retinue.ports import Sandbox
+from retinue.sandbox.canaries import try_out
+from retinue.testing.cell import Cell
+
+ENVIRONMENT = {
+    "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+    "HOME": os.environ.get("HOME", "/"),
+    "LANG": "C.UTF-8",
+}
+
+
+def _bubblewrap() -> Sandbox:
+    from retinue.sandbox.bubblewrap import Bubblewrap
+
+    found = shutil.which("bwrap")
+    if found is None:
+        pytest.skip("bubblewrap is not installed")
+    return Bubblewrap(ENVIRONMENT, bwrap=found)
+
+
+def _landlock() -> Sandbox:
+    from retinue.sandbox.landlock import NEEDED, Landlock, abi
+
+    if abi() < NEEDED:
+        pytest.skip("this kernel's Landlock is too old")
+    return Landlock(ENVIRONMENT)
+
+
+_BACKENDS = {"bubblewrap": _bubblewrap, "landlock": _landlock}
+_tried: dict[str, str] = {}
+
+
+@pytest.fixture(params=_BACKENDS)
+async def cell(request: pytest.FixtureRequest, tmp_path: Path) -> Cell:
+    """One for each sandbox that works on this machine."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("these sandboxes are Linux's")
+    name: str = request.param
+    sandbox = _BACKENDS[name]()
+    if name not in _tried:
+        trial = await try_out(sandbox)
+        assert not trial.escaped
+        _tried[name] = trial.broken
+    if _tried[name]:
+        pytest.skip(f"{name} does not work here: {_tried[name]}")
+    root, outside = tmp_path / "workspace", tmp_path / "outside"
+    for folder in (root / "src", root / "tests", root / ".git" / "hooks", outside):
+        folder.mkdir(parents=True, exist_ok=True)
+    (root / "src" / "a.py").write_text("as it was\n")
+    (root / "src" / "test_a.py").write_text("as it was\n")
+    (outside / "secret").write_text("a secret\n")
+    (outside / "writable").write_text("as it was\n")
+    return Cell(sandbox, root, outside)
+
+
+@pytest.fixture
+def alive(tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """A pipe whose end is seen only when the last process that has it open is gone."""
+    path = tmp_path / "workspace" / "pipes" / "alive"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    yield "pipes/alive", reader
+    os.close(reader)

@@ -1,0 +1,86 @@
+"""What people do in a shell works in a sandbox: compilers, interpreters, tests, servers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+
+import pytest
+
+from retinue.domain.scope import ANYWHERE, scope
+from retinue.errors import ToolFailure, WorkspaceError
+from retinue.testing.cell import Cell
+
+
+def needs(program: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not on this machine")
+
+
+async def test_a_compiler(cell: Cell) -> None:
+    needs("gcc")
+    (cell.root / "src" / "a.c").write_text('#include <stdio.h>\nint main(){puts("built");}\n')
+    done = await cell.run("gcc -O2 -o src/a src/a.c && src/a", write=scope("src/**"))
+    assert (done.exit_code, done.output) == (0, "built\n")
+
+
+async def test_cargo(cell: Cell) -> None:
+    needs("cargo")
+    (cell.root / "Cargo.toml").write_text('[package]\nname = "a"\nversion = "0.1.0"\n')
+    (cell.root / "src" / "main.rs").write_text('fn main() { println!("built"); }\n')
+    (cell.root / "target").mkdir()
+    (cell.root / "Cargo.lock").write_text("")
+    done = await cell.run(
+        "CARGO_HOME=$TMPDIR/cargo cargo run --offline -q", write=ANYWHERE, timeout_s=120
+    )
+    if "rustup" in done.output:
+        pytest.skip("there is no toolchain behind it")
+    assert done.output.endswith("built\n")
+
+
+async def test_node(cell: Cell) -> None:
+    needs("node")
+    done = await cell.run("node -e 'console.log([1,2].map(x => x * 2).join())'")
+    assert (done.exit_code, done.output) == (0, "2,4\n")
+
+
+async def test_a_virtual_environment(cell: Cell) -> None:
+    made = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "venv", "--without-pip", str(cell.root / ".venv")
+    )
+    assert await made.wait() == 0
+    (cell.root / "tests" / "test_a.py").write_text(
+        "import unittest\nclass A(unittest.TestCase):\n def test(self): self.assertTrue(True)\n"
+    )
+    done = await cell.run(".venv/bin/python -m unittest discover -s tests", write=scope("tests/**"))
+    assert done.output.endswith("OK\n")
+
+
+async def test_git_can_be_read(cell: Cell) -> None:
+    (cell.root / ".git" / "hooks").rmdir()
+    (cell.root / ".git").rmdir()
+    made = await asyncio.create_subprocess_exec("git", "init", "-q", str(cell.root))
+    assert await made.wait() == 0
+    done = await cell.run("git status --short --untracked-files=all")
+    assert (done.exit_code, done.output.splitlines()) == (0, ["?? src/a.py", "?? src/test_a.py"])
+
+
+async def test_many_at_once(cell: Cell) -> None:
+    before = len(os.listdir("/dev/fd"))
+    done = await asyncio.gather(*(cell.run(f"echo {n}", write=ANYWHERE) for n in range(8)))
+    assert [one.output for one in done] == [f"{n}\n" for n in range(8)]
+    assert len(os.listdir("/dev/fd")) <= before
+
+
+async def test_commands_that_cannot_be(cell: Cell) -> None:
+    with pytest.raises(ToolFailure, match="The command holds a NUL"):
+        await cell.run("echo \0")
+    with pytest.raises(ToolFailure, match="The command is too long; write it to a file"):
+        await cell.run("x" * 200_000)
+    with pytest.raises(ToolFailure, match="The command is not valid Unicode"):
+        await cell.run("echo \ud800")
+    shutil.rmtree(cell.root)
+    with pytest.raises(WorkspaceError, match=r"No command can be run in .*: No such file"):
+        await cell.run("true")

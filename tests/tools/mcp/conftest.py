@@ -1,0 +1,51 @@
+"""Servers to connect to: a program with every fault, started as a user's would be."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.toolserver import ToolServer, Transport
+from retinue.ports import Clock
+from retinue.runtime.clock import SystemClock
+from retinue.tools.mcp.servers import Servers
+
+PROGRAM = Path(__file__).parent / "programs" / "server.py"
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Callable[..., ToolServer]:
+    """A server with these faults, by the words for its command line."""
+
+    def make(*faults: str, name: str = "faulty", **more: Any) -> ToolServer:
+        return ToolServer(
+            name=name,
+            source="settings",
+            transport=Transport.STDIO,
+            command=(sys.executable, "-I", "-S", str(PROGRAM), *faults),
+            environment={"PATH": os.environ["PATH"], **more.pop("environment", {})},
+            directory=str(tmp_path),
+            **more,
+        )
+
+    return make
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Servers]]:
+    """Open these servers, with their listings and logs below the test's folder."""
+
+    @asynccontextmanager
+    async def opened(*servers: ToolServer, clock: Clock | None = None) -> Any:
+        async with Servers(
+            servers, cache=tmp_path / "cache", logs=tmp_path / "logs", clock=clock or SystemClock()
+        ) as found:
+            yield found
+
+    return opened

@@ -1,0 +1,43 @@
+"""Opens a server, has it start a daemon, and calls a tool that never answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from retinue.domain.reach import Reach
+from retinue.domain.scope import NOWHERE
+from retinue.domain.toolserver import ToolServer, Transport
+from retinue.ports import Hands
+from retinue.runtime.clock import SystemClock
+from retinue.tools.mcp.servers import Servers
+from retinue.workspace.tree import DirectoryTree
+
+
+async def main(directory: Path, command: tuple[str, ...]) -> None:
+    server = ToolServer(
+        name="held",
+        source="settings",
+        transport=Transport.STDIO,
+        command=command,
+        environment={"PATH": os.environ["PATH"]},
+        directory=str(directory),
+    )
+    hands = Hands(
+        workspace=DirectoryTree(str(directory)),
+        sandbox=None,
+        reach=Reach(root="/", write_scope=NOWHERE),
+        agent_id="a1",
+    )
+    state = {"cache": directory / "cache", "logs": directory / "logs"}
+    async with Servers([server], **state, clock=SystemClock()) as servers:
+        (one,) = await servers.offered()
+        tools = {tool.listed.name: tool for tool in one.tools}
+        said = await tools["daemon"].run({}, hands)
+        print(said.content.split("\n")[1], flush=True)
+        await tools["hang"].run({}, hands)
+
+
+asyncio.run(main(Path(sys.argv[1]), tuple(sys.argv[2:])))

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.tools.mcp.content import Said, said, untrusted
+
+TEXT = {"type": "text", "text": "hello"}
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "text", "content", "resource", "data", "structuredContent"]),
+            inner | st.sampled_from(["text", "image", "resource", "resource_link"]),
+            max_size=4,
+        )
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ({"content": [TEXT, TEXT]}, "hello\nhello"),
+        ({"content": []}, "[The server answered without content.]"),
+        ({}, "[The server answered without content.]"),
+        ({"content": [TEXT], "structuredContent": {"a": 1}}, 'hello\n{"a":1}'),
+        # Repeated as text, for clients that know nothing of it: once is enough.
+        (
+            {"content": [{"type": "text", "text": '{ "a": 1 }'}], "structuredContent": {"a": 1}},
+            '{ "a": 1 }',
+        ),
+        ({"content": [TEXT], "structuredContent": {"result": "hello"}}, "hello"),
+        (
+            {"content": [{"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}]},
+            "[audio (audio/wav, 3 bytes), not shown]",
+        ),
+        (
+            {"content": [{"type": "resource_link", "uri": "db://x", "name": "x"}]},
+            "[resource db://x x: no words]",
+        ),
+        (
+            {"content": [{"type": "smell", "of": "roses"}]},
+            '[content of the unknown type \'smell\']\n{"type":"smell","of":"roses"}',
+        ),
+    ],
+)
+def test_words_for_contents(result: dict[str, Any], text: str) -> None:
+    assert said(result) == Said(text)
+
+
+def test_an_error_is_the_tools_own_word() -> None:
+    assert said({"content": [TEXT], "isError": True}) == Said("hello", failed=True)
+
+
+@given(st.dictionaries(st.sampled_from(["content", "structuredContent", "isError"]), anything))
+def test_whatever_a_server_sends_becomes_text(result: dict[str, Any]) -> None:
+    assert said(result).text
+
+
+@given(st.text())
+def test_a_frame_holds_what_was_said_and_nothing_in_it_ends_it(text: str) -> None:
+    first, *middle, last = untrusted(text, "MCP server x").split("\n")
+    tag = first.removeprefix("<").partition(" ")[0]
+    assert last == f"</{tag}>"
+    assert f"</{tag}>" not in "\n".join(middle)
+
+
+def test_more_than_a_model_should_be_sent_is_cut_at_a_character() -> None:
+    text = untrusted("ä" * 20_000, "MCP server x")
+    assert "ä" * 8_000 in text
+    assert "ä" * 8_001 not in text
+    assert text.endswith("\n[the first 16,000 of 40,000 bytes; ask it for less at once]")

@@ -1,0 +1,225 @@
+"""Servers that are reached over HTTP: how they are asked, and what they are not told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from retinue.domain.reach import Reach
+from retinue.domain.scope import NOWHERE
+from retinue.domain.toolserver import ToolServer, Transport
+from retinue.errors import ToolFailure
+from retinue.ports import Hands
+from retinue.tools.mcp.servers import Servers
+from retinue.workspace.tree import DirectoryTree
+
+Serve = Callable[..., AbstractAsyncContextManager[Servers]]
+TOOL = {"name": "echo", "inputSchema": {"type": "object", "properties": {"text": {}}}}
+
+
+def answer(message: dict[str, Any]) -> dict[str, Any] | None:
+    """The answer of a small server to a message; none to a notification."""
+    if "id" not in message:
+        return None
+    match message["method"]:
+        case "initialize":
+            info = {"name": "web", "version": "1"}
+            result: dict[str, Any] = {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": info,
+            }
+        case "tools/list":
+            result = {"tools": [TOOL]}
+        case "tools/call":
+            text = message["params"]["arguments"].get("text", "")
+            result = {"content": [{"type": "text", "text": text}]}
+        case _:
+            error = {"code": -32601, "message": "unknown"}
+            return {"jsonrpc": "2.0", "id": message["id"], "error": error}
+    return {"jsonrpc": "2.0", "id": message["id"], "result": result}
+
+
+class Web:
+    """A server of the streamable kind at /mcp, and one of the older kind at /sse."""
+
+    def __init__(self) -> None:
+        self.headers: list[Any] = []
+        self.broken = False
+        self.refusing = 0
+        self.flooding = False
+        self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        app = web.Application()
+        app.router.add_post("/mcp", self._mcp)
+        app.router.add_get("/mcp", self._nothing)
+        app.router.add_delete("/mcp", self._gone)
+        app.router.add_get("/sse", self._sse)
+        app.router.add_post("/messages", self._message)
+        app.router.add_route("*", "/{status:[0-9]+}", self._status)
+        self.server = TestServer(app)
+
+    def url(self, path: str) -> str:
+        return str(self.server.make_url(path))
+
+    async def _mcp(self, request: web.Request) -> web.StreamResponse:
+        self.headers.append(request.headers)
+        message = await request.json()
+        if self.broken and message.get("method") == "tools/call":
+            assert request.transport is not None
+            request.transport.close()
+        if self.flooding:
+            response = web.StreamResponse(headers={"Content-Type": "application/json"})
+            await response.prepare(request)
+            while True:  # Until nobody reads it any more.
+                await response.write(b" " * 1_000_000)
+        if self.refusing:
+            return web.Response(status=self.refusing)
+        told = answer(message)
+        return web.Response(status=202) if told is None else web.json_response(told)
+
+    async def _nothing(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(status=405)
+
+    async def _gone(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(status=204)
+
+    async def _status(self, request: web.Request) -> web.StreamResponse:
+        self.headers.append(request.headers)
+        status = int(request.match_info["status"])
+        elsewhere = {"Location": request.query["to"]} if "to" in request.query else {}
+        return web.Response(status=status, headers=elsewhere)
+
+    async def _sse(self, request: web.Request) -> web.StreamResponse:
+        self.headers.append(request.headers)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"event: endpoint\ndata: /messages\n\n")
+        while True:
+            message = await self._events.get()
+            data = web.json_response(message).body
+            assert isinstance(data, bytes)
+            await response.write(b"event: message\ndata: " + data + b"\n\n")
+
+    async def _message(self, request: web.Request) -> web.StreamResponse:
+        self.headers.append(request.headers)
+        told = answer(await request.json())
+        if told is not None:
+            self._events.put_nowait(told)
+        return web.Response(status=202)
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Web]:
+    made = Web()
+    async with made.server:
+        yield made
+
+
+@pytest.fixture
+def hands(tmp_path: Path) -> Hands:
+    return Hands(
+        workspace=DirectoryTree(str(tmp_path)),
+        sandbox=None,
+        reach=Reach(root="/", write_scope=NOWHERE),
+        agent_id="a1",
+    )
+
+
+def at(url: str, transport: Transport = Transport.HTTP) -> ToolServer:
+    return ToolServer(
+        name="web",
+        source="settings",
+        transport=transport,
+        url=url,
+        headers={"X-Token": "t0ken"},
+    )
+
+
+@pytest.mark.parametrize(("path", "transport"), [("/mcp", Transport.HTTP), ("/sse", Transport.SSE)])
+async def test_it_is_asked_with_the_headers_that_were_configured(
+    serve: Serve, hands: Hands, path: str, transport: Transport
+) -> None:
+    async with running() as there, serve(at(there.url(path), transport)) as servers:
+        (one,) = await servers.offered()
+        (tool,) = one.tools
+        outcome = await tool.run({"text": "over the wire"}, hands)
+        assert "\nover the wire\n" in outcome.content
+        assert there.headers
+        assert all(headers["X-Token"] == "t0ken" for headers in there.headers)
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [
+        (401, "wants to know who asks (HTTP 401); put a token into its `headers`"),
+        (403, "wants to know who asks (HTTP 403); put a token into its `headers`"),
+        (404, "answered with HTTP 404"),
+        (500, "answered with HTTP 500"),
+    ],
+)
+@pytest.mark.parametrize("transport", [Transport.HTTP, Transport.SSE])
+async def test_what_it_refuses_is_told(
+    serve: Serve, status: int, problem: str, transport: Transport
+) -> None:
+    async with running() as there, serve(at(there.url(f"/{status}"), transport)) as servers:
+        (one,) = await servers.offered()
+    assert one.problem == problem
+
+
+@pytest.mark.parametrize("transport", [Transport.HTTP, Transport.SSE])
+async def test_nothing_is_sent_where_it_redirects_to(serve: Serve, transport: Transport) -> None:
+    async with running() as there, running() as elsewhere:
+        url = there.url(f"/307?to={elsewhere.url('/mcp')}")
+        async with serve(at(url, transport)) as servers:
+            (one,) = await servers.offered()
+        assert one.problem
+        assert elsewhere.headers == []
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(404, "was lost in the middle of this call"), (503, "refused: HTTP 503.")],
+)
+async def test_a_call_that_the_server_has_no_answer_to(
+    serve: Serve, hands: Hands, status: int, words: str
+) -> None:
+    async with running() as there, serve(at(there.url("/mcp"))) as servers:
+        (one,) = await servers.offered()
+        (tool,) = one.tools
+        there.refusing = status
+        with pytest.raises(ToolFailure, match=f"The MCP server web {words}"):
+            await tool.run({"text": "x"}, hands)
+        there.refusing = 0
+        outcome = await tool.run({"text": "again"}, hands)
+        assert "\nagain\n" in outcome.content
+
+
+async def test_an_answer_without_end_is_not_read_to_it(serve: Serve, hands: Hands) -> None:
+    async with running() as there, serve(at(there.url("/mcp"))) as servers:
+        (one,) = await servers.offered()
+        (tool,) = one.tools
+        there.flooding = True
+        with pytest.raises(ToolFailure, match="The MCP server web"):
+            await tool.run({"text": "x"}, hands)
+        there.flooding = False
+        outcome = await tool.run({"text": "again"}, hands)
+        assert "\nagain\n" in outcome.content
+
+
+async def test_a_connection_that_breaks_is_made_again(serve: Serve, hands: Hands) -> None:
+    async with running() as there, serve(at(there.url("/mcp"))) as servers:
+        (one,) = await servers.offered()
+        (tool,) = one.tools
+        there.broken = True
+        with pytest.raises(ToolFailure, match="The MCP server web"):
+            await tool.run({"text": "x"}, hands)
+        there.broken = False
+        outcome = await tool.run({"text": "again"}, hands)
+        assert "\nagain\n" in outcome.content
