@@ -37,11 +37,15 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture
 def new(tmp_path: Path, project: Path) -> Callable[..., Chat]:
     """A chat that is not open yet."""
+    # Whatever else runs on this machine is not looked at.
+    settings = tmp_path / ".config" / "retinue" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("discovery = false\n")
 
     def make(model: Any, **options: Any) -> Chat:
         options.setdefault("clock", FakeClock())
-        environment = Environment(variables={"HOME": str(tmp_path)})
-        return Chat(project, model=model, environment=environment, **options)
+        options.setdefault("environment", Environment(variables={"HOME": str(tmp_path)}))
+        return Chat(project, model=model, **options)
 
     return make
 
@@ -55,7 +59,9 @@ def opened(new: Callable[..., Chat]) -> Opened:
         chat = new(model, **options)
         serving = asyncio.create_task(chat.serve())
         try:
-            await until(lambda: chat.engine.ready or bool(chat.talk.entries))
+            await until(
+                lambda: chat.engine.ready or bool(chat.talk.entries) or bool(chat.questions.open)
+            )
             yield chat
         finally:
             chat.engine.close()

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from retinue.config.environment import Environment
 from retinue.domain.messages import Request, User
 from retinue.errors import ProviderError
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.commands import BY_NAME, COMMANDS, submit
 from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold, say
+from retinue.testing.server import ModelServer
 
 Opened = Callable[..., AbstractAsyncContextManager[Chat]]
 Said = Callable[..., str]
@@ -247,11 +249,23 @@ async def test_a_shell_command_and_what_the_model_hears_of_it(
 
 
 async def test_without_a_sandbox_there_are_no_shell_commands(opened: Opened, said: Said) -> None:
-    async with opened(scripted()) as chat:
-        submit(chat, "!rm -rf /")
+    async with opened(scripted(), shell=False) as chat:
+        submit(chat, "!true")
         submit(chat, "!")
     assert "Shell commands are off: no sandbox is available here." in said(chat)
     assert "Write the command behind the mark: !make test" in said(chat)
+
+
+async def test_a_shell_command_is_stopped(
+    opened: Opened, said: Said, project: Path, wait: Wait
+) -> None:
+    async with opened(scripted(), unsafe_no_sandbox=True) as chat:
+        submit(chat, "!touch begun; sleep 600")
+        await wait((project / "begun").exists)
+        assert "$ touch begun; sleep 600\n…" in said(chat)
+        submit(chat, "/cancel")
+        await wait(idle(chat))
+        assert "$ touch begun; sleep 600\n(stopped)" in said(chat)
 
 
 # Settings
@@ -341,6 +355,49 @@ async def test_without_a_model_the_way_out_is_told(opened: Opened, said: Said, w
     assert "❯ Hello\n\nHere I am." in said(chat)
 
 
+def serving(*names: str) -> ModelServer:
+    cards = [{"id": name, "owned_by": "vllm", "max_model_len": 65_536} for name in names]
+    return ModelServer([say("Here.")], pages={"/v1/models": {"object": "list", "data": cards}})
+
+
+async def test_of_several_models_one_is_chosen_once(
+    opened: Opened, tmp_path: Path, said: Said, wait: Wait
+) -> None:
+    async with serving("small", "large") as server:
+        environment = Environment(variables={"HOME": str(tmp_path), "OLLAMA_HOST": server.base_url})
+        async with opened(None, environment=environment) as chat:
+            await wait(lambda: chat.questions.open)
+            assert "  2  openai:large@" in chat.questions.open[0].text
+            submit(chat, "7")
+            await wait(lambda: chat.questions.open[0].text.startswith("There is no number 7.\n"))
+            submit(chat, "2")
+            await wait(lambda: chat.engine.ready)
+            submit(chat, "/mode plan")
+            await wait(lambda: chat.engine.ready)
+            assert chat.runtime.terms.model == f"openai:large@{server.base_url}"
+            submit(chat, "Go")
+            await wait(idle(chat))
+            assert "❯ Go\n\nHere." in said(chat)
+        async with opened(None, environment=environment) as chat:
+            submit(chat, f"/model openai:small@{server.base_url}")
+            await wait(lambda: chat.engine.ready)
+            assert chat.questions.open == []
+        async with opened(None, environment=environment) as chat:
+            assert chat.questions.open, "leaving does not wait for an answer"
+
+
+async def test_what_is_to_be_known_of_a_runtime_is_told_once(
+    opened: Opened, tmp_path: Path, said: Said, wait: Wait
+) -> None:
+    async with serving("only") as server:
+        environment = Environment(variables={"HOME": str(tmp_path), "OLLAMA_HOST": server.base_url})
+        async with opened(None, environment=environment) as chat:
+            await wait(lambda: chat.engine.ready)
+            submit(chat, "/mode plan")
+            await wait(lambda: chat.engine.ready)
+            assert said(chat).count("no model was named: using openai:only@") == 1
+
+
 # What can be seen
 
 
@@ -357,7 +414,7 @@ async def test_every_command_there_is_answers(
         Dig=[say("Gold.")],
         Break=[fail(ProviderError("Refused."))],
     )
-    async with opened(model, on_quit=lambda: left.append(True)) as chat:
+    async with opened(model, shell=False, on_quit=lambda: left.append(True)) as chat:
         submit(chat, "Go")
         await wait(idle(chat))
         answers = {
@@ -496,7 +553,7 @@ async def test_somebody_who_looks_elsewhere_is_told_of_a_long_run(
         submit(chat, "A long one")
         submit(chat, "/spawn Dig")
         await wait(lambda: len(model.requests) == 2)
-        chat.clock.advance(11)  # type: ignore[attr-defined]
+        chat.clock.advance(21)  # type: ignore[attr-defined]
         gate.set()
         await wait(idle(chat))
         submit(chat, "A short one")

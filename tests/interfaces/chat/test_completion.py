@@ -21,7 +21,6 @@ def proposed(chat: Chat, before: str, files: FileNames | None = None) -> list[st
 
 async def test_commands_and_their_arguments(opened: Opened, tmp_path: Path) -> None:
     settings = tmp_path / ".config" / "retinue" / "config.toml"
-    settings.parent.mkdir(parents=True)
     settings.write_text('[models]\nfast = "openai:small@http://127.0.0.1:1/v1"\n')
     async with opened(ScriptedModel([])) as chat:
         assert proposed(chat, "/mo") == ["/model ", "/mode "]

@@ -393,24 +393,6 @@ async def test_clicking_on_calls_shows_them_whole(screen: Opening, wait: Any) ->
         await shown.shows("[The directory is empty.]")
 
 
-# Beyond
-
-
-async def test_somebody_who_looks_elsewhere_hears_a_bell(screen: Opening, wait: Any) -> None:
-    model = ScriptedModel([call("write_file", path="a", content=""), say("ok")], strict=False)
-    async with screen(model) as shown:
-        rung: list[str] = []
-        shown.app.bell = lambda: rung.append("bell")
-        await shown.type("Go\n")
-        await shown.shows("y yes")
-        assert rung == []
-        await shown.type("y\n")
-        await shown.shows(" ok")
-        shown.app.app_focus = False
-        shown.chat.on_attention("look here")
-        assert rung == ["bell"]
-
-
 def test_every_key_has_been_tested() -> None:
     assert {*KEYS, *TREE_KEYS, *DETAIL_KEYS} == TESTED
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from retinue.domain.approval import Rule
 from retinue.interfaces.chat.questions import Questions
 
 
@@ -16,9 +17,9 @@ class Told:
 
 
 async def asked(
-    questions: Questions, path: str = "root", tool: str = "write_file"
+    questions: Questions, path: str = "root", tool: str = "write_file", arguments: str = "{}"
 ) -> asyncio.Task[bool]:
-    task = asyncio.ensure_future(questions.approve(path, tool, "{}"))
+    task = asyncio.ensure_future(questions.approve(path, tool, arguments))
     await asyncio.sleep(0)
     return task
 
@@ -46,19 +47,22 @@ async def test_other_words_are_no_answer() -> None:
     task.cancel()
 
 
-async def test_always_holds_for_that_agent_and_tool() -> None:
-    questions = Questions(Told())
-    first, second = await asked(questions), await asked(questions)
-    other = await asked(questions, tool="run_command")
+async def test_always_holds_for_all_that_is_alike() -> None:
+    rules: list[Rule] = []
+    questions = Questions(Told(), rules.append)
+    first, second = await asked(questions), await asked(questions, path="root/tester.1")
+    make = await asked(questions, "root", "run_command", '{"command": "make test -k"}')
     questions.open[0].answer("always")
     assert await first is True
     assert await second is True
     assert await questions.approve("root", "write_file", "{}") is True
     assert [question.tool for question in questions.open] == ["run_command"]
-    elsewhere = await asked(questions, path="root/tester.1")
-    assert len(questions.open) == 2
-    for task in (other, elsewhere):
-        task.cancel()
+    questions.open[0].answer("a")
+    assert await make is True
+    assert await questions.approve("root", "run_command", '{"command": "make test"}') is True
+    clean = await asked(questions, "root", "run_command", '{"command": "make clean"}')
+    assert [str(rule) for rule in rules] == ["write_file", "run_command(make test *)"]
+    clean.cancel()
 
 
 async def test_who_stops_asking_is_forgotten() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -45,6 +46,8 @@ class Terminal:
         self._socket = str(folder / "tmux")
         self._project = project
         self._home = folder
+        self.written = folder / "written"
+        """All that was ever sent to the terminal."""
 
     def _tmux(self, *arguments: str) -> str:
         assert TMUX is not None
@@ -64,6 +67,8 @@ class Terminal:
             "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), "-c", str(self._project),
             sys.executable, "-c", run, *arguments,
         )  # fmt: skip
+
+        self._tmux("pipe-pane", "-o", f"cat >> {self.written}")
 
     def type(self, text: str) -> None:
         self._tmux("send-keys", "-l", text)
@@ -107,11 +112,19 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 def test_a_conversation_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -> None:
+    entry = {"command": "touch", "args": [str(tmp_path / "started")]}
+    (tmp_path / "project" / ".mcp.json").write_text(json.dumps({"mcpServers": {"own": entry}}))
     terminal.start("-m", "scripted:script.yaml")
+    terminal.shows("MCP server own (.mcp.json)", "Do you trust it?")
+    terminal.type("never")
+    terminal.press("Enter")
     terminal.shows("you are asked before files change")
+    assert not (tmp_path / "started").exists()
     terminal.type("Check this")
+    terminal.press("-H", "1b", "5b", "4f")  # What a terminal says when somebody looks elsewhere,
     terminal.press("Enter")
     terminal.shows("❯ Check this", "The key was refused.", "root wants write_file out.txt")
+    assert b"\a" in terminal.written.read_bytes(), "who is called by a bell"
     terminal.type("y")
     terminal.press("Enter")
     terminal.shows("Both are back.", "out.txt (+1 line, new file)")
@@ -138,14 +151,3 @@ def test_a_conversation_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -
 
     terminal.start("-c", "-m", "scripted:script.yaml")
     terminal.shows("❯ Check this", "Both are back.")
-
-
-def test_without_a_terminal_the_way_out_is_told() -> None:
-    run = "from retinue.interfaces.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", run], capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        'retinue: The chat needs a terminal; `retinue run "…"` does one job without one.\n'
-    )

@@ -66,8 +66,14 @@ async def test_an_agent_that_completed(record: Record, contracts: Contracts) -> 
 
 
 async def test_an_agent_at_work_and_one_that_waits(record: Record) -> None:
-    spawn = calls(*(call("spawn_agent", role="researcher", task=f"Look {n}") for n in range(3)))
-    script = {"Look": [call("list_dir"), say("ok")], "": [spawn, say("done")]}
+    spawn = calls(
+        *(
+            call("spawn_agent", role="researcher", task=f"Look {n}", background=True)
+            for n in range(3)
+        )
+    )
+    wait = call("spawn_await", job_ids="*")
+    script = {"Look": [call("list_dir"), say("ok")], "": [spawn, wait, say("done")]}
     events = await record(script, max_concurrent=1)
     tool = next(e.seq for e in events if e.type == "tool.started" and e.agent_id == "a1")
     view = fold(events[:tool])

@@ -18,10 +18,11 @@ from retinue.interfaces.chat.keys import KEYS
 from retinue.interfaces.chat.panes import LinePane, TalkPane, TreePane
 from retinue.interfaces.chat.prompt import Prompt
 from retinue.interfaces.chat.styles import THEME
+from retinue.interfaces.cli.notice import notice
 from retinue.interfaces.view.calls import call_text
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.dossier import edit_lines
-from retinue.interfaces.view.figures import cells, clip, lines_of, one_line, some
+from retinue.interfaces.view.figures import cells, clip, lines_of, some
 from retinue.interfaces.view.prose import wrapped
 from retinue.interfaces.view.status import status
 from retinue.interfaces.view.talk import Moment, cut
@@ -32,8 +33,6 @@ TALL = 30
 MANY_ROWS = 60
 QUESTION_LINES = 10
 HINTS = "tab agents  ctrl+g failure  ctrl+o all output  f1 help  esc stop"
-# Those that make a notification of OSC 9; others may show it as text, so they get a bell.
-TELLING_TERMINALS = ("iTerm.app", "WezTerm", "ghostty")
 MODES = (Mode.PLAN, Mode.NORMAL, Mode.AUTO)
 
 
@@ -174,7 +173,9 @@ class ChatApp(App[None]):
         more = len(self.chat.questions.open) - 1
         tail = f"  ({more} more after this)" if more else ""
         if question.tool is None:
-            lines: list[Line] = [(Span(f"{question.path} asks{tail}", Tone.STOPPED),)]
+            lines: list[Line] = []
+            if question.path:
+                lines.append((Span(f"{question.path} asks{tail}", Tone.STOPPED),))
             for line in lines_of(question.text)[:QUESTION_LINES]:
                 lines += wrapped([Span(line)], width)
             return [*lines, (Span("Type your answer, and enter.", Tone.DIM),)]
@@ -189,13 +190,16 @@ class ChatApp(App[None]):
             )
         ]
         lines += edit_lines(question.tool, question.text, width, QUESTION_LINES)
-        return [*lines, (Span("y yes   a always   n no   and enter", Tone.DIM),)]
+        answers = f"y yes   n no   a always: {question.always}   and enter"
+        return [*lines, (Span(clip(answers, width), Tone.DIM),)]
 
     def _hints(self) -> str:
         if self._about_to_leave:
             return "ctrl+c again to leave"
         if self._tree.has_focus:
             return "enter all about it  ←→ fold  x stop  tab back to the prompt"
+        if self.chat.engine.opening and self.chat.waiting:
+            return self.chat.waiting
         if self.chat.queued:
             return f"{some(len(self.chat.queued), 'message')} waiting to be read  esc stop"
         return HINTS
@@ -290,10 +294,5 @@ class ChatApp(App[None]):
 
     def _attention(self, text: str) -> None:
         """Tell somebody who looks elsewhere."""
-        if self.app_focus or self._driver is None:
-            return
-        program = self.chat.environment.get("TERM_PROGRAM") or ""
-        if program in TELLING_TERMINALS or self.chat.environment.get("KITTY_WINDOW_ID"):
-            self._driver.write(f"\x1b]9;retinue: {one_line(text)}\x07")
-        else:
-            self.bell()
+        if not self.app_focus and self._driver is not None:
+            self._driver.write(notice(self.chat.environment, f"retinue: {text}"))

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from retinue.app import STATE_DIR, open_journal, project
 from retinue.config.environment import Environment
+from retinue.config.settings import Settings
+from retinue.domain.approval import Rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import AgentTold, Event
 from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
 from retinue.domain.projection import AgentView
+from retinue.domain.reach import Reach
 from retinue.domain.report import outcome_text
 from retinue.domain.result import RunResult, Status
+from retinue.domain.scope import ANYWHERE
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.engine import Engine
 from retinue.interfaces.chat.history import History
 from retinue.interfaces.chat.lines import Message
 from retinue.interfaces.chat.questions import Questions
+from retinue.interfaces.consent import for_good
 from retinue.interfaces.view.columns import Tone
 from retinue.interfaces.view.figures import clip, one_line
 from retinue.interfaces.view.talk import Talk
 from retinue.interfaces.view.tree import Forest, Tree
-from retinue.ports import Clock
+from retinue.ports import Clock, Sandbox
 from retinue.runtime.audit import read_all
 from retinue.runtime.clock import SystemClock
 from retinue.runtime.facade import Runtime
@@ -48,8 +54,6 @@ NO_SHELL = (
 SHELL_TIMEOUT_S = 120.0
 SHELL_BYTES = 32_000
 REPORT_TOKENS = 2_000
-# Who waits so long for a run looks elsewhere meanwhile.
-LONG_S = 10.0
 
 
 class Chat:
@@ -64,6 +68,7 @@ class Chat:
         *,
         session: str | None = None,
         clock: Clock | None = None,
+        notify_after_s: float = Settings().notify_after_s,
         on_attention: Callable[[str], None] = lambda _: None,
         on_quit: Callable[[], None] = lambda: None,
         **options: Any,
@@ -80,20 +85,27 @@ class Chat:
         """What the user said to the one who leads, and it has not read yet."""
         self.on_attention = on_attention
         self.on_quit = on_quit
-        self.questions = Questions(self._asked)
+        self.notify_after_s = notify_after_s
+        self.waiting = ""
+        """What the opening of the runtime waits for."""
+        self.questions = Questions(self._asked, self._allowed)
         self.engine = Engine(
             {"directory": self.directory, "clock": self.clock, **options},
             on_event=self._heard,
             on_text=lambda text: self.talk.heard(text),
             on_open=self._opened,
+            on_wait=self._waits,
             on_problem=self.problem,
             approve=self.questions.approve,
             ask=self.questions.ask,
+            choose=self.questions.choose,
         )
         self.leading: str | None = None
         """The run that the user's last words began, while it is under way; "" before it is one."""
         self._news: list[str] = []
         self._held: list[Message] = []
+        self._told: set[str] = set()
+        self._commands: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
         """Be there until `engine.close`."""
@@ -180,11 +192,13 @@ class Chat:
         if self.leading and self._root_at_work(self.leading):
             self.runtime.cancel(ROOT, run_id=self.leading)
             return True
-        at_work = self.at_work()
+        at_work, commands = self.at_work(), list(self._commands)
         for tree, agent in at_work:
             if agent.depth == 1:
                 self.runtime.cancel(agent.id, run_id=tree.run.id)
-        return bool(at_work)
+        for command in commands:
+            command.cancel()
+        return bool(at_work or commands)
 
     def cancel(self, name: str) -> AgentView:
         tree, agent = self.find(name)
@@ -231,9 +245,12 @@ class Chat:
     def run_shell(self, command: str) -> None:
         if not command:
             raise UsageError("Write the command behind the mark: !make test")
-        if self.runtime.sandbox is None:
+        sandbox = self.runtime.sandbox
+        if sandbox is None:
             raise UsageError(NO_SHELL)
-        self.engine.begin(self._shell(self.runtime, command))
+        task = self.engine.begin(self._shell(sandbox, command))
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
 
     # Inside
 
@@ -244,6 +261,11 @@ class Chat:
                 f"{terms.model}, mode {terms.mode}: {MODES[terms.mode]}.\n"
                 "Say what you want done. /help lists commands and keys."
             )
+        for note in runtime.terms.notes:
+            if note not in self._told:
+                self._told.add(note)
+                self.talk.notice(note)
+        self.waiting = ""
         held, self._held = self._held, []
         for message in held:
             self.send(message)
@@ -264,7 +286,7 @@ class Chat:
         self._ended(result)
 
     def _ended(self, result: RunResult) -> None:
-        if result.total.duration_s >= LONG_S:
+        if self._is_long(result.total.duration_s):
             word = "Done" if result.ok else str(result.status).replace("_", " ").capitalize()
             self.on_attention(f"{word}: {clip(one_line(result.task), 60)}")
         # What it has not read, it never will.
@@ -276,21 +298,28 @@ class Chat:
         job: Job = await runtime.start(role, task)
         result = await job.result()
         self._news.append(outcome_text(result, cap_tokens=REPORT_TOKENS))
-        if result.usage.duration_s >= LONG_S:
+        if self._is_long(result.usage.duration_s):
             self.on_attention(f"{role} is done: {clip(one_line(task), 60)}")
 
-    async def _shell(self, runtime: Runtime, command: str) -> None:
-        sandbox = runtime.sandbox
-        assert sandbox is not None, "asked before"
-        done = await sandbox.run(
-            command,
-            directory=str(self.directory),
-            timeout_s=SHELL_TIMEOUT_S,
-            max_output_bytes=SHELL_BYTES,
-        )
+    def _is_long(self, seconds: float) -> bool:
+        return 0 < self.notify_after_s <= seconds
+
+    async def _shell(self, sandbox: Sandbox, command: str) -> None:
+        notice = self.talk.notice(f"$ {command}\n…")
+        try:
+            done = await sandbox.run(
+                command,
+                # The user's own words: they may write wherever an agent ever could.
+                reach=Reach(root=str(self.directory), write_scope=ANYWHERE),
+                timeout_s=SHELL_TIMEOUT_S,
+                max_output_bytes=SHELL_BYTES,
+            )
+        except asyncio.CancelledError:
+            notice.replace(f"$ {command}\n(stopped)", Tone.STOPPED)
+            raise
         how = f"killed after {SHELL_TIMEOUT_S:g} s" if done.timed_out else f"exit {done.exit_code}"
         output = done.output.rstrip()
-        self.talk.notice(
+        notice.replace(
             f"$ {command}\n{output}\n({how})" if output else f"$ {command}\n({how})",
             Tone.PLAIN if done.exit_code == 0 else Tone.FAILED,
         )
@@ -317,7 +346,13 @@ class Chat:
         if self.questions.open:
             question = self.questions.open[-1]
             what = f"wants {question.tool}" if question.tool else "asks something"
-            self.on_attention(f"{question.path} {what}")
+            self.on_attention(f"{question.path or 'retinue'} {what}")
+
+    def _allowed(self, rule: Rule) -> None:
+        self.talk.notice(for_good(rule))
+
+    def _waits(self, what: str) -> None:
+        self.waiting = what
 
 
 def names_of(agent: AgentView) -> tuple[str, ...]:

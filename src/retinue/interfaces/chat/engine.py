@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from retinue.app import open_runtime
+from retinue.app import Choose, open_runtime
 from retinue.domain.events import Event
 from retinue.errors import RetinueError, UsageError
 from retinue.ports import Approve, Ask
@@ -30,22 +30,27 @@ class Engine:
         on_event: Callable[[Event], None],
         on_text: Callable[[str], None],
         on_open: Callable[[Runtime], None],
+        on_wait: Callable[[str], None],
         on_problem: Callable[[RetinueError], None],
         approve: Approve,
         ask: Ask,
+        choose: Choose,
     ) -> None:
         self.options = options
         self._listeners: dict[str, Any] = {
             "on_event": on_event,
             "on_text": on_text,
+            "on_wait": on_wait,
             "approve": approve,
             "ask": ask,
+            "choose": choose,
         }
         self._on_open = on_open
         self._on_problem = on_problem
         self.opening = True
         self._runtime: Runtime | None = None
         self._changed = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
         self._closing = False
         self._nursery: Nursery | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -75,19 +80,26 @@ class Engine:
         """Open the runtime anew, with these options changed."""
         self.check_idle()
         self.options = {**self.options, **options}
+        self._leave_off()
         self._runtime, self.opening = None, True
-        self._changed.set()
 
     def close(self) -> None:
         self._closing = True
-        self._changed.set()
+        self._leave_off()
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _leave_off(self) -> None:
+        self._changed.set()
+        # What is being opened may wait for a person, or for servers that are slow.
+        if self.opening and self._serving is not None:
+            self._serving.cancel()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do some work with the runtime. What the user can do something about is told."""
         assert self._nursery is not None, "there is a nursery for as long as there is a runtime"
         task = self._nursery.create_task(self._told(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _told(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -98,19 +110,27 @@ class Engine:
     async def serve(self) -> None:
         while not self._closing:
             self._changed.clear()
+            self._serving = asyncio.create_task(self._serve())
             try:
-                async with (
-                    open_runtime(**self.options, **self._listeners) as runtime,
-                    Nursery() as self._nursery,
-                ):
-                    self._runtime, self.opening = runtime, False
-                    self._on_open(runtime)
-                    await self._changed.wait()
-                    self._runtime = None
-                    runtime.stop(CLOSED)
-                    for task in self._tasks:
-                        task.cancel()
-            except RetinueError as error:
-                self.opening = False
-                self._on_problem(error)
+                await self._serving
+            except asyncio.CancelledError:
+                if not self._changed.is_set():
+                    raise
+
+    async def _serve(self) -> None:
+        try:
+            async with (
+                open_runtime(**self.options, **self._listeners) as runtime,
+                Nursery() as self._nursery,
+            ):
+                self._runtime, self.opening = runtime, False
+                self._on_open(runtime)
                 await self._changed.wait()
+                self._runtime = None
+                runtime.stop(CLOSED)
+                for task in self._tasks:
+                    task.cancel()
+        except RetinueError as error:
+            self.opening = False
+            self._on_problem(error)
+            await self._changed.wait()

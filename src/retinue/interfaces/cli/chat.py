@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
+from retinue.app import project
+from retinue.config.environment import Environment
+from retinue.config.settings import load
 from retinue.errors import UsageError
+from retinue.interfaces.cli import names
+from retinue.interfaces.cli.main import at_terminal
 from retinue.interfaces.cli.options import limits, opening
+from retinue.interfaces.cli.trust import settle
 
 LIMITS = ("max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
 
 
 @click.command()
 @click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the last session.")
-@click.option("-r", "--resume", "session", metavar="ID", help="Go on with the session of this run.")
+@click.option(
+    "-r",
+    "--resume",
+    "session",
+    metavar="ID",
+    shell_complete=names.runs,
+    help="Go on with the session of this run.",
+)
 @opening
 @limits
 def chat(go_on: bool, session: str | None, **options: Any) -> None:
@@ -30,8 +42,10 @@ def chat(go_on: bool, session: str | None, **options: Any) -> None:
     """
     if go_on and session is not None:
         raise UsageError(f"-c means the last session and -r {session} that one; choose one.")
-    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+    if not at_terminal():
         raise UsageError('The chat needs a terminal; `retinue run "…"` does one job without one.')
+    settings = load(Environment.current().user_settings, project(options["directory"])).merged
+    settle(options["directory"], model=options["model"])
     # Textual takes a quarter of a second to import, so nobody else pays for it.
     from retinue.interfaces.chat.app import ChatApp
     from retinue.interfaces.chat.chat import LAST, Chat
@@ -44,7 +58,9 @@ def chat(go_on: bool, session: str | None, **options: Any) -> None:
             mode=options["mode"],
             cache=False if options["no_cache"] else None,
             unsafe_no_sandbox=options["unsafe_no_sandbox"],
+            record=options["record"],
             limits=_chosen(options),
+            notify_after_s=settings.notify_after_s,
         )
         await ChatApp(talk).run_async()
 

@@ -18,10 +18,11 @@ def status(tree: Tree | None, budget: Budget | None, *, width: int, now: float) 
     """Counts on the left and the budget on the right, in at most `width` cells."""
     if tree is None or tree.run.root is None:
         return ()
+    numbers = {**tree.counts, Mark.WAITING: tree.waiting}
     words = [
-        Span(f"{SIGNS[mark]} {tree.counts[mark]:,} {mark}", Tone(mark))
+        Span(f"{SIGNS[mark]} {numbers[mark]:,} {mark}", Tone(mark))
         for mark in SHOWN
-        if tree.counts[mark]
+        if numbers[mark]
     ]
     bare = [Span(text[: text.rindex(" ")], tone) for text, tone in words]
     budgeted = _budget(tree, budget, now)

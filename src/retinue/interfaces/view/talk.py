@@ -181,8 +181,10 @@ class Children:
 
     def lines(self, width: int, moment: Moment, *, whole: bool) -> list[Line]:
         agents = self._agents()
-        if len(agents) > SMALL_FAMILY and not whole:
-            return self._many(agents, width, moment)
+        root = self.tree.run.root
+        unmade = self.tree.unmade(root) if self.moving and root is not None else 0
+        if len(agents) + unmade > SMALL_FAMILY and not whole:
+            return self._many(agents, unmade, width, moment)
         return [line for agent in agents for line in self._one(agent, width, moment, whole=whole)]
 
     def _one(self, agent: AgentView, width: int, moment: Moment, *, whole: bool) -> list[Line]:
@@ -199,18 +201,22 @@ class Children:
             kept = []
         return [*shown, *((Span(clip(f"    {call}", width), Tone.DIM),) for call in kept)]
 
-    def _many(self, agents: Sequence[AgentView], width: int, moment: Moment) -> list[Line]:
+    def _many(
+        self, agents: Sequence[AgentView], unmade: int, width: int, moment: Moment
+    ) -> list[Line]:
         marks: dict[Mark, list[AgentView]] = {mark: [] for mark in Mark}
         for agent in agents:
             marks[mark_of(agent)].append(agent)
-        at_work = marks[Mark.RUNNING] or marks[Mark.WAITING]
+        numbers = {mark: len(found) for mark, found in marks.items()}
+        numbers[Mark.WAITING] += unmade
+        at_work = numbers[Mark.RUNNING] or numbers[Mark.WAITING]
         counts = [
-            Span(f"  {SIGNS[mark]} {len(marks[mark]):,} {mark}", Tone(mark))
+            Span(f"  {SIGNS[mark]} {numbers[mark]:,} {mark}", Tone(mark))
             for mark in (Mark.RUNNING, Mark.WAITING, Mark.DONE, Mark.STOPPED, Mark.FAILED)
-            if marks[mark]
+            if numbers[mark]
         ]
         sign = Span(f"{moment.spinner} ", Tone.RUNNING) if at_work else Span("")
-        head = Span(some(len(agents), "agent"), Tone.STRONG)
+        head = Span(some(len(agents) + unmade, "agent"), Tone.STRONG)
         shown: list[Line] = [cut((sign, head, *counts), width)]
         if not at_work:
             shown.append((Span(clip(f"  {self._bill(agents)}", width), Tone.DIM),))
@@ -252,8 +258,8 @@ class Notice:
         self.tone = tone
         self.version = 0
 
-    def replace(self, text: str) -> None:
-        self.text = text
+    def replace(self, text: str, tone: Tone) -> None:
+        self.text, self.tone = text, tone
         self.version += 1
 
     def lines(self, width: int, moment: Moment, *, whole: bool) -> list[Line]:
@@ -277,8 +283,10 @@ class Talk:
         self._children: dict[tuple[str, str], Children] = {}
         self._setbacks: dict[str, Notice] = {}
 
-    def notice(self, text: str | Callable[[int], list[Line]], tone: Tone = Tone.DIM) -> None:
-        self.entries.append(Notice(text, tone))
+    def notice(self, text: str | Callable[[int], list[Line]], tone: Tone = Tone.DIM) -> Notice:
+        notice = Notice(text, tone)
+        self.entries.append(notice)
+        return notice
 
     def heard(self, text: str) -> None:
         """Take in text that the one who leads is writing."""
@@ -344,7 +352,7 @@ class Talk:
         if notice is None:
             notice = self._setbacks[run] = Notice("", Tone.STOPPED)
             self.entries.append(notice)
-        notice.replace(f"! {text}")
+        notice.replace(f"! {text}", Tone.STOPPED)
 
     def _begin(self, run: str, call_id: str, call: Call) -> None:
         last = self.entries[-1] if self.entries else None

@@ -136,6 +136,19 @@ class Tree:
         root = self.run.root
         return [] if root is None else list(self._branch(root, 0, now))
 
+    def unmade(self, agent: AgentView) -> int:
+        """How many children it waits for that have no slot yet, and so are calls and no agents."""
+        if agent.closed_at is not None or not agent.pending or not _only_waits(agent):
+            return 0
+        at_work = self._at_work_below.get(agent.id, 0)
+        return max(0, len(agent.pending) - at_work) + agent.queued
+
+    @property
+    def waiting(self) -> int:
+        """How many children have no slot, made or not."""
+        unmade = sum(self.unmade(agent) for agent in self.run.agents.values() if agent.pending)
+        return self.counts[Mark.WAITING] + unmade
+
     # Inside
 
     def _key(self, agent_id: str) -> str:
@@ -253,13 +266,8 @@ class Tree:
 
     def _doing(self, agent: AgentView, mark: Mark) -> str:
         at_work = self._at_work_below.get(agent.id, 0)
-        if (
-            mark is Mark.RUNNING
-            and at_work
-            and all(call.tool in WAITS for call in agent.pending.values())
-        ):
-            # One that has no slot yet is not made yet: it is a call without a child.
-            left = max(at_work, len(agent.pending)) + agent.queued
+        if mark is Mark.RUNNING and at_work and _only_waits(agent):
+            left = at_work + self.unmade(agent)
             everybody = some(len(agent.children) - at_work + left, "agent")
             return f"waits for {left:,} of {everybody}"
         return doing(agent, mark)
@@ -353,7 +361,16 @@ def mark_of(agent: AgentView) -> Mark:
 
 def reason_of(agent: AgentView) -> str:
     """Why an agent ended without success, on one line."""
-    return one_line(agent.error) or str(agent.status).replace("_", " ")
+    status, reason = str(agent.status).replace("_", " "), one_line(agent.error)
+    if not reason or reason.startswith(status):
+        return reason or status
+    # That it is an error, its mark says.
+    return reason if agent.status is Status.ERROR else f"{status}: {reason}"
+
+
+def _only_waits(agent: AgentView) -> bool:
+    """Is it for children alone that an agent waits?"""
+    return all(call.tool in WAITS for call in agent.pending.values())
 
 
 def doing(agent: AgentView, mark: Mark) -> str:
