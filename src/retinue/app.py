@@ -46,6 +46,7 @@ from retinue.models.repair import Repaired
 from retinue.ports import Approve, Ask, Clock, Model, Sandbox, Tool
 from retinue.runtime.cache import Cache
 from retinue.runtime.clock import SystemClock
+from retinue.runtime.collector import patient_collector
 from retinue.runtime.facade import Runtime, Terms
 from retinue.runtime.run import Surroundings
 from retinue.runtime.toolbox import Breaker, nobody
@@ -185,7 +186,7 @@ async def open_runtime(
             more_tools += tuple(tool for one in offered for tool in one.tools)
             found = _tools(roles, more_tools, settings, shell=sandbox is not None, ask=ask)
             registry = Registry(found)
-            with closing(FileReports(root)) as reports:
+            with patient_collector(), closing(FileReports(root)) as reports:
                 around = Surroundings(
                     store=store,
                     posts=posts(root),
