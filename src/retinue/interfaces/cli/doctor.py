@@ -305,7 +305,7 @@ async def sandbox(patient: Patient) -> AsyncIterator[Finding]:
         return
     from retinue.sandbox.choice import FULL, choose
 
-    choice = await choose(patient.environment.passed_on())
+    choice = await choose(patient.environment.passed_on(), cache=str(patient.environment.cache))
     rejected = "; ".join(choice.rejected)
     if choice.sandbox is None:
         yield _note(
