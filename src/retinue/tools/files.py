@@ -16,10 +16,10 @@ from retinue.domain.messages import Effect
 from retinue.domain.paths import inside
 from retinue.errors import ToolFailure
 from retinue.ports import Entry, Hands, Outcome, Workspace, Written
+from retinue.threads import in_thread, to_the_end
 from retinue.tools.edits import edited
 from retinue.tools.excerpt import MAX_BYTES, excerpt, fitting
 from retinue.tools.function import tool
-from retinue.tools.threads import in_thread, to_the_end
 
 MAX_READ_BYTES = 10 * 1024 * 1024
 MAX_FOUND = 200
