@@ -26,7 +26,7 @@ class Repo:
         self.root = folder / "project"
         self.home = folder / "home"
         self.config = self.home / ".config"
-        self.root.mkdir()
+        self.root.mkdir(exist_ok=True)
         self.config.mkdir(parents=True)
 
     def git(self, *arguments: str, at: Path | None = None) -> str:

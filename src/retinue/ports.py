@@ -103,6 +103,13 @@ class Workspace(Protocol):
     @property
     def root(self) -> str: ...
 
+    def inside(self, path: str) -> str | None:
+        """The one spelling of a path, however it is written; None if it leads outside.
+
+        What is checked against a write scope must be this one: it is what will be opened.
+        """
+        ...
+
     def read(self, path: str, *, max_bytes: int) -> bytes: ...
 
     def read_now(self, path: str, *, max_bytes: int) -> bytes | None:
@@ -197,13 +204,8 @@ class Steps(Protocol):
         """The number of the next step of the run."""
         ...
 
-    def made(
-        self, number: int, commit: str, files: tuple[FileChange, ...], paths: tuple[str, ...] = ()
-    ) -> None:
-        """The step is in the tree, and `commit` keeps it.
-
-        `paths`, as in a Proposal, are of an agent's own doing, and not of what was merged.
-        """
+    def made(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
+        """The step is in the tree, and `commit` keeps it."""
         ...
 
 
@@ -230,7 +232,9 @@ class Ground(Protocol):
         """A copy of `base` for an agent to work in."""
         ...
 
-    async def merge(self, head: str, commit: str, *, message: str) -> Merge: ...
+    async def merge(self, head: str, commit: str, *, base: str, message: str) -> Merge:
+        """`head` with what `commit` has over `base`."""
+        ...
 
     async def settle(self, commit: str, *, parents: Sequence[str], message: str) -> str:
         """The merge of `parents` as it is in `commit`, where somebody has settled its conflicts."""

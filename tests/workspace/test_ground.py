@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from retinue.domain.reach import Reach
 from retinue.domain.result import FileChange
+from retinue.domain.scope import ANYWHERE
 from retinue.errors import ToolFailure
 from retinue.ports import Completed
 from retinue.sandbox.unconfined import Unconfined
@@ -27,19 +29,19 @@ class Log:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self.made_steps: list[tuple[int, str, list[str]]] = []
-        self.paths: list[str] = []
 
     def number(self) -> int:
         return next(self._numbers)
 
-    def made(
-        self, number: int, commit: str, files: tuple[FileChange, ...], paths: tuple[str, ...] = ()
-    ) -> None:
+    def made(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
         self.made_steps.append((number, commit, [str(file) for file in files]))
-        self.paths += paths
 
 
 Grounds = Callable[[Path], UsersGround]
+
+
+def all_of(directory: str) -> Reach:
+    return Reach(root=directory, write_scope=ANYWHERE)
 
 
 async def copied(
@@ -67,7 +69,7 @@ async def test_two_children_and_an_edit_of_the_users(repo: Repo, ground_at: Grou
     for copy in (first, second):
         proposal = await copy.propose(message="work")
         assert proposal.problems == ()
-        merge = await ground.merge(head, proposal.commit, message="merge")
+        merge = await ground.merge(head, proposal.commit, base=base, message="merge")
         assert merge.conflicts == ()
         applied = await ground.apply(head, merge.commit, log, message="merge")
         assert applied.refused == ()
@@ -110,7 +112,7 @@ async def test_a_conflict_between_children_names_the_file_and_both_versions(
         write(copy, repo, "a", f"by {number}\n")
         heads.append((await copy.propose(message="work")).commit)
         await copy.remove()
-    merge = await ground.merge(heads[0], heads[1], message="merge")
+    merge = await ground.merge(heads[0], heads[1], base=base, message="merge")
     (conflict,) = merge.conflicts
     assert conflict.path == "a"
     assert conflict.ours != conflict.theirs
@@ -204,7 +206,7 @@ async def test_writes_and_commands_in_the_users_tree_become_steps(
     tree.write("tool", b"#!/bin/sh\n")
     done = await sandbox.run(
         "echo 3 >> a; rm b; echo n > new; chmod 644 tool",
-        directory=directory,
+        reach=all_of(directory),
         timeout_s=60,
         max_output_bytes=1000,
     )
@@ -215,7 +217,6 @@ async def test_writes_and_commands_in_the_users_tree_become_steps(
         "tool (+0 lines)",
     ]
     assert [number for number, _, _ in log.made_steps] == [1, 2, 3]
-    assert sorted(set(log.paths)) == ["a", "b", "new", "tool"]
     # All of it is taken back, beside what the user did since.
     repo.write("mine", "1")
     commits = [commit for _, commit, _ in log.made_steps]
@@ -240,11 +241,11 @@ async def test_a_command_is_not_blamed_for_what_others_do_meanwhile(
 
     class Meanwhile(Unconfined):
         async def run(
-            self, command: str, *, directory: str, timeout_s: float, max_output_bytes: int
+            self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
         ) -> Completed:
             tree.write("theirs", b"1\n")
             return await super().run(
-                command, directory=directory, timeout_s=timeout_s, max_output_bytes=max_output_bytes
+                command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
             )
 
     _, sandbox = ground.recorded(
@@ -252,7 +253,7 @@ async def test_a_command_is_not_blamed_for_what_others_do_meanwhile(
     )
     assert sandbox is not None
     done = await sandbox.run(
-        "echo x > mine", directory=directory, timeout_s=60, max_output_bytes=1000
+        "echo x > mine", reach=all_of(directory), timeout_s=60, max_output_bytes=1000
     )
     assert [file.path for file in done.changed] == ["mine"]
 
@@ -274,7 +275,7 @@ async def test_a_tree_that_cannot_be_looked_at_stops_no_command(
     outputs = []
     for _ in range(2):
         done = await sandbox.run(
-            "echo hello", directory=directory, timeout_s=60, max_output_bytes=1000
+            "echo hello", reach=all_of(directory), timeout_s=60, max_output_bytes=1000
         )
         outputs.append(done.output)
     assert outputs[0].startswith("hello\n\n[What commands change here cannot be undone: ")

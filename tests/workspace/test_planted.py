@@ -155,7 +155,7 @@ async def test_nothing_planted_is_run(
     inner = await copy.state(None)
     grandchild = await copy.copy(inner, name="c2", directory=directory)
     proposal = await copy.propose(message="work")
-    merge = await ground.merge(base, proposal.commit, message="merge")
+    merge = await ground.merge(base, proposal.commit, base=base, message="merge")
     await ground.keep(base, proposal.commit, run_id="r", agent_id="a1", message="kept")
     fresh = await ground.copy(merge.commit, name="check", directory=directory)
     applied = await ground.apply(base, merge.commit, None, message="merge")

@@ -126,6 +126,11 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     files_read: tuple[str, ...] = ()
     files_modified: tuple[FileChange, ...] = ()
     receipts: tuple[Receipt, ...] = ()
+    checks: tuple[Check, ...] = ()
+    """The acceptance checks that were run on its work, and what they returned."""
+    conflicts: tuple[Conflict, ...] = ()
+    kept: bool = False
+    """Whether work of its that was not integrated is kept."""
 
     @property
     def ok(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -90,17 +90,19 @@ def _lines(words: Sequence[str]) -> bytes:
     return "".join(f"{word}\n" for word in words).encode()
 
 
-def described(changed: Sequence[Change], blobs: Mapping[str, bytes]) -> tuple[FileChange, ...]:
-    """The changes for people and receipts, with lines and hashes."""
-    return tuple(_described(change, blobs) for change in changed)
+def described(
+    changed: Sequence[Change], blobs: Mapping[str, bytes], called: Callable[[str], str] = str
+) -> tuple[FileChange, ...]:
+    """The changes for people and receipts, with lines and hashes. `called` names the paths."""
+    return tuple(_described(change, blobs, called(change.path)) for change in changed)
 
 
-def _described(change: Change, blobs: Mapping[str, bytes]) -> FileChange:
+def _described(change: Change, blobs: Mapping[str, bytes], path: str) -> FileChange:
     before, after = blobs.get(change.old_id), blobs.get(change.new_id)
     known = len(change.ids) == (before is not None) + (after is not None)
     added, removed = changed_lines(before or b"", after or b"") if known else (0, 0)
     return FileChange(
-        path=shown(change.path),
+        path=shown(path),
         added=added,
         removed=removed,
         new=not change.old_mode,

@@ -80,20 +80,24 @@ class _Ground:
         copy = make_copy(self._site().depot, os.path.join(self._worktrees, name), base)
         return CopiedGround(copy, self._project, self._worktrees, directory)
 
-    async def merge(self, head: str, commit: str, *, message: str) -> Merge:
-        return await in_thread(partial(self._merge, head, commit, message))
+    async def merge(self, head: str, commit: str, *, base: str, message: str) -> Merge:
+        return await in_thread(partial(self._merge, head, commit, base, message))
 
-    def _merge(self, head: str, commit: str, message: str) -> Merge:
+    def _merge(self, head: str, commit: str, base: str, message: str) -> Merge:
         depot = self._site().depot
-        merged = merges.merge(depot, head, commit)
+        merged = _brought(depot, base, commit, depot.tree_of(head))
         made = depot.commit(merged.tree, parents=[head, commit], message=message)
         return Merge(
             commit=made,
             conflicts=tuple(
-                Conflict(path=shown(side.path), ours=side.ours, theirs=side.theirs)
+                Conflict(path=self._called(side.path), ours=side.ours, theirs=side.theirs)
                 for side in merged.conflicts
             ),
         )
+
+    def _called(self, path: str) -> str:
+        """A path from the top, as it is called in the project."""
+        return shown(_from(self._within(self._project), path))
 
     async def settle(self, commit: str, *, parents: Sequence[str], message: str) -> str:
         return await in_thread(partial(self._settle, commit, parents, message))
@@ -114,10 +118,7 @@ class _Ground:
 
     async def apply(self, base: str, commit: str, steps: Steps | None, *, message: str) -> Applied:
         def wanted(depot: Depot, now: str) -> merges.Merged:
-            before, after = depot.tree_of(base), depot.tree_of(commit)
-            if now == before:
-                return merges.Merged(after)
-            return merges.merge_trees(depot, base=before, ours=now, theirs=after)
+            return _brought(depot, base, commit, now)
 
         return await to_the_end(partial(self._change, wanted, steps, message))
 
@@ -131,8 +132,7 @@ class _Ground:
         message: str,
     ) -> Applied:
         """Make of the tree what `wanted` makes of its present state, as a step."""
-        site = self._site()
-        done = change(site, wanted, steps, message)
+        done = change(self._site(), wanted, self._called, steps, message)
         self._ledger.changed(done.paths)
         return done.applied
 
@@ -246,7 +246,7 @@ class CopiedGround(_Ground):
         wrong += [f"{quoted(path)} is too large, or no file" for path in taken.left_out]
         return Proposal(
             commit=depot.commit(taken.tree, parents=[copy.base], message=message),
-            files=described(found, blobs),
+            files=described(found, blobs, partial(_from, within)),
             paths=tuple(_from(within, change.path) for change in found),
             problems=tuple(wrong),
         )
@@ -263,10 +263,11 @@ class Changed(msgspec.Struct, frozen=True):
 def change(
     site: Site,
     wanted: Callable[[Depot, str], merges.Merged],
+    called: Callable[[str], str],
     steps: Steps | None,
     message: str,
 ) -> Changed:
-    """Make of a tree what `wanted` makes of its present state."""
+    """Make of a tree what `wanted` makes of its present state. `called` names a path in words."""
     depot = site.depot
     refused: tuple[str, ...] = ()
     for _ in range(_TRIES):
@@ -274,7 +275,7 @@ def change(
             now = site.take().tree
             merged = wanted(depot, now)
             if merged.conflicts:
-                return Changed(Applied(refused=tuple(shown(s.path) for s in merged.conflicts)))
+                return Changed(Applied(refused=tuple(called(s.path) for s in merged.conflicts)))
             found = changes(depot, now, merged.tree)
             if not found:
                 return Changed(Applied())
@@ -288,7 +289,7 @@ def change(
             except Refused as error:
                 refused = (str(error),)
                 continue
-        files, paths = described(found, blobs), tuple(change.path for change in found)
+        files, paths = described(found, blobs, called), tuple(c.path for c in found)
         if steps is not None and number is not None and commit is not None:
             steps.made(number, commit, files)
         return Changed(Applied(commit=commit or "", files=files), paths)
@@ -303,6 +304,14 @@ def reverted(commits: Sequence[str], depot: Depot, tree: str) -> merges.Merged:
         if merged.conflicts:
             break
     return merged
+
+
+def _brought(depot: Depot, base: str, commit: str, tree: str) -> merges.Merged:
+    """`tree` with what `commit` has over `base`."""
+    before, after = depot.tree_of(base), depot.tree_of(commit)
+    if tree == before:
+        return merges.Merged(after)
+    return merges.merge_trees(depot, base=before, ours=tree, theirs=after)
 
 
 def _from(within: str, path: str) -> str:

@@ -9,6 +9,7 @@ from functools import partial
 
 import msgspec
 
+from retinue.domain.reach import Reach
 from retinue.domain.result import FileChange
 from retinue.errors import WorkspaceError
 from retinue.ports import Completed, Entry, Match, Sandbox, Steps, Workspace, Written
@@ -70,6 +71,9 @@ class RecordedTree:
     def root(self) -> str:
         return self._tree.root
 
+    def inside(self, path: str) -> str | None:
+        return self._tree.inside(path)
+
     def read(self, path: str, *, max_bytes: int) -> bytes:
         return self._tree.read(path, max_bytes=max_bytes)
 
@@ -110,7 +114,7 @@ class RecordedTree:
             f"write {written.change.path}",
         )
         self._ledger.changed([from_top])
-        self._steps.made(number, commit, (written.change,), (written.path,))
+        self._steps.made(number, commit, (written.change,))
         return written
 
 
@@ -134,20 +138,20 @@ class RecordedSandbox:
         return self._sandbox.tier
 
     async def run(
-        self, command: str, *, directory: str, timeout_s: float, max_output_bytes: int
+        self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> Completed:
         try:
             before = await in_thread(self._look)
         except WorkspaceError as error:
             done = await self._sandbox.run(
-                command, directory=directory, timeout_s=timeout_s, max_output_bytes=max_output_bytes
+                command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
             )
             return self._with_a_word(done, error)
         others = self._ledger.begin()
         changed: tuple[FileChange, ...] = ()
         try:
             done = await self._sandbox.run(
-                command, directory=directory, timeout_s=timeout_s, max_output_bytes=max_output_bytes
+                command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
             )
         finally:
             # Also of one that was cancelled: it may have changed something until then.
@@ -162,14 +166,13 @@ class RecordedSandbox:
         found = [c for c in changes(after.depot, before.tree, after.tree) if c.path not in others]
         if not found:
             return ()
-        files = described(found, contents(after.depot, found))
+        files = described(found, contents(after.depot, found), after.from_directory)
         if self._steps is not None:
             number = self._steps.number()
             ref = step_ref(self._steps.run_id, number)
             commit = keep(after.depot, ref, found, f"run {command}")
-            paths = tuple(after.from_directory(change.path) for change in found)
             self._ledger.changed([change.path for change in found])
-            self._steps.made(number, commit, files, paths)
+            self._steps.made(number, commit, files)
         return files
 
     def _with_a_word(self, done: Completed, error: WorkspaceError) -> Completed:

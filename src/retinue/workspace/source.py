@@ -87,11 +87,17 @@ def _above(root: str) -> Repository | None:
         if found is not None:
             # Around a project may be a folder that others can write, such as /tmp.
             ours = folder == root or _owner(found.git_dir) in (os.geteuid(), _owner(root))
-            return found if ours and os.path.isdir(found.git_dir) else None
+            return found if ours and _is_git_dir(found.git_dir) else None
         above = os.path.dirname(folder)
         if above == folder:
             return None
         folder = above
+
+
+def _is_git_dir(path: str) -> bool:
+    """As git tells it. A folder that is only named so is none."""
+    objects = os.path.join(_common(path), "objects")
+    return os.path.lexists(os.path.join(path, "HEAD")) and os.path.isdir(objects)
 
 
 def _ignores(where: Repository, prefix: str) -> bool:

@@ -87,6 +87,12 @@ class DirectoryTree:
     def root(self) -> str:
         return self._root
 
+    def inside(self, path: str) -> str | None:
+        normal = inside(path, self._root)
+        if normal is None and self._named_root != self._root:
+            normal = inside(path, self._named_root)
+        return normal
+
     def read(self, path: str, *, max_bytes: int) -> bytes:
         """The whole file. One that is larger than `max_bytes` is refused."""
         path = self._normal(path)
@@ -264,9 +270,7 @@ class DirectoryTree:
             raise ToolFailure(f"{quoted(path)} is not valid Unicode.") from None
         if len(path) > MAX_PATH_CHARS:
             raise ToolFailure(f"{quoted(path)} is too long for a path.")
-        normal = inside(path, self._root)
-        if normal is None and self._named_root != self._root:
-            normal = inside(path, self._named_root)
+        normal = self.inside(path)
         if normal is None:
             raise ToolFailure(
                 f"{quoted(path)} leads outside the workspace. Use a path relative to it."

@@ -1,0 +1,78 @@
+"""Acceptance checks: commands that decide whether work is integrated, instead of a child's word."""
+
+from __future__ import annotations
+
+import hashlib
+
+from retinue.domain.events import CheckFinished
+from retinue.domain.reach import Reach
+from retinue.domain.result import Check
+from retinue.domain.scope import ANYWHERE
+from retinue.ports import Clock, Copy, Ground, Sandbox
+from retinue.runtime.agent import Agent
+from retinue.runtime.nursery import to_its_end
+
+TIMEOUT_S = 600.0
+MAX_OUTPUT_BYTES = 30_000
+KEPT_CHARS = 4_000
+
+NO_SANDBOX = (
+    "Its checks ({checks}) run what children have written, and there is no sandbox to run them in;"
+    " leave the checks away, or allow it without one by --unsafe-no-sandbox."
+)
+
+
+class Checks:
+    """Runs them on fresh copies. The same check of the same commit is run once."""
+
+    def __init__(self, sandbox: Sandbox | None, clock: Clock) -> None:
+        self._sandbox = sandbox
+        self._clock = clock
+        self._known: dict[tuple[str, str], Check] = {}
+
+    async def run(self, agent: Agent, ground: Ground, commit: str) -> str:
+        """Check what is in `commit`, for `agent`; why it does not pass, or "" if it does."""
+        commands = agent.contract.outputs.checks
+        if not commands or self._sandbox is None:
+            return ""
+        directory = agent.contract.execution.working_directory
+        copies: list[Copy] = []
+
+        async def fresh() -> None:
+            name = f"{agent.contract.parent.run_id}-{agent.id}-check"
+            copies.append(await ground.copy(commit, name=name, directory=directory))
+
+        try:
+            for command in commands:
+                check = self._known.get((commit, command))
+                if check is None:
+                    if not copies:
+                        await to_its_end(fresh())
+                    root = copies[0].workspace(directory).root
+                    check = self._known[commit, command] = await self._checked(command, root)
+                agent.checks.append(check)
+                agent.record(CheckFinished(check=check))
+                if not check.ok:
+                    return f"a check failed: {check}"
+        finally:
+            for copy in copies:
+                await to_its_end(copy.remove())
+        return ""
+
+    async def _checked(self, command: str, root: str) -> Check:
+        assert self._sandbox is not None, "asked above"
+        started = self._clock.monotonic()
+        done = await self._sandbox.run(
+            command,
+            reach=Reach(root=root, write_scope=ANYWHERE),
+            timeout_s=TIMEOUT_S,
+            max_output_bytes=MAX_OUTPUT_BYTES,
+        )
+        return Check(
+            command=command,
+            exit_code=done.exit_code,
+            output_sha256=hashlib.sha256(done.output.encode("utf-8", "replace")).hexdigest(),
+            output=done.output[-KEPT_CHARS:],
+            timed_out=done.timed_out,
+            duration_s=round(self._clock.monotonic() - started, 3),
+        )
