@@ -103,6 +103,11 @@ class Workspace(Protocol):
     @property
     def root(self) -> str: ...
 
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """Folders elsewhere that commands in it have to read."""
+        ...
+
     def inside(self, path: str) -> str | None:
         """The one spelling of a path, however it is written; None if it leads outside.
 

@@ -8,7 +8,7 @@ from retinue.domain.events import CheckFinished
 from retinue.domain.reach import Reach
 from retinue.domain.result import Check
 from retinue.domain.scope import ANYWHERE
-from retinue.ports import Clock, Copy, Ground, Sandbox
+from retinue.ports import Clock, Copy, Ground, Sandbox, Workspace
 from retinue.runtime.agent import Agent
 from retinue.runtime.nursery import to_its_end
 
@@ -48,8 +48,8 @@ class Checks:
                 if check is None:
                     if not copies:
                         await to_its_end(fresh())
-                    root = copies[0].workspace(directory).root
-                    check = self._known[commit, command] = await self._checked(command, root)
+                    place = copies[0].workspace(directory)
+                    check = self._known[commit, command] = await self._checked(command, place)
                 agent.checks.append(check)
                 agent.record(CheckFinished(check=check))
                 if not check.ok:
@@ -59,12 +59,12 @@ class Checks:
                 await to_its_end(copy.remove())
         return ""
 
-    async def _checked(self, command: str, root: str) -> Check:
+    async def _checked(self, command: str, place: Workspace) -> Check:
         assert self._sandbox is not None, "asked above"
         started = self._clock.monotonic()
         done = await self._sandbox.run(
             command,
-            reach=Reach(root=root, write_scope=ANYWHERE),
+            reach=Reach(root=place.root, write_scope=ANYWHERE, readable=place.readable),
             timeout_s=TIMEOUT_S,
             max_output_bytes=MAX_OUTPUT_BYTES,
         )

@@ -365,7 +365,12 @@ class Run:
         hands = Hands(
             workspace=workspace,
             sandbox=sandbox,
-            reach=Reach(root=workspace.root, write_scope=grant.write_scope, network=grant.network),
+            reach=Reach(
+                root=workspace.root,
+                write_scope=grant.write_scope,
+                network=grant.network,
+                readable=workspace.readable,
+            ),
             agent_id=agent.id,
             path=agent.path,
             ask=around.ask if agent is self.root else None,

@@ -132,7 +132,8 @@ class Bubblewrap:
         if reach.network is not Network.ALL:
             yield "--unshare-net"
         yield from _system(files)
-        for folder in dict.fromkeys((*toolchains(self._outside, reach.root), *self._readable)):
+        outside = toolchains(self._outside, reach.root)
+        for folder in dict.fromkeys((*outside, *self._readable, *reach.readable)):
             yield from ("--ro-bind-try", folder, folder)
         yield from ("--proc", "/proc")
         yield from ("--ro-bind", "/proc/sys", "/proc/sys")

@@ -68,8 +68,8 @@ class Seatbelt:
         yield from ("(version 1)", "(deny default)", "(allow process*)", "(allow sysctl-read)")
         yield from ("(allow mach-lookup)", "(allow signal (target same-sandbox))")
         yield "(allow file-read-metadata)"
-        shown = (*_SYSTEM, *toolchains(self._outside, reach.root), *self._readable, reach.root)
-        for path in shown:
+        outside = (*toolchains(self._outside, reach.root), *self._readable, *reach.readable)
+        for path in (*_SYSTEM, *outside, reach.root):
             yield f"(allow file-read* (subpath {json.dumps(path)}))"
         yield '(allow file-write* (literal "/dev/null") (literal "/dev/tty"))'
         for path in (private, *openings(reach.root, reach.write_scope)):

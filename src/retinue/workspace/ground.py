@@ -228,6 +228,7 @@ class CopiedGround(_Ground):
                 folder,
                 known_as=directory,
                 known_to=msgspec.structs.replace(self._copied.where, folder=folder),
+                readable=self._copied.depot.objects,
             )
         return self._trees[directory]
 

@@ -71,6 +71,10 @@ class RecordedTree:
     def root(self) -> str:
         return self._tree.root
 
+    @property
+    def readable(self) -> tuple[str, ...]:
+        return self._tree.readable
+
     def inside(self, path: str) -> str | None:
         return self._tree.inside(path)
 

@@ -63,12 +63,15 @@ class DirectoryTree:
         ripgrep: str | None = "rg",
         known_as: str | None = None,
         known_to: Repository | None = None,
+        readable: tuple[str, ...] = (),
     ) -> None:
         """`ripgrep` is the program to search with, if there is one of that name; None for never.
 
         `known_as` is another path that means this one, as that of the project does in a copy of it.
         `known_to` is the repository that knows its files, where `.git` must not be asked.
+        `readable` are folders elsewhere that commands in it have to read.
         """
+        self.readable = readable
         self._root = os.path.realpath(root)
         self._named_root = known_as or os.path.abspath(root)
         self._known_to = known_to

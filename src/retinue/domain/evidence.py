@@ -1,0 +1,62 @@
+"""What the harness saw, against what an agent says: claims that no receipt bears out.
+
+A claim that tests pass is borne out by an acceptance check that passed, or by a command of the
+agent's own that ran tests and succeeded after its last change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from retinue.domain.result import Check, Receipt
+
+_CLAIM = re.compile(
+    r"\b(?:tests?|specs?|test suite|checks?|suite|build)\b[^.!?\n]{0,60}?"
+    r"\b(?:pass(?:es|ed|ing)?|succeed(?:s|ed)?|(?:is|are) green)\b"
+    r"|\b\d+ (?:tests? )?passed\b"
+    r"|\ball (?:green|passing)\b",
+    re.IGNORECASE,
+)
+# Wishes, conditions and denials are no claims.
+_NO_CLAIM = re.compile(
+    r"\b(?:not|no|never|cannot|can't|won't|don't|doesn't|didn't|couldn't|wasn't|weren't|isn't|aren't"
+    r"|should|would|will|could|might|may|must|if|once|until|unless|whether|ensure|make sure|so that"
+    r"|to make|fails?|failed|failing|before|without)\b",
+    re.IGNORECASE,
+)
+_TESTING = re.compile(
+    r"\b(?:py)?tests?\b|unittest|\b(?:tox|nox|jest|vitest|mocha|rspec|ctest|phpunit|karma|ava|bats)\b"
+    r"|\bmake (?:check|verify)\b|\bnpm t\b|\bmvn\b|\bgradlew?\b|\bcheck\b",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+MAX_CHARS = 160
+
+
+def unverified(response: str, receipts: Sequence[Receipt], checks: Iterable[Check]) -> str:
+    """The first sentence of `response` that claims what nothing shows; "" if there is none."""
+    # Most answers speak of nothing of the kind, and are not read closely.
+    if "pass" not in response and "succe" not in response and "green" not in response:
+        return ""
+    claim = _claim(response)
+    if not claim or any(check.ok for check in checks) or _has_tested(receipts):
+        return ""
+    return claim if len(claim) <= MAX_CHARS else claim[: MAX_CHARS - 1] + "…"
+
+
+def _claim(response: str) -> str:
+    for sentence in _SENTENCE.split(response):
+        if _CLAIM.search(sentence) and not _NO_CLAIM.search(sentence):
+            return " ".join(sentence.split())
+    return ""
+
+
+def _has_tested(receipts: Sequence[Receipt]) -> bool:
+    """Was the last thing that happened to the files a run of tests that went well?"""
+    for receipt in reversed(receipts):
+        if receipt.exit_code == 0 and _TESTING.search(receipt.command or ""):
+            return True
+        if receipt.changed:
+            return False
+    return False
