@@ -223,7 +223,8 @@ async def bytes_sent(opened: Opened, **terms: object) -> bytes:
     model = ScriptedModel([say("ok")])
     async with opened(model=model, **terms) as rt:
         await rt.run("Go.")
-    return msgspec.json.encode(model.requests[0])
+    # Whose request it is differs between runs, and is never sent.
+    return msgspec.json.encode(msgspec.structs.replace(model.requests[0], lane=""))
 
 
 def tells_of_profiles(sent: bytes) -> bool:

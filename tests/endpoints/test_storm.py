@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 from retinue.domain.events import Event, ModelFailed, ModelReplied
 from retinue.models.scripted import Answer, call, say
@@ -83,3 +84,20 @@ async def test_slots_that_are_known_are_never_exceeded(opened: Opened, settings:
             )
     assert all(result.ok for result in results)
     assert server.refused == 0
+
+
+async def test_a_recording_of_refusals_can_be_replayed(opened: Opened, tmp_path: Path) -> None:
+    """What the gate has seen to is no try of an agent's few in the replay either."""
+    recording = tmp_path / "run.jsonl"
+    tasks = [("researcher", f"Look at part {n}.") for n in range(20)]
+    seen: tuple[list[Event], list[Event]] = ([], [])
+    async with ModelServer(two_turns, slots=1) as server:
+        model = f"openai:m@{server.base_url}"
+        async with opened(model=model, record=recording, on_event=seen[0].append) as rt:
+            results = await rt.fan_out(tasks, max_concurrent=20)
+    assert all(result.ok for result in results)
+    async with opened(model=f"replay:{recording}", on_event=seen[1].append) as rt:
+        again = await rt.fan_out(tasks, max_concurrent=20)
+    assert [result.response for result in again] == [result.response for result in results]
+    was, now = (sum(isinstance(e.fact, ModelFailed) for e in events) for events in seen)
+    assert now == was == server.refused > 0

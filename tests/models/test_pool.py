@@ -33,7 +33,7 @@ def broke() -> ModelError:
 class TestAPoolOfOne(ModelContract):
     @asynccontextmanager
     async def opened(self, *steps: Answer) -> AsyncIterator[Model]:
-        model = ScriptedModel(steps)
+        model = ScriptedModel(steps, name="mine")
         yield Pool("mine", [Door("mine", model, Gate("scripted").line("mine"))])
 
 

@@ -102,6 +102,16 @@ def _spawn(role: str, task: str) -> Answer:
     return call("spawn_agent", role=role, task=task)
 
 
+def in_order_of_calls(events: list[Any]) -> list[Any]:
+    ends = iter(
+        sorted(
+            (event for event in events if event["type"] == "tool.finished"),
+            key=lambda event: str(event["call_id"]),
+        )
+    )
+    return [next(ends) if event["type"] == "tool.finished" else event for event in events]
+
+
 async def journal(project: Path) -> dict[str, list[Any]]:
     """What each agent of the latest run did, by its path, without what the clock decides."""
     async with open_journal(project) as store:
@@ -163,7 +173,8 @@ async def test_a_run_of_parallel_children_gives_the_same_journal(
         "root/executor.2/reviewer.2",
     ]
     for path in was:
-        assert now[path] == was[path]
+        # Of calls side by side, which ends first is nobody's promise.
+        assert in_order_of_calls(now[path]) == in_order_of_calls(was[path])
     # The test is about nothing unless the ids were dealt out in another order.
     assert await ids(there) != await ids(elsewhere)
     text = recording.read_text()

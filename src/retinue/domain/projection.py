@@ -38,6 +38,8 @@ class AgentView:
     tool_calls: int = 0
     pending: dict[str, ev.ToolStarted] = field(default_factory=dict)
     """The calls under way, by their id."""
+    queued: int = 0
+    """The calls of the last reply that have not begun: of many spawns, those without a slot."""
     setback: str = ""
     """What went wrong with the model last, until it replies."""
     usage: Usage = field(default_factory=Usage)
@@ -161,11 +163,12 @@ class RunView:
             case ev.AgentAttempted():
                 agent.attempt, agent.turn = fact.number, 0
             case ev.TurnStarted():
-                agent.turn, agent.max_turns = fact.turn, fact.of
+                agent.turn, agent.max_turns, agent.queued = fact.turn, fact.of, 0
             case ev.ModelReplied():
                 agent.usage += fact.usage
                 self.usage += fact.usage
                 agent.turns, agent.setback = agent.turns + 1, ""
+                agent.queued = len(fact.calls)
                 agent.timing += fact.timing
                 if fact.model:
                     agent.models[fact.model] = None
@@ -193,9 +196,11 @@ class RunView:
                 agent.kept = fact.files
             case ev.ToolStarted():
                 agent.tool_calls += 1
+                agent.queued = max(0, agent.queued - 1)
                 agent.pending[fact.call_id] = fact
             case ev.ToolDenied():
                 agent.tool_calls += fact.counted
+                agent.queued = max(0, agent.queued - 1)
             case ev.ToolFinished():
                 agent.pending.pop(fact.call_id, None)
                 agent.receipts.append(fact.receipt)

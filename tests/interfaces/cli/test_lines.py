@@ -11,6 +11,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.interfaces.cli.lines import Lines
+from retinue.interfaces.view.tree import SMALL_FAMILY
 from retinue.models.scripted import ScriptedModel, Step, call, calls, hold, say
 
 
@@ -97,5 +98,7 @@ def test_the_children_of_a_large_family_have_a_line_each(
     )
     code, _, err = cli("run", "-m", model, "Look around")
     assert code == 0
-    assert "[planner]" not in err
-    assert err.count(": closed as completed: done\n") == 7
+    # The first may end before the others are there, and be told of as in a small family.
+    blocks = err.count("[planner] Completed")
+    assert blocks <= SMALL_FAMILY
+    assert err.count(": closed as completed: done\n") == 7 - blocks

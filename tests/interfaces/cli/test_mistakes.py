@@ -266,7 +266,7 @@ def test_a_server_that_stumbles_once_is_forgiven_and_it_is_said(cli: Cli, serve:
     done = cli("run", "-m", model, "x")
     assert (done.code, done.out) == (0, "Here.\n")
     assert "It said: Loading model." in done.err
-    assert "; again in 0.2s\n" in done.err
+    assert "; again in 0.5s\n" in done.err
 
 
 def test_a_server_that_is_not_there(cli: Cli) -> None:

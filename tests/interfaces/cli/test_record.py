@@ -46,7 +46,7 @@ def test_a_command_is_recorded_and_replayed(
     assert cli(*command, *alone, "-q", "-m", f"replay:{file}") == first
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert lines[0]["type"] == "recording"
-    assert [line["failure"]["kind"] for line in lines if "failure" in line] == ["ProviderError"]
+    assert [line["failure"]["kind"] for line in lines if "failure" in line] == ["Overloaded"]
 
 
 def test_it_can_be_replayed_at_its_own_pace(cli: Cli, serve: Serve, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from retinue.runtime.facade import Runtime
 from retinue.runtime.toolbox import nobody, subject_of
 
 T = TypeVar("T")
+COMMAND = "run_command"
 
 INTERRUPTED = "interrupted by the user"
 PIPE_CLOSED = 128 + signal.SIGPIPE
@@ -262,7 +263,8 @@ class Questions:
         self._always: set[Rule] = set()
 
     async def __call__(self, path: str, tool: str, arguments: str) -> bool:
-        subject = _subject(arguments)
+        # "Always" to a write means writing, not this one file.
+        subject = _subject(arguments) if tool == COMMAND else ""
         rule = rule_for(tool, subject)
         async with self._lock:
             known = Rules(allow=tuple(self._always))

@@ -251,7 +251,10 @@ class Tree:
             and at_work
             and all(call.tool in WAITS for call in agent.pending.values())
         ):
-            return f"waits for {at_work:,} of {some(len(agent.children), 'agent')}"
+            # One that has no slot yet is not made yet: it is a call without a child.
+            left = max(at_work, len(agent.pending)) + agent.queued
+            everybody = some(len(agent.children) - at_work + left, "agent")
+            return f"waits for {left:,} of {everybody}"
         return doing(agent, mark)
 
     def _folded(self, parent: str, kind: _Kind, group: _Group, depth: int, now: float) -> Row:
