@@ -136,6 +136,10 @@ async def open_runtime(
     sandbox = None
     if settings.shell and shell:
         sandbox = await _sandbox(environment, unconfined=unsafe_no_sandbox)
+
+    async def confine() -> Sandbox | None:
+        return sandbox or await _sandbox(environment, unconfined=unsafe_no_sandbox)
+
     named = model is None or isinstance(model, str)
     reuse = settings.cache and (named if cache is None else cache) and record is None
     more_tools = tuple(tools)
@@ -208,6 +212,7 @@ async def open_runtime(
                     workspace_for=ground.workspace,
                     ground=ground,
                     sandbox=sandbox,
+                    confine=confine,
                     approve=approve,
                     model_for=clients.get,
                     route=clients.route,

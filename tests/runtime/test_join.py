@@ -312,8 +312,12 @@ async def led(opened: Opened, model: ScriptedModel, gate: asyncio.Event, **terms
     listener = Listener()
     async with opened(model=model, mode="auto", on_event=listener, **terms) as rt:
         run = asyncio.create_task(rt.run("Go."))
-        await listener.seen("a0", "agent.files_changed")
-        await listener.seen("a1", "tool.finished")
+        both = asyncio.gather(
+            listener.seen("a0", "agent.files_changed"), listener.seen("a1", "tool.finished")
+        )
+        # Or the run is over already, and what follows says what was wrong with it.
+        await asyncio.wait([run, both], return_when=asyncio.FIRST_COMPLETED)
+        both.cancel()
         gate.set()
         await run
     return listener
@@ -451,7 +455,7 @@ async def test_what_a_command_changed_outside_the_scope_fails_the_child(
     model = ScriptedModel(
         [call("run_command", command="echo 2 > src/a; echo 2 > docs/b"), say("Done.")]
     )
-    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
         result = await rt.spawn("executor", "Change src.", write=("src/**",))
     assert (result.status, result.kept) == ("error", True)
     assert result.error == "it changed what its contract does not let it write: docs/b"
@@ -473,7 +477,7 @@ async def test_in_place_what_was_changed_outside_the_scope_is_taken_back(
     model = ScriptedModel(
         [call("run_command", command="echo 2 > docs/b; echo 2 > a"), say("Done.")]
     )
-    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
         result = await rt.spawn("executor", "Change a.", write=("a",))
     assert result.notes == (
         "works in the project itself, one writer at a time: the project is no git repository",
@@ -494,7 +498,7 @@ async def test_a_reviewers_commands_change_nothing_even_without_a_sandbox(
     if versioned:
         repo.init().commit()
     model = ScriptedModel([call("run_command", command="echo 2 > a"), say("Looks fine.")])
-    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
         result = await rt.spawn("reviewer", "Review.")
     assert result.status == "error"
     assert result.error == (

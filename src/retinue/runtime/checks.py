@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Awaitable, Callable
 
 from retinue.domain.events import CheckFinished
 from retinue.domain.reach import Reach
@@ -22,18 +23,25 @@ NO_SANDBOX = (
 )
 
 
+Confine = Callable[[], Awaitable[Sandbox | None]]
+"""What confines commands here, whether or not agents have any; None if nothing does."""
+
+
 class Checks:
     """Runs them on fresh copies. The same check of the same commit is run once."""
 
-    def __init__(self, sandbox: Sandbox | None, clock: Clock) -> None:
-        self._sandbox = sandbox
+    def __init__(self, confine: Confine, clock: Clock) -> None:
+        self._confine = confine
         self._clock = clock
         self._known: dict[tuple[str, str], Check] = {}
+
+    async def possible(self) -> bool:
+        return await self._confine() is not None
 
     async def run(self, agent: Agent, ground: Ground, commit: str) -> str:
         """Check what is in `commit`, for `agent`; why it does not pass, or "" if it does."""
         commands = agent.contract.outputs.checks
-        if not commands or self._sandbox is None:
+        if not commands:
             return ""
         directory = agent.contract.execution.working_directory
         copies: list[Copy] = []
@@ -60,9 +68,10 @@ class Checks:
         return ""
 
     async def _checked(self, command: str, place: Workspace) -> Check:
-        assert self._sandbox is not None, "asked above"
+        sandbox = await self._confine()
+        assert sandbox is not None, "or there would be no such contract"
         started = self._clock.monotonic()
-        done = await self._sandbox.run(
+        done = await sandbox.run(
             command,
             reach=Reach(root=place.root, write_scope=ANYWHERE, readable=place.readable),
             timeout_s=TIMEOUT_S,

@@ -41,7 +41,7 @@ from retinue.ports import (
 from retinue.runtime.agent import Agent
 from retinue.runtime.allowance import Allowance
 from retinue.runtime.cache import Cache, Hit
-from retinue.runtime.checks import NO_SANDBOX, Checks
+from retinue.runtime.checks import NO_SANDBOX, Checks, Confine
 from retinue.runtime.desk import Desk
 from retinue.runtime.join import Join, examined
 from retinue.runtime.journal import Journal, Listener
@@ -77,6 +77,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     workspace_for: Callable[[str], Workspace]
     ground: Ground
     sandbox: Sandbox | None
+    confine: Confine
     approve: Approve
     model_for: Callable[[str], Model]
     route: Callable[[str | None, str | None], str | None]
@@ -113,7 +114,7 @@ class Run:
         self._started_at = around.clock.monotonic()
         self._steps = itertools.count(1)
         self._authors: Authors = []
-        self._checks = Checks(around.sandbox, around.clock)
+        self._checks = Checks(around.confine, around.clock)
         self._joins: dict[str, Join] = {}
         self.root = self._agent(root.contract, "root", None)
         self._root_notes = root.notes
@@ -238,7 +239,7 @@ class Run:
     ) -> tuple[Contract, tuple[str, ...]]:
         """The contract of one that writes, with a place where that can be done and checked."""
         checks, execution = contract.outputs.checks, contract.execution
-        if checks and self._around.sandbox is None:
+        if checks and not await self._checks.possible():
             raise ContractError(NO_SANDBOX.format(checks=", ".join(checks)))
         if execution.workspace is WorkspaceKind.SHARED:
             return contract, notes
