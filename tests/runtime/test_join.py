@@ -762,3 +762,17 @@ async def test_in_a_copy_the_projects_own_path_is_held_to_the_scope(
     assert result.ok
     assert [file.path for file in result.files_modified] == ["in/x"]
     assert "does not let you write 'out'" in str(model.requests[1].messages)
+
+
+async def test_where_nothing_was_changed_only_the_checks_of_the_task_are_run(
+    opened: Opened, repo: Repo
+) -> None:
+    repo.init().commit({"a": "1"})
+    model = ScriptedModel({"": [say("It is fine as it is.")]})
+    terms = {"mode": "auto", "checks": ["false"], "unsafe_no_sandbox": True}
+    async with opened(model=model, **terms) as rt:
+        root = await rt.run("Look at it.")
+        child = await rt.spawn("executor", "Look at it.")
+        held = await rt.spawn("executor", "Make it work.", checks=("exit 3",))
+    assert (root.ok, root.checks, child.ok, child.checks) == (True, (), True, ())
+    assert held.error == "a check failed: false: failed (exit code 1)"

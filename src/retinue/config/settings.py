@@ -375,9 +375,6 @@ def _place(message: str, data: dict[str, Any], text: str) -> str:
     )
 
 
-_ENUMS: dict[str | int, type[StrEnum]] = {"workspace": WorkspaceKind, "on_conflict": OnConflict}
-
-
 def _culprit(data: dict[str, Any], keys: Sequence[str | int]) -> list[str]:
     """The name of the bad one in a table of tables, which msgspec leaves out."""
     table: Any = data

@@ -244,4 +244,7 @@ def merged(earlier: FileChange | None, later: FileChange) -> FileChange:
         added=earlier.added + later.added,
         removed=earlier.removed + later.removed,
         new=earlier.new or later.new,
+        gone=later.gone,
+        before_sha256=earlier.before_sha256,
+        after_sha256=later.after_sha256,
     )

@@ -216,7 +216,7 @@ class Join:
         wrong = outside(agent, proposal.paths) or "; ".join(proposal.problems)
         if wrong:
             return msgspec.structs.replace(ending, status=Status.ERROR, reason=wrong)
-        if not proposal.files and not agent.contract.outputs.checks:
+        if not must_check(agent, changed=bool(proposal.files)):
             return ending
         with agent.waiting():
             await seat.turn.wait()
@@ -319,7 +319,9 @@ async def examined(agent: Agent, ending: Ending, checks: Checks) -> Ending:
     if wrong:
         if agent.recorder is not None:
             wrong += await to_its_end(_taken_back(agent, agent.recorder))
-    elif ending.status is Status.COMPLETED and agent.contract.outputs.checks:
+    elif ending.status is Status.COMPLETED and (
+        agent.contract.outputs.checks and must_check(agent, changed=bool(agent.files_modified))
+    ):
         changed = tuple(agent.files_modified.values())
         agent.record(
             AgentWaiting(sub_agent_id=agent.id, response=ending.text, files_modified=changed)
@@ -337,6 +339,16 @@ async def _taken_back(agent: Agent, recorder: Recorder) -> str:
     if undone.refused:
         return f"; it could not be taken back, for others have changed {', '.join(undone.refused)}"
     return "; it was taken back"
+
+
+def must_check(agent: Agent, *, changed: bool) -> bool:
+    """Is there something to decide? What every change must pass is not run where there is none.
+
+    The checks of its own task are: they say whether that is done.
+    """
+    checks, above = agent.contract.outputs.checks, agent.parent
+    given = checks if above is None else above.contract.outputs.checks
+    return changed or any(check not in given for check in checks)
 
 
 def outside(agent: Agent, paths: Iterable[str]) -> str:
