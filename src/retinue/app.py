@@ -47,6 +47,7 @@ from retinue.models.repair import Repaired
 from retinue.ports import Approve, Ask, Clock, Model, Sandbox, Tool
 from retinue.runtime.cache import Cache
 from retinue.runtime.clock import SystemClock
+from retinue.runtime.collector import patient_collector
 from retinue.runtime.facade import Runtime, Terms
 from retinue.runtime.run import Surroundings
 from retinue.runtime.toolbox import Breaker, nobody
@@ -197,7 +198,7 @@ async def open_runtime(
             found = _tools(roles, more_tools, settings, shell=sandbox is not None, ask=ask)
             registry = Registry(found)
             ground = _ground(root, environment)
-            with closing(FileReports(root)) as reports:
+            with patient_collector(), closing(FileReports(root)) as reports:
                 around = Surroundings(
                     store=store,
                     posts=posts(root),

@@ -66,6 +66,8 @@ class Waiting(RuleBasedStateMachine):
         self.waited: set[float] = set()
         """Who was waiting when the rule began."""
         self.passed_over: dict[str, set[str]] = {lane: set() for lane in LANES}
+        self.wasted: str | None = None
+        """The lane of somebody who is cancelled, maybe in its turn, which nobody else gets then."""
         self.wrong: list[str] = []
 
     # What the machine does
@@ -130,7 +132,7 @@ class Waiting(RuleBasedStateMachine):
         self.begin()
         number = data.draw(st.sampled_from(self.next_ones))
         victim = self.tasks[number]
-        self.passed_over[self.lane_of[number]] = set()  # Its turn may come, and be wasted.
+        self.wasted = self.lane_of[number]
         self.pick(data).set_result(REPLY)
 
         async def cancelling() -> None:
@@ -163,7 +165,9 @@ class Waiting(RuleBasedStateMachine):
             if other == lane:
                 self.passed_over[other] = set()
             elif any(self.lane_of[n] == other for n in waiting):
-                if lane in self.passed_over[other]:
+                if lane in self.passed_over[other] and other == self.wasted:
+                    self.wasted, self.passed_over[other] = None, set()
+                elif lane in self.passed_over[other]:
                     self.wrong.append(f"{lane} had two turns while {other} waited for one")
                 self.passed_over[other].add(lane)
 
@@ -234,6 +238,7 @@ class Waiting(RuleBasedStateMachine):
         return data.draw(st.sampled_from(open_ones))
 
     def begin(self) -> None:
+        self.wasted = None
         self.waited = {n for n, t in self.tasks.items() if not t.done()} - self.in_flight
         for lane in LANES:
             if not any(self.lane_of[n] == lane for n in self.waited):

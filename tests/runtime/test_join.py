@@ -44,10 +44,16 @@ class Listener:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self._over = False
         self._changed = asyncio.Condition()
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
+        asyncio.get_running_loop().create_task(self._tell())
+
+    def over(self) -> None:
+        """There is nothing more to wait for."""
+        self._over = True
         asyncio.get_running_loop().create_task(self._tell())
 
     async def _tell(self) -> None:
@@ -59,7 +65,7 @@ class Listener:
 
     async def seen(self, agent_id: str, kind: str) -> None:
         async with self._changed:
-            await self._changed.wait_for(lambda: kind in self.types(agent_id))
+            await self._changed.wait_for(lambda: self._over or kind in self.types(agent_id))
 
     @property
     def merges(self) -> list[str]:
@@ -312,12 +318,10 @@ async def led(opened: Opened, model: ScriptedModel, gate: asyncio.Event, **terms
     listener = Listener()
     async with opened(model=model, mode="auto", on_event=listener, **terms) as rt:
         run = asyncio.create_task(rt.run("Go."))
-        both = asyncio.gather(
-            listener.seen("a0", "agent.files_changed"), listener.seen("a1", "tool.finished")
-        )
-        # Or the run is over already, and what follows says what was wrong with it.
-        await asyncio.wait([run, both], return_when=asyncio.FIRST_COMPLETED)
-        both.cancel()
+        # One that is over without it is told by what follows.
+        run.add_done_callback(lambda _: listener.over())
+        await listener.seen("a0", "agent.files_changed")
+        await listener.seen("a1", "tool.finished")
         gate.set()
         await run
     return listener

@@ -54,8 +54,9 @@ def _project(path: Path) -> Path:
 class Crew:
     """A model that leads two executors, each of which has two reviewers and asks for a report.
 
-    They are given nothing to write with, or they would work one after the other. Of the executors the first is answered last, so that the ids of the reviewers are not in the
-    order in which they would be if nobody had to wait.
+    They are given nothing to write with, or they would work one after the other. The first is
+    answered last, so that the ids of the reviewers are not in the order in which they would be if
+    nobody had to wait.
     """
 
     def __init__(self) -> None:
