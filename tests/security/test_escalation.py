@@ -528,7 +528,8 @@ def at_liberty(effect: str, route: str) -> bool:
         case "child":  # A researcher, where nobody is named.
             return effect not in CHANGING
         case "reviewer, tools":
-            return effect not in ("write_file", "edit_file")
+            # Its commands run, and what they change is taken back.
+            return effect not in ("write_file", "edit_file", "run_command")
         case "profile loud":
             return effect in ("write_file", "run_command", "spawn_agent")
     return True
