@@ -12,12 +12,14 @@ from retinue.domain.contract import Contract
 from retinue.domain.events import Event, Fact
 from retinue.domain.messages import Usage
 from retinue.domain.projection import merged
-from retinue.domain.result import FileChange, Receipt, Result, Spent
-from retinue.ports import Clock, NewAgent
+from retinue.domain.result import Check, Conflict, FileChange, Receipt, Result, Spent
+from retinue.ports import Clock, Ground, NewAgent
 from retinue.runtime.halt import Halt
 from retinue.runtime.journal import Journal
 
 if TYPE_CHECKING:
+    from retinue.runtime.join import Seat
+    from retinue.runtime.recorder import Recorder
     from retinue.runtime.recovery import Past
 
 ROOT = "a0"  # the id of every run's root; children are a1, a2, …
@@ -37,6 +39,7 @@ class Agent:
         journal: Journal,
         clock: Clock,
         parent: Agent | None,
+        ground: Ground,
         halt: Halt,
     ) -> None:
         self.id = id
@@ -48,6 +51,12 @@ class Agent:
         self.errand = ""
         """What of its parent's asked for it."""
         self.background = False
+        self.ground = ground
+        """The files that it works on."""
+        self.seat: Seat | None = None
+        """Its place among its siblings, if it is one of those that write."""
+        self.recorder: Recorder | None = None
+        """Who counts what it does to the user's own files, if it can do anything to them."""
         self.attempt = 0
         self.usage = Usage()
         self.last_text = ""
@@ -69,6 +78,10 @@ class Agent:
         self.files_modified: dict[str, FileChange] = {}
         self.receipts: list[Receipt] = []
         self.tainted = False
+        self.checks: list[Check] = []
+        self.conflicts: tuple[Conflict, ...] = ()
+        self.kept = False
+        """Whether work of its that was not integrated is kept."""
         self.steps = 0
         self.names: dict[str, int] = {}
         self.past: Past | None = None
@@ -115,12 +128,18 @@ class Agent:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """While inside, silence is no sign of anything."""
-        self.excused += 1
+        """While inside, silence is no sign of anything: neither its own nor that of who waits."""
+        node: Agent | None = self
+        while node is not None:
+            node.excused += 1
+            node = node.parent
         try:
             yield
         finally:
-            self.excused -= 1
+            node = self
+            while node is not None:
+                node.excused -= 1
+                node = node.parent
             self.touch()
 
     def record(self, fact: Fact, *, born: NewAgent | None = None) -> Event:
@@ -154,6 +173,7 @@ class Agent:
         self.attempt, self.usage, self.last_text = view.attempt, view.usage, view.said
         self.files_read, self.files_modified = view.files_read, view.files_modified
         self.receipts, self.tainted = view.receipts, past.tainted
+        self.checks = view.checks
         self.inbox = [("parent", words) for words in past.messages]
 
     def next_path(self, role: str) -> str:

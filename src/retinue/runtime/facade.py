@@ -15,13 +15,21 @@ from retinue.domain.budget import Budget
 from retinue.domain.contract import (
     Contract,
     Execution,
+    OnConflict,
     Outputs,
     Parent,
     Step,
+    WorkspaceKind,
     execution_limits,
     title_of,
 )
-from retinue.domain.drafting import Draft, Order, root_grant, without_delegation
+from retinue.domain.drafting import (
+    Draft,
+    Order,
+    root_grant,
+    without_delegation,
+    workspace_for,
+)
 from retinue.domain.events import Event, RunResumed, RunStarted, TasksGiven
 from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
@@ -29,7 +37,7 @@ from retinue.domain.result import Result, RunResult, Status
 from retinue.domain.role import Role, pick
 from retinue.domain.toolname import picked
 from retinue.errors import ContractError, RunError, UsageError
-from retinue.ports import Post
+from retinue.ports import Post, Sandbox
 from retinue.runtime.agent import ROOT, Agent
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.follow import follow as follow_journal
@@ -37,6 +45,7 @@ from retinue.runtime.follow import nobody_writes
 from retinue.runtime.nursery import Nursery, to_its_end
 from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.recovery import Recovered, recover
+from retinue.runtime.round import Round
 from retinue.runtime.run import Run, Surroundings
 from retinue.runtime.session import NEW, Session, chain, recall
 from retinue.runtime.shape import schema_text
@@ -64,6 +73,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `scope` are the paths to keep to, `write` those it may write, `context` and `context_files` what
     it is given along. `output_schema` (a JSON schema, or a pydantic or msgspec type) makes the
     answer data. `directory` is a folder of the project to work in. `cache=False` asks anew.
+    `workspace` is "worktree" (a copy, merged at the end), "shared" (the project's own files) or
+    "readonly". `checks` are commands that must succeed on its work before that is integrated, and
+    `on_conflict="resolve"` has a further child settle what contradicts a sibling's.
     """
 
     role: str
@@ -80,6 +92,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str | None = None
     endpoint: str | None = None
     directory: str | None = None
+    workspace: WorkspaceKind | None = None
+    checks: tuple[str, ...] = ()
+    on_conflict: OnConflict | None = None
     cache: bool = True
     max_tool_calls: int | None = None
     max_turns: int | None = None
@@ -103,6 +118,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     delegation: bool = True
     notes: tuple[str, ...] = ()
     """What the user should know about them; each run begins with it."""
+    checks: tuple[str, ...] = ()
+    on_conflict: OnConflict = OnConflict.FAIL
 
 
 class Runtime:
@@ -155,6 +172,11 @@ class Runtime:
     def roles(self) -> Mapping[str, Role]:
         return self._around.roles
 
+    @property
+    def sandbox(self) -> Sandbox | None:
+        """Where shell commands run; None where they are off."""
+        return self._around.sandbox
+
     def _agents(self) -> Iterator[Agent]:
         for run in self._runs.values():
             yield from run.agents
@@ -186,13 +208,21 @@ class Runtime:
 
     # Work
 
-    async def run(self, task: str, *, session: str | None = None) -> RunResult:
+    async def run(
+        self,
+        task: str,
+        *,
+        session: str | None = None,
+        context: str = "",
+        context_files: Sequence[str] = (),
+    ) -> RunResult:
         """Let a model do `task`, as the root of a run of its own.
 
         With `session` (the id of a run in it, a unique beginning of one, or "last") the model goes
-        on with the conversation so far; `RunResult.session` is what to give here.
+        on with the conversation so far; `RunResult.session` is what to give here. `context` and
+        `context_files` are given along, framed as data.
         """
-        run = await self._open_run(task, self.terms.lead, session)
+        run = await self._open_run(task, self.terms.lead, session, context, context_files)
         try:
             result = await run.lead()
         except BaseException as error:
@@ -228,6 +258,7 @@ class Runtime:
             raise
         run = self._resumed(found, session, post)
         try:
+            await run.tidy(found)
             if found.started.kind == "run":
                 result = await run.lead()
                 await run.finish(result.status, result.error or "")
@@ -269,12 +300,12 @@ class Runtime:
             first if len(orders) == 1 else f"{len(orders)} tasks: {first}"
         )
         number = self._give(run, asked, most)
-        slots = asyncio.Semaphore(most)
+        slots, round = asyncio.Semaphore(most), Round()
         results: dict[int, Result] = {}
 
         async def work(index: int, order: Order) -> None:
             try:
-                results[index] = await self._employ(run, order, number + index)
+                results[index] = await self._employ(run, order, number + index, round)
             finally:
                 slots.release()
 
@@ -305,6 +336,18 @@ class Runtime:
 
     def cancel(self, agent_id: str, *, run_id: str | None = None) -> None:
         """Stop one agent, and all below it, for good; its parent is told, and cannot revive it."""
+        run, agent = self._at_work(agent_id, run_id)
+        run.cancel(agent)
+
+    def tell(self, agent_id: str, text: str, *, run_id: str | None = None) -> None:
+        """Say something to an agent at work; it reads it before its next turn."""
+        if not text.strip():
+            raise UsageError("There is nothing to tell: the text is empty.")
+        _check_text(text=text)
+        _, agent = self._at_work(agent_id, run_id)
+        agent.inbox.append(("user", text))
+
+    def _at_work(self, agent_id: str, run_id: str | None) -> tuple[Run, Agent]:
         found = [
             (run, agent)
             for run in self._runs.values()
@@ -317,8 +360,7 @@ class Runtime:
                 if not found
                 else f"Several runs have an agent {agent_id!r}; say which with run_id."
             )
-        run, agent = found[0]
-        run.cancel(agent)
+        return found[0]
 
     async def events(self, run_id: str, *, follow: bool = False) -> AsyncIterator[Event]:
         """The events of a run; with `follow`, also those to come, for as long as it is worked on.
@@ -354,28 +396,32 @@ class Runtime:
 
     async def _see_through(self, run: Run, found: Recovered) -> list[Result]:
         """Have all done that a program wanted to be done."""
-        if found.agents[run.root.id].state is State.CREATED:
+        program = found.agents[run.root.id]
+        if program.state is State.CREATED:
             run.preside()
+        run.reseat(run.root, program)
         results: dict[int, Result] = {}
 
-        async def work(number: int, task: Task, slots: asyncio.Semaphore) -> None:
+        async def work(number: int, task: Task, slots: asyncio.Semaphore, round: Round) -> None:
             async with slots:
                 child = run.employed(_errand(number))
                 results[number] = (
-                    await self._employ(run, await self._order(task), number)
+                    await self._employ(run, await self._order(task), number, round)
                     if child is None
                     else child.result or await run.see_through(child)
                 )
 
         async with Nursery() as nursery:
             for given in found.tasks:
-                slots = asyncio.Semaphore(given.max_concurrent)
+                slots, round = asyncio.Semaphore(given.max_concurrent), Round()
                 for number, task in enumerate(given.tasks, given.first):
                     asked = msgspec.json.decode(task, type=Task)
-                    nursery.create_task(work(number, asked, slots))
+                    nursery.create_task(work(number, asked, slots, round))
         return [results[number] for number in sorted(results)]
 
-    async def _employ(self, run: Run, order: Order, number: int) -> Result:
+    async def _employ(
+        self, run: Run, order: Order, number: int, round: Round | None = None
+    ) -> Result:
         if run.root.stop_reason is not None:
             return Result(
                 status=Status.CANCELLED,
@@ -386,7 +432,7 @@ class Runtime:
                 error=run.root.stop_reason,
             )
         try:
-            child = await run.create(order, run.root, errand=_errand(number))
+            child = await run.create(order, run.root, round, errand=_errand(number))
         except ContractError as error:
             run.rejected += 1
             spent_up = run.root.account.unspent().tokens == 0
@@ -405,7 +451,7 @@ class Runtime:
         if not task.task.strip():
             raise ContractError("The task is empty; say what the agent should do.")
         _check_text(task=task.task, context=task.context, system_prompt=task.system_prompt)
-        for field in ("scope", "write", "success_criteria", "context_files"):
+        for field in ("scope", "write", "success_criteria", "context_files", "checks"):
             _check_text(**{field: "".join(getattr(task, field) or ())})
         role = pick(self.roles, task.role)
         model = self._around.route(task.model, task.endpoint)
@@ -446,6 +492,9 @@ class Runtime:
             output_schema=schema_text(task.output_schema),
             model=model,
             directory=directory,
+            workspace=task.workspace,
+            checks=task.checks,
+            on_conflict=task.on_conflict,
             cache=task.cache,
             notes=(*left_out, *notes),
             **limits,
@@ -488,11 +537,21 @@ class Runtime:
         run.resume(RunResumed(retinue_version=VERSION, sandbox=_tier(around)), found)
         return run
 
-    async def _open_run(self, task: str, role: Role, session: str | None) -> Run:
+    async def _open_run(
+        self, task: str, role: Role, session: str | None, context: str, files: Sequence[str]
+    ) -> Run:
         if not task.strip():
             raise ContractError("The task is empty; say what the agent should do.")
-        _check_text(task=task)
+        _check_text(task=task, context=context, context_files="".join(files))
         around = self._around
+        given, left_out = await enclose(
+            around.workspace_for(self.terms.directory),
+            context=context,
+            files=files,
+            max_tokens=self.terms.budget.max_context_tokens // 2,
+        )
+        if left_out and files:
+            raise UsageError("; ".join(left_out) + ".")
         earlier = NEW if session is None else await recall(around.store, around.posts, session)
         role = fitted(role, await around.servers.served(self.terms.model))
         prompts = Prompts(around.workspace_for(self.terms.directory))
@@ -500,10 +559,16 @@ class Runtime:
         delegates = self.terms.delegation and self.terms.mode is not Mode.PLAN
         profiles = listed_profiles(around.roles.values()) if delegates else ""
         text = "\n\n".join(filter(None, (instructions, profiles)))
-        return self._new_run("run", task, role, text, earlier)
+        return self._new_run("run", task, role, text, earlier, given)
 
     def _new_run(
-        self, kind: str, task: str, role: Role, instructions: str, session: Session = NEW
+        self,
+        kind: str,
+        task: str,
+        role: Role,
+        instructions: str,
+        session: Session = NEW,
+        context: str = "",
     ) -> Run:
         run_id, terms, around = new_run_id(), self.terms, self._around
         effects, served = around.tools.effects, around.servers.known(terms.model)
@@ -512,17 +577,22 @@ class Runtime:
             grant = msgspec.structs.replace(grant, can_spawn_children=False)
         contract = Contract(
             parent=Parent(run_id=run_id, agent_id=None, step_idx=0, task_prompt=task),
-            step=Step(title=title_of(task), description=task),
+            step=Step(title=title_of(task), description=task, context=context),
             permissions=without_delegation(grant, effects),
             execution=Execution(
                 role=role.name,
                 instructions=instructions,
                 model=terms.model,
                 working_directory=terms.directory,
+                workspace=workspace_for(grant, effects, WorkspaceKind.SHARED),
                 silence_ms=round(terms.silence_s * 1000),
                 **execution_limits(within(terms.budget, served)),  # type: ignore[arg-type]
             ),
-            outputs=Outputs(report_path_pattern=around.report_path_pattern),
+            outputs=Outputs(
+                report_path_pattern=around.report_path_pattern,
+                checks=terms.checks,
+                on_conflict=terms.on_conflict,
+            ),
         )
         notes = (*terms.notes, *notes_on(served))
         if kind == "run":

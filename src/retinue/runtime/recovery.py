@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -20,12 +21,15 @@ from retinue.domain.events import (
     AgentCreated,
     AgentStarted,
     AgentTold,
+    AgentWaiting,
     Event,
     Fact,
+    FilesChanged,
     RunStarted,
     TasksGiven,
     ToolFinished,
     ToolStarted,
+    WorktreeCreated,
 )
 from retinue.domain.lifecycle import State
 from retinue.domain.projection import AgentView, RunView
@@ -34,8 +38,9 @@ from retinue.errors import ChainBroken, RunError
 from retinue.ports import AgentRow, RunRow, Store
 from retinue.runtime.audit import read_all
 from retinue.runtime.journal import End
-from retinue.runtime.life import TAINTED
+from retinue.runtime.life import TAINTED, Ending
 from retinue.runtime.loop import LOOSE_ENDS
+from retinue.runtime.recorder import Authors
 from retinue.runtime.shape import Shape
 
 MESSAGE = "agent_message"
@@ -78,6 +83,8 @@ class Past:
     """Those of them whose end it was told of."""
     messages: list[str] = field(default_factory=list)
     """What its parent has said to it, and it has not heard."""
+    worktree: WorktreeCreated | None = None
+    waiting: AgentWaiting | None = None
     tainted: bool = False
     more_calls: int = 0
     """Tool calls that it has paid for its children, beside those that it made."""
@@ -117,6 +124,10 @@ class Past:
                 self.delivered.clear()
             case AgentClosed():
                 self.facts.clear()
+            case WorktreeCreated():
+                self.worktree = fact
+            case AgentWaiting():
+                self.waiting = fact
             case ToolFinished():
                 self.delivered.update(fact.about)
                 self.tainted |= fact.receipt.untrusted
@@ -134,7 +145,7 @@ class Past:
         """How it ended, as far as that is on record."""
         view, contract = self.view, self.contract
         summary, _ = cap(view.response, contract.outputs.result_cap_tokens)
-        schema, spent = contract.outputs.output_schema, self.spent
+        spent = self.spent
         # Who waits to be integrated, and has nothing to be, is done.
         ok = view.status in (None, Status.COMPLETED)
         return Result(
@@ -145,7 +156,7 @@ class Past:
             task=contract.step.description,
             summary=summary,
             response=view.response,
-            data=None if schema is None or not ok else Shape(schema).check(view.response)[0],
+            data=self._data if ok else None,
             error=None if ok else view.error,
             cached=view.cached,
             notes=(*self.created.notes, *((TAINTED,) if self.tainted else ())),
@@ -163,7 +174,20 @@ class Past:
             files_modified=tuple(view.files_modified.values()),
             receipts=tuple(view.receipts),
             tainted=self.tainted,
+            checks=tuple(view.checks),
+            conflicts=view.conflicts,
+            kept=bool(view.kept),
         )
+
+    @property
+    def ending(self) -> Ending:
+        """How it ended that waits to be integrated."""
+        return Ending(Status.COMPLETED, self.view.response, data=self._data, proposed=True)
+
+    @property
+    def _data(self) -> Any:
+        schema = self.contract.outputs.output_schema
+        return None if schema is None else Shape(schema).check(self.view.response)[0]
 
 
 class Recovered(msgspec.Struct, frozen=True):
@@ -173,6 +197,9 @@ class Recovered(msgspec.Struct, frozen=True):
     started: RunStarted
     agents: dict[str, Past]
     tasks: list[TasksGiven]
+    steps: int
+    """How many changes of the user's files there were."""
+    authors: Authors
 
     @property
     def end(self) -> End:
@@ -196,6 +223,7 @@ async def recover(store: Store, run_id: str) -> Recovered:
         raise RunError(f"Run {row.id} was ended before it had begun; there is nothing to resume.")
     rows = {agent.id: agent for agent in await store.agents(row.id)}
     view, agents, tasks = RunView(), dict[str, Past](), list[TasksGiven]()
+    steps, authors = 0, Authors()
     for event in events:
         view.apply(event)
         fact = event.fact
@@ -204,6 +232,11 @@ async def recover(store: Store, run_id: str) -> Recovered:
                 tasks.append(fact)
             case AgentCreated():
                 _born(event, fact, view, agents, rows)
+            case FilesChanged():
+                steps = max(steps, fact.step)
+                past = agents[event.agent_id]
+                who = f"{past.view.id} ({past.view.path})"
+                authors.extend((file.path, who) for file in fact.files)
             case _ if event.agent_id in agents and event.type.startswith(_OF_AGENTS):
                 past = agents[event.agent_id]
                 if isinstance(fact, ToolFinished) and fact.tool == MESSAGE and not fact.failed:
@@ -213,7 +246,7 @@ async def recover(store: Store, run_id: str) -> Recovered:
                     agents[past.view.parent_id].tainted = True
     started = events[0].fact
     assert isinstance(started, RunStarted), "a journal begins with run.started"
-    return Recovered(row, started, agents, tasks)
+    return Recovered(row, started, agents, tasks, steps, authors)
 
 
 _OF_AGENTS = ("agent.", "turn.", "model.", "tool.")

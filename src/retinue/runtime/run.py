@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from functools import partial
 
 import msgspec
 
 from retinue.domain.approval import Rules
 from retinue.domain.budget import Account
-from retinue.domain.contract import Contract
+from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.drafting import Draft, Order, Superior, draft
 from retinue.domain.events import (
     AgentCached,
@@ -24,15 +24,19 @@ from retinue.domain.events import (
     TasksGiven,
 )
 from retinue.domain.lifecycle import State
+from retinue.domain.messages import Effect
 from retinue.domain.price import Price, Tariff
 from retinue.domain.reach import Reach
 from retinue.domain.report import markdown
 from retinue.domain.result import Result, RunResult, Spent, Status
 from retinue.domain.role import Role
+from retinue.errors import ContractError, UsageError, WorkspaceError
 from retinue.ports import (
     Approve,
     Ask,
     Clock,
+    Copy,
+    Ground,
     Hands,
     Model,
     NewAgent,
@@ -48,17 +52,22 @@ from retinue.ports import (
 from retinue.runtime.agent import Agent
 from retinue.runtime.allowance import Allowance
 from retinue.runtime.cache import Cache, Hit
+from retinue.runtime.checks import NO_SANDBOX, Checks, Confine
 from retinue.runtime.desk import Desk
 from retinue.runtime.halt import Halt
+from retinue.runtime.join import Join, Seat, copy_names, examined
 from retinue.runtime.journal import NOTHING_YET, End, Journal, Listener
 from retinue.runtime.life import Ending, Means, close, conclude, live
 from retinue.runtime.mind import OnText
-from retinue.runtime.nursery import Nursery
+from retinue.runtime.nursery import Nursery, to_its_end
 from retinue.runtime.prompts import Prompts, listed_profiles
+from retinue.runtime.recorder import Authors, Recorder
 from retinue.runtime.recovery import Past, Recovered
+from retinue.runtime.resolution import resolution, unsettled
+from retinue.runtime.round import Round
 from retinue.runtime.session import NEW, Session, earlier_result
 from retinue.runtime.shape import Shape
-from retinue.runtime.staff import Staff
+from retinue.runtime.staff import Slot, Staff
 from retinue.runtime.toolbox import NO_RULES, Breaker, Tools
 
 STOPPED = "stopped with its run"
@@ -79,7 +88,9 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     roles: Mapping[str, Role]
     cache: Cache
     workspace_for: Callable[[str], Workspace]
+    ground: Ground
     sandbox: Sandbox | None
+    confine: Confine
     approve: Approve
     model_for: Callable[[str], Model]
     route: Callable[[str | None, str | None], str | None]
@@ -128,6 +139,10 @@ class Run:
         self._prompts = Prompts(around.workspace_for(root.contract.execution.working_directory))
         self._total = Spent()
         self._started_at = around.clock.monotonic()
+        self._steps = itertools.count(1)
+        self._authors: Authors = []
+        self._checks = Checks(around.confine, around.clock)
+        self._joins: dict[str, Join] = {}
         self.root = self._agent(root.contract, "root", None)
         self._root_notes = root.notes
         # What a conversation calls a3 is one child for as long as it goes on.
@@ -180,6 +195,8 @@ class Run:
             else:
                 self._open[agent_id] = agent
         self._children = agents
+        self._steps = itertools.count(found.steps + 1)
+        self._authors.extend(found.authors)
 
     def employed(self, errand: str) -> Agent | None:
         """The child of the root that an errand has made already, in another process."""
@@ -283,28 +300,103 @@ class Run:
     # Its children
 
     async def create(
-        self, order: Order, by: Agent, *, errand: str = "", background: bool = False
+        self,
+        order: Order,
+        by: Agent,
+        round: Round | None = None,
+        *,
+        errand: str = "",
+        background: bool = False,
     ) -> Agent:
-        """Write the contract for `order` and bring its child into being. Raises UsageError."""
-        async with self._creating:  # In the order of asking, whatever has to be read for it first.
-            return await self._written(order, by, errand, background)
+        """Write the contract for `order` and bring its child into being. Raises UsageError.
 
-    async def _written(self, order: Order, by: Agent, errand: str, background: bool) -> Agent:
+        Children of one round begin from the same files; one without begins from what is there.
+        """
+        async with self._creating:  # In the order of asking, whatever has to be read for it first.
+            round = round or Round()
+            child = await self._written(order, by, round, errand, background)
+            if child.contract.execution.workspace is not WorkspaceKind.READONLY:
+                child.seat = self._join_of(by).enter(child, round)
+            return child
+
+    async def _written(
+        self,
+        order: Order,
+        by: Agent,
+        round: Round | None,
+        errand: str = "",
+        background: bool = False,
+    ) -> Agent:
         role = order.role
         instructions, left_out = await self._prompts.assemble(role, order.extra_instructions)
         order = msgspec.structs.replace(order, instructions=instructions)
         superior = Superior.of(by.contract, by.id, by.account)
         # The step's number is the parent's next; it is taken only when the contract stands.
         drafted = draft(order, superior, step_idx=by.steps, effects=self._around.tools.effects)
-        contract = self._told_of_profiles(drafted.contract)
+        contract, notes = self._told_of_profiles(drafted.contract), drafted.notes
+        if contract.execution.workspace is not WorkspaceKind.READONLY:
+            try:
+                contract, notes = await self._placed(contract, notes, by, round)
+            except WorkspaceError as error:
+                raise ContractError(str(error)) from error
         self._around.model_for(contract.execution.model)  # Unknown models fail here.
         child = self._agent(contract, by.next_path(role.name), by)
         child.errand, child.background = errand, background
         child.cache_key = self._around.cache.key(contract) if order.cache else None
         window = contract.execution.max_context_tokens
         hidden = self._around.tools.left_out(contract.permissions, window=window)
-        self._create(child, (*left_out, *drafted.notes, *hidden))
+        self._create(child, (*left_out, *notes, *hidden))
         return child
+
+    async def _placed(
+        self, contract: Contract, notes: tuple[str, ...], by: Agent, round: Round | None
+    ) -> tuple[Contract, tuple[str, ...]]:
+        """The contract of one that writes, with a place where that can be done and checked."""
+        checks, execution = contract.outputs.checks, contract.execution
+        if checks and not await self._checks.possible():
+            raise ContractError(NO_SANDBOX.format(checks=", ".join(checks)))
+        if execution.workspace is WorkspaceKind.SHARED:
+            return contract, notes
+        why_not = await by.ground.why_no_copies()
+        if not why_not:
+            if round is not None:
+                await self._join_of(by).pin(round)
+            return contract, notes
+        shared = msgspec.structs.replace(execution, workspace=WorkspaceKind.SHARED)
+        note = f"works in the project itself, one writer at a time: {why_not}"
+        return msgspec.structs.replace(contract, execution=shared), (*notes, note)
+
+    def _join_of(self, parent: Agent) -> Join:
+        if parent.id not in self._joins:
+            authors = self._authors if parent.ground is self._around.ground else []
+            self._joins[parent.id] = Join(
+                parent.ground, self._checks, self._recorder, authors, self._resolve
+            )
+        return self._joins[parent.id]
+
+    def _recorder(self, agent: Agent) -> Recorder | None:
+        """Who counts the changes of the user's files. What happens in a copy is nobody's step."""
+        at_home = agent.ground is self._around.ground
+        return Recorder(agent, self._steps, self._authors) if at_home else None
+
+    async def _resolve(self, agent: Agent, copy: Copy) -> str:
+        """Have a further child settle the conflicts of `agent`; why it could not, or ""."""
+        parent, around = agent.parent, self._around
+        assert parent is not None, "only a child is merged"
+        order = resolution(agent, around.roles[agent.role])
+        try:
+            async with self._creating:
+                resolver = await self._written(order, parent, None)
+        except UsageError as error:
+            return str(error)
+        resolver.ground = copy
+        ending = await self._live(resolver)
+        if ending.status is Status.COMPLETED:
+            wrong = await unsettled(agent, copy, resolver.contract.execution.working_directory)
+            if wrong:
+                ending = Ending(Status.ERROR, ending.text, wrong)
+        self._end(resolver, ending)
+        return "" if ending.status is Status.COMPLETED else ending.reason
 
     def _told_of_profiles(self, contract: Contract) -> Contract:
         """`contract` with instructions that list the profiles it may employ, if there are any."""
@@ -318,44 +410,129 @@ class Run:
             contract, execution=msgspec.structs.replace(execution, instructions=instructions)
         )
 
-    async def see_through(self, agent: Agent, slots: asyncio.Semaphore | None = None) -> Result:
+    async def see_through(self, agent: Agent, slot: Slot | None = None) -> Result:
         """Let `agent` live, from its contract to its closing, once there is a slot for it."""
-        if agent.past is not None and agent.past.state not in (State.CREATED, State.RUNNING):
-            return self._concluded(agent, agent.past)
+        past, seat = agent.past, agent.seat
+        if past is not None and past.state in (State.COMPLETED, State.FAILED, State.CLOSED):
+            return await self._concluded(agent, past)
+        now = self._around.clock.monotonic()
         try:
-            async with slots or nullcontext():
-                now = self._around.clock.monotonic()
-                agent.since = now - (0.0 if agent.past is None else agent.past.life.seconds)
-                ending = await self._live(agent)
+            if past is not None and past.state is State.WAITING_FOR_MERGE:
+                agent.past, agent.since = None, now - past.life.seconds
+                ending = past.ending
+            else:
+                if seat is not None and seat.after:
+                    if slot is not None:
+                        slot.leave()
+                    await seat.join.ready(seat)
+                if slot is not None:
+                    await slot.take()
+                try:
+                    now = self._around.clock.monotonic()
+                    agent.since = now - (0.0 if past is None else past.life.seconds)
+                    ending = await self._live(agent)
+                finally:
+                    if slot is not None:
+                        slot.leave()
+            if agent.contract.execution.workspace is not WorkspaceKind.READONLY or agent.recorder:
+                ending = await self._integrated(agent, ending)
         except asyncio.CancelledError:
             if self.suspended:
+                if seat is not None:
+                    seat.join.let_go(seat)
                 raise
             why = agent.why_stopped or _late(agent) or self.why_stopped
-            self._end(agent, Ending(Status.CANCELLED, agent.last_text, why))
+            try:
+                if seat is not None:
+                    await to_its_end(seat.join.abandon(seat))
+            finally:
+                self._end(agent, Ending(Status.CANCELLED, agent.last_text, why))
+            if seat is not None:
+                await to_its_end(self._cleared(agent, seat))
             raise
         result = self._end(agent, ending)
         # Closing is on record before anybody reads the result.
         await agent.durable()
+        if seat is not None:
+            await to_its_end(self._cleared(agent, seat))
         return result
 
-    def _concluded(self, agent: Agent, past: Past) -> Result:
+    async def _cleared(self, agent: Agent, seat: Seat) -> None:
+        """Remove the copy of one that is closed, and not sooner: until then it may be needed."""
+        await agent.durable()
+        await seat.join.clear(seat)
+
+    async def _integrated(self, agent: Agent, ending: Ending) -> Ending:
+        """The ending of one that can write, when it is decided what becomes of its work."""
+        try:
+            if agent.seat is not None and not agent.seat.shared:
+                return await agent.seat.join.integrate(agent.seat, ending)
+            return await examined(agent, ending, self._checks)
+        except WorkspaceError as error:
+            return msgspec.structs.replace(ending, status=Status.ERROR, reason=str(error))
+
+    def _equipped(self, agent: Agent) -> tuple[Workspace, Sandbox | None]:
+        """What `agent` works with. What writes in the user's own files is recorded."""
+        contract, sandbox = agent.contract, self._around.sandbox
+        directory = contract.execution.working_directory
+        workspace = agent.ground.workspace(directory)
+        if contract.execution.workspace is WorkspaceKind.READONLY and (
+            sandbox is None or sandbox.tier != "none" or not self._runs_commands(contract)
+        ):
+            return workspace, sandbox
+        agent.recorder = self._recorder(agent)
+        return agent.ground.recorded(workspace, sandbox, directory, agent.recorder)
+
+    def _runs_commands(self, contract: Contract) -> bool:
+        """May it run what nothing but a sandbox could keep from writing?"""
+        effects, grant = self._around.tools.effects, contract.permissions
+        tools = (*grant.allowed_tools, *grant.ask_tools)
+        return any(effects.get(name) is Effect.EXECUTE for name in tools)
+
+    async def _concluded(self, agent: Agent, past: Past) -> Result:
         """The result of one that has ended, which is written down in part."""
         if agent.result is None:
             del self._open[agent.id]
+            if agent.seat is not None:
+                agent.seat.join.leave(agent.seat)
             conclude(agent, past)
             agent.result = past.result(self.id)
             self._count(agent, agent.result)
             self._halt.changed()
+            await agent.durable()
+            await self._discard(past)
         return agent.result
+
+    async def _discard(self, past: Past) -> None:
+        """Remove what is left of the copies of one that is closed."""
+        if past.worktree is not None:
+            for name in copy_names(self.id, past.view.id):
+                await self._around.ground.discard(name)
+
+    async def tidy(self, found: Recovered) -> None:
+        """Clear up after a process that was killed."""
+        for past in found.agents.values():
+            if past.state is State.CLOSED:
+                await self._discard(past)
 
     async def _live(self, agent: Agent) -> Ending:
         around, contract = self._around, agent.contract
-        workspace = around.workspace_for(contract.execution.working_directory)
+        if agent.seat is not None:
+            try:
+                await agent.seat.join.begin(agent.seat)
+            except WorkspaceError as error:
+                return Ending(Status.ERROR, "", str(error))
+        workspace, sandbox = self._equipped(agent)
         grant = contract.permissions
         hands = Hands(
             workspace=workspace,
-            sandbox=around.sandbox,
-            reach=Reach(root=workspace.root, write_scope=grant.write_scope, network=grant.network),
+            sandbox=sandbox,
+            reach=Reach(
+                root=workspace.root,
+                write_scope=grant.write_scope,
+                network=grant.network,
+                readable=workspace.readable,
+            ),
             agent_id=agent.id,
             path=agent.path,
             ask=around.ask if agent is self.root else None,
@@ -399,8 +576,20 @@ class Run:
     def staff_of(self, boss: Agent, nursery: Nursery, past: Past | None = None) -> Staff:
         staff = Staff(self, boss, nursery, max_concurrent=self._around.max_concurrent)
         if past is not None:
+            self.reseat(boss, past)
             staff.take_up(past, self._children)
         return staff
+
+    def reseat(self, boss: Agent, past: Past) -> None:
+        """Give those of its children that are still open their places again, in their order."""
+        for agent_id in past.children:
+            child = self._children[agent_id]
+            if child.result is not None or child.past is None:
+                continue
+            child.ground = boss.ground
+            if child.contract.execution.workspace is not WorkspaceKind.READONLY:
+                round = Round(background=child.background)
+                child.seat = self._join_of(boss).enter(child, round, child.past)
 
     def _desk_of(self, boss: Agent, staff: Staff) -> Desk:
         around = self._around
@@ -408,7 +597,7 @@ class Run:
             boss,
             staff,
             roles=around.roles,
-            workspace=around.workspace_for(boss.contract.execution.working_directory),
+            workspace=boss.ground.workspace(boss.contract.execution.working_directory),
             route=around.route,
             servers=around.servers,
             earlier=partial(
@@ -419,6 +608,8 @@ class Run:
     def _end(self, agent: Agent, ending: Ending) -> Result:
         """Close `agent` and bill what it cost. No await: it works in a cancelled task."""
         del self._open[agent.id]
+        if agent.seat is not None:
+            agent.seat.join.leave(agent.seat)
         duration_s = self._around.clock.monotonic() - agent.since
         result = agent.result = close(agent, ending, duration_s=duration_s)
         self._halt.changed()
@@ -473,6 +664,7 @@ class Run:
             clock=self._around.clock,
             parent=parent,
             halt=self._halt,
+            ground=self._around.ground if parent is None else parent.ground,
         )
 
     def _create(self, agent: Agent, notes: tuple[str, ...]) -> None:

@@ -37,7 +37,7 @@ unsafe_no_sandbox = click.option(
     help="Let agents run shell commands, although nothing confines them.",
 )
 resuming = _all(directory, as_json, quiet, unsafe_no_sandbox)
-working = _all(
+opening = _all(
     directory,
     click.option(
         "-m",
@@ -56,10 +56,14 @@ working = _all(
         metavar="FILE",
         help="Write the model's traffic to FILE; -m replay:FILE serves it back.",
     ),
-    as_json,
-    quiet,
     click.option("--no-cache", is_flag=True, help="Never use an earlier child's result."),
     unsafe_no_sandbox,
+)
+
+working = _all(
+    opening,
+    as_json,
+    quiet,
 )
 
 limits = _all(

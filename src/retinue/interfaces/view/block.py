@@ -5,7 +5,8 @@ from __future__ import annotations
 from retinue.domain.projection import AgentView, RunView
 from retinue.domain.result import FileChange, Result, RunResult, Status
 from retinue.interfaces.view.columns import Line, Span, Tone
-from retinue.interfaces.view.figures import clip, dollars, duration, lines_of, one_line, some
+from retinue.interfaces.view.figures import clip, dollars, duration, one_line, some
+from retinue.interfaces.view.prose import prose
 
 RESULT_LINES = 6
 
@@ -83,17 +84,13 @@ def _block(
     ok = status is Status.COMPLETED
     word = "Completed" if ok else f"Ended ({status})"
     head = f"[{role}] {word}: "
-    bill = [some(turns, "turn"), some(tool_calls, "tool call"), some(tokens, "token")]
-    if cost_usd:
-        bill.append(dollars(cost_usd))
-    if cached:
-        bill.append("cached")
+    what = bill(turns=turns, tool_calls=tool_calls, tokens=tokens, cost_usd=cost_usd, cached=cached)
     block: list[Line] = [
         (
             Span(clip(head, width), Tone.DONE if ok else Tone.FAILED),
             Span(clip(f'"{one_line(task)}"', width - len(head)), Tone.STRONG),
         ),
-        (Span(clip(f"  Duration: {duration(seconds)} ({', '.join(bill)})", width), Tone.DIM),),
+        (Span(clip(f"  Duration: {duration(seconds)} {what}", width), Tone.DIM),),
     ]
     if not ok and error:
         block += _hanging("  Reason: ", error, width, lines, Tone.FAILED)
@@ -107,16 +104,24 @@ def _block(
     return block
 
 
+def bill(*, turns: int, tool_calls: int, tokens: int, cost_usd: float, cached: bool = False) -> str:
+    """(6 turns, 8 tool calls, 9,321 tokens, $0.02)"""
+    parts = [some(turns, "turn"), some(tool_calls, "tool call"), some(tokens, "token")]
+    if cost_usd:
+        parts.append(dollars(cost_usd))
+    if cached:
+        parts.append("cached")
+    return f"({', '.join(parts)})"
+
+
 def _hanging(head: str, text: str, width: int, most: int, tone: Tone) -> list[Line]:
     """`text` behind `head`, its lines under each other; how many are left out is said."""
-    told = lines_of(text)
-    shown: list[Line] = [
-        (
-            Span(head if index == 0 else " " * len(head), Tone.DIM),
-            Span(clip(line, width - len(head)), tone),
-        )
-        for index, line in enumerate(told[:most])
-    ]
+    told = prose(text, width - len(head))
+    shown: list[Line] = []
+    for index, line in enumerate(told[:most]):
+        first = Span(head if index == 0 else " " * len(head), Tone.DIM)
+        toned = (Span(span.text, tone if span.tone is Tone.PLAIN else span.tone) for span in line)
+        shown.append((first, *toned))
     if len(told) > most:
         shown.append((Span(f"{' ' * len(head)}… {some(len(told) - most, 'more line')}", Tone.DIM),))
     return shown
