@@ -60,6 +60,9 @@ class Agent:
         self.files_modified: dict[str, FileChange] = {}
         self.receipts: list[Receipt] = []
         self.tainted = False
+        """Whether there is text in its conversation that nobody vouches for."""
+        self.wary = False
+        """Whether that text came from others, and not by commands that it may use freely."""
         self.steps = 0
         self.names: dict[str, int] = {}
         self._journal = journal
@@ -94,12 +97,17 @@ class Agent:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """While inside, silence is no sign of anything."""
-        self.excused += 1
+        """While inside, silence is no sign of anything, nor is that of those who wait for it."""
+        chain = [self]
+        while (above := chain[-1].parent) is not None:
+            chain.append(above)
+        for node in chain:
+            node.excused += 1
         try:
             yield
         finally:
-            self.excused -= 1
+            for node in chain:
+                node.excused -= 1
             self.touch()
 
     def record(self, fact: Fact, *, born: NewAgent | None = None) -> Event:
@@ -118,6 +126,7 @@ class Agent:
     def keep(self, receipt: Receipt) -> None:
         self.receipts.append(receipt)
         self.tainted = self.tainted or receipt.untrusted
+        self.wary = self.wary or (receipt.untrusted and receipt.command is None)
         self.files_read.update(dict.fromkeys(receipt.read))
         for change in receipt.changed:
             before = self.files_modified.get(change.path)

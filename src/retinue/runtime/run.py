@@ -35,6 +35,7 @@ from retinue.ports import (
     Workspace,
 )
 from retinue.runtime.agent import Agent
+from retinue.runtime.agreement import agree
 from retinue.runtime.allowance import Allowance
 from retinue.runtime.cache import Cache, Hit
 from retinue.runtime.desk import Desk
@@ -186,6 +187,12 @@ class Run:
 
     # Its children
 
+    async def agree(self, order: Order, by: Agent) -> None:
+        """Have a person agree to an order that a stranger may stand behind. Raises UsageError."""
+        around = self._around
+        if by.wary:
+            await agree(order, by, around.tools.effects, around.rules, around.approve)
+
     async def create(self, order: Order, by: Agent) -> Agent:
         """Write the contract for `order` and bring its child into being. Raises UsageError."""
         async with self._creating:  # In the order of asking, whatever has to be read for it first.
@@ -307,7 +314,7 @@ class Run:
         result = agent.result = close(agent, ending, duration_s=duration_s)
         if agent.parent is not None and agent.tainted:
             # However the parent hears of it.
-            agent.parent.tainted = True
+            agent.parent.tainted = agent.parent.wary = True
         if agent is not self.root:
             self._failed += not result.ok
             self._report(agent, result)

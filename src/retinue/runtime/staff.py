@@ -16,6 +16,8 @@ from retinue.runtime.nursery import Nursery
 class Employer(Protocol):
     """What a run does for those who hire."""
 
+    async def agree(self, order: Order, by: Agent) -> None: ...
+
     async def create(self, order: Order, by: Agent) -> Agent: ...
 
     async def see_through(self, agent: Agent, slots: asyncio.Semaphore | None = None) -> Result: ...
@@ -107,19 +109,27 @@ class Staff:
         A child is made when there is a slot for it: a thousand that a model asks for in one reply
         cost no more memory than those that run.
         """
+        await self._employer.agree(order, self._boss)
         async with self._slots:
-            agent = await self._employer.create(order, self._boss)
+            agent = await self._create(order)
             self._jobs[agent.id] = Job(agent)
             return await self._employer.see_through(agent)
 
     async def hire(self, order: Order) -> Job:
         """Write the contract and set the child to work in the background. Raises ContractError."""
-        agent = await self._employer.create(order, self._boss)
+        await self._employer.agree(order, self._boss)
+        agent = await self._create(order)
         task = self._nursery.create_task(self._employer.see_through(agent, self._slots))
         job = self._jobs[agent.id] = Job(agent, task)
         # A task that is cancelled before its first step never runs, and could not close its agent.
         await asyncio.sleep(0)
         return job
+
+    async def _create(self, order: Order) -> Agent:
+        agent = await self._employer.create(order, self._boss)
+        # A stranger's words may be in its task.
+        agent.wary = self._boss.wary
+        return agent
 
     def news(self) -> list[Job]:
         """The background children that have ended since; each is told of once."""

@@ -155,12 +155,28 @@ def test_a_limit_is_exit_code_3_and_what_there_was_is_printed(cli: Cli, script: 
     assert done.err.splitlines()[-1] == "retinue: budget_exceeded: max_tool_calls 1 reached"
 
 
+def test_what_destroys_things_is_exit_code_4_where_nobody_can_be_asked(
+    cli: Cli, script: Script, project: Path
+) -> None:
+    (project / "build").mkdir()
+    model = script("steps: [{call: run_command, args: {command: rm -rf build}}]")
+    done = cli("run", "--mode", "auto", "--unsafe-no-sandbox", "-m", model, "Clean.")
+    assert done.code == 4
+    assert done.err.splitlines()[-1] == (
+        "retinue: rejected: root wants run_command: rm -rf build. That needs your yes (it destroys"
+        " things), and nobody is there to give it; run it in a terminal, with allow ="
+        ' ["run_command(rm -rf build)"] in your settings, or with --mode dangerous.'
+    )
+    assert (project / "build").exists()
+
+
 def test_a_missing_approval_is_exit_code_4(cli: Cli, script: Script, project: Path) -> None:
     done = cli("run", "-m", script(WRITE), "Write.")
     assert done.code == 4
     assert done.err.splitlines()[-1] == (
-        "retinue: rejected: root wants to use write_file, which needs your yes, and nobody is there"
-        " to give it; run it in a terminal, or with --mode auto."
+        'retinue: rejected: root wants write_file: {"path":"a.txt","content":"hi\\n"}. That needs'
+        " your yes (its mode asks first), and nobody is there to give it; run it in a terminal,"
+        ' with allow = ["write_file"] in your settings, or with --mode auto.'
     )
     assert not (project / "a.txt").exists()
 
