@@ -32,6 +32,7 @@ from retinue.config.trust import Demand
 from retinue.discovery import discover, endpoint_at
 from retinue.domain.approval import Rules, rule
 from retinue.domain.budget import UNLIMITED, Budget
+from retinue.domain.contract import OnConflict
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
 from retinue.domain.grant import Mode
@@ -58,7 +59,7 @@ from retinue.tools.builtin import REPEATABLE, builtin_tools
 from retinue.tools.delegate import delegation_tools
 from retinue.tools.person import ask_user
 from retinue.tools.registry import Registry
-from retinue.workspace.tree import DirectoryTree
+from retinue.workspace.ground import UsersGround
 
 if TYPE_CHECKING:
     from retinue.models.endpoint import Endpoint
@@ -88,6 +89,8 @@ async def open_runtime(
     tools: Iterable[Tool] = (),
     max_concurrent: int | None = None,
     cache: bool | None = None,
+    checks: Iterable[str] = (),
+    on_conflict: OnConflict | str | None = None,
     shell: bool = True,
     unsafe_no_sandbox: bool = False,
     trust: bool | None = None,
@@ -111,9 +114,11 @@ async def open_runtime(
     together; `limits` changes single limits of the one in the settings. `max_concurrent` is how
     many children of one parent run at a time. `cache=False` never uses an earlier child's result; a
     Model given as an object has no name that would mean the same next time, so for it that is the
-    default. `record` is a file, as seen from the directory, to write the traffic of all models to;
-    the model "replay:FILE" serves it back, in the place of all of them. Neither uses earlier
-    results. There are shell commands where a sandbox holds, or with `unsafe_no_sandbox`;
+    default. `checks` are commands that must succeed on what a child has made before it is
+    integrated, and `on_conflict` ("fail" or "resolve") is what becomes of a child whose work
+    contradicts a sibling's. `record` is a file, as seen from the directory, to write the traffic of
+    all models to; the model "replay:FILE" serves it back, in the place of all of them. Neither uses
+    earlier results. There are shell commands where a sandbox holds, or with `unsafe_no_sandbox`;
     `shell=False` leaves them out. `trust` says whether the project's own MCP servers and model may
     be used; left out, what the user has decided by `retinue trust` holds. `on_wait` is told what
     the opening waits for, where that may take a while.
@@ -132,6 +137,10 @@ async def open_runtime(
     sandbox = None
     if settings.shell and shell:
         sandbox = await _sandbox(environment, unconfined=unsafe_no_sandbox)
+
+    async def confine() -> Sandbox | None:
+        return sandbox or await _sandbox(environment, unconfined=unsafe_no_sandbox)
+
     named = model is None or isinstance(model, str)
     reuse = settings.cache and (named if cache is None else cache) and record is None
     more_tools = tuple(tools)
@@ -159,6 +168,8 @@ async def open_runtime(
             directory=str(root),
             silence_s=settings.silence_s or SILENCE_S,
             delegation=settings.delegation,
+            checks=(*settings.checks, *checks),
+            on_conflict=OnConflict(on_conflict or settings.on_conflict or OnConflict.FAIL),
         )
         # Roles of the project may name an endpoint; only the user's may make one known.
         clients.know(role.model for role in roles.values() if not is_of_project(role))
@@ -186,6 +197,7 @@ async def open_runtime(
             more_tools += tuple(tool for one in offered for tool in one.tools)
             found = _tools(roles, more_tools, settings, shell=sandbox is not None, ask=ask)
             registry = Registry(found)
+            ground = _ground(root, environment)
             with patient_collector(), closing(FileReports(root)) as reports:
                 around = Surroundings(
                     store=store,
@@ -198,8 +210,10 @@ async def open_runtime(
                     cache=Cache(
                         store, registry, REPEATABLE if reuse and not clients.replaying else None
                     ),
-                    workspace_for=_Workspaces(),
+                    workspace_for=ground.workspace,
+                    ground=ground,
                     sandbox=sandbox,
+                    confine=confine,
                     approve=approve,
                     model_for=clients.get,
                     route=clients.route,
@@ -279,16 +293,14 @@ async def _offered(
         yield await opened.offered(anew=anew)
 
 
-class _Workspaces:
-    """The directories that agents work in, each opened once."""
-
-    def __init__(self) -> None:
-        self._trees: dict[str, DirectoryTree] = {}
-
-    def __call__(self, directory: str) -> DirectoryTree:
-        if directory not in self._trees:
-            self._trees[directory] = DirectoryTree(directory)
-        return self._trees[directory]
+def _ground(root: Path, environment: Environment) -> UsersGround:
+    return UsersGround(
+        str(root),
+        state=str(root / STATE_DIR),
+        worktrees=str(environment.cache / "worktrees"),
+        home=str(environment.home),
+        config_home=str(environment.config_home),
+    )
 
 
 class Inspection(msgspec.Struct, frozen=True):

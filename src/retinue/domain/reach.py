@@ -12,11 +12,14 @@ class Reach(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What may be touched below `root`, and whether anything may be sent away from there.
 
     All below `root` may be read. `write_scope` are the paths, relative to it, that may be written.
+    `readable` are folders elsewhere that what is there is made of, such as the objects that a copy
+    of a repository borrows.
     """
 
     root: str
     write_scope: Groups
     network: Network = Network.NONE
+    readable: tuple[str, ...] = ()
 
     def may_write(self, path: str) -> bool:
         """May `path`, relative to the root, be written?"""

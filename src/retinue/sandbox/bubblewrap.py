@@ -133,7 +133,8 @@ class Bubblewrap:
         yield from ("--ro-bind", etc(self._cache), "/etc")
         if reach.network is Network.ALL:
             yield from ("--ro-bind-try", RESOLVER, RESOLVER)
-        for folder in dict.fromkeys((*self._shown, *base_of_venv(reach.root, self._home))):
+        bases = base_of_venv(reach.root, self._home)
+        for folder in dict.fromkeys((*self._shown, *bases, *reach.readable)):
             if folder != reach.root:
                 yield from ("--ro-bind-try", folder, folder)
         # Much of it belongs to root, who is root in here too; some of it reboots the machine.

@@ -117,7 +117,12 @@ class Landlock:
                     "TMPDIR": private,
                 },
                 "list": [reach.root],
-                "read": [*map(os.path.realpath, shown), "/proc", *self._readable, *_shown(reach)],
+                "read": [
+                    *map(os.path.realpath, (*shown, *reach.readable)),
+                    "/proc",
+                    *self._readable,
+                    *_shown(reach),
+                ],
                 "devices": _DEVICES,
                 "write": [private, *openings(reach.root, reach.write_scope, whole_root=False)],
                 "limits": self._limits.of_a_process(counted=self._cgroups.counted),

@@ -73,6 +73,7 @@ class Seatbelt:
             *toolchains(self._outside),
             *base_of_venv(reach.root, self._outside.get("HOME", "")),
             *self._readable,
+            *reach.readable,
             reach.root,
         )
         for path in shown:
