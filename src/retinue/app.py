@@ -17,7 +17,7 @@ from retinue.config.environment import Environment
 from retinue.config.permission import SERVER, permission
 from retinue.config.pools import EndpointSettings, Strategy
 from retinue.config.roles import LEAD, catalogue, is_of_project
-from retinue.config.routes import SERVICES, Route, Service, parse_route
+from retinue.config.routes import EMBEDDED, SERVICES, Route, Service, parse_route
 from retinue.config.seal import Seal
 from retinue.config.settings import (
     MAX_CONCURRENT,
@@ -159,6 +159,7 @@ async def open_runtime(
         notes: tuple[str, ...] = ()
         if name is None:
             name, notes = await _found(clients, await discover(environment, layers), choose)
+        notes += await clients.begin(name, on_wait)
         terms = Terms(
             model=name,
             notes=notes,
@@ -457,6 +458,29 @@ class Clients:
         self.get(name)
         return name
 
+    async def begin(self, name: str, on_wait: Callable[[str], None] | None) -> tuple[str, ...]:
+        """Start the embedded model if it is the one to use; gives what the user should know of it.
+
+        If it is only chosen by a role or a call, the first of those starts it.
+        """
+        given = self.replaying or name in self._given
+        if given or self._full_name(name) != EMBEDDED:
+            return ()
+        from retinue.embedded.model import ABOUT, EmbeddedModel
+
+        client = self._clients[EMBEDDED]
+        assert isinstance(client, EmbeddedModel)
+        told = ""
+
+        def tell(text: str) -> None:
+            nonlocal told
+            if text != told and on_wait is not None:
+                on_wait(text)
+            told = text
+
+        await client.open(tell)
+        return (ABOUT,)
+
     def route(self, model: str | None, endpoint: str | None) -> str | None:
         """The model name for somebody's choice of model and endpoint; None if nothing is chosen.
 
@@ -486,6 +510,8 @@ class Clients:
             route = parse_route(name, otherwise=default.provider)
         else:
             route = parse_route(name)
+        if route.provider == EMBEDDED and not endpoint:
+            return name
         if route.provider not in SERVICES:
             raise ConfigError(f"Model {name!r} cannot be chosen here; name one that is served.")
         if endpoint:
@@ -559,7 +585,10 @@ class Clients:
     def _gate_of(self, full: str) -> Gate:
         route = None if full in self._given else parse_route(full)
         if route is None or route.provider not in SERVICES:
-            return _gate(full)
+            gate = _gate(full)
+            if route is not None and route.provider == EMBEDDED:
+                gate.serves(1)
+            return gate
         origin = _origin(route.endpoint or self._url_of(SERVICES[route.provider]))
         gate, server = _gate(origin), self._servers.get(origin, EndpointSettings())
         gate.patience_s = server.patience_s
@@ -599,6 +628,10 @@ class Clients:
         if name in self._given:
             return None
         route = parse_route(self._short_names.get(name, name))
+        if route.provider == EMBEDDED:
+            from retinue.embedded.model import SERVED
+
+            return SERVED
         if route.provider not in SERVICES:
             return None
         service = SERVICES[route.provider]
@@ -689,6 +722,10 @@ class Clients:
             from retinue.models.scripted import ScriptedModel
 
             return ScriptedModel.from_yaml(self._root / route.model)
+        if route.provider == EMBEDDED:
+            from retinue.embedded.model import EmbeddedModel
+
+            return EmbeddedModel(self._environment.embedded, self._environment.variables)
         service = SERVICES[route.provider]
         url = route.endpoint or self._url_of(service)
         self._check_known(url)

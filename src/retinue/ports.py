@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from retinue.domain.approval import Wish
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event
 from retinue.domain.grant import Grant
@@ -560,5 +561,5 @@ class Posts(Protocol):
         ...
 
 
-Approve = Callable[[str, str, str], Awaitable[bool]]
-"""Ask a person: (path, tool, arguments) -> may it run? ApprovalNeeded if nobody is there."""
+Approve = Callable[[Wish], Awaitable[bool]]
+"""Ask a person: may it be done? ApprovalNeeded if nobody is there."""

@@ -78,6 +78,9 @@ class Agent:
         self.files_modified: dict[str, FileChange] = {}
         self.receipts: list[Receipt] = []
         self.tainted = False
+        """Whether there is text in its conversation that nobody vouches for."""
+        self.wary = False
+        """Whether that text came from others, and not by commands that it may use freely."""
         self.checks: list[Check] = []
         self.conflicts: tuple[Conflict, ...] = ()
         self.kept = False
@@ -158,6 +161,7 @@ class Agent:
     def keep(self, receipt: Receipt) -> None:
         self.receipts.append(receipt)
         self.tainted = self.tainted or receipt.untrusted
+        self.wary = self.wary or (receipt.untrusted and receipt.command is None)
         self.files_read.update(dict.fromkeys(receipt.read))
         for change in receipt.changed:
             before = self.files_modified.get(change.path)
@@ -172,7 +176,7 @@ class Agent:
         self.notes = past.created.notes
         self.attempt, self.usage, self.last_text = view.attempt, view.usage, view.said
         self.files_read, self.files_modified = view.files_read, view.files_modified
-        self.receipts, self.tainted = view.receipts, past.tainted
+        self.receipts, self.tainted, self.wary = view.receipts, past.tainted, past.wary
         self.checks = view.checks
         self.inbox = [("parent", words) for words in past.messages]
 

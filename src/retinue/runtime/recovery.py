@@ -86,6 +86,7 @@ class Past:
     worktree: WorktreeCreated | None = None
     waiting: AgentWaiting | None = None
     tainted: bool = False
+    wary: bool = False
     more_calls: int = 0
     """Tool calls that it has paid for its children, beside those that it made."""
     life: Stretch = field(default_factory=Stretch)
@@ -131,6 +132,7 @@ class Past:
             case ToolFinished():
                 self.delivered.update(fact.about)
                 self.tainted |= fact.receipt.untrusted
+                self.wary |= fact.receipt.untrusted and fact.receipt.command is None
                 self.facts.append(fact)
             case AgentTold():
                 if fact.source == "parent" and self.messages:
@@ -243,7 +245,8 @@ async def recover(store: Store, run_id: str) -> Recovered:
                     _sent(past, fact.call_id, agents)
                 past.apply(event, fact)
                 if isinstance(fact, AgentClosed) and past.tainted and past.view.parent_id:
-                    agents[past.view.parent_id].tainted = True
+                    parent = agents[past.view.parent_id]
+                    parent.tainted = parent.wary = True
     started = events[0].fact
     assert isinstance(started, RunStarted), "a journal begins with run.started"
     return Recovered(row, started, agents, tasks, steps, authors)
@@ -276,6 +279,8 @@ def _born(
     if event.parent_agent_id is not None:
         parent = agents[event.parent_agent_id]
         parent.children.append(event.agent_id)
+        # A stranger's words may be in its task.
+        past.wary = parent.wary
         _, _, part = fact.errand.partition("/")
         # The call itself has paid for the first one.
         parent.more_calls += part not in ("", "0")

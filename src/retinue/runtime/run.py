@@ -50,6 +50,7 @@ from retinue.ports import (
     Workspace,
 )
 from retinue.runtime.agent import Agent
+from retinue.runtime.agreement import agree
 from retinue.runtime.allowance import Allowance
 from retinue.runtime.cache import Cache, Hit
 from retinue.runtime.checks import NO_SANDBOX, Checks, Confine
@@ -298,6 +299,12 @@ class Run:
         return self._total
 
     # Its children
+
+    async def agree(self, order: Order, by: Agent) -> None:
+        """Have a person agree to an order that a stranger may stand behind. Raises UsageError."""
+        around = self._around
+        if by.wary:
+            await agree(order, by, around.tools.effects, around.rules, around.approve)
 
     async def create(
         self,
@@ -615,7 +622,7 @@ class Run:
         self._halt.changed()
         if agent.parent is not None and agent.tainted:
             # However the parent hears of it.
-            agent.parent.tainted = True
+            agent.parent.tainted = agent.parent.wary = True
         self._count(agent, result)
         if agent.cache_key is not None and result.ok:
             self._around.cache.completed(agent.cache_key)

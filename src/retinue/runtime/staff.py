@@ -39,6 +39,8 @@ class Slot:
 class Employer(Protocol):
     """What a run does for those who hire."""
 
+    async def agree(self, order: Order, by: Agent) -> None: ...
+
     async def create(
         self,
         order: Order,
@@ -177,11 +179,12 @@ class Staff:
 
         Children of one round begin from the same files.
         """
+        await self._employer.agree(order, self._boss)
         round = round or self._round
         slot = Slot(self._slots)
         await slot.take()
         try:
-            agent = await self._employer.create(order, self._boss, round, errand=errand)
+            agent = await self._create(order, round, errand)
             self._jobs[agent.id] = Job(agent, round)
             return await self._employer.see_through(agent, slot)
         finally:
@@ -189,18 +192,27 @@ class Staff:
 
     async def hire(self, order: Order, errand: str) -> Job:
         """Write the contract and set the child to work in the background. Raises ContractError."""
+        await self._employer.agree(order, self._boss)
         if self._background_round.over:
             self._background_round = Round(background=True)
         round = self._background_round
-        agent = await self._employer.create(
-            order, self._boss, round, errand=errand, background=True
-        )
+        agent = await self._create(order, round, errand, background=True)
         work = self._employer.see_through(agent, Slot(self._slots))
         task = self._nursery.create_task(work)
         job = self._jobs[agent.id] = Job(agent, round, task)
         # A task that is cancelled before its first step never runs, and could not close its agent.
         await asyncio.sleep(0)
         return job
+
+    async def _create(
+        self, order: Order, round: Round, errand: str, *, background: bool = False
+    ) -> Agent:
+        agent = await self._employer.create(
+            order, self._boss, round, errand=errand, background=background
+        )
+        # A stranger's words may be in its task.
+        agent.wary = self._boss.wary
+        return agent
 
     def news(self) -> list[Job]:
         """The background children that have ended since; each is told of once.

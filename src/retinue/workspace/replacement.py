@@ -11,6 +11,8 @@ from collections import Counter
 
 from retinue.workspace.beneath import PASS, SAFE, Opening
 
+_PREFIX, _SUFFIX = ".retinue-", ".tmp"
+
 
 def read_regular(fd: int, max_bytes: int) -> bytes | None:
     """All of an open file, or None if it has more than `max_bytes`, whatever its size says."""
@@ -28,7 +30,7 @@ def read_regular(fd: int, max_bytes: int) -> bytes | None:
 
 def replace(directory_fd: int, name: str, data: bytes, like: os.stat_result | None) -> None:
     """Put `data` under `name`, with the mode and owner of `like`, the file that it replaces."""
-    temporary = f".retinue-{secrets.token_hex(8)}.tmp"
+    temporary = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | SAFE
     fd = os.open(temporary, flags, 0o666, dir_fd=directory_fd)
     try:
@@ -44,6 +46,26 @@ def replace(directory_fd: int, name: str, data: bytes, like: os.stat_result | No
     except BaseException:
         os.unlink(temporary, dir_fd=directory_fd)
         raise
+
+
+def sweep(directory_fd: int) -> None:
+    """Remove what processes that were killed in the middle of a `replace` have left in a folder."""
+    for name in os.listdir(directory_fd):
+        if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
+            pid = name.removeprefix(_PREFIX).partition("-")[0]
+            if pid.isdecimal() and not _is_alive(int(pid)):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=directory_fd)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def take_after(fd: int, like: os.stat_result) -> None:

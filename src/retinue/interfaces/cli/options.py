@@ -66,6 +66,15 @@ working = _all(
     quiet,
 )
 
+context = click.option(
+    "-f",
+    "--file",
+    "context_files",
+    multiple=True,
+    metavar="FILE",
+    help="Give the child this file of the project along; may be repeated.",
+)
+
 limits = _all(
     click.option("--max-tool-calls", type=int, metavar="N", help="Tool calls, denied ones too."),
     click.option("--max-turns", type=int, metavar="N", help="Replies of the model."),
