@@ -9,7 +9,7 @@ import secrets
 import stat
 from collections import Counter
 
-from retinue.workspace.beneath import PASS, SAFE, Opening
+from retinue.workspace.beneath import DIRECTORY, PASS, SAFE, Opening
 
 _PREFIX, _SUFFIX = ".retinue-", ".tmp"
 
@@ -50,7 +50,13 @@ def replace(directory_fd: int, name: str, data: bytes, like: os.stat_result | No
 
 def sweep(directory_fd: int) -> None:
     """Remove what processes that were killed in the middle of a `replace` have left in a folder."""
-    for name in os.listdir(directory_fd):
+    # It may have been opened only to be passed through, and cannot be listed then.
+    listed = os.open(".", DIRECTORY, dir_fd=directory_fd)
+    try:
+        names = os.listdir(listed)
+    finally:
+        os.close(listed)
+    for name in names:
         if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
             pid = name.removeprefix(_PREFIX).partition("-")[0]
             if pid.isdecimal() and not _is_alive(int(pid)):
