@@ -1,10 +1,110 @@
-"""How hypothesis runs here: no deadlines, and the same examples every time on CI."""
+"""How hypothesis runs here (no deadlines, and the same examples every time on CI), and a project
+of a user's that has a repository."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import subprocess
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+from retinue.workspace.depot import Depot
+from retinue.workspace.git import names
+from retinue.workspace.source import find_source
 
 settings.register_profile("default", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("default")
+
+
+class Repo:
+    """A project of a user's, and the home that their settings are in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "project"
+        self.home = folder / "home"
+        self.config = self.home / ".config"
+        self.root.mkdir(exist_ok=True)
+        self.config.mkdir(parents=True)
+
+    def git(self, *arguments: str, at: Path | None = None) -> str:
+        """The user's own git."""
+        who = ["-c", "user.name=user", "-c", "user.email=user@example.org"]
+        done = subprocess.run(
+            ["git", *who, "-c", "protocol.file.allow=always", *arguments],
+            cwd=at or self.root,
+            env={"PATH": os.environ["PATH"], "HOME": str(self.home), "LC_ALL": "C"},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode("utf-8", "surrogateescape")
+
+    def init(self, *arguments: str) -> Repo:
+        self.git("init", "-q", *arguments)
+        return self
+
+    def write(self, path: str, text: str | bytes = "") -> Path:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text.encode() if isinstance(text, str) else text)
+        return file
+
+    def commit(self, files: dict[str, str] | None = None) -> Repo:
+        """Write these files, and commit everything that there is."""
+        for path, text in (files or {}).items():
+            self.write(path, text)
+        self.git("add", "-A")
+        self.git("commit", "-q", "--allow-empty", "-m", "x")
+        return self
+
+    def depot(self, directory: Path | None = None) -> Depot:
+        """The private git dir that goes with the project, or with a directory of it."""
+        folder = directory or self.root
+        source = find_source(str(folder), home=str(self.home), config_home=str(self.config))
+        state = folder / ".retinue"
+        state.mkdir(exist_ok=True)
+        (state / ".gitignore").write_text("*\n")
+        return Depot(str(state / "git"), source)
+
+    def listed(self, depot: Depot, tree: str) -> dict[str, str]:
+        """The files of a git tree, with mode and content: `100644 text`."""
+        found = {}
+        for entry in names(depot.ask(["ls-tree", "-r", "-z", tree])):
+            about, _, path = entry.partition("\t")
+            mode, kind, name = about.split(" ")
+            blob = depot.ask(["cat-file", "blob", name]) if kind == "blob" else name.encode()
+            found[path] = f"{mode} {blob.decode('latin-1')}"
+        return found
+
+    def git_dir(self) -> dict[str, str]:
+        """Every file in `.git`, with its hash: none of them is ours to touch."""
+        found = {}
+        for folder, _, files in os.walk(self.root / ".git"):
+            for name in files:
+                data = Path(folder, name).read_bytes()
+                found[os.path.join(folder, name)] = hashlib.sha256(data).hexdigest()
+        return found
+
+    def files(self) -> dict[str, str]:
+        """All files of the work tree, ignored ones too, with mode and content."""
+        found = {}
+        for folder, folders, files in os.walk(self.root):
+            links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+            folders[:] = [name for name in folders if name not in (".git", ".retinue", *links)]
+            for name in (*files, *links):
+                path = Path(folder, name)
+                mode = oct(path.lstat().st_mode)
+                data = (
+                    os.readlink(path) if path.is_symlink() else path.read_bytes().decode("latin-1")
+                )
+                found[str(path.relative_to(self.root))] = f"{mode} {data}"
+        return found
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    """An empty folder; `init` makes a repository of it."""
+    return Repo(tmp_path)

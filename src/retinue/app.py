@@ -17,7 +17,7 @@ from retinue.config.environment import Environment
 from retinue.config.permission import SERVER, permission
 from retinue.config.pools import EndpointSettings, Strategy
 from retinue.config.roles import LEAD, catalogue, is_of_project
-from retinue.config.routes import SERVICES, Route, Service, parse_route
+from retinue.config.routes import EMBEDDED, SERVICES, Route, Service, parse_route
 from retinue.config.settings import (
     MAX_CONCURRENT,
     MAX_DEPTH,
@@ -32,6 +32,7 @@ from retinue.config.trust import Demand
 from retinue.discovery import discover, endpoint_at
 from retinue.domain.approval import Rules, rule
 from retinue.domain.budget import UNLIMITED, Budget
+from retinue.domain.contract import OnConflict
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
 from retinue.domain.grant import Mode
@@ -58,7 +59,7 @@ from retinue.tools.builtin import REPEATABLE, builtin_tools
 from retinue.tools.delegate import delegation_tools
 from retinue.tools.person import ask_user
 from retinue.tools.registry import Registry
-from retinue.workspace.tree import DirectoryTree
+from retinue.workspace.ground import UsersGround
 
 if TYPE_CHECKING:
     from retinue.models.endpoint import Endpoint
@@ -88,6 +89,8 @@ async def open_runtime(
     tools: Iterable[Tool] = (),
     max_concurrent: int | None = None,
     cache: bool | None = None,
+    checks: Iterable[str] = (),
+    on_conflict: OnConflict | str | None = None,
     shell: bool = True,
     unsafe_no_sandbox: bool = False,
     trust: bool | None = None,
@@ -111,9 +114,11 @@ async def open_runtime(
     together; `limits` changes single limits of the one in the settings. `max_concurrent` is how
     many children of one parent run at a time. `cache=False` never uses an earlier child's result; a
     Model given as an object has no name that would mean the same next time, so for it that is the
-    default. `record` is a file, as seen from the directory, to write the traffic of all models to;
-    the model "replay:FILE" serves it back, in the place of all of them. Neither uses earlier
-    results. There are shell commands where a sandbox holds, or with `unsafe_no_sandbox`;
+    default. `checks` are commands that must succeed on what a child has made before it is
+    integrated, and `on_conflict` ("fail" or "resolve") is what becomes of a child whose work
+    contradicts a sibling's. `record` is a file, as seen from the directory, to write the traffic of
+    all models to; the model "replay:FILE" serves it back, in the place of all of them. Neither uses
+    earlier results. There are shell commands where a sandbox holds, or with `unsafe_no_sandbox`;
     `shell=False` leaves them out. `trust` says whether the project's own MCP servers and model may
     be used; left out, what the user has decided by `retinue trust` holds. `on_wait` is told what
     the opening waits for, where that may take a while.
@@ -132,6 +137,10 @@ async def open_runtime(
     sandbox = None
     if settings.shell and shell:
         sandbox = await _sandbox(environment, unconfined=unsafe_no_sandbox)
+
+    async def confine() -> Sandbox | None:
+        return sandbox or await _sandbox(environment, unconfined=unsafe_no_sandbox)
+
     named = model is None or isinstance(model, str)
     reuse = settings.cache and (named if cache is None else cache) and record is None
     more_tools = tuple(tools)
@@ -149,6 +158,7 @@ async def open_runtime(
         notes: tuple[str, ...] = ()
         if name is None:
             name, notes = await _found(clients, await discover(environment, layers), choose)
+        notes += await clients.begin(name, on_wait)
         terms = Terms(
             model=name,
             notes=notes,
@@ -159,6 +169,8 @@ async def open_runtime(
             directory=str(root),
             silence_s=settings.silence_s or SILENCE_S,
             delegation=settings.delegation,
+            checks=(*settings.checks, *checks),
+            on_conflict=OnConflict(on_conflict or settings.on_conflict or OnConflict.FAIL),
         )
         # Roles of the project may name an endpoint; only the user's may make one known.
         clients.know(role.model for role in roles.values() if not is_of_project(role))
@@ -186,6 +198,7 @@ async def open_runtime(
             more_tools += tuple(tool for one in offered for tool in one.tools)
             found = _tools(roles, more_tools, settings, shell=sandbox is not None, ask=ask)
             registry = Registry(found)
+            ground = _ground(root, environment)
             with patient_collector(), closing(FileReports(root)) as reports:
                 around = Surroundings(
                     store=store,
@@ -198,8 +211,10 @@ async def open_runtime(
                     cache=Cache(
                         store, registry, REPEATABLE if reuse and not clients.replaying else None
                     ),
-                    workspace_for=_Workspaces(),
+                    workspace_for=ground.workspace,
+                    ground=ground,
                     sandbox=sandbox,
+                    confine=confine,
                     approve=approve,
                     model_for=clients.get,
                     route=clients.route,
@@ -279,16 +294,14 @@ async def _offered(
         yield await opened.offered(anew=anew)
 
 
-class _Workspaces:
-    """The directories that agents work in, each opened once."""
-
-    def __init__(self) -> None:
-        self._trees: dict[str, DirectoryTree] = {}
-
-    def __call__(self, directory: str) -> DirectoryTree:
-        if directory not in self._trees:
-            self._trees[directory] = DirectoryTree(directory)
-        return self._trees[directory]
+def _ground(root: Path, environment: Environment) -> UsersGround:
+    return UsersGround(
+        str(root),
+        state=str(root / STATE_DIR),
+        worktrees=str(environment.cache / "worktrees"),
+        home=str(environment.home),
+        config_home=str(environment.config_home),
+    )
 
 
 class Inspection(msgspec.Struct, frozen=True):
@@ -444,6 +457,29 @@ class Clients:
         self.get(name)
         return name
 
+    async def begin(self, name: str, on_wait: Callable[[str], None] | None) -> tuple[str, ...]:
+        """Start the embedded model if it is the one to use; gives what the user should know of it.
+
+        If it is only chosen by a role or a call, the first of those starts it.
+        """
+        given = self.replaying or name in self._given
+        if given or self._full_name(name) != EMBEDDED:
+            return ()
+        from retinue.embedded.model import ABOUT, EmbeddedModel
+
+        client = self._clients[EMBEDDED]
+        assert isinstance(client, EmbeddedModel)
+        told = ""
+
+        def tell(text: str) -> None:
+            nonlocal told
+            if text != told and on_wait is not None:
+                on_wait(text)
+            told = text
+
+        await client.open(tell)
+        return (ABOUT,)
+
     def route(self, model: str | None, endpoint: str | None) -> str | None:
         """The model name for somebody's choice of model and endpoint; None if nothing is chosen.
 
@@ -473,6 +509,8 @@ class Clients:
             route = parse_route(name, otherwise=default.provider)
         else:
             route = parse_route(name)
+        if route.provider == EMBEDDED and not endpoint:
+            return name
         if route.provider not in SERVICES:
             raise ConfigError(f"Model {name!r} cannot be chosen here; name one that is served.")
         if endpoint:
@@ -547,7 +585,10 @@ class Clients:
     def _gate_of(self, full: str) -> Gate:
         route = None if full in self._given else parse_route(full)
         if route is None or route.provider not in SERVICES:
-            return _gate(full)
+            gate = _gate(full)
+            if route is not None and route.provider == EMBEDDED:
+                gate.serves(1)
+            return gate
         origin = _origin(route.endpoint or self._url_of(SERVICES[route.provider]))
         gate, server = _gate(origin), self._servers.get(origin, EndpointSettings())
         gate.patience_s = server.patience_s
@@ -590,6 +631,10 @@ class Clients:
         if name in self._given:
             return None
         route = parse_route(self._short_names.get(name, name))
+        if route.provider == EMBEDDED:
+            from retinue.embedded.model import SERVED
+
+            return SERVED
         if route.provider not in SERVICES:
             return None
         service = SERVICES[route.provider]
@@ -680,6 +725,10 @@ class Clients:
             from retinue.models.scripted import ScriptedModel
 
             return ScriptedModel.from_yaml(self._root / route.model)
+        if route.provider == EMBEDDED:
+            from retinue.embedded.model import EmbeddedModel
+
+            return EmbeddedModel(self._environment.embedded, self._environment.variables)
         service = SERVICES[route.provider]
         url = route.endpoint or self._url_of(service)
         self._check_known(url)
@@ -781,7 +830,7 @@ async def _sandbox(environment: Environment, *, unconfined: bool) -> Sandbox | N
         return Unconfined(environment.passed_on())
     from retinue.sandbox.choice import choose
 
-    return (await choose(environment.passed_on())).sandbox
+    return (await choose(environment.passed_on(), cache=str(environment.cache))).sandbox
 
 
 def _mode(chosen: Mode | str | None, environment: Environment, settings: Settings) -> Mode:

@@ -18,6 +18,7 @@ RetinueError
 │     ├─ Overloaded      the server has too much to do, or is not ready yet
 │     └─ Unreachable     nobody answers there
 ├─ WorkspaceError        the operator
+│  └─ GitError
 └─ StoreError            the operator
    ├─ StoreLocked
    ├─ StoreFull
@@ -127,6 +128,10 @@ class Unreachable(ProviderError):
 
 class WorkspaceError(RetinueError):
     """The files or processes under an agent are not as they must be."""
+
+
+class GitError(WorkspaceError):
+    """git could not do what must work; the text has what it said."""
 
 
 class StoreError(RetinueError):

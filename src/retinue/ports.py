@@ -12,13 +12,14 @@ from typing import Any, Protocol
 
 import msgspec
 
+from retinue.domain.approval import Wish
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event
 from retinue.domain.grant import Grant
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect, Reply, Request, ToolSpec
 from retinue.domain.reach import Reach
-from retinue.domain.result import FileChange
+from retinue.domain.result import Conflict, FileChange
 from retinue.domain.served import Load, Served
 
 
@@ -87,9 +88,14 @@ class Match(msgspec.Struct, frozen=True, gc=False):
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
+    """`path` is the one spelling of it; `before` what was there; `program`: can it be executed?"""
+
     change: FileChange
     before_sha256: str | None
     after_sha256: str
+    path: str = ""
+    before: bytes | None = None
+    program: bool = False
 
 
 class Workspace(Protocol):
@@ -101,6 +107,18 @@ class Workspace(Protocol):
 
     @property
     def root(self) -> str: ...
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """Folders elsewhere that commands in it have to read."""
+        ...
+
+    def inside(self, path: str) -> str | None:
+        """The one spelling of a path, however it is written; None if it leads outside.
+
+        What is checked against a write scope must be this one: it is what will be opened.
+        """
+        ...
 
     def read(self, path: str, *, max_bytes: int) -> bytes: ...
 
@@ -138,6 +156,8 @@ class Completed(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     output: str
     truncated_bytes: int = 0
     timed_out: bool = False
+    changed: tuple[FileChange, ...] = ()
+    """What it did to the files of the project, as far as anybody has looked."""
 
 
 class Sandbox(Protocol):
@@ -154,6 +174,111 @@ class Sandbox(Protocol):
         A non-zero exit is a result, never an exception; WorkspaceError if it cannot be confined.
         """
         ...
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child has made of its copy.
+
+    `paths` are those it has changed, from the directory that it works in; what lies outside begins
+    with `..`. `problems` say why some of it can never be integrated.
+    """
+
+    commit: str
+    files: tuple[FileChange, ...] = ()
+    paths: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class Merge(msgspec.Struct, frozen=True, kw_only=True):
+    """Two commits made one; where they contradict each other, the files have markers."""
+
+    commit: str
+    conflicts: tuple[Conflict, ...] = ()
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a tree. `commit` keeps it as a step; nothing was done if some is `refused`."""
+
+    commit: str = ""
+    files: tuple[FileChange, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+class Steps(Protocol):
+    """Where the changes of the user's tree are counted and put on record. Safe in any thread."""
+
+    @property
+    def run_id(self) -> str: ...
+
+    def number(self) -> int:
+        """The number of the next step of the run."""
+        ...
+
+    def made(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
+        """The step is in the tree, and `commit` keeps it."""
+        ...
+
+
+class Ground(Protocol):
+    """A tree of files: the user's, or the copy of one agent. Its children's work goes into it.
+
+    Commits are made in a private place; the user's repository is read and never written. What
+    cannot be done raises WorkspaceError.
+    """
+
+    def workspace(self, directory: str) -> Workspace:
+        """The files of a directory of the project, in this tree."""
+        ...
+
+    async def why_no_copies(self) -> str:
+        """Why children cannot have copies of their own here; "" if they can."""
+        ...
+
+    async def state(self, after: str | None) -> str:
+        """A commit of the tree as it is now; `after` itself if that is the same."""
+        ...
+
+    async def copy(self, base: str, *, name: str, directory: str) -> Copy:
+        """A copy of `base` for an agent to work in."""
+        ...
+
+    async def merge(self, head: str, commit: str, *, base: str, message: str) -> Merge:
+        """`head` with what `commit` has over `base`."""
+        ...
+
+    async def settle(self, commit: str, *, parents: Sequence[str], message: str) -> str:
+        """The merge of `parents` as it is in `commit`, where somebody has settled its conflicts."""
+        ...
+
+    async def apply(self, base: str, commit: str, steps: Steps | None, *, message: str) -> Applied:
+        """Bring what `commit` has over `base` into the tree, beside what others did meanwhile."""
+        ...
+
+    async def keep(
+        self, base: str, commit: str, *, run_id: str, agent_id: str, message: str
+    ) -> None:
+        """Keep work that was not integrated, for the user to look at."""
+        ...
+
+    async def revert(self, commits: Sequence[str], steps: Steps, *, message: str) -> Applied:
+        """Take steps back, the last first."""
+        ...
+
+    def recorded(
+        self, workspace: Workspace, sandbox: Sandbox | None, directory: str, steps: Steps | None
+    ) -> tuple[Workspace, Sandbox | None]:
+        """The same, but each change of the tree becomes a step, and commands tell of theirs."""
+        ...
+
+
+class Copy(Ground, Protocol):
+    """An agent's own copy. It is in use until it is removed."""
+
+    async def propose(self, *, message: str) -> Proposal:
+        """All that has changed in it, whoever or whatever did it."""
+        ...
+
+    async def remove(self) -> None: ...
 
 
 class Subtask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -419,5 +544,5 @@ class Posts(Protocol):
         ...
 
 
-Approve = Callable[[str, str, str], Awaitable[bool]]
-"""Ask a person: (path, tool, arguments) -> may it run? ApprovalNeeded if nobody is there."""
+Approve = Callable[[Wish], Awaitable[bool]]
+"""Ask a person: may it be done? ApprovalNeeded if nobody is there."""

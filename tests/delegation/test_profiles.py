@@ -22,6 +22,8 @@ Settings = Callable[[str], None]
 ROOT = "at work in the user's project"
 MANNERS = "Be concise. End with a short summary of what you found or did."
 
+IN_PLACE = "works in the project itself, one writer at a time: the project is no git repository"
+
 TWO = """
 [profiles.scholar]
 description = "Research specialist. Tools: read_file."
@@ -117,7 +119,7 @@ async def test_a_file_that_was_named_and_is_not_there_is_told(
             "without AGENTS.md: it cannot be read",
             "without SCHOLAR.md: it cannot be read",
         )
-        assert (await rt.spawn("coder", "Code.")).notes == ()
+        assert (await rt.spawn("coder", "Code.")).notes == (IN_PLACE,)
 
 
 async def test_long_files_are_cut_to_their_share_of_the_window(

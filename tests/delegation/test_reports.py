@@ -208,6 +208,8 @@ async def test_each_step_has_a_report(opened: Opened, project: Path) -> None:
         "- Files:",
         "  - door.txt (+1 line, new file)",
         "- Note: max_turns 999 became 200: the parent has no more",
+        "- Note: works in the project itself, one writer at a time:"
+        " the project is no git repository",
         "",
         "## Task",
         "",

@@ -12,7 +12,7 @@ from retinue.domain import events as ev
 from retinue.domain.lifecycle import TRANSITIONS, State
 from retinue.domain.messages import Timing, Usage
 from retinue.domain.projection import RunView, fold, merged
-from retinue.domain.result import FileChange, Receipt, Status
+from retinue.domain.result import Check, FileChange, Receipt, Status
 from retinue.errors import IllegalTransition
 
 
@@ -117,13 +117,24 @@ def endings(draw: st.DrawFn, agent: str) -> list[ev.Fact]:
     closed = ev.AgentClosed(
         sub_agent_id=agent, step_idx=0, final_status="failed", close_reason="closed by parent"
     )
-    waiting = ev.AgentWaiting(sub_agent_id=agent, response="the answer")
+    changed = draw(st.lists(changes, max_size=2).map(tuple))
+    waiting = ev.AgentWaiting(sub_agent_id=agent, response="the answer", files_modified=changed)
+    merged = ev.WorktreeMerged(base="b", commit="c")
+    check = ev.CheckFinished(check=Check(command="test", exit_code=0, output_sha256="0"))
+    step = ev.FilesChanged(step=draw(st.integers(1, 9)), commit="c", files=changed)
+    kept = ev.WorkKept(files=changed)
     completed = ev.AgentCompleted(sub_agent_id=agent)
     won = msgspec.structs.replace(closed, final_status="completed")
     return list(
         draw(
             st.sampled_from(
-                [(failed, closed), (waiting, failed, closed), (waiting, completed, won)]
+                [
+                    (failed, closed),
+                    (kept, failed, closed),
+                    (waiting, kept, failed, closed),
+                    (waiting, completed, won),
+                    (waiting, merged, check, step, completed, won),
+                ]
             )
         )
     )
@@ -212,13 +223,20 @@ def test_the_view_is_what_happened(story: Story) -> None:
         assert seen.usage == sum(used, Usage())
         assert seen.receipts == [fact.receipt for fact in finished]
         assert set(seen.files_read) == {path for fact in finished for path in fact.receipt.read}
+        assert seen.checks == [fact.check for fact in life if isinstance(fact, ev.CheckFinished)]
+        assert seen.steps == [fact.step for fact in life if isinstance(fact, ev.FilesChanged)]
+        assert seen.kept == next((f.files for f in life if isinstance(f, ev.WorkKept)), ())
+        assert seen.doing == ("" if seen.state is State.CLOSED else doing(life))
+        proposed = next((fact for fact in life if isinstance(fact, ev.AgentWaiting)), None)
+        if proposed is not None:
+            assert set(seen.files_modified) == {change.path for change in proposed.files_modified}
+            continue
         assert set(seen.files_modified) == {change.path for change in changed}
         for path, total in seen.files_modified.items():
             same = [change for change in changed if change.path == path]
             assert total.added == sum(change.added for change in same)
             assert total.removed == sum(change.removed for change in same)
             assert total.new == any(change.new for change in same)
-        assert seen.doing == ("" if seen.state is State.CLOSED else doing(life))
 
 
 def doing(life: list[ev.Fact]) -> str:

@@ -23,7 +23,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     path = tmp_path / "project"
-    path.mkdir()
+    path.mkdir(exist_ok=True)
     return path
 
 

@@ -54,8 +54,9 @@ def _project(path: Path) -> Path:
 class Crew:
     """A model that leads two executors, each of which has two reviewers and asks for a report.
 
-    Of the executors the first is answered last, so that the ids of the reviewers are not in the
-    order in which they would be if nobody had to wait.
+    They are given nothing to write with, or they would work one after the other. The first is
+    answered last, so that the ids of the reviewers are not in the order in which they would be if
+    nobody had to wait.
     """
 
     def __init__(self) -> None:
@@ -68,7 +69,11 @@ class Crew:
         match task.split("\n")[0].split():
             case ["Build", *_]:
                 if turn == 0:
-                    return calls(_spawn("executor", "Part one"), _spawn("executor", "Part two"))
+                    tools = ["agent_result", "read_file", "spawn_agent"]
+                    return calls(
+                        _spawn("executor", "Part one", tools=tools),
+                        _spawn("executor", "Part two", tools=tools),
+                    )
                 return say("All parts are built and checked.")
             case ["Part", number]:
                 return self._executor(number, turn, rest)
@@ -98,8 +103,8 @@ class Crew:
         return say(f"Part {number} was checked by {first}.").using(900, 9, tokens_cached=800)
 
 
-def _spawn(role: str, task: str) -> Answer:
-    return call("spawn_agent", role=role, task=task)
+def _spawn(role: str, task: str, **more: Any) -> Answer:
+    return call("spawn_agent", role=role, task=task, **more)
 
 
 def in_order_of_calls(events: list[Any]) -> list[Any]:

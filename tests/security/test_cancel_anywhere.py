@@ -76,7 +76,7 @@ def busy_tree() -> ScriptedModel:
     root: list[Step] = [
         small(
             calls(
-                spawn("sleeper: rest", role="executor", background=True),
+                spawn("sleeper: rest", role="reviewer", background=True),
                 spawn("planner: go", role="executor", background=True),
                 spawn("reader: c", role="researcher", background=True),
                 spawn("reader: d", role="researcher"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from retinue.workspace.beneath import Opening, open_at_once, open_by_walking, preferred
+from retinue.workspace.ground import UsersGround
 from retinue.workspace.tree import DirectoryTree
 
 MakeRepository = Callable[[Path], None]
@@ -48,5 +49,24 @@ def searched(request: pytest.FixtureRequest, root: Path) -> DirectoryTree:
 def make_repository() -> MakeRepository:
     def make(at: Path) -> None:
         subprocess.run(["git", "init", "-q", str(at)], check=True)
+
+    return make
+
+
+@pytest.fixture
+def ground_at(tmp_path: Path) -> Callable[[Path], UsersGround]:
+    """The user's tree at a folder, with copies outside of it."""
+
+    def make(folder: Path) -> UsersGround:
+        state, home = folder / ".retinue", tmp_path / "home"
+        state.mkdir(exist_ok=True)
+        (state / ".gitignore").write_text("*\n")
+        return UsersGround(
+            str(folder),
+            state=str(state),
+            worktrees=str(home / "worktrees"),
+            home=str(home),
+            config_home=str(home / ".config"),
+        )
 
     return make

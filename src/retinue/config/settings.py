@@ -24,7 +24,7 @@ from retinue.config.pools import (
 )
 from retinue.domain.approval import rule
 from retinue.domain.budget import Budget
-from retinue.domain.contract import REPORT_PATH_PATTERN
+from retinue.domain.contract import REPORT_PATH_PATTERN, OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
 from retinue.domain.paths import inside
 from retinue.domain.price import Price
@@ -72,6 +72,7 @@ class RoleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     instructions: str = ""
     tools: tuple[str, ...] | None = None
     write: tuple[str, ...] | None = None
+    workspace: WorkspaceKind | None = None
     spawns: tuple[str, ...] | None = None
     model: str | None = None
     budget: BudgetSettings = BudgetSettings()
@@ -93,6 +94,7 @@ class ProfileSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     pool: str | None = None
     mode: Mode | None = None
     write: tuple[str, ...] | None = None
+    workspace: WorkspaceKind | None = None
     spawns: tuple[str, ...] | None = None
     budget: BudgetSettings = BudgetSettings()
 
@@ -158,6 +160,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     report_path: str = REPORT_PATH_PATTERN
     notify_after_s: float = 20.0
     """After how long the end of a command, or a question, is worth a bell; 0 is never."""
+    checks: tuple[str, ...] = ()
+    """Commands that must succeed on what a child has made, before that is integrated."""
+    on_conflict: OnConflict | None = None
 
 
 class Layers(msgspec.Struct, frozen=True):
@@ -234,6 +239,9 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         pause_at_calls=_least(user.pause_at_calls or PAUSE_AT_CALLS, project.pause_at_calls),
         report_path=user.report_path,
         notify_after_s=user.notify_after_s,
+        # More checks let less through.
+        checks=tuple(dict.fromkeys((*user.checks, *project.checks))),
+        on_conflict=user.on_conflict or project.on_conflict,
     )
 
 
@@ -353,7 +361,12 @@ def _place(message: str, data: dict[str, Any], text: str) -> str:
         keys.append(unknown[1])
         what = f"unknown key {unknown[1]!r}"
     elif "enum value" in what:
-        kinds: dict[str | int, type[StrEnum]] = {"type": Transport, "strategy": Strategy}
+        kinds: dict[str | int, type[StrEnum]] = {
+            "type": Transport,
+            "strategy": Strategy,
+            "workspace": WorkspaceKind,
+            "on_conflict": OnConflict,
+        }
         what += f"; there are: {', '.join(kinds.get(keys[-1], Mode))}"
     name = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
     return (

@@ -8,6 +8,7 @@ stand in the order of their declaration, sets are sorted tuples, times are whole
 from __future__ import annotations
 
 import hashlib
+from enum import StrEnum
 
 import msgspec
 
@@ -17,6 +18,25 @@ from retinue.errors import ContractError
 
 REPORT_PATH_PATTERN = ".retinue/step-<idx>-result.md"
 RESULT_CAP_TOKENS = 2_000
+
+
+class WorkspaceKind(StrEnum):
+    """Whose files an agent works on.
+
+    SHARED are its parent's own, one writer at a time. WORKTREE is a copy, which is merged into the
+    parent's. READONLY are the parent's, of which it changes nothing.
+    """
+
+    SHARED = "shared"
+    WORKTREE = "worktree"
+    READONLY = "readonly"
+
+
+class OnConflict(StrEnum):
+    """What becomes of a child whose work contradicts a sibling's: it fails, or another resolves."""
+
+    FAIL = "fail"
+    RESOLVE = "resolve"
 
 
 class Parent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -59,6 +79,7 @@ class Execution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     max_context_tokens: int
     max_cost_usd: float | None = None
     working_directory: str = "."
+    workspace: WorkspaceKind = WorkspaceKind.READONLY
     silence_ms: int = 120_000
     """How long it may give no sign of life before it is noticed; it is stopped after twice that."""
     close_on_completion: bool = True
@@ -84,6 +105,9 @@ class Outputs(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     result_cap_tokens: int = RESULT_CAP_TOKENS
     output_schema: str | None = None
     """A JSON schema, as text with sorted keys, that the answer must fit."""
+    checks: tuple[str, ...] = ()
+    """Commands that must succeed on what it has made, before that is integrated."""
+    on_conflict: OnConflict = OnConflict.FAIL
 
 
 class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True):

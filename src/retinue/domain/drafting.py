@@ -14,16 +14,18 @@ from retinue.domain.contract import (
     REPORT_PATH_PATTERN,
     Contract,
     Execution,
+    OnConflict,
     Outputs,
     Parent,
     Step,
+    WorkspaceKind,
     execution_limits,
     title_of,
 )
 from retinue.domain.grant import Grant, Mode, Network, narrow
 from retinue.domain.messages import Effect
 from retinue.domain.role import Role
-from retinue.domain.scope import ANYWHERE, Groups, canonical, scope
+from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, canonical, scope
 from retinue.domain.toolname import (
     ALL_FOREIGN,
     READING_FOREIGN,
@@ -36,7 +38,8 @@ from retinue.errors import ContractError
 FREE_HANDED = (Mode.AUTO, Mode.DANGEROUS)
 ASK_USER = "ask_user"
 # What changes nothing that a person would want to be asked about first.
-_HARMLESS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE)
+HARMLESS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE)
+_WRITING = (Effect.WRITE, Effect.EXECUTE)
 
 
 class Order(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -56,6 +59,9 @@ class Order(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     directory: str | None = None
     output_schema: str | None = None
     success_criteria: tuple[str, ...] = ()
+    workspace: WorkspaceKind | None = None
+    checks: tuple[str, ...] = ()
+    on_conflict: OnConflict | None = None
     max_tool_calls: int | None = None
     max_turns: int | None = None
     max_tokens: int | None = None
@@ -80,6 +86,8 @@ class Superior(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     working_directory: str
     silence_ms: int = 120_000
     report_path_pattern: str = REPORT_PATH_PATTERN
+    checks: tuple[str, ...] = ()
+    on_conflict: OnConflict = OnConflict.FAIL
 
     @classmethod
     def of(cls, contract: Contract, agent_id: str, account: Account) -> Superior:
@@ -94,6 +102,8 @@ class Superior(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             working_directory=contract.execution.working_directory,
             silence_ms=contract.execution.silence_ms,
             report_path_pattern=contract.outputs.report_path_pattern,
+            checks=contract.outputs.checks,
+            on_conflict=contract.outputs.on_conflict,
         )
 
 
@@ -110,7 +120,7 @@ def root_grant(
     for name, effect in effects.items():
         if mode is Mode.PLAN and effect is not Effect.READ:
             continue
-        if mode in FREE_HANDED or effect in _HARMLESS:
+        if mode in FREE_HANDED or effect in HARMLESS:
             freely.append(name)
         else:
             asked.append(name)
@@ -161,14 +171,30 @@ def draft(
             instructions=role.instructions if order.instructions is None else order.instructions,
             model=order.model or role.model or superior.model,
             working_directory=order.directory or superior.working_directory,
+            workspace=workspace_for(grant, effects, order.workspace or role.workspace),
             silence_ms=superior.silence_ms,
             **execution_limits(budget),  # type: ignore[arg-type]
         ),
         outputs=Outputs(
-            output_schema=order.output_schema, report_path_pattern=superior.report_path_pattern
+            output_schema=order.output_schema,
+            report_path_pattern=superior.report_path_pattern,
+            # What the parent's own work must pass, its children's must.
+            checks=tuple(dict.fromkeys((*superior.checks, *order.checks))),
+            on_conflict=order.on_conflict or superior.on_conflict,
         ),
     )
     return Draft(contract, tuple(notes))
+
+
+def workspace_for(
+    grant: Grant, effects: Mapping[str, Effect], wanted: WorkspaceKind | None
+) -> WorkspaceKind:
+    """A copy for who can write, unless something else is wanted; and no copy for who cannot."""
+    tools = (*grant.allowed_tools, *grant.ask_tools)
+    writes = any(effects.get(name, Effect.EXECUTE) in _WRITING for name in tools)
+    if not writes or grant.write_scope == NOWHERE:
+        return WorkspaceKind.READONLY
+    return wanted or WorkspaceKind.WORKTREE
 
 
 def _grant(order: Order, parent: Grant, effects: Mapping[str, Effect], notes: list[str]) -> Grant:
@@ -303,6 +329,8 @@ class _Denied:
 def _scope(order: Order) -> Groups:
     """Where it may write: inside its role's paths, inside its scope, and where the order says."""
     groups: Groups = order.role.write_scope
+    if WorkspaceKind.READONLY in (order.workspace, order.role.workspace):
+        return NOWHERE
     if order.scope:
         groups = (*groups, *scope(*order.scope))
     return groups if order.write is None else (*groups, *scope(*order.write))

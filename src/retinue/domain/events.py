@@ -10,7 +10,7 @@ import msgspec
 
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message, Thoughts, Timing, ToolCall, Usage
-from retinue.domain.result import FileChange, Receipt, Status
+from retinue.domain.result import Check, Conflict, FileChange, Receipt, Status
 
 VERSION = 1
 
@@ -230,6 +230,60 @@ class BreakerTripped(_Fact, frozen=True, gc=False, tag="agent.breaker"):
         return _line(f"{self.stage}: {self.tool_calls} of {self.of} tool calls used")
 
 
+class WorktreeCreated(_Fact, frozen=True, gc=False, tag="agent.worktree_created"):
+    """The agent works in a copy of its own, of the commit `base`."""
+
+    base: str
+    directory: str
+
+    @property
+    def summary(self) -> str:
+        return f"works in a copy of {_line(self.base[:12])}"
+
+
+class WorktreeMerged(_Fact, frozen=True, gc=False, tag="agent.worktree_merged"):
+    """`commit` is what it has made of `base`, merged into the work of those before it."""
+
+    base: str
+    commit: str
+
+    @property
+    def summary(self) -> str:
+        return f"merged as {_line(self.commit[:12])}"
+
+
+class CheckFinished(_Fact, frozen=True, gc=False, tag="agent.check_finished"):
+    """An acceptance check, run on what would be integrated."""
+
+    check: Check
+
+    @property
+    def summary(self) -> str:
+        return f"check {_line(str(self.check))}"
+
+
+class FilesChanged(_Fact, frozen=True, gc=False, tag="agent.files_changed"):
+    """A step: the user's files have changed. `commit` keeps what they were and what they became."""
+
+    step: int
+    commit: str
+    files: tuple[FileChange, ...]
+
+    @property
+    def summary(self) -> str:
+        return f"step {self.step}: " + _line(", ".join(map(str, self.files)))
+
+
+class WorkKept(_Fact, frozen=True, gc=False, tag="agent.work_kept"):
+    """What it had changed in its copy was not integrated, and is kept."""
+
+    files: tuple[FileChange, ...]
+
+    @property
+    def summary(self) -> str:
+        return "kept, not integrated: " + _line(", ".join(map(str, self.files)))
+
+
 class LimitReached(_Fact, frozen=True, gc=False, tag="agent.limit_reached"):
     limit: str
     detail: str
@@ -264,6 +318,7 @@ class AgentFailed(_Fact, frozen=True, gc=False, tag="agent.subagent_failed"):
     status: Status
     reason: str
     response: str = ""
+    conflicts: tuple[Conflict, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -299,6 +354,11 @@ Fact = (
     | AgentCached
     | BreakerTripped
     | LimitReached
+    | WorktreeCreated
+    | WorktreeMerged
+    | CheckFinished
+    | FilesChanged
+    | WorkKept
     | AgentWaiting
     | AgentCompleted
     | AgentFailed

@@ -13,7 +13,7 @@ from typing import assert_never
 from retinue.domain import events as ev
 from retinue.domain.lifecycle import State, move
 from retinue.domain.messages import Timing, Usage
-from retinue.domain.result import FileChange, Receipt, Status
+from retinue.domain.result import Check, Conflict, FileChange, Receipt, Status
 
 
 @dataclass(slots=True)
@@ -56,6 +56,12 @@ class AgentView:
     files_read: dict[str, None] = field(default_factory=dict)
     files_modified: dict[str, FileChange] = field(default_factory=dict)
     receipts: list[Receipt] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    conflicts: tuple[Conflict, ...] = ()
+    steps: list[int] = field(default_factory=list)
+    """The numbers of its changes of the user's files."""
+    kept: tuple[FileChange, ...] = ()
+    """What it had changed, and was not integrated."""
     children: list[str] = field(default_factory=list)
 
     @property
@@ -140,6 +146,11 @@ class RunView:
         | ev.AgentCached
         | ev.BreakerTripped
         | ev.LimitReached
+        | ev.WorktreeCreated
+        | ev.WorktreeMerged
+        | ev.CheckFinished
+        | ev.FilesChanged
+        | ev.WorkKept
         | ev.AgentWaiting
         | ev.AgentCompleted
         | ev.AgentFailed
@@ -173,8 +184,16 @@ class RunView:
                 | ev.ContextCompacted()
                 | ev.AgentSilent()
                 | ev.BreakerTripped()
+                | ev.WorktreeCreated()
+                | ev.WorktreeMerged()
             ):
                 pass
+            case ev.CheckFinished():
+                agent.checks.append(fact.check)
+            case ev.FilesChanged():
+                agent.steps.append(fact.step)
+            case ev.WorkKept():
+                agent.kept = fact.files
             case ev.ToolStarted():
                 agent.tool_calls += 1
                 agent.queued = max(0, agent.queued - 1)
@@ -193,11 +212,13 @@ class RunView:
             case ev.AgentWaiting():
                 agent.state = move(agent.state, State.WAITING_FOR_MERGE)
                 agent.response = fact.response
+                # Of a copy it is known what has really changed in it, by whatever means.
+                agent.files_modified = {change.path: change for change in fact.files_modified}
             case ev.AgentCompleted():
                 agent.state, agent.status = move(agent.state, State.COMPLETED), Status.COMPLETED
             case ev.AgentFailed():
                 agent.state, agent.status = move(agent.state, State.FAILED), fact.status
-                agent.error = fact.reason
+                agent.error, agent.conflicts = fact.reason, fact.conflicts
                 agent.response = fact.response or agent.response
             case ev.AgentClosed():
                 agent.state, agent.closed_at = move(agent.state, State.CLOSED), event.time
@@ -223,4 +244,7 @@ def merged(earlier: FileChange | None, later: FileChange) -> FileChange:
         added=earlier.added + later.added,
         removed=earlier.removed + later.removed,
         new=earlier.new or later.new,
+        gone=later.gone,
+        before_sha256=earlier.before_sha256,
+        after_sha256=later.after_sha256,
     )

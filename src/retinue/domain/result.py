@@ -18,18 +18,24 @@ class Status(StrEnum):
     REJECTED = "rejected"
 
 
-class FileChange(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class FileChange(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Lines that came and went in one file, and the hashes of what it was and is."""
+
     path: str
     added: int = 0
     removed: int = 0
     new: bool = False
+    gone: bool = False
+    before_sha256: str | None = None
+    after_sha256: str | None = None
 
     def __str__(self) -> str:
         parts = [f"+{self.added}"] if self.added or not self.removed else []
         if self.removed:
             parts.append(f"-{self.removed}")
         lines = "/".join(parts) + (" line" if self.added + self.removed == 1 else " lines")
-        return f"{self.path} ({lines}{', new file' if self.new else ''})"
+        what = ", new file" if self.new else ", removed" if self.gone else ""
+        return f"{self.path} ({lines}{what})"
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -45,6 +51,40 @@ class Receipt(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     before_sha256: str | None = None
     after_sha256: str | None = None
     untrusted: bool = False
+
+
+class Conflict(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """A file that two have changed. `ours` and `theirs` are git's names of the two versions.
+
+    `ours` is the one that is integrated already, by `sibling`; `theirs` is that of who failed.
+    """
+
+    path: str
+    ours: str = ""
+    theirs: str = ""
+    sibling: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path} (also changed by {self.sibling})" if self.sibling else self.path
+
+
+class Check(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """An acceptance check that the parent's side ran. `output` is the end of what it printed."""
+
+    command: str
+    exit_code: int
+    output_sha256: str
+    output: str = ""
+    timed_out: bool = False
+    duration_s: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0 and not self.timed_out
+
+    def __str__(self) -> str:
+        how = "timed out" if self.timed_out else f"exit code {self.exit_code}"
+        return f"{self.command}: {'passed' if self.ok else f'failed ({how})'}"
 
 
 class Spent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -86,6 +126,11 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     files_read: tuple[str, ...] = ()
     files_modified: tuple[FileChange, ...] = ()
     receipts: tuple[Receipt, ...] = ()
+    checks: tuple[Check, ...] = ()
+    """The acceptance checks that were run on its work, and what they returned."""
+    conflicts: tuple[Conflict, ...] = ()
+    kept: bool = False
+    """Whether work of its that was not integrated is kept."""
 
     @property
     def ok(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from retinue.domain.budget import Budget
+from retinue.domain.contract import WorkspaceKind
 from retinue.domain.grant import Mode
 from retinue.domain.scope import ANYWHERE
 from retinue.errors import ConfigError
@@ -30,6 +31,7 @@ class Role(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     mode: Mode | None = None
     budget: Budget = Budget()
     write_scope: tuple[tuple[str, ...], ...] = ANYWHERE
+    workspace: WorkspaceKind | None = None
     spawns: tuple[str, ...] = ()
     model: str | None = None
     bootstrap_files: tuple[str, ...] = BOOTSTRAP_FILES

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from retinue.domain.budget import Account
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event, Fact
 from retinue.domain.messages import Usage
 from retinue.domain.projection import merged
-from retinue.domain.result import FileChange, Receipt, Result, Spent
-from retinue.ports import Clock, NewAgent
+from retinue.domain.result import Check, Conflict, FileChange, Receipt, Result, Spent
+from retinue.ports import Clock, Ground, NewAgent
 from retinue.runtime.journal import Journal
+
+if TYPE_CHECKING:
+    from retinue.runtime.join import Seat
+    from retinue.runtime.recorder import Recorder
 
 ROOT = "a0"  # the id of every run's root; children are a1, a2, …
 
@@ -32,6 +37,7 @@ class Agent:
         journal: Journal,
         clock: Clock,
         parent: Agent | None,
+        ground: Ground,
     ) -> None:
         self.id = id
         self.path = path
@@ -39,6 +45,12 @@ class Agent:
         self.contract = contract
         self.account = account
         self.parent = parent
+        self.ground = ground
+        """The files that it works on."""
+        self.seat: Seat | None = None
+        """Its place among its siblings, if it is one of those that write."""
+        self.recorder: Recorder | None = None
+        """Who counts what it does to the user's own files, if it can do anything to them."""
         self.attempt = 0
         self.usage = Usage()
         self.last_text = ""
@@ -60,6 +72,13 @@ class Agent:
         self.files_modified: dict[str, FileChange] = {}
         self.receipts: list[Receipt] = []
         self.tainted = False
+        """Whether there is text in its conversation that nobody vouches for."""
+        self.wary = False
+        """Whether that text came from others, and not by commands that it may use freely."""
+        self.checks: list[Check] = []
+        self.conflicts: tuple[Conflict, ...] = ()
+        self.kept = False
+        """Whether work of its that was not integrated is kept."""
         self.steps = 0
         self.names: dict[str, int] = {}
         self._journal = journal
@@ -94,12 +113,18 @@ class Agent:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """While inside, silence is no sign of anything."""
-        self.excused += 1
+        """While inside, silence is no sign of anything: neither its own nor that of who waits."""
+        node: Agent | None = self
+        while node is not None:
+            node.excused += 1
+            node = node.parent
         try:
             yield
         finally:
-            self.excused -= 1
+            node = self
+            while node is not None:
+                node.excused -= 1
+                node = node.parent
             self.touch()
 
     def record(self, fact: Fact, *, born: NewAgent | None = None) -> Event:
@@ -118,6 +143,7 @@ class Agent:
     def keep(self, receipt: Receipt) -> None:
         self.receipts.append(receipt)
         self.tainted = self.tainted or receipt.untrusted
+        self.wary = self.wary or (receipt.untrusted and receipt.command is None)
         self.files_read.update(dict.fromkeys(receipt.read))
         for change in receipt.changed:
             before = self.files_modified.get(change.path)

@@ -20,6 +20,7 @@ from retinue.errors import BudgetExceeded, UsageError
 from retinue.ports import Errand, Outcome, Servers, Subtask, Workspace
 from retinue.runtime.agent import Agent
 from retinue.runtime.enclosures import enclose
+from retinue.runtime.round import Round
 from retinue.runtime.shape import schema_text
 from retinue.runtime.staff import Staff
 from retinue.runtime.toolbox import ONE_CALL
@@ -130,8 +131,9 @@ class Desk:
                 {i: results[i].summary for i in _dependencies(subtask)},
                 max_tokens=order.role.budget.max_context_tokens // CONTEXT_SHARE,
             )
+            # Each step begins from what the one before it has made.
             return await self._staff.employ(
-                msgspec.structs.replace(order, context=context, notes=notes)
+                msgspec.structs.replace(order, context=context, notes=notes), Round()
             )
         except UsageError as error:
             return f"[ERROR] {error}"

@@ -15,13 +15,21 @@ from retinue.domain.budget import Budget
 from retinue.domain.contract import (
     Contract,
     Execution,
+    OnConflict,
     Outputs,
     Parent,
     Step,
+    WorkspaceKind,
     execution_limits,
     title_of,
 )
-from retinue.domain.drafting import Draft, Order, root_grant, without_delegation
+from retinue.domain.drafting import (
+    Draft,
+    Order,
+    root_grant,
+    without_delegation,
+    workspace_for,
+)
 from retinue.domain.events import Event, RunStarted
 from retinue.domain.grant import Mode
 from retinue.domain.result import Result, RunResult, Status
@@ -36,6 +44,7 @@ from retinue.runtime.follow import follow as follow_journal
 from retinue.runtime.follow import nobody_writes
 from retinue.runtime.nursery import Nursery, to_its_end
 from retinue.runtime.prompts import Prompts, listed_profiles
+from retinue.runtime.round import Round
 from retinue.runtime.run import Run, Surroundings
 from retinue.runtime.session import NEW, Session, recall
 from retinue.runtime.shape import schema_text
@@ -60,6 +69,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     `scope` are the paths to keep to, `write` those it may write, `context` and `context_files` what
     it is given along. `output_schema` (a JSON schema, or a pydantic or msgspec type) makes the
     answer data. `directory` is a folder of the project to work in. `cache=False` asks anew.
+    `workspace` is "worktree" (a copy, merged at the end), "shared" (the project's own files) or
+    "readonly". `checks` are commands that must succeed on its work before that is integrated, and
+    `on_conflict="resolve"` has a further child settle what contradicts a sibling's.
     """
 
     role: str
@@ -76,6 +88,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     endpoint: str | None = None
     directory: str | None = None
+    workspace: WorkspaceKind | None = None
+    checks: tuple[str, ...] = ()
+    on_conflict: OnConflict | None = None
     cache: bool = True
     max_tool_calls: int | None = None
     max_turns: int | None = None
@@ -99,6 +114,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     delegation: bool = True
     notes: tuple[str, ...] = ()
     """What the user should know about them; each run begins with it."""
+    checks: tuple[str, ...] = ()
+    on_conflict: OnConflict = OnConflict.FAIL
 
 
 class Runtime:
@@ -231,12 +248,12 @@ class Runtime:
         if orders:
             first = title_of(orders[0].task)
             await self._open_office(first if len(orders) == 1 else f"{len(orders)} tasks: {first}")
-        slots = asyncio.Semaphore(most)
+        slots, round = asyncio.Semaphore(most), Round()
         results: dict[int, Result] = {}
 
         async def work(index: int, order: Order) -> None:
             try:
-                results[index] = await self._employ(order)
+                results[index] = await self._employ(order, round)
             finally:
                 slots.release()
 
@@ -312,7 +329,7 @@ class Runtime:
             for run in list(self._runs.values()):
                 run.listen()
 
-    async def _employ(self, order: Order) -> Result:
+    async def _employ(self, order: Order, round: Round | None = None) -> Result:
         run = await self._open_office(title_of(order.task))
         if run.root.stop_reason is not None:
             return Result(
@@ -324,7 +341,7 @@ class Runtime:
                 error=run.root.stop_reason,
             )
         try:
-            child = await run.create(order, run.root)
+            child = await run.create(order, run.root, round)
         except ContractError as error:
             self._rejected += 1
             spent_up = run.root.account.unspent().tokens == 0
@@ -343,7 +360,7 @@ class Runtime:
         if not task.task.strip():
             raise ContractError("The task is empty; say what the agent should do.")
         _check_text(task=task.task, context=task.context, system_prompt=task.system_prompt)
-        for field in ("scope", "write", "success_criteria", "context_files"):
+        for field in ("scope", "write", "success_criteria", "context_files", "checks"):
             _check_text(**{field: "".join(getattr(task, field) or ())})
         role = pick(self.roles, task.role)
         model = self._around.route(task.model, task.endpoint)
@@ -384,6 +401,9 @@ class Runtime:
             output_schema=schema_text(task.output_schema),
             model=model,
             directory=directory,
+            workspace=task.workspace,
+            checks=task.checks,
+            on_conflict=task.on_conflict,
             cache=task.cache,
             notes=(*left_out, *notes),
             **limits,
@@ -466,10 +486,15 @@ class Runtime:
                 instructions=instructions,
                 model=terms.model,
                 working_directory=terms.directory,
+                workspace=workspace_for(grant, effects, WorkspaceKind.SHARED),
                 silence_ms=round(terms.silence_s * 1000),
                 **execution_limits(within(terms.budget, served)),  # type: ignore[arg-type]
             ),
-            outputs=Outputs(report_path_pattern=around.report_path_pattern),
+            outputs=Outputs(
+                report_path_pattern=around.report_path_pattern,
+                checks=terms.checks,
+                on_conflict=terms.on_conflict,
+            ),
         )
         notes = (*terms.notes, *notes_on(served))
         if kind == "run":

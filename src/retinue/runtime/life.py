@@ -75,6 +75,8 @@ class Ending(msgspec.Struct, frozen=True):
     again: bool = False
     data: Any = None
     cached: bool = False
+    proposed: bool = False
+    """Whether it is on record already that it waits to be integrated."""
 
 
 async def live(agent: Agent, means: Means) -> Ending:
@@ -190,13 +192,18 @@ def close(agent: Agent, ending: Ending, *, duration_s: float = 0.0) -> Result:
     """Write how `agent` ended and close it. Synchronous, so that a cancelled task can do it too."""
     text = ending.text
     if ending.status is Status.COMPLETED:
-        changed = tuple(agent.files_modified.values())
-        agent.record(AgentWaiting(sub_agent_id=agent.id, response=text, files_modified=changed))
+        if not ending.proposed:
+            changed = tuple(agent.files_modified.values())
+            agent.record(AgentWaiting(sub_agent_id=agent.id, response=text, files_modified=changed))
         agent.record(AgentCompleted(sub_agent_id=agent.id))
     else:
         agent.record(
             AgentFailed(
-                sub_agent_id=agent.id, status=ending.status, reason=ending.reason, response=text
+                sub_agent_id=agent.id,
+                status=ending.status,
+                reason=ending.reason,
+                response=text,
+                conflicts=agent.conflicts,
             )
         )
     agent.record(
@@ -226,4 +233,7 @@ def close(agent: Agent, ending: Ending, *, duration_s: float = 0.0) -> Result:
         files_modified=tuple(agent.files_modified.values()),
         receipts=tuple(agent.receipts),
         tainted=agent.tainted,
+        checks=tuple(agent.checks),
+        conflicts=agent.conflicts,
+        kept=agent.kept,
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Nursery(asyncio.TaskGroup):
@@ -30,18 +32,19 @@ class Nursery(asyncio.TaskGroup):
                 raise several.exceptions[0] from None
 
 
-async def to_its_end(cleanup: Coroutine[Any, Any, None]) -> None:
-    """Await `cleanup` even while being cancelled, however often; it must be bounded itself.
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` even while being cancelled, however often; it must be bounded itself.
 
     A shield alone lets the second cancellation through, and what it shields outlives its caller.
     """
-    task = asyncio.ensure_future(cleanup)
+    task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError as error:
             cancelled = error
-    task.result()
+    result = task.result()
     if cancelled is not None:
         raise cancelled
+    return result

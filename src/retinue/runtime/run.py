@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from functools import partial
 
 import msgspec
 
 from retinue.domain.approval import Rules
 from retinue.domain.budget import Account
-from retinue.domain.contract import Contract
+from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.drafting import Draft, Order, Superior, draft
 from retinue.domain.events import AgentCached, AgentCreated, AgentStarted, RunFinished, RunStarted
+from retinue.domain.messages import Effect
 from retinue.domain.price import Price, Tariff
 from retinue.domain.reach import Reach
 from retinue.domain.report import markdown
 from retinue.domain.result import Result, RunResult, Spent, Status
 from retinue.domain.role import Role
+from retinue.errors import ContractError, UsageError, WorkspaceError
 from retinue.ports import (
     Approve,
     Ask,
     Clock,
+    Copy,
+    Ground,
     Hands,
     Model,
     NewAgent,
@@ -35,17 +39,23 @@ from retinue.ports import (
     Workspace,
 )
 from retinue.runtime.agent import Agent
+from retinue.runtime.agreement import agree
 from retinue.runtime.allowance import Allowance
 from retinue.runtime.cache import Cache, Hit
+from retinue.runtime.checks import NO_SANDBOX, Checks, Confine
 from retinue.runtime.desk import Desk
+from retinue.runtime.join import Join, examined
 from retinue.runtime.journal import Journal, Listener
 from retinue.runtime.life import Ending, Means, close, live
 from retinue.runtime.mind import OnText
-from retinue.runtime.nursery import Nursery
+from retinue.runtime.nursery import Nursery, to_its_end
 from retinue.runtime.prompts import Prompts, listed_profiles
+from retinue.runtime.recorder import Authors, Recorder
+from retinue.runtime.resolution import resolution, unsettled
+from retinue.runtime.round import Round
 from retinue.runtime.session import NEW, Session, earlier_result
 from retinue.runtime.shape import Shape
-from retinue.runtime.staff import Staff
+from retinue.runtime.staff import Slot, Staff
 from retinue.runtime.toolbox import NO_RULES, Breaker, Tools
 
 STOPPED = "stopped with its run"
@@ -66,7 +76,9 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     roles: Mapping[str, Role]
     cache: Cache
     workspace_for: Callable[[str], Workspace]
+    ground: Ground
     sandbox: Sandbox | None
+    confine: Confine
     approve: Approve
     model_for: Callable[[str], Model]
     route: Callable[[str | None, str | None], str | None]
@@ -102,6 +114,10 @@ class Run:
         self._prompts = Prompts(around.workspace_for(root.contract.execution.working_directory))
         self._total = Spent()
         self._started_at = around.clock.monotonic()
+        self._steps = itertools.count(1)
+        self._authors: Authors = []
+        self._checks = Checks(around.confine, around.clock)
+        self._joins: dict[str, Join] = {}
         self.root = self._agent(root.contract, "root", None)
         self._root_notes = root.notes
         # What a conversation calls a3 is one child for as long as it goes on.
@@ -188,26 +204,94 @@ class Run:
 
     # Its children
 
-    async def create(self, order: Order, by: Agent) -> Agent:
-        """Write the contract for `order` and bring its child into being. Raises UsageError."""
-        async with self._creating:  # In the order of asking, whatever has to be read for it first.
-            return await self._written(order, by)
+    async def agree(self, order: Order, by: Agent) -> None:
+        """Have a person agree to an order that a stranger may stand behind. Raises UsageError."""
+        around = self._around
+        if by.wary:
+            await agree(order, by, around.tools.effects, around.rules, around.approve)
 
-    async def _written(self, order: Order, by: Agent) -> Agent:
+    async def create(self, order: Order, by: Agent, round: Round | None = None) -> Agent:
+        """Write the contract for `order` and bring its child into being. Raises UsageError.
+
+        Children of one round begin from the same files; one without begins from what is there.
+        """
+        async with self._creating:  # In the order of asking, whatever has to be read for it first.
+            round = round or Round()
+            child = await self._written(order, by, round)
+            if child.contract.execution.workspace is not WorkspaceKind.READONLY:
+                child.seat = self._join_of(by).enter(child, round)
+            return child
+
+    async def _written(self, order: Order, by: Agent, round: Round | None) -> Agent:
         role = order.role
         instructions, left_out = await self._prompts.assemble(role, order.extra_instructions)
         order = msgspec.structs.replace(order, instructions=instructions)
         superior = Superior.of(by.contract, by.id, by.account)
         # The step's number is the parent's next; it is taken only when the contract stands.
         drafted = draft(order, superior, step_idx=by.steps, effects=self._around.tools.effects)
-        contract = self._told_of_profiles(drafted.contract)
+        contract, notes = self._told_of_profiles(drafted.contract), drafted.notes
+        if contract.execution.workspace is not WorkspaceKind.READONLY:
+            try:
+                contract, notes = await self._placed(contract, notes, by, round)
+            except WorkspaceError as error:
+                raise ContractError(str(error)) from error
         self._around.model_for(contract.execution.model)  # Unknown models fail here.
         child = self._agent(contract, by.next_path(role.name), by)
         child.cache_key = self._around.cache.key(contract) if order.cache else None
         window = contract.execution.max_context_tokens
         hidden = self._around.tools.left_out(contract.permissions, window=window)
-        self._create(child, (*left_out, *drafted.notes, *hidden))
+        self._create(child, (*left_out, *notes, *hidden))
         return child
+
+    async def _placed(
+        self, contract: Contract, notes: tuple[str, ...], by: Agent, round: Round | None
+    ) -> tuple[Contract, tuple[str, ...]]:
+        """The contract of one that writes, with a place where that can be done and checked."""
+        checks, execution = contract.outputs.checks, contract.execution
+        if checks and not await self._checks.possible():
+            raise ContractError(NO_SANDBOX.format(checks=", ".join(checks)))
+        if execution.workspace is WorkspaceKind.SHARED:
+            return contract, notes
+        why_not = await by.ground.why_no_copies()
+        if not why_not:
+            if round is not None:
+                await self._join_of(by).pin(round)
+            return contract, notes
+        shared = msgspec.structs.replace(execution, workspace=WorkspaceKind.SHARED)
+        note = f"works in the project itself, one writer at a time: {why_not}"
+        return msgspec.structs.replace(contract, execution=shared), (*notes, note)
+
+    def _join_of(self, parent: Agent) -> Join:
+        if parent.id not in self._joins:
+            authors = self._authors if parent.ground is self._around.ground else []
+            self._joins[parent.id] = Join(
+                parent.ground, self._checks, self._recorder, authors, self._resolve
+            )
+        return self._joins[parent.id]
+
+    def _recorder(self, agent: Agent) -> Recorder | None:
+        """Who counts the changes of the user's files. What happens in a copy is nobody's step."""
+        at_home = agent.ground is self._around.ground
+        return Recorder(agent, self._steps, self._authors) if at_home else None
+
+    async def _resolve(self, agent: Agent, copy: Copy) -> str:
+        """Have a further child settle the conflicts of `agent`; why it could not, or ""."""
+        parent, around = agent.parent, self._around
+        assert parent is not None, "only a child is merged"
+        order = resolution(agent, around.roles[agent.role])
+        try:
+            async with self._creating:
+                resolver = await self._written(order, parent, None)
+        except UsageError as error:
+            return str(error)
+        resolver.ground = copy
+        ending = await self._live(resolver)
+        if ending.status is Status.COMPLETED:
+            wrong = await unsettled(agent, copy, resolver.contract.execution.working_directory)
+            if wrong:
+                ending = Ending(Status.ERROR, ending.text, wrong)
+        self._end(resolver, ending)
+        return "" if ending.status is Status.COMPLETED else ending.reason
 
     def _told_of_profiles(self, contract: Contract) -> Contract:
         """`contract` with instructions that list the profiles it may employ, if there are any."""
@@ -221,29 +305,82 @@ class Run:
             contract, execution=msgspec.structs.replace(execution, instructions=instructions)
         )
 
-    async def see_through(self, agent: Agent, slots: asyncio.Semaphore | None = None) -> Result:
+    async def see_through(self, agent: Agent, slot: Slot | None = None) -> Result:
         """Let `agent` live, from its contract to its closing, once there is a slot for it."""
+        seat = agent.seat
         try:
-            async with slots or nullcontext():
+            if seat is not None and seat.after:
+                if slot is not None:
+                    slot.leave()
+                await seat.join.ready(seat)
+            if slot is not None:
+                await slot.take()
+            try:
                 agent.since = self._around.clock.monotonic()
                 ending = await self._live(agent)
+            finally:
+                if slot is not None:
+                    slot.leave()
+            if agent.contract.execution.workspace is not WorkspaceKind.READONLY or agent.recorder:
+                ending = await self._integrated(agent, ending)
         except asyncio.CancelledError:
             why = agent.why_stopped or _late(agent) or self.why_stopped
-            self._end(agent, Ending(Status.CANCELLED, agent.last_text, why))
+            try:
+                if seat is not None:
+                    await to_its_end(seat.join.abandon(seat))
+            finally:
+                self._end(agent, Ending(Status.CANCELLED, agent.last_text, why))
             raise
         result = self._end(agent, ending)
         # Closing is on record before anybody reads the result.
         await agent.durable()
         return result
 
+    async def _integrated(self, agent: Agent, ending: Ending) -> Ending:
+        """The ending of one that can write, when it is decided what becomes of its work."""
+        try:
+            if agent.seat is not None and not agent.seat.shared:
+                return await agent.seat.join.integrate(agent.seat, ending)
+            return await examined(agent, ending, self._checks)
+        except WorkspaceError as error:
+            return msgspec.structs.replace(ending, status=Status.ERROR, reason=str(error))
+
+    def _equipped(self, agent: Agent) -> tuple[Workspace, Sandbox | None]:
+        """What `agent` works with. What writes in the user's own files is recorded."""
+        contract, sandbox = agent.contract, self._around.sandbox
+        directory = contract.execution.working_directory
+        workspace = agent.ground.workspace(directory)
+        if contract.execution.workspace is WorkspaceKind.READONLY and (
+            sandbox is None or sandbox.tier != "none" or not self._runs_commands(contract)
+        ):
+            return workspace, sandbox
+        agent.recorder = self._recorder(agent)
+        return agent.ground.recorded(workspace, sandbox, directory, agent.recorder)
+
+    def _runs_commands(self, contract: Contract) -> bool:
+        """May it run what nothing but a sandbox could keep from writing?"""
+        effects, grant = self._around.tools.effects, contract.permissions
+        tools = (*grant.allowed_tools, *grant.ask_tools)
+        return any(effects.get(name) is Effect.EXECUTE for name in tools)
+
     async def _live(self, agent: Agent) -> Ending:
         around, contract = self._around, agent.contract
-        workspace = around.workspace_for(contract.execution.working_directory)
+        if agent.seat is not None:
+            try:
+                await agent.seat.join.begin(agent.seat)
+            except WorkspaceError as error:
+                return Ending(Status.ERROR, "", str(error))
+        workspace, sandbox = self._equipped(agent)
         grant = contract.permissions
         hands = Hands(
             workspace=workspace,
-            sandbox=around.sandbox,
-            reach=Reach(root=workspace.root, write_scope=grant.write_scope, network=grant.network),
+            sandbox=sandbox,
+            reach=Reach(
+                root=workspace.root,
+                write_scope=grant.write_scope,
+                network=grant.network,
+                readable=workspace.readable,
+            ),
             agent_id=agent.id,
             path=agent.path,
             ask=around.ask if agent is self.root else None,
@@ -294,7 +431,7 @@ class Run:
             boss,
             staff,
             roles=around.roles,
-            workspace=around.workspace_for(boss.contract.execution.working_directory),
+            workspace=boss.ground.workspace(boss.contract.execution.working_directory),
             route=around.route,
             servers=around.servers,
             earlier=partial(
@@ -305,12 +442,14 @@ class Run:
     def _end(self, agent: Agent, ending: Ending) -> Result:
         """Close `agent` and bill what it cost. No await: it works in a cancelled task."""
         del self._open[agent.id]
+        if agent.seat is not None:
+            agent.seat.join.leave(agent.seat)
         self._bill(agent)
         duration_s = self._around.clock.monotonic() - agent.since
         result = agent.result = close(agent, ending, duration_s=duration_s)
         if agent.parent is not None and agent.tainted:
             # However the parent hears of it.
-            agent.parent.tainted = True
+            agent.parent.tainted = agent.parent.wary = True
         if agent is not self.root:
             self._failed += not result.ok
             self._report(agent, result)
@@ -353,6 +492,7 @@ class Run:
             journal=self._journal,
             clock=self._around.clock,
             parent=parent,
+            ground=self._around.ground if parent is None else parent.ground,
         )
 
     def _create(self, agent: Agent, notes: tuple[str, ...]) -> None:

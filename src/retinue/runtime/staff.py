@@ -11,21 +11,46 @@ from retinue.domain.drafting import Order
 from retinue.domain.result import Result
 from retinue.runtime.agent import Agent
 from retinue.runtime.nursery import Nursery
+from retinue.runtime.round import Round
+
+
+class Slot:
+    """A place among those that work at the same time. Who has only to wait leaves it to others."""
+
+    def __init__(self, slots: asyncio.Semaphore) -> None:
+        self._slots = slots
+        self._taken = False
+
+    async def take(self) -> None:
+        """Return when it is taken, which it may be already."""
+        if not self._taken:
+            await self._slots.acquire()
+            self._taken = True
+
+    def leave(self) -> None:
+        if self._taken:
+            self._taken = False
+            self._slots.release()
 
 
 class Employer(Protocol):
     """What a run does for those who hire."""
 
-    async def create(self, order: Order, by: Agent) -> Agent: ...
+    async def agree(self, order: Order, by: Agent) -> None: ...
 
-    async def see_through(self, agent: Agent, slots: asyncio.Semaphore | None = None) -> Result: ...
+    async def create(self, order: Order, by: Agent, round: Round | None = None) -> Agent: ...
+
+    async def see_through(self, agent: Agent, slot: Slot | None = None) -> Result: ...
 
 
 class Job:
     """A child, under way or done. One in the background has a task of its own."""
 
-    def __init__(self, agent: Agent, task: asyncio.Task[Result] | None = None) -> None:
+    def __init__(
+        self, agent: Agent, round: Round, task: asyncio.Task[Result] | None = None
+    ) -> None:
         self.agent = agent
+        self._round = round
         self.delivered = False
         self._task = task
 
@@ -60,6 +85,7 @@ class Job:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._task.add_done_callback(partial(_tell, ended))
             await ended
+        self._round.over = True
         return self.outcome
 
     @property
@@ -92,6 +118,8 @@ class Staff:
         self._slots = asyncio.Semaphore(max_concurrent)
         self._jobs: dict[str, Job] = {}
         self._told_of_loose_ends = False
+        self._round = Round()
+        self._background_round = Round(background=True)
 
     @property
     def jobs(self) -> Mapping[str, Job]:
@@ -101,28 +129,51 @@ class Staff:
     def background(self) -> list[Job]:
         return [job for job in self._jobs.values() if job.background]
 
-    async def employ(self, order: Order) -> Result:
+    async def employ(self, order: Order, round: Round | None = None) -> Result:
         """Have a child do it, and wait for it. Raises ContractError.
 
         A child is made when there is a slot for it: a thousand that a model asks for in one reply
         cost no more memory than those that run.
+
+        Children of one round begin from the same files.
         """
-        async with self._slots:
-            agent = await self._employer.create(order, self._boss)
-            self._jobs[agent.id] = Job(agent)
-            return await self._employer.see_through(agent)
+        await self._employer.agree(order, self._boss)
+        round = round or self._round
+        slot = Slot(self._slots)
+        await slot.take()
+        try:
+            agent = await self._create(order, round)
+            self._jobs[agent.id] = Job(agent, round)
+            return await self._employer.see_through(agent, slot)
+        finally:
+            slot.leave()
 
     async def hire(self, order: Order) -> Job:
         """Write the contract and set the child to work in the background. Raises ContractError."""
-        agent = await self._employer.create(order, self._boss)
-        task = self._nursery.create_task(self._employer.see_through(agent, self._slots))
-        job = self._jobs[agent.id] = Job(agent, task)
+        await self._employer.agree(order, self._boss)
+        if self._background_round.over:
+            self._background_round = Round(background=True)
+        round = self._background_round
+        agent = await self._create(order, round)
+        work = self._employer.see_through(agent, Slot(self._slots))
+        task = self._nursery.create_task(work)
+        job = self._jobs[agent.id] = Job(agent, round, task)
         # A task that is cancelled before its first step never runs, and could not close its agent.
         await asyncio.sleep(0)
         return job
 
+    async def _create(self, order: Order, round: Round) -> Agent:
+        agent = await self._employer.create(order, self._boss, round)
+        # A stranger's words may be in its task.
+        agent.wary = self._boss.wary
+        return agent
+
     def news(self) -> list[Job]:
-        """The background children that have ended since; each is told of once."""
+        """The background children that have ended since; each is told of once.
+
+        Asked at the beginning of each turn: those that are hired in it make a round.
+        """
+        self._round, self._background_round = Round(), Round(background=True)
         ended = [job for job in self.background if job.done and not job.delivered]
         for job in ended:
             job.delivered = True

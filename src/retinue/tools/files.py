@@ -13,13 +13,12 @@ import msgspec
 from msgspec import Meta
 
 from retinue.domain.messages import Effect
-from retinue.domain.paths import inside
 from retinue.errors import ToolFailure
 from retinue.ports import Entry, Hands, Outcome, Workspace, Written
+from retinue.threads import in_thread, to_the_end
 from retinue.tools.edits import edited
 from retinue.tools.excerpt import MAX_BYTES, excerpt, fitting
 from retinue.tools.function import tool
-from retinue.tools.threads import in_thread, to_the_end
 
 MAX_READ_BYTES = 10 * 1024 * 1024
 MAX_FOUND = 200
@@ -187,14 +186,14 @@ def _written(verb: str, written: Written) -> Outcome:
 
 
 def _check_scope(hands: Hands, path: str) -> None:
-    clean = inside(path, hands.workspace.root)
+    clean = hands.workspace.inside(path)
     # What is outside is refused by the workspace, which can say more about it.
     if clean is not None and not hands.reach.may_write(clean):
         raise ToolFailure(f"The contract does not let you write '{clean}'.")
 
 
 def _clean(workspace: Workspace, path: str) -> str:
-    return inside(path, workspace.root) or path
+    return workspace.inside(path) or path
 
 
 def _bytes(name: str, text: str) -> bytes:

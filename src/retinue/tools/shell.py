@@ -46,4 +46,5 @@ async def run_command(
         command=command,
         exit_code=done.exit_code,
         untrusted=hands.reach.network is Network.ALL,
+        changed=done.changed,
     )

@@ -13,7 +13,7 @@ import msgspec
 
 from retinue.errors import WorkspaceError
 from retinue.workspace.beneath import DIRECTORY, Opening
-from retinue.workspace.git import git, repository
+from retinue.workspace.git import Repository, git, names
 from retinue.workspace.names import protected
 
 MAX_ENTRIES = 200_000
@@ -29,9 +29,9 @@ class Candidates(msgspec.Struct, frozen=True):
     complete: bool
 
 
-def candidates(root: str, root_fd: int, opening: Opening, under: str) -> Candidates:
-    """The files below the folder `under`."""
-    known = _known_to_git(root, under)
+def candidates(where: Repository | None, root_fd: int, opening: Opening, under: str) -> Candidates:
+    """The files below the folder `under`; `where` is the repository that knows them, if any."""
+    known = None if where is None else _known_to_git(where, under)
     # An ignored folder that is asked for by its name is meant: git has nothing to say about it.
     if known is None or (not known and under != "."):
         return _walked(root_fd, opening, under)
@@ -59,10 +59,7 @@ def size_of(root_fd: int, path: str) -> int | None:
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
-def _known_to_git(root: str, under: str) -> list[str] | None:
-    where = repository(root)
-    if where is None:
-        return None
+def _known_to_git(where: Repository, under: str) -> list[str] | None:
     try:
         listed = git(
             where,
@@ -73,7 +70,7 @@ def _known_to_git(root: str, under: str) -> list[str] | None:
         return None
     if not listed.ok:
         return None
-    return os.fsdecode(listed.stdout).split("\0")[:-1]
+    return names(listed.stdout)
 
 
 def _walked(root_fd: int, opening: Opening, under: str) -> Candidates:

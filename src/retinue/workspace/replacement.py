@@ -34,7 +34,7 @@ def replace(directory_fd: int, name: str, data: bytes, like: os.stat_result | No
     try:
         try:
             if like is not None:
-                _become(fd, like)
+                take_after(fd, like)
             view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]
@@ -44,6 +44,17 @@ def replace(directory_fd: int, name: str, data: bytes, like: os.stat_result | No
     except BaseException:
         os.unlink(temporary, dir_fd=directory_fd)
         raise
+
+
+def take_after(fd: int, like: os.stat_result) -> None:
+    """Give an open file the owner and the mode of another."""
+    own = os.fstat(fd)
+    if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
+        # Only root can give files away; else the new file is the writer's.
+        with contextlib.suppress(PermissionError):
+            os.fchown(fd, like.st_uid, like.st_gid)
+    # Without set-uid bits: new content must not inherit an old file's privileges.
+    os.fchmod(fd, stat.S_IMODE(like.st_mode) & 0o777)
 
 
 def open_folder(opening: Opening, root_fd: int, folder: str) -> int:
@@ -77,13 +88,3 @@ def changed_lines(before: bytes, after: bytes) -> tuple[int, int]:
     old = Counter(before.splitlines(keepends=True))
     new = Counter(after.splitlines(keepends=True))
     return (new - old).total(), (old - new).total()
-
-
-def _become(fd: int, like: os.stat_result) -> None:
-    own = os.fstat(fd)
-    if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-        # Only root can give files away; else the new file is the writer's.
-        with contextlib.suppress(PermissionError):
-            os.fchown(fd, like.st_uid, like.st_gid)
-    # Without set-uid bits: new content must not inherit an old file's privileges.
-    os.fchmod(fd, stat.S_IMODE(like.st_mode) & 0o777)

@@ -28,6 +28,7 @@ from retinue.workspace.beneath import (
     preferred,
 )
 from retinue.workspace.candidates import candidates, size_of
+from retinue.workspace.git import Repository, repository
 from retinue.workspace.glob import matcher
 from retinue.workspace.names import protected, quoted, shown
 from retinue.workspace.replacement import (
@@ -60,10 +61,20 @@ class DirectoryTree:
         *,
         opening: Opening | None = None,
         ripgrep: str | None = "rg",
+        known_as: str | None = None,
+        known_to: Repository | None = None,
+        readable: tuple[str, ...] = (),
     ) -> None:
-        """`ripgrep` is the program to search with, if there is one of that name; None for never."""
+        """`ripgrep` is the program to search with, if there is one of that name; None for never.
+
+        `known_as` is another path that means this one, as that of the project does in a copy of it.
+        `known_to` is the repository that knows its files, where `.git` must not be asked.
+        `readable` are folders elsewhere that commands in it have to read.
+        """
+        self.readable = readable
         self._root = os.path.realpath(root)
-        self._named_root = os.path.abspath(root)
+        self._named_root = known_as or os.path.abspath(root)
+        self._known_to = known_to
         self._open = opening or preferred()
         self._listed: set[tuple[int, int]] = set()
         self._ripgrep = None if ripgrep is None else shutil.which(ripgrep)
@@ -78,6 +89,12 @@ class DirectoryTree:
     @property
     def root(self) -> str:
         return self._root
+
+    def inside(self, path: str) -> str | None:
+        normal = inside(path, self._root)
+        if normal is None and self._named_root != self._root:
+            normal = inside(path, self._named_root)
+        return normal
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
         """The whole file. One that is larger than `max_bytes` is refused."""
@@ -217,6 +234,9 @@ class DirectoryTree:
             FileChange(path=shown(path), added=added, removed=removed, new=before is None),
             None if before is None else sha256(before),
             sha256(data),
+            path=path,
+            before=before,
+            program=like is not None and bool(like.st_mode & 0o100),
         )
 
     def _existing(
@@ -253,9 +273,7 @@ class DirectoryTree:
             raise ToolFailure(f"{quoted(path)} is not valid Unicode.") from None
         if len(path) > MAX_PATH_CHARS:
             raise ToolFailure(f"{quoted(path)} is too long for a path.")
-        normal = inside(path, self._root)
-        if normal is None and self._named_root != self._root:
-            normal = inside(path, self._named_root)
+        normal = self.inside(path)
         if normal is None:
             raise ToolFailure(
                 f"{quoted(path)} leads outside the workspace. Use a path relative to it."
@@ -274,7 +292,7 @@ class DirectoryTree:
                 os.close(fd)
         if not folder:
             return iter([under] if glob is None or matcher(glob)(under) else []), True
-        all_of = candidates(self._root, self._fd, self._open, under)
+        all_of = candidates(self._known_to or repository(self._root), self._fd, self._open, under)
         if glob is None:
             return iter(all_of.paths), all_of.complete
         matches = matcher(glob)

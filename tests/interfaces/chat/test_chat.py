@@ -201,7 +201,7 @@ async def test_leave_and_answers(opened: Opened, project: Path, said: Said, wait
         await wait(lambda: "said no to write_file" in said(chat, whole=True))
         await wait(lambda: chat.questions.open)
         submit(chat, "y")
-        await wait(lambda: chat.questions.open and chat.questions.open[0].tool is None)
+        await wait(lambda: chat.questions.open and chat.questions.open[0].wish is None)
         submit(chat, "blue")
         await wait(idle(chat))
     assert not (project / "a.txt").exists()

@@ -174,7 +174,8 @@ class ChatApp(App[None]):
         question = self.chat.questions.open[0]
         more = len(self.chat.questions.open) - 1
         tail = f"  ({more} more after this)" if more else ""
-        if question.tool is None:
+        wish = question.wish
+        if wish is None:
             lines: list[Line] = []
             if question.path:
                 lines.append((Span(f"{question.path} asks{tail}", Tone.STOPPED),))
@@ -185,14 +186,16 @@ class ChatApp(App[None]):
             cut(
                 (
                     Span(f"{question.path} wants ", Tone.STOPPED),
-                    Span(call_text(question.tool, question.text), Tone.STRONG),
+                    Span(call_text(wish.tool, wish.arguments), Tone.STRONG),
                     Span(tail, Tone.DIM),
                 ),
                 width,
             )
         ]
-        lines += edit_lines(question.tool, question.text, width, QUESTION_LINES)
-        answers = f"y yes   n no   a always: {question.always}   and enter"
+        lines += edit_lines(wish.tool, wish.arguments, width, QUESTION_LINES)
+        if wish.terms:
+            lines += wrapped([Span(wish.terms, Tone.DIM)], width)
+        answers = f"y yes   n no   a always: {wish.rule}   and enter"
         return [*lines, (Span(clip(answers, width), Tone.DIM),)]
 
     def _hints(self) -> str:

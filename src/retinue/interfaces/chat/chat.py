@@ -359,7 +359,7 @@ class Chat:
     def _asked(self) -> None:
         if self.questions.open:
             question = self.questions.open[-1]
-            what = f"wants {question.tool}" if question.tool else "asks something"
+            what = f"wants {question.wish.tool}" if question.wish else "asks something"
             self.on_attention(f"{question.path or 'retinue'} {what}")
 
     def _allowed(self, rule: Rule) -> None:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from retinue.tools.threads import in_thread, to_the_end
+from retinue.threads import in_thread, to_the_end
 
 
 async def test_results_and_errors() -> None:

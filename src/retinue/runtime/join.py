@@ -1,0 +1,366 @@
+"""The work of children that write goes into their parent's files, one after the other.
+
+A child that writes takes a seat when it is made. It may begin when those before it that write in
+the same places are done with, and is integrated when everybody before it is: in the order of steps,
+whatever order they finish in. What it begins from depends on that order only, and not on who was
+faster. So the same plan makes the same commits.
+
+Children in the background make a line of their own: nobody who is waited for is held up by them,
+unless they write in the same places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import msgspec
+
+from retinue.domain.contract import OnConflict, WorkspaceKind
+from retinue.domain.events import AgentWaiting, WorkKept, WorktreeCreated, WorktreeMerged
+from retinue.domain.lease import Leases
+from retinue.domain.result import Conflict, Status
+from retinue.domain.scope import ANYWHERE, contains
+from retinue.ports import Copy, Ground, Merge, Proposal
+from retinue.runtime.agent import Agent
+from retinue.runtime.checks import Checks
+from retinue.runtime.life import Ending
+from retinue.runtime.nursery import to_its_end
+from retinue.runtime.recorder import Authors, Recorder
+from retinue.runtime.round import Head, Round
+
+SHOWN = 10
+USER = "the user"
+
+
+class Seat:
+    """A writing child's place in the order of its siblings."""
+
+    def __init__(self, join: Join, agent: Agent, round: Round, after: Sequence[Seat]) -> None:
+        self.join = join
+        self.agent = agent
+        self.round = round
+        self.after = after
+        self.copy: Copy | None = None
+        self.base = ""
+        self.since = 0
+        """How many changes of its parent's files there were when it began."""
+        self.turn = asyncio.Event()
+        self.passed = asyncio.Event()
+        self.left = False
+        self.applied = False
+        self.head: Head | None = None
+
+    @property
+    def shared(self) -> bool:
+        return self.agent.contract.execution.workspace is WorkspaceKind.SHARED
+
+
+Resolve = Callable[[Agent, Copy], Awaitable[str]]
+"""Let somebody settle the conflicts of an agent in a copy; why that came to nothing, or ""."""
+
+
+class Join:
+    """The writing children of one agent, and what becomes of its files."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        checks: Checks,
+        recorder: Callable[[Agent], Recorder | None],
+        authors: Authors,
+        resolve: Resolve,
+    ) -> None:
+        self._ground = ground
+        self._checks = checks
+        self._recorder = recorder
+        self._resolve = resolve
+        self._lines: tuple[deque[Seat], deque[Seat]] = (deque(), deque())
+        self._seats: dict[str, Seat] = {}
+        self._leases = Leases()
+        self._head: Head | None = None
+        self._integrating = asyncio.Lock()
+        self._authors = authors
+
+    # The order
+
+    def enter(self, agent: Agent, round: Round) -> Seat:
+        """Take the next seat. Nothing is awaited: the order is that of the steps."""
+        grant = agent.contract.permissions
+        shared = agent.contract.execution.workspace is WorkspaceKind.SHARED
+        after = self._leases.ask(agent.id, ANYWHERE if shared else grant.write_scope)
+        before = [self._seats[name] for name in after]
+        seat = self._seats[agent.id] = Seat(self, agent, round, before)
+        line = self._lines[round.background]
+        line.append(seat)
+        self._advance(line)
+        return seat
+
+    def leave(self, seat: Seat) -> None:
+        """Its agent is closed, however it ended. Nothing is awaited."""
+        seat.left = True
+        self._advance(self._lines[seat.round.background])
+
+    def _advance(self, line: deque[Seat]) -> None:
+        while line and line[0].left:
+            seat = line.popleft()
+            self._leases.give_back(seat.agent.id)
+            del self._seats[seat.agent.id]
+            seat.head = self._head
+            seat.passed.set()
+        if line:
+            line[0].turn.set()
+
+    # The beginning
+
+    async def pin(self, round: Round) -> None:
+        """Let the children of a round begin from the files as they are now, if none has so far."""
+        if round.base is None:
+            round.base = await self._state()
+
+    async def ready(self, seat: Seat) -> None:
+        """Return when nobody who writes in the same places is before it."""
+        for other in seat.after:
+            await other.passed.wait()
+
+    async def begin(self, seat: Seat) -> None:
+        """Give a child that works in a copy its copy."""
+        if seat.shared:
+            return
+        agent = seat.agent
+        # The contract is on record before any work is done under it.
+        await agent.durable()
+        seat.base = (await self._base(seat)).commit
+        seat.since = len(self._authors)
+        directory = agent.contract.execution.working_directory
+
+        async def make() -> Copy:
+            name = f"{agent.contract.parent.run_id}-{agent.id}"
+            seat.copy = await self._ground.copy(seat.base, name=name, directory=directory)
+            return seat.copy
+
+        agent.ground = copy = await to_its_end(make())
+        root = copy.workspace(directory).root
+        agent.record(WorktreeCreated(base=seat.base, directory=root))
+
+    async def _base(self, seat: Seat) -> Head:
+        if any(other.shared for other in seat.after):
+            # Who worked in the parent's own files has left no commit.
+            return await self._state()
+        heads = [seat.round.base, *(other.head for other in seat.after)]
+        return max((head for head in heads if head), key=lambda head: head.position)
+
+    async def _state(self) -> Head:
+        """The files as they are now. What somebody has done to them since is taken over."""
+        before = self._head
+        commit = await self._ground.state(None if before is None else before.commit)
+        if before is not None and commit == before.commit:
+            return before
+        head = Head(0 if before is None else before.position + 1, commit)
+        if self._head is before and not self._integrating.locked():
+            self._head = head
+        return head
+
+    # The end
+
+    async def abandon(self, seat: Seat) -> None:
+        """Keep what a child has done that is stopped. It has nothing more to say."""
+        if seat.copy is not None:
+            await self._keep(seat, await self._harvest(seat, seat.copy))
+
+    async def integrate(self, seat: Seat, ending: Ending) -> Ending:
+        """Bring the work of a child that has ended into the files, if nothing speaks against it."""
+        if seat.copy is None:
+            return ending
+        proposal = await self._harvest(seat, seat.copy)
+        try:
+            if ending.status is Status.COMPLETED:
+                ending = await self._propose(seat, proposal, ending)
+        except BaseException:
+            await to_its_end(self._keep(seat, proposal))
+            raise
+        if ending.status is not Status.COMPLETED:
+            await self._keep(seat, proposal)
+        return ending
+
+    async def _harvest(self, seat: Seat, copy: Copy) -> Proposal:
+        async def gather() -> Proposal:
+            try:
+                return await copy.propose(message=_message(seat.agent))
+            finally:
+                seat.copy, seat.agent.ground = None, self._ground
+                await copy.remove()
+
+        return await to_its_end(gather())
+
+    async def _keep(self, seat: Seat, proposal: Proposal) -> None:
+        agent = seat.agent
+        if not proposal.files or seat.applied:
+            return
+        agent.kept = True
+        run_id, message = agent.contract.parent.run_id, _message(agent)
+        await self._ground.keep(
+            seat.base, proposal.commit, run_id=run_id, agent_id=agent.id, message=message
+        )
+        agent.record(WorkKept(files=proposal.files))
+
+    async def _propose(self, seat: Seat, proposal: Proposal, ending: Ending) -> Ending:
+        agent = seat.agent
+        agent.files_modified = {file.path: file for file in proposal.files}
+        waiting = AgentWaiting(
+            sub_agent_id=agent.id, response=ending.text, files_modified=proposal.files
+        )
+        agent.record(waiting)
+        ending = msgspec.structs.replace(ending, proposed=True)
+        wrong = outside(agent, proposal.paths) or "; ".join(proposal.problems)
+        if wrong:
+            return msgspec.structs.replace(ending, status=Status.ERROR, reason=wrong)
+        if not must_check(agent, changed=bool(proposal.files)):
+            return ending
+        with agent.waiting():
+            await seat.turn.wait()
+            if agent.stop_reason is not None:
+                reason = agent.stop_reason
+                return msgspec.structs.replace(ending, status=Status.CANCELLED, reason=reason)
+            async with self._integrating:
+                wrong = await self._merge(seat, proposal)
+        if not wrong:
+            return ending
+        status = Status.CONFLICT if agent.conflicts else Status.ERROR
+        return msgspec.structs.replace(ending, status=status, reason=wrong)
+
+    async def _merge(self, seat: Seat, proposal: Proposal, *, again: bool = False) -> str:
+        """Merge, check, apply; why one of them was not possible, or ""."""
+        agent, head = seat.agent, self._head
+        assert head is not None, "it began with one"
+        if not proposal.files:
+            return await self._checks.run(agent, self._ground, head.commit)
+        merge = await self._ground.merge(
+            head.commit, proposal.commit, base=seat.base, message=_message(agent)
+        )
+        commit = merge.commit
+        if merge.conflicts:
+            settled = await self._settled(seat, head, proposal, merge)
+            if settled is None:
+                return "conflict in " + ", ".join(map(str, agent.conflicts))
+            commit = settled
+        agent.record(WorktreeMerged(base=seat.base, commit=commit))
+        if wrong := await self._checks.run(agent, self._ground, commit):
+            return wrong
+        refused = await self._apply(seat, head, commit)
+        if not refused:
+            return ""
+        agent.conflicts = tuple(self._signed(seat, Conflict(path=path)) for path in refused)
+        if not again and all(conflict.sibling != USER for conflict in agent.conflicts):
+            # Others of us have changed the files themselves: then it is as with any sibling's work.
+            agent.conflicts = ()
+            self._head = await self._state()
+            return await self._merge(seat, proposal, again=True)
+        return (
+            f"changed in the project meanwhile: {', '.join(refused)}; nothing was applied. Settle"
+            f" your own edits, then: retinue redo {agent.contract.parent.run_id} {agent.id}"
+        )
+
+    def _signed(self, seat: Seat, conflict: Conflict) -> Conflict:
+        """The conflict with the name of who made the change that is there already."""
+        since = dict(self._authors[seat.since :])
+        return msgspec.structs.replace(conflict, sibling=since.get(conflict.path, USER))
+
+    async def _settled(
+        self, seat: Seat, head: Head, proposal: Proposal, merge: Merge
+    ) -> str | None:
+        """The commit of a merge whose conflicts were settled; None if nobody could."""
+        agent = seat.agent
+        agent.conflicts = tuple(self._signed(seat, conflict) for conflict in merge.conflicts)
+        if agent.contract.outputs.on_conflict is not OnConflict.RESOLVE:
+            return None
+        contract = agent.contract
+        name = f"{contract.parent.run_id}-{agent.id}-merge"
+        directory = contract.execution.working_directory
+        copy = await to_its_end(self._ground.copy(merge.commit, name=name, directory=directory))
+        try:
+            if await self._resolve(agent, copy):
+                return None
+            resolved = await copy.propose(message=_message(agent))
+        finally:
+            await to_its_end(copy.remove())
+        agent.conflicts = ()
+        return await self._ground.settle(
+            resolved.commit,
+            parents=[head.commit, proposal.commit],
+            message=_message(agent),
+        )
+
+    async def _apply(self, seat: Seat, head: Head, commit: str) -> tuple[str, ...]:
+        """Bring `commit` into the parent's files; the paths that stand in the way, if some do."""
+        agent = seat.agent
+        # What is about to be done to the user's files is on record first.
+        await agent.durable()
+
+        async def bring_in() -> tuple[str, ...]:
+            applied = await self._ground.apply(
+                head.commit, commit, self._recorder(agent), message=_message(agent)
+            )
+            if not applied.refused:
+                seat.applied = True
+                self._head = Head(head.position + 1, commit)
+            return applied.refused
+
+        return await to_its_end(bring_in())
+
+
+async def examined(agent: Agent, ending: Ending, checks: Checks) -> Ending:
+    """The ending of an agent that worked in its parent's own files, which have its changes already.
+
+    What it had no right to change is taken back.
+    """
+    wrong = outside(agent, agent.files_modified)
+    if wrong:
+        if agent.recorder is not None:
+            wrong += await to_its_end(_taken_back(agent, agent.recorder))
+    elif ending.status is Status.COMPLETED and (
+        agent.contract.outputs.checks and must_check(agent, changed=bool(agent.files_modified))
+    ):
+        changed = tuple(agent.files_modified.values())
+        agent.record(
+            AgentWaiting(sub_agent_id=agent.id, response=ending.text, files_modified=changed)
+        )
+        ending = msgspec.structs.replace(ending, proposed=True)
+        with agent.waiting():
+            wrong = await checks.run(agent, agent.ground, await agent.ground.state(None))
+    if not wrong:
+        return ending
+    return msgspec.structs.replace(ending, status=Status.ERROR, reason=wrong)
+
+
+async def _taken_back(agent: Agent, recorder: Recorder) -> str:
+    undone = await agent.ground.revert(list(recorder.commits), recorder, message="taken back")
+    if undone.refused:
+        return f"; it could not be taken back, for others have changed {', '.join(undone.refused)}"
+    return "; it was taken back"
+
+
+def must_check(agent: Agent, *, changed: bool) -> bool:
+    """Is there something to decide? What every change must pass is not run where there is none.
+
+    The checks of its own task are: they say whether that is done.
+    """
+    checks, above = agent.contract.outputs.checks, agent.parent
+    given = checks if above is None else above.contract.outputs.checks
+    return changed or any(check not in given for check in checks)
+
+
+def outside(agent: Agent, paths: Iterable[str]) -> str:
+    """Which of the changed paths the contract does not let it write, in words; else ""."""
+    scope = agent.contract.permissions.write_scope
+    wrong = [path for path in paths if not contains(scope, path)]
+    if not wrong:
+        return ""
+    shown = ", ".join(wrong[:SHOWN]) + (f" and {len(wrong) - SHOWN} more" * (len(wrong) > SHOWN))
+    return f"it changed what its contract does not let it write: {shown}"
+
+
+def _message(agent: Agent) -> str:
+    """The same for the same child of the same plan: no id of the run is in it."""
+    return f"{agent.path}: {agent.contract.step.title}"

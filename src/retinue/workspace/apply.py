@@ -1,0 +1,316 @@
+"""Bringing changes into a tree that somebody else may be writing at the same moment.
+
+`git read-tree -u` looks at all files first and then writes: an edit in between is lost, and a file
+that cannot be written leaves half of a change behind. Here the file that is there is moved aside
+and looked at where nobody can reach it; the new one is put into the empty place, which fails if
+somebody has filled it. Whatever goes wrong, everything is moved back.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+
+import msgspec
+
+from retinue.workspace.beneath import DIRECTORY, PASS, READ, preferred
+from retinue.workspace.changes import Change, is_link
+from retinue.workspace.depot import Depot
+from retinue.workspace.git import answer, git
+from retinue.workspace.names import quoted
+from retinue.workspace.replacement import open_folder, take_after
+from retinue.workspace.snapshot import MAX_FILE_BYTES
+from retinue.workspace.steps import keep, unmark
+
+_PREFIX = "apply-"
+_PLAN = "plan"
+_CHUNK_BYTES = 1 << 20
+# A file system without hard links, or one that is full of them.
+_UNLINKABLE = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
+
+
+class Refused(Exception):
+    """The tree is not as it was when the change was worked out; nothing has been changed."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{quoted(path)} {why}")
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """What is under way, for whoever finds it left behind. Paths are bytes."""
+
+    top: bytes
+    ref: str | None
+    changed: tuple[tuple[bytes, int, int, str, str], ...]
+
+
+def apply(
+    depot: Depot,
+    top: str,
+    changed: Sequence[Change],
+    *,
+    beside: str,
+    ref: str | None = None,
+    message: str = "",
+) -> str | None:
+    """Make all of the changes in the tree at `top`, or none of them and raise Refused.
+
+    `beside` is a folder on the same file system that no agent can write. What a process leaves
+    there that is killed meanwhile is put back by `recover`. With `ref` the change is kept under it,
+    so that it can be undone, and its commit is returned.
+    """
+    staging = tempfile.mkdtemp(prefix=_PREFIX, dir=beside)
+    try:
+        _stage(depot, top, changed, staging)
+        plan = os.path.join(staging, _PLAN)
+        with open(plan, "wb") as file:
+            file.write(_encoded(top, ref, changed))
+        commit = None if ref is None else keep(depot, ref, changed, message)
+        try:
+            with _Exchange(depot, top, staging) as exchange:
+                exchange.run(changed)
+        except BaseException:
+            if ref is not None:
+                unmark(depot, ref)
+            raise
+        # From here on it is done, and no recovery takes it back.
+        os.unlink(plan)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return commit
+
+
+def recover(depot: Depot, beside: str) -> list[str]:
+    """Put back what processes that were killed have left half done; the paths that were."""
+    found: list[str] = []
+    for name in sorted(os.listdir(beside)):
+        if not name.startswith(_PREFIX):
+            continue
+        staging = os.path.join(beside, name)
+        with suppress(FileNotFoundError, msgspec.DecodeError), ExitStack() as stack:
+            with open(os.path.join(staging, _PLAN), "rb") as file:
+                plan = msgspec.msgpack.decode(file.read(), type=_Plan)
+            changed = [_decoded(*fields) for fields in plan.changed]
+            exchange = stack.enter_context(_Exchange(depot, os.fsdecode(plan.top), staging))
+            exchange.put_back(changed)
+            if plan.ref is not None:
+                unmark(depot, plan.ref)
+            found += [change.path for change in changed]
+        shutil.rmtree(staging, ignore_errors=True)
+    return found
+
+
+def _stage(depot: Depot, top: str, changed: Sequence[Change], staging: str) -> None:
+    """Write the new files, as they look in a work tree, below `new/`."""
+    for name in ("old", "new"):
+        os.mkdir(os.path.join(staging, name))
+    entries = [
+        b"%o %b\t%b\0" % (change.new_mode, change.new_id.encode(), os.fsencode(change.path))
+        for change in changed
+        if change.new_mode
+    ]
+    if entries:
+        where = depot.at(top, os.path.join(staging, "index"))
+        answer(where, ["update-index", "-z", "--index-info"], stdin=b"".join(entries))
+        answer(where, ["checkout-index", "-a", f"--prefix={staging}/new/"])
+
+
+class _Exchange:
+    """Old files out, new files in. An OSError on the way is a refusal."""
+
+    def __init__(self, depot: Depot, top: str, staging: str) -> None:
+        self._depot = depot
+        self._top = top
+        self._staged = os.path.join(staging, "new")
+        self._old_path = os.path.join(staging, "old")
+
+    def __enter__(self) -> _Exchange:
+        self._root = os.open(self._top, DIRECTORY)
+        self._old = os.open(self._old_path, DIRECTORY)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._root)
+        os.close(self._old)
+
+    def run(self, changed: Sequence[Change]) -> None:
+        with ExitStack() as back:
+            for number, change in enumerate(changed):
+                if change.old_mode:
+                    self._take_out(number, change, back)
+            for change in changed:
+                if not change.new_mode:
+                    self._prune(_folder(change.path))
+            for number, change in enumerate(changed):
+                if change.new_mode:
+                    self._put_in(number, change, back)
+            back.pop_all()
+
+    def put_back(self, changed: Sequence[Change]) -> None:
+        """Undo as much of `run` as was done."""
+        for change in changed:
+            if change.new_mode and self._is(change.path, change.new_mode, change.new_id):
+                self._remove(change)
+        for number, change in enumerate(changed):
+            with suppress(FileNotFoundError):
+                os.lstat(os.path.join(self._old_path, str(number)))
+                self._restore(number, change)
+
+    def _take_out(self, number: int, change: Change, back: ExitStack) -> None:
+        path = change.path
+        try:
+            with _opened(preferred()(self._root, _folder(path), PASS)) as parent:
+                name = _name(path)
+                if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                    raise Refused(path, "has become a folder")
+                back.callback(self._restore, number, change)
+                os.rename(name, str(number), src_dir_fd=parent, dst_dir_fd=self._old)
+        except FileNotFoundError:
+            raise Refused(path, "was removed meanwhile") from None
+        except OSError as error:
+            raise _refusal(path, error) from error
+        aside = os.path.join(self._old_path, str(number))
+        if not _holds(self._depot, self._top, aside, path, change.old_mode, change.old_id):
+            raise Refused(path, "was changed meanwhile")
+
+    def _restore(self, number: int, change: Change) -> None:
+        """Bring an old file back, unless somebody has put another there: that one is newer."""
+        aside, name = os.path.join(self._old_path, str(number)), _name(change.path)
+        with (
+            suppress(FileNotFoundError, FileExistsError),
+            _opened(open_folder(preferred(), self._root, _folder(change.path))) as parent,
+        ):
+            if stat.S_ISDIR(os.lstat(aside).st_mode):
+                os.rename(aside, name, dst_dir_fd=parent)
+            else:
+                _place(aside, name, parent)
+
+    def _put_in(self, number: int, change: Change, back: ExitStack) -> None:
+        path = change.path
+        staged = os.path.join(self._staged, path)
+        if change.old_mode and not is_link(change.old_mode) and not is_link(change.new_mode):
+            _resemble(staged, os.stat(str(number), dir_fd=self._old), change)
+        try:
+            with _opened(open_folder(preferred(), self._root, _folder(path))) as parent:
+                _place(staged, _name(path), parent)
+        except FileExistsError:
+            raise Refused(path, "is there already, and is not part of what was worked on") from None
+        except OSError as error:
+            raise _refusal(path, error) from error
+        back.callback(self._take_back, change, os.lstat(os.path.join(self._top, path)))
+
+    def _take_back(self, change: Change, placed: os.stat_result) -> None:
+        """Remove a new file again, unless somebody has written to it since."""
+        with suppress(OSError):
+            now = os.lstat(os.path.join(self._top, change.path))
+            if (now.st_ino, now.st_mtime_ns) == (placed.st_ino, placed.st_mtime_ns):
+                self._remove(change)
+
+    def _remove(self, change: Change) -> None:
+        with suppress(OSError):
+            with _opened(preferred()(self._root, _folder(change.path), PASS)) as parent:
+                os.unlink(_name(change.path), dir_fd=parent)
+            self._prune(_folder(change.path))
+
+    def _prune(self, folder: str) -> None:
+        """Remove folders that have become empty."""
+        with suppress(OSError):
+            while folder != ".":
+                with _opened(preferred()(self._root, _folder(folder), PASS)) as parent:
+                    os.rmdir(_name(folder), dir_fd=parent)
+                folder = _folder(folder)
+
+    def _is(self, path: str, mode: int, blob: str) -> bool:
+        return _holds(self._depot, self._top, os.path.join(self._top, path), path, mode, blob)
+
+
+def _holds(depot: Depot, top: str, file: str, path: str, mode: int, blob: str) -> bool:
+    """Is `file` what git would store as `blob` if it was at `path`?"""
+    kind = depot.source.object_format
+    try:
+        if is_link(mode):
+            target = os.fsencode(os.readlink(file))
+            return _blob_id(kind, len(target), [target]) == blob
+        fd = os.open(file, READ | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    with open(fd, "rb") as opened:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE_BYTES:
+            return False
+        if _blob_id(kind, found.st_size, iter(lambda: opened.read(_CHUNK_BYTES), b"")) == blob:
+            return True
+        # Line endings and encodings are converted on the way in, by what .gitattributes says.
+        opened.seek(0)
+        where = depot.at(top, os.path.join(depot.path, "tmp", "no-index"))
+        hashed = git(where, ["hash-object", "--stdin", f"--path={path}"], stdin=opened.read())
+    return hashed.stdout.decode().strip() == blob
+
+
+def _blob_id(kind: str, size: int, chunks: Iterable[bytes]) -> str:
+    digest = hashlib.new(kind, b"blob %d\0" % size)
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _place(source: str, name: str, parent: int) -> None:
+    """Put a file under a name that nothing has; else FileExistsError."""
+    try:
+        os.link(source, name, dst_dir_fd=parent, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _UNLINKABLE:
+            raise
+        # Claim the name, then fill it.
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, dir_fd=parent))
+        os.rename(source, name, dst_dir_fd=parent)
+
+
+def _resemble(staged: str, like: os.stat_result, change: Change) -> None:
+    """Give the new file the owner and the rights of the old one, unless rights are the change."""
+    with _opened(os.open(staged, READ | os.O_NOFOLLOW)) as fd:
+        own = os.fstat(fd).st_mode
+        take_after(fd, like)
+        if change.old_mode != change.new_mode:
+            os.fchmod(fd, own & 0o777)
+
+
+def _refusal(path: str, error: OSError) -> Refused:
+    if error.errno in (errno.ELOOP, errno.ENOTDIR):
+        return Refused(path, "is behind a link, or behind what is no folder")
+    return Refused(path, f"cannot be written ({error.strerror})")
+
+
+@contextmanager
+def _opened(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0] or "."
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _encoded(top: str, ref: str | None, changed: Sequence[Change]) -> bytes:
+    fields = tuple(
+        (os.fsencode(c.path), c.old_mode, c.new_mode, c.old_id, c.new_id) for c in changed
+    )
+    return msgspec.msgpack.encode(_Plan(os.fsencode(top), ref, fields))
+
+
+def _decoded(path: bytes, old_mode: int, new_mode: int, old_id: str, new_id: str) -> Change:
+    return Change(
+        path=os.fsdecode(path), old_mode=old_mode, new_mode=new_mode, old_id=old_id, new_id=new_id
+    )

@@ -1,0 +1,137 @@
+"""What is different between two trees, path by path, and what of that may not be integrated."""
+
+from __future__ import annotations
+
+import posixpath
+import stat
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from retinue.domain.paths import inside
+from retinue.domain.result import FileChange
+from retinue.errors import GitError
+from retinue.workspace.depot import Depot
+from retinue.workspace.git import names
+from retinue.workspace.names import protected, quoted, shown
+from retinue.workspace.replacement import changed_lines, sha256
+
+# Of larger files, neither lines nor hashes are told: they would have to be held in memory.
+_MAX_TOLD_BYTES = 8 * 1024 * 1024
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One path. A mode is git's, and 0 where there is nothing; an id names a blob."""
+
+    path: str
+    old_mode: int
+    new_mode: int
+    old_id: str
+    new_id: str
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The blobs before and after, as far as there are any."""
+        sides = ((self.old_mode, self.old_id), (self.new_mode, self.new_id))
+        return tuple(blob for mode, blob in sides if mode and not is_gitlink(mode))
+
+
+def is_link(mode: int) -> bool:
+    return stat.S_ISLNK(mode)
+
+
+def is_gitlink(mode: int) -> bool:
+    return mode == 0o160000
+
+
+def changes(depot: Depot, before: str, after: str) -> list[Change]:
+    """The difference of two trees, or commits, sorted by path."""
+    raw = ["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-ext-diff", before, after]
+    parts = names(depot.ask(raw))
+    found = []
+    for about, path in zip(parts[::2], parts[1::2], strict=True):
+        old_mode, new_mode, old_id, new_id, _ = about.lstrip(":").split(" ")
+        found.append(
+            Change(
+                path=path,
+                old_mode=int(old_mode, 8),
+                new_mode=int(new_mode, 8),
+                old_id=old_id,
+                new_id=new_id,
+            )
+        )
+    return found
+
+
+def contents(
+    depot: Depot, changed: Sequence[Change], *, max_bytes: int = _MAX_TOLD_BYTES
+) -> dict[str, bytes]:
+    """The blobs that the changes speak of, without large ones. GitError if one is missing."""
+    wanted = list(dict.fromkeys(blob for change in changed for blob in change.ids))
+    small = []
+    for line in depot.ask(["cat-file", "--batch-check"], stdin=_lines(wanted)).splitlines():
+        blob, kind, *size = line.decode().split()
+        if kind == "missing":
+            raise GitError(f"The object {blob} is gone: the repository that had it was pruned.")
+        if int(size[0]) <= max_bytes:
+            small.append(blob)
+    answered = depot.ask(["cat-file", "--batch"], stdin=_lines(small))
+    found: dict[str, bytes] = {}
+    at = 0
+    for blob in small:
+        end = answered.index(b"\n", at)
+        size_bytes = int(answered[at:end].split()[2])
+        found[blob] = answered[end + 1 : end + 1 + size_bytes]
+        at = end + 2 + size_bytes
+    return found
+
+
+def _lines(words: Sequence[str]) -> bytes:
+    return "".join(f"{word}\n" for word in words).encode()
+
+
+def described(
+    changed: Sequence[Change], blobs: Mapping[str, bytes], called: Callable[[str], str] = str
+) -> tuple[FileChange, ...]:
+    """The changes for people and receipts, with lines and hashes. `called` names the paths."""
+    return tuple(_described(change, blobs, called(change.path)) for change in changed)
+
+
+def _described(change: Change, blobs: Mapping[str, bytes], path: str) -> FileChange:
+    before, after = blobs.get(change.old_id), blobs.get(change.new_id)
+    known = len(change.ids) == (before is not None) + (after is not None)
+    added, removed = changed_lines(before or b"", after or b"") if known else (0, 0)
+    return FileChange(
+        path=shown(path),
+        added=added,
+        removed=removed,
+        new=not change.old_mode,
+        gone=not change.new_mode,
+        before_sha256=None if before is None else sha256(before),
+        after_sha256=None if after is None else sha256(after),
+    )
+
+
+def problems(changed: Sequence[Change], blobs: Mapping[str, bytes]) -> list[str]:
+    """Why some of the changes must not be integrated, a line each."""
+    found = []
+    for change in changed:
+        path, name = change.path, quoted(change.path)
+        if off_limits := protected(path):
+            found.append(f"{name} is off limits: it is in {quoted(off_limits)}")
+        elif is_gitlink(change.new_mode) or is_gitlink(change.old_mode):
+            found.append(f"{name} is a repository inside the repository")
+        elif is_link(change.new_mode):
+            target = blobs[change.new_id].decode("utf-8", "surrogateescape")
+            if target.startswith("/"):
+                found.append(f"{name} is a link to an absolute path, {quoted(target)}")
+            elif _lead_to(path, target) is None:
+                found.append(f"{name} is a link that leaves the project, to {quoted(target)}")
+            elif off_limits := protected(_lead_to(path, target) or ""):
+                found.append(f"{name} is a link into {quoted(off_limits)}")
+    return found
+
+
+def _lead_to(path: str, target: str) -> str | None:
+    """Where a link leads, as a path from the top; None if that is outside."""
+    return inside(posixpath.join(posixpath.dirname(path), target), "/")

@@ -1,0 +1,125 @@
+"""Copies of a tree for children that write, in folders of their own outside of the project.
+
+<cache>/worktrees/<run>-<agent>/
+    lock       held by the process that uses the copy, for as long as it lives
+    project    whose copy it is
+    index      ours, which the child cannot reach
+    <name>/    the copy, with a git dir of its own that we never read
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+
+import msgspec
+
+from retinue.errors import WorkspaceError
+from retinue.workspace.depot import Depot, make_git_dir
+from retinue.workspace.git import Repository, answer, git
+
+LOCK = "lock"
+PROJECT = "project"
+
+
+class Copy:
+    """A checked-out commit. Its folder is locked until `remove`, or until the process ends."""
+
+    def __init__(self, depot: Depot, folder: str, base: str) -> None:
+        self.base = base
+        self.folder = folder
+        self.top = os.path.join(folder, "copy", os.path.basename(depot.source.top) or "project")
+        self.depot = depot
+        self._lock = _locked(folder)
+
+    @property
+    def where(self) -> Repository:
+        return self.depot.at(self.top, os.path.join(self.folder, "index"))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+
+
+def make_copy(depot: Depot, folder: str, base: str) -> Copy:
+    """Check the commit `base` out into the new `folder`."""
+    try:
+        os.makedirs(folder, mode=0o700)
+    except OSError as error:
+        raise WorkspaceError(f"{folder} cannot be made ({error.strerror}).") from error
+    copy = Copy(depot, folder, base)
+    try:
+        with open(os.path.join(folder, PROJECT), "wb") as file:
+            file.write(os.fsencode(depot.source.top))
+        os.makedirs(copy.top)
+        where = copy.where
+        answer(where, ["read-tree", base])
+        if depot.source.sparse:
+            _leave_out(depot, where)
+        answer(where, ["checkout-index", "--all", "--quiet", "--index"])
+        _make_git_dir(depot, copy)
+    except BaseException:
+        copy.remove()
+        raise
+    return copy
+
+
+def _leave_out(depot: Depot, where: Repository) -> None:
+    """Leave files out that the user has left out, of a repository too large to be checked out."""
+    assert depot.source.index_file is not None, "only a repository is sparse"
+    users = depot.at(depot.source.top, depot.source.index_file)
+    listed = answer(users, ["ls-files", "-z", "-t", "--cached"])
+    absent = [line[2:] + b"\0" for line in listed.split(b"\0") if line.startswith(b"S ")]
+    # A path that a child has removed since is not in this index.
+    update = ["update-index", "-z", "--skip-worktree", "--stdin"]
+    git(where, update, stdin=b"".join(absent))
+
+
+def _make_git_dir(depot: Depot, copy: Copy) -> None:
+    """A repository for the child's own `git status` and `git diff`, on the commit it began with."""
+    git_dir = os.path.join(copy.top, ".git")
+    make_git_dir(git_dir, depot.source.object_format)
+    os.mkdir(os.path.join(git_dir, "objects", "info"))
+    with open(os.path.join(git_dir, "objects", "info", "alternates"), "wb") as file:
+        file.writelines(os.fsencode(path) + b"\n" for path in depot.objects)
+    with open(os.path.join(git_dir, "refs", "heads", "retinue"), "w") as file:
+        file.write(f"{copy.base}\n")
+    shutil.copy2(os.path.join(depot.path, "info", "exclude"), os.path.join(git_dir, "info"))
+    shutil.copy2(os.path.join(copy.folder, "index"), git_dir)
+
+
+class Stale(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy that nobody uses, left behind by a process that was killed."""
+
+    folder: str
+    project: str
+    since: float
+
+
+def stale_copies(parent: str) -> Iterator[Stale]:
+    """The copies below `parent` whose owner is gone, oldest first."""
+    try:
+        entries = sorted(os.scandir(parent), key=lambda entry: entry.stat().st_mtime)
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        try:
+            os.close(_locked(entry.path))
+        except OSError:
+            continue  # In use, or being removed.
+        with open(os.path.join(entry.path, PROJECT), "rb") as file:
+            project = os.fsdecode(file.read())
+        yield Stale(folder=entry.path, project=project, since=entry.stat().st_mtime)
+
+
+def _locked(folder: str) -> int:
+    """Hold the lock of a copy; BlockingIOError if somebody has it."""
+    fd = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd

@@ -1,0 +1,121 @@
+"""The private git dir of a project, where everything is merged and kept.
+
+The user's repository is read and never written: not its objects, refs or index. What the depot
+needs of it is borrowed object by object, and what must last is copied (`steps`), since the user may
+prune theirs at any time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from retinue.errors import WorkspaceError
+from retinue.workspace.git import Repository, answer
+from retinue.workspace.source import Source
+
+# Our own state is no part of a tree, but for agents that people write.
+_STATE = b"**/.retinue/*\n!**/.retinue/agents/\n"
+
+
+class Depot:
+    """Safe to use from many threads and processes at once; `locked` is for what must be alone."""
+
+    def __init__(self, path: str, source: Source) -> None:
+        self.path = path
+        self.source = source
+        self._config = os.path.join(path, "config")
+        if not os.path.exists(self._config):
+            self._make()
+        os.makedirs(os.path.join(path, "tmp"), exist_ok=True)
+        _write(os.path.join(path, "info", "exclude"), source.excluded + _STATE)
+
+    def _make(self) -> None:
+        folder = os.path.dirname(self.path)
+        try:
+            made = tempfile.mkdtemp(prefix="git-", dir=folder)
+        except OSError as error:
+            raise WorkspaceError(f"{folder} cannot be written ({error.strerror}).") from error
+        make_git_dir(made, self.source.object_format)
+        try:
+            os.rename(made, self.path)
+        except OSError:
+            # Another process was faster, and its own is as good.
+            shutil.rmtree(made)
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """The folders that hold what commits of the depot are made of."""
+        borrowed = self.source.objects
+        own = os.path.join(self.path, "objects")
+        return (own,) if borrowed is None else (own, borrowed)
+
+    def at(self, work_tree: str, index_file: str, *, borrow: bool = True) -> Repository:
+        """The depot with that tree and that index. Without `borrow`, with its own objects only."""
+        return Repository(
+            git_dir=self.path,
+            work_tree=work_tree,
+            index_file=index_file,
+            borrowed=self.objects[1:] if borrow else (),
+            settings=self.source.settings,
+        )
+
+    def ask(self, arguments: Sequence[str], *, stdin: bytes = b"", borrow: bool = True) -> bytes:
+        """What git says where neither a tree nor an index matters."""
+        nowhere = os.path.join(self.path, "tmp", "no-index")
+        where = self.at(self.source.top, nowhere, borrow=borrow)
+        return answer(where, arguments, stdin=stdin)
+
+    def commit(self, tree: str, *, parents: Sequence[str] = (), message: str = "") -> str:
+        """The commit of `tree`. The same arguments give the same commit, whenever and whoever."""
+        before = [part for parent in parents for part in ("-p", parent)]
+        made = self.ask(["commit-tree", *before, tree], stdin=message.encode("utf-8", "replace"))
+        return made.decode().strip()
+
+    def tree_of(self, commit: str) -> str:
+        return self.ask(["rev-parse", "--verify", f"{commit}^{{tree}}"]).decode().strip()
+
+    @contextmanager
+    def temporary(self) -> Iterator[str]:
+        """A folder that is gone at the end."""
+        folder = tempfile.mkdtemp(dir=os.path.join(self.path, "tmp"))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Alone among all processes that work on this project."""
+        fd = os.open(os.path.join(self.path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+def make_git_dir(path: str, object_format: str) -> None:
+    """An empty repository in the folder `path`, without hooks and with no settings of anybody's."""
+    for folder in ("objects", "refs/heads", "info"):
+        os.makedirs(os.path.join(path, folder))
+    sha1 = object_format == "sha1"
+    lines = ["[core]", f"repositoryformatversion = {0 if sha1 else 1}", "bare = false"]
+    lines += [] if sha1 else ["[extensions]", f"objectformat = {object_format}"]
+    _write(os.path.join(path, "HEAD"), b"ref: refs/heads/retinue\n")
+    _write(os.path.join(path, "config"), "\n".join([*lines, ""]).encode())
+
+
+def _write(path: str, data: bytes) -> None:
+    """Write a file that others may be reading."""
+    with suppress(OSError), open(path, "rb") as file:
+        if file.read() == data:
+            return
+    fd, temporary = tempfile.mkstemp(dir=os.path.dirname(path))
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+    os.replace(temporary, path)

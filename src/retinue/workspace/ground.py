@@ -1,0 +1,320 @@
+"""Trees that agents work in, and that their work is brought into: the ports `Ground` and `Copy`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+
+import msgspec
+
+from retinue.domain.result import Conflict
+from retinue.ports import Applied, Merge, Proposal, Sandbox, Steps, Workspace
+from retinue.threads import in_thread, to_the_end
+from retinue.workspace import merge as merges
+from retinue.workspace.apply import Refused, apply, recover
+from retinue.workspace.changes import changes, contents, described, problems
+from retinue.workspace.copies import Copy, make_copy
+from retinue.workspace.depot import Depot
+from retinue.workspace.names import quoted, shown
+from retinue.workspace.recorded import Ledger, Look, RecordedSandbox, RecordedTree
+from retinue.workspace.snapshot import Snapshot, take, users_tree
+from retinue.workspace.source import find_source
+from retinue.workspace.steps import keep, kept_ref, step_ref, without
+from retinue.workspace.tree import DirectoryTree
+
+# Somebody may be writing the tree: a change that meets another is worked out anew.
+_TRIES = 3
+
+
+class Site(msgspec.Struct, frozen=True):
+    """A tree on disk: how to look at it, and how to be the only one of us who writes it.
+
+    `beside` is a folder on the same file system that no agent can write.
+    """
+
+    depot: Depot
+    top: str
+    beside: str
+    take: Callable[[], Snapshot]
+    alone: Callable[[], AbstractContextManager[None]]
+
+
+class _Ground:
+    """What the user's tree and a copy of it have in common. Public methods are the port's."""
+
+    def __init__(self, project: str, worktrees: str) -> None:
+        """`project` is the directory as agents know it; copies are made below `worktrees`."""
+        self._project = project
+        self._worktrees = worktrees
+        self._ledger = Ledger()
+
+    def _site(self) -> Site:
+        """Blocks the first time."""
+        raise NotImplementedError
+
+    def workspace(self, directory: str) -> Workspace:
+        raise NotImplementedError
+
+    async def why_no_copies(self) -> str:
+        return await in_thread(lambda: self._site().depot.source.why_not)
+
+    async def state(self, after: str | None) -> str:
+        return await in_thread(partial(self._state, after))
+
+    def _state(self, after: str | None) -> str:
+        site = self._site()
+        with site.alone():
+            tree = site.take().tree
+        if after is None:
+            return site.depot.commit(tree)
+        same = tree == site.depot.tree_of(after)
+        return after if same else site.depot.commit(tree, parents=[after])
+
+    async def copy(self, base: str, *, name: str, directory: str) -> CopiedGround:
+        return await to_the_end(partial(self._copy, base, name, directory))
+
+    def _copy(self, base: str, name: str, directory: str) -> CopiedGround:
+        copy = make_copy(self._site().depot, os.path.join(self._worktrees, name), base)
+        return CopiedGround(copy, self._project, self._worktrees, directory)
+
+    async def merge(self, head: str, commit: str, *, base: str, message: str) -> Merge:
+        return await in_thread(partial(self._merge, head, commit, base, message))
+
+    def _merge(self, head: str, commit: str, base: str, message: str) -> Merge:
+        depot = self._site().depot
+        merged = _brought(depot, base, commit, depot.tree_of(head))
+        made = depot.commit(merged.tree, parents=[head, commit], message=message)
+        return Merge(
+            commit=made,
+            conflicts=tuple(
+                Conflict(path=self._called(side.path), ours=side.ours, theirs=side.theirs)
+                for side in merged.conflicts
+            ),
+        )
+
+    def _called(self, path: str) -> str:
+        """A path from the top, as it is called in the project."""
+        return shown(_from(self._within(self._project), path))
+
+    async def settle(self, commit: str, *, parents: Sequence[str], message: str) -> str:
+        return await in_thread(partial(self._settle, commit, parents, message))
+
+    def _settle(self, commit: str, parents: Sequence[str], message: str) -> str:
+        depot = self._site().depot
+        return depot.commit(depot.tree_of(commit), parents=parents, message=message)
+
+    async def keep(
+        self, base: str, commit: str, *, run_id: str, agent_id: str, message: str
+    ) -> None:
+        ref = kept_ref(run_id, agent_id)
+        await to_the_end(partial(self._keep, base, commit, ref, message))
+
+    def _keep(self, base: str, commit: str, ref: str, message: str) -> None:
+        depot = self._site().depot
+        keep(depot, ref, changes(depot, base, commit), message)
+
+    async def apply(self, base: str, commit: str, steps: Steps | None, *, message: str) -> Applied:
+        def wanted(depot: Depot, now: str) -> merges.Merged:
+            return _brought(depot, base, commit, now)
+
+        return await to_the_end(partial(self._change, wanted, steps, message))
+
+    async def revert(self, commits: Sequence[str], steps: Steps, *, message: str) -> Applied:
+        return await to_the_end(partial(self._change, partial(reverted, commits), steps, message))
+
+    def _change(
+        self,
+        wanted: Callable[[Depot, str], merges.Merged],
+        steps: Steps | None,
+        message: str,
+    ) -> Applied:
+        """Make of the tree what `wanted` makes of its present state, as a step."""
+        done = change(self._site(), wanted, self._called, steps, message)
+        self._ledger.changed(done.paths)
+        return done.applied
+
+    def recorded(
+        self, workspace: Workspace, sandbox: Sandbox | None, directory: str, steps: Steps | None
+    ) -> tuple[Workspace, Sandbox | None]:
+        tree = workspace
+        if steps is not None:
+            tree = RecordedTree(workspace, lambda: self._site().depot, steps, self._ledger)
+        if sandbox is not None:
+            sandbox = RecordedSandbox(sandbox, partial(self._look, directory), self._ledger, steps)
+        return tree, sandbox
+
+    def _look(self, directory: str) -> Look:
+        site = self._site()
+        with site.alone():
+            tree = site.take().tree
+        return Look(site.depot, tree, partial(_from, self._within(directory)))
+
+    def _within(self, directory: str) -> str:
+        """Where a directory of the project is, from the top of the tree."""
+        return os.path.relpath(directory, self._site().depot.source.top)
+
+
+class UsersGround(_Ground):
+    """The user's own tree. Nothing is looked at or made before it is needed."""
+
+    def __init__(
+        self, project: str, *, state: str, worktrees: str, home: str, config_home: str
+    ) -> None:
+        """`state` is our folder in the project; `home` and `config_home` have git's settings."""
+        super().__init__(project, worktrees)
+        self._state_folder = state
+        self._home = home
+        self._config_home = config_home
+        self._opening = threading.Lock()
+        self._opened: Site | None = None
+        self._trees: dict[str, DirectoryTree] = {}
+
+    def workspace(self, directory: str) -> DirectoryTree:
+        if directory not in self._trees:
+            self._trees[directory] = DirectoryTree(directory)
+        return self._trees[directory]
+
+    def _site(self) -> Site:
+        with self._opening:
+            if self._opened is None:
+                self._opened = open_site(
+                    self._project, self._state_folder, self._home, self._config_home
+                )
+        return self._opened
+
+
+def open_site(project: str, state: str, home: str, config_home: str) -> Site:
+    """The user's tree. What a process that was killed has left half done in it is put back."""
+    source = find_source(project, home=home, config_home=config_home)
+    kind = "git" if source.object_format == "sha1" else f"git-{source.object_format}"
+    depot = Depot(os.path.join(state, kind), source)
+    beside = os.path.join(depot.path, "tmp")
+    with depot.locked():
+        recover(depot, beside)
+    return Site(depot, source.top, beside, partial(users_tree, depot), depot.locked)
+
+
+class CopiedGround(_Ground):
+    """An agent's own copy of a tree; the work of its children goes into it."""
+
+    def __init__(self, copy: Copy, project: str, worktrees: str, directory: str) -> None:
+        super().__init__(project, worktrees)
+        self._copied = copy
+        self._directory = directory
+        self._writing = threading.Lock()
+        self._trees: dict[str, DirectoryTree] = {}
+
+    def _site(self) -> Site:
+        copy = self._copied
+        return Site(copy.depot, copy.top, copy.folder, partial(take, copy.where), self._alone)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with self._writing:
+            yield
+
+    async def why_no_copies(self) -> str:
+        return ""
+
+    def workspace(self, directory: str) -> DirectoryTree:
+        if directory not in self._trees:
+            folder = os.path.normpath(os.path.join(self._copied.top, self._within(directory)))
+            # A folder without files that git knows is in no commit.
+            os.makedirs(folder, exist_ok=True)
+            self._trees[directory] = DirectoryTree(
+                folder,
+                known_as=directory,
+                known_to=msgspec.structs.replace(self._copied.where, folder=folder),
+                readable=self._copied.depot.objects,
+            )
+        return self._trees[directory]
+
+    async def propose(self, *, message: str) -> Proposal:
+        return await to_the_end(partial(self._propose, message))
+
+    def _propose(self, message: str) -> Proposal:
+        copy, depot = self._copied, self._copied.depot
+        with self._writing:
+            taken = take(copy.where)
+        found = changes(depot, copy.base, taken.tree)
+        blobs = contents(depot, found)
+        within = self._within(self._directory)
+        wrong = problems(found, blobs)
+        wrong += [f"{quoted(path)} is a repository inside the copy" for path in taken.nested]
+        wrong += [f"{quoted(path)} is too large, or no file" for path in taken.left_out]
+        return Proposal(
+            commit=depot.commit(taken.tree, parents=[copy.base], message=message),
+            files=described(found, blobs, partial(_from, within)),
+            paths=tuple(_from(within, change.path) for change in found),
+            problems=tuple(wrong),
+        )
+
+    async def remove(self) -> None:
+        await to_the_end(self._copied.remove)
+
+
+class Changed(msgspec.Struct, frozen=True):
+    applied: Applied
+    paths: tuple[str, ...] = ()
+
+
+def change(
+    site: Site,
+    wanted: Callable[[Depot, str], merges.Merged],
+    called: Callable[[str], str],
+    steps: Steps | None,
+    message: str,
+) -> Changed:
+    """Make of a tree what `wanted` makes of its present state. `called` names a path in words."""
+    depot = site.depot
+    refused: tuple[str, ...] = ()
+    for _ in range(_TRIES):
+        with site.alone():
+            now = site.take().tree
+            merged = wanted(depot, now)
+            if merged.conflicts:
+                return Changed(Applied(refused=tuple(called(s.path) for s in merged.conflicts)))
+            found = changes(depot, now, merged.tree)
+            if not found:
+                return Changed(Applied())
+            blobs = contents(depot, found)
+            if wrong := problems(found, blobs):
+                return Changed(Applied(refused=tuple(wrong)))
+            number = None if steps is None else steps.number()
+            ref = None if steps is None or number is None else step_ref(steps.run_id, number)
+            try:
+                commit = apply(depot, site.top, found, beside=site.beside, ref=ref, message=message)
+            except Refused as error:
+                refused = (str(error),)
+                continue
+        files, paths = described(found, blobs, called), tuple(c.path for c in found)
+        if steps is not None and number is not None and commit is not None:
+            steps.made(number, commit, files)
+        return Changed(Applied(commit=commit or "", files=files), paths)
+    return Changed(Applied(refused=refused))
+
+
+def reverted(commits: Sequence[str], depot: Depot, tree: str) -> merges.Merged:
+    """`tree` without these steps, the last taken back first; the first conflict ends it."""
+    merged = merges.Merged(tree)
+    for commit in reversed(commits):
+        merged = without(depot, commit, merged.tree)
+        if merged.conflicts:
+            break
+    return merged
+
+
+def _brought(depot: Depot, base: str, commit: str, tree: str) -> merges.Merged:
+    """`tree` with what `commit` has over `base`."""
+    before, after = depot.tree_of(base), depot.tree_of(commit)
+    if tree == before:
+        return merges.Merged(after)
+    return merges.merge_trees(depot, base=before, ours=tree, theirs=after)
+
+
+def _from(within: str, path: str) -> str:
+    """A path from the top, as it is called in a folder."""
+    return path if within == "." else os.path.relpath(path, within)

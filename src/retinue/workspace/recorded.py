@@ -1,0 +1,188 @@
+"""Working in a tree so that each change of it is kept as a step."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from retinue.domain.reach import Reach
+from retinue.domain.result import FileChange
+from retinue.errors import WorkspaceError
+from retinue.ports import Completed, Entry, Match, Sandbox, Steps, Workspace, Written
+from retinue.threads import in_thread, to_the_end
+from retinue.workspace.changes import changes, contents, described
+from retinue.workspace.depot import Depot
+from retinue.workspace.steps import Entry as File
+from retinue.workspace.steps import keep, step_ref, store
+
+
+class Ledger:
+    """Which paths of a tree were changed by whom: a command is not blamed for what others did."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: list[set[str]] = []
+
+    def begin(self) -> set[str]:
+        """From now on, collect what is changed by others."""
+        others: set[str] = set()
+        with self._lock:
+            self._open.append(others)
+        return others
+
+    def end(self, others: set[str]) -> None:
+        with self._lock:
+            self._open = [found for found in self._open if found is not others]
+
+    def changed(self, paths: Sequence[str]) -> None:
+        with self._lock:
+            for others in self._open:
+                others.update(paths)
+
+
+class Look(msgspec.Struct, frozen=True):
+    """The state of a tree. `from_directory` says what a path is called where the agent works."""
+
+    depot: Depot
+    tree: str
+    from_directory: Callable[[str], str]
+
+
+class RecordedTree:
+    """A Workspace whose writes become steps."""
+
+    def __init__(
+        self,
+        tree: Workspace,
+        depot: Callable[[], Depot],
+        steps: Steps,
+        ledger: Ledger,
+    ) -> None:
+        self._tree = tree
+        self._depot = depot
+        self._steps = steps
+        self._ledger = ledger
+
+    @property
+    def root(self) -> str:
+        return self._tree.root
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        return self._tree.readable
+
+    def inside(self, path: str) -> str | None:
+        return self._tree.inside(path)
+
+    def read(self, path: str, *, max_bytes: int) -> bytes:
+        return self._tree.read(path, max_bytes=max_bytes)
+
+    def read_now(self, path: str, *, max_bytes: int) -> bytes | None:
+        return self._tree.read_now(path, max_bytes=max_bytes)
+
+    def list_now(self, path: str) -> Sequence[Entry] | None:
+        return self._tree.list_now(path)
+
+    def list(self, path: str) -> Sequence[Entry]:
+        return self._tree.list(path)
+
+    def find(self, pattern: str, *, under: str, limit: int) -> tuple[Sequence[str], bool]:
+        return self._tree.find(pattern, under=under, limit=limit)
+
+    def search(
+        self, pattern: str, *, under: str, glob: str | None, limit: int
+    ) -> tuple[Sequence[Match], bool]:
+        return self._tree.search(pattern, under=under, glob=glob, limit=limit)
+
+    def fingerprint(self, under: str) -> str:
+        return self._tree.fingerprint(under)
+
+    def write(self, path: str, data: bytes) -> Written:
+        written = self._tree.write(path, data)
+        if written.before == data:
+            return written
+        depot = self._depot()
+        from_top = os.path.relpath(os.path.join(self.root, written.path), depot.source.top)
+        mode = 0o100755 if written.program else 0o100644
+        before = [] if written.before is None else [File(from_top, mode, written.before)]
+        number = self._steps.number()
+        commit = store(
+            depot,
+            step_ref(self._steps.run_id, number),
+            before,
+            [File(from_top, mode, data)],
+            f"write {written.change.path}",
+        )
+        self._ledger.changed([from_top])
+        self._steps.made(number, commit, (written.change,))
+        return written
+
+
+class RecordedSandbox:
+    """A Sandbox that looks at the tree before and after each command, and tells what it changed.
+
+    With `steps`, that becomes one. A tree that cannot be looked at stops no command: it is told.
+    """
+
+    def __init__(
+        self, sandbox: Sandbox, look: Callable[[], Look], ledger: Ledger, steps: Steps | None
+    ) -> None:
+        self._sandbox = sandbox
+        self._look = look
+        self._ledger = ledger
+        self._steps = steps
+        self._told = False
+
+    @property
+    def tier(self) -> str:
+        return self._sandbox.tier
+
+    async def run(
+        self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+    ) -> Completed:
+        try:
+            before = await in_thread(self._look)
+        except WorkspaceError as error:
+            done = await self._sandbox.run(
+                command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
+            )
+            return self._with_a_word(done, error)
+        others = self._ledger.begin()
+        changed: tuple[FileChange, ...] = ()
+        try:
+            done = await self._sandbox.run(
+                command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
+            )
+        finally:
+            # Also of one that was cancelled: it may have changed something until then.
+            try:
+                changed = await to_the_end(partial(self._record, before, others, command))
+            finally:
+                self._ledger.end(others)
+        return msgspec.structs.replace(done, changed=changed)
+
+    def _record(self, before: Look, others: set[str], command: str) -> tuple[FileChange, ...]:
+        after = self._look()
+        found = [c for c in changes(after.depot, before.tree, after.tree) if c.path not in others]
+        if not found:
+            return ()
+        files = described(found, contents(after.depot, found), after.from_directory)
+        if self._steps is not None:
+            number = self._steps.number()
+            ref = step_ref(self._steps.run_id, number)
+            commit = keep(after.depot, ref, found, f"run {command}")
+            self._ledger.changed([change.path for change in found])
+            self._steps.made(number, commit, files)
+        return files
+
+    def _with_a_word(self, done: Completed, error: WorkspaceError) -> Completed:
+        if self._told:
+            return done
+        self._told = True
+        return msgspec.structs.replace(
+            done, output=f"{done.output}\n[What commands change here cannot be undone: {error}]"
+        )

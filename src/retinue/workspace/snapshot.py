@@ -1,0 +1,156 @@
+"""The state of a tree as a git tree: what is committed, changed and new, without what is ignored.
+
+Nothing in the user's repository is touched. Their index is copied, for it knows which files are
+tracked and which of them have not changed; everything else happens in the copy.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+
+import msgspec
+
+from retinue.errors import GitError, WorkspaceError
+from retinue.workspace.depot import Depot
+from retinue.workspace.git import Repository, answer, git, names
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_NEW_FILES = 50_000
+MAX_NEW_BYTES = 1024 * 1024 * 1024
+# A file may be written, or be removed, while git reads it.
+_TRIES = 3
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """`left_out` are paths that could not be taken; `nested` are repositories inside the tree."""
+
+    tree: str
+    left_out: tuple[str, ...] = ()
+    nested: tuple[str, ...] = ()
+
+
+def users_tree(depot: Depot) -> Snapshot:
+    """The user's tree as it is now."""
+    source = depot.source
+    with depot.temporary() as folder:
+        index_file = os.path.join(folder, "index")
+        if source.index_file is None:
+            kept = os.path.join(depot.path, "index")
+            _copy(kept, index_file)
+            where = depot.at(source.top, index_file)
+            _forget_ignored(where)
+            taken = take(where)
+            os.replace(index_file, kept)
+            return taken
+        _copy(_seed(depot, source.index_file), index_file)
+        return take(depot.at(source.top, index_file))
+
+
+def take(where: Repository) -> Snapshot:
+    """The state of a work tree; its index is brought up to date with it."""
+    for attempt in range(1, _TRIES + 1):
+        paths, left_out, nested = _differing(where)
+        try:
+            if paths:
+                update = ["update-index", "-z", "--add", "--remove", "--replace", "--stdin"]
+                answer(where, update, stdin=b"".join(os.fsencode(p) + b"\0" for p in paths))
+            # In a partial clone, a blob that was never checked out need not be here.
+            tree = answer(where, ["write-tree", "--missing-ok"]).decode().strip()
+        except GitError:
+            if attempt == _TRIES:
+                raise
+        else:
+            return Snapshot(tree, tuple(left_out), tuple(nested))
+    raise AssertionError("the last try returns or raises")
+
+
+def _differing(where: Repository) -> tuple[list[str], list[str], list[str]]:
+    """The paths that the index does not know as they are; and those to leave out, and why."""
+    listing = ["ls-files", "-z", "--others", "--modified", "--deleted", "--exclude-standard"]
+    paths: list[str] = []
+    left_out: list[str] = []
+    nested: list[str] = []
+    size_bytes = 0
+    for path in dict.fromkeys(names(answer(where, listing))):
+        if path.endswith("/"):
+            nested.append(path[:-1])
+            continue
+        full = os.path.join(where.work_tree, path)
+        try:
+            found = os.lstat(full)
+        except OSError:
+            paths.append(path)  # Gone, which is news.
+            continue
+        if stat.S_ISDIR(found.st_mode):
+            continue  # A submodule: which commit it is at is not ours to say.
+        if stat.S_ISREG(found.st_mode):
+            if found.st_size > MAX_FILE_BYTES or not os.access(full, os.R_OK):
+                left_out.append(path)
+                continue
+            size_bytes += found.st_size
+        elif not stat.S_ISLNK(found.st_mode):
+            left_out.append(path)
+            continue
+        paths.append(path)
+        if len(paths) > MAX_NEW_FILES or size_bytes > MAX_NEW_BYTES:
+            raise WorkspaceError(
+                f"{where.work_tree} has too many files that git does not know (more than"
+                f" {MAX_NEW_FILES:,}, or {MAX_NEW_BYTES // 2**30} GiB). Add what is no part of the"
+                " project to .gitignore."
+            )
+    return paths, left_out, nested
+
+
+def _seed(depot: Depot, users_index: str) -> str:
+    """A copy of the user's index that is fit to begin with, made anew when theirs has changed."""
+    try:
+        found = os.stat(users_index)
+    except FileNotFoundError:
+        return users_index  # Nothing was ever added.
+    signature = f"{found.st_mtime_ns:x}-{found.st_size:x}-{found.st_ino:x}"
+    kept = os.path.join(depot.path, f"seed-{signature}")
+    if os.path.exists(kept):
+        return kept
+    with depot.temporary() as folder:
+        index_file = os.path.join(folder, "index")
+        _copy(users_index, index_file)
+        for entry in os.scandir(os.path.dirname(users_index)):
+            # An index may be a difference to another file, that git looks for in its git dir.
+            if entry.name.startswith("sharedindex."):
+                _copy(entry.path, os.path.join(depot.path, entry.name))
+        where = depot.at(depot.source.top, index_file)
+        _trust_nothing(where)
+        # Files that only look changed are found out once, instead of by each snapshot.
+        git(where, ["update-index", "-q", "--refresh"])
+        for entry in os.scandir(depot.path):
+            if entry.name.startswith("seed-"):
+                os.unlink(entry.path)
+        if os.path.exists(index_file):
+            os.replace(index_file, kept)
+    return kept
+
+
+def _trust_nothing(where: Repository) -> None:
+    """Look at files again that the user has told git not to look at: they may have changed."""
+    listed = answer(where, ["ls-files", "-z", "-v", "--cached"])
+    blindly = [line[2:] for line in listed.split(b"\0") if line[:1].islower()]
+    if blindly:
+        update = ["update-index", "-z", "--no-assume-unchanged", "--stdin"]
+        answer(where, update, stdin=b"".join(path + b"\0" for path in blindly))
+
+
+def _forget_ignored(where: Repository) -> None:
+    """Without a repository nothing is tracked: what is ignored by now is no part of the tree."""
+    ignored = answer(where, ["ls-files", "-z", "--cached", "--ignored", "--exclude-standard"])
+    if ignored:
+        answer(where, ["update-index", "-z", "--force-remove", "--stdin"], stdin=ignored)
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy an index with its time: git tells by it which files may have changed unnoticed."""
+    try:
+        shutil.copy2(source, target)
+    except FileNotFoundError:
+        return

@@ -1,0 +1,149 @@
+"""The user's tree, and what git must know of their repository to read it as they see it.
+
+Their settings are never given to git as they are: filters, hooks and monitors run programs. What is
+taken from them is a short list of values that say how files are read.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from retinue.errors import WorkspaceError
+from retinue.workspace.git import Repository, git, names, repository, version
+
+# The first with `merge-tree --write-tree`, by which nothing is merged in anybody's tree.
+OLDEST_GIT = (2, 38)
+_READING = (
+    "core.autocrlf",
+    "core.checkstat",
+    "core.eol",
+    "core.filemode",
+    "core.ignorecase",
+    "core.precomposeunicode",
+    "core.symlinks",
+    "core.trustctime",
+)
+# What a repository would ignore, for trees that are none.
+_NOT_FILES_OF_A_PROJECT = b"node_modules\n.venv\n__pycache__\n"
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """`top` is where the tree begins, and `prefix` where the project lies in it ("" at the top).
+
+    `index_file` is None where there is no repository; then `why_not` says so to the user.
+    """
+
+    top: str
+    prefix: str = ""
+    index_file: str | None = None
+    objects: str | None = None
+    object_format: str = "sha1"
+    settings: tuple[str, ...] = ()
+    excluded: bytes = _NOT_FILES_OF_A_PROJECT
+    """Patterns of the repository's own, beside those in its .gitignore files."""
+    sparse: bool = False
+    why_not: str = ""
+
+
+def find_source(root: str, *, home: str, config_home: str) -> Source:
+    """The tree that `root` belongs to. `home` and `config_home` have the user's own settings."""
+    installed = version()
+    if installed is None:
+        return Source(top=root, why_not="git is not installed")
+    found = _above(root)
+    if found is None:
+        return Source(top=root, why_not="the project is no git repository")
+    if installed < OLDEST_GIT:
+        needed, have = (".".join(map(str, v)) for v in (OLDEST_GIT, installed))
+        return Source(top=root, why_not=f"it takes git {needed} or newer, and this is {have}")
+    top, common = found.work_tree, _common(found.git_dir)
+    prefix = "" if top == root else os.path.relpath(root, top)
+    if prefix and _ignores(found, prefix):
+        return Source(top=root, why_not="the repository around the project ignores it")
+    settings = _settings(found, home, config_home)
+    ignored = settings.get("core.excludesfile") or os.path.join(config_home, "git", "ignore")
+    return Source(
+        top=top,
+        prefix=prefix,
+        index_file=found.index_file,
+        objects=os.path.join(common, "objects"),
+        object_format=settings.get("extensions.objectformat", "sha1"),
+        settings=(
+            *(f"{name}={settings[name]}" for name in _READING if name in settings),
+            f"core.excludesFile={_expanded(ignored, home)}",
+        ),
+        excluded=_content(os.path.join(common, "info", "exclude")),
+        sparse=settings.get("core.sparsecheckout") == "true",
+    )
+
+
+def _above(root: str) -> Repository | None:
+    """The repository at `root`, or the nearest around it that belongs to the same user."""
+    folder = root
+    while True:
+        found = repository(folder)
+        if found is not None:
+            # Around a project may be a folder that others can write, such as /tmp.
+            ours = folder == root or _owner(found.git_dir) in (os.geteuid(), _owner(root))
+            return found if ours and _is_git_dir(found.git_dir) else None
+        above = os.path.dirname(folder)
+        if above == folder:
+            return None
+        folder = above
+
+
+def _is_git_dir(path: str) -> bool:
+    """As git tells it. A folder that is only named so is none."""
+    objects = os.path.join(_common(path), "objects")
+    return os.path.lexists(os.path.join(path, "HEAD")) and os.path.isdir(objects)
+
+
+def _ignores(where: Repository, prefix: str) -> bool:
+    listing = ["ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
+    listed = names(git(where, [*listing, "--", prefix]).stdout)
+    return any(f"{prefix}/".startswith(path) for path in listed)
+
+
+def _owner(path: str) -> int | None:
+    try:
+        return os.stat(path).st_uid
+    except OSError:
+        return None
+
+
+def _common(git_dir: str) -> str:
+    """Where a linked worktree has its objects: in the repository it was made from."""
+    pointer = _content(os.path.join(git_dir, "commondir")).strip()
+    return os.path.normpath(os.path.join(git_dir, os.fsdecode(pointer))) if pointer else git_dir
+
+
+def _settings(where: Repository, home: str, config_home: str) -> dict[str, str]:
+    """All that is set for the repository, names in lower case. Listing them runs nothing."""
+    listed = git(
+        where,
+        ["config", "--list", "-z"],
+        users_settings={"HOME": home, "XDG_CONFIG_HOME": config_home},
+    )
+    if not listed.ok:
+        said = listed.stderr.decode("utf-8", "backslashreplace").strip()
+        raise WorkspaceError(f"The settings of {where.git_dir} cannot be read: {said}")
+    found: dict[str, str] = {}
+    for setting in os.fsdecode(listed.stdout).split("\0")[:-1]:
+        # A name that stands alone is a yes.
+        name, equals, value = setting.partition("\n")
+        found[name] = value if equals else "true"
+    return found
+
+
+def _expanded(path: str, home: str) -> str:
+    return os.path.join(home, path[2:]) if path.startswith("~/") else path
+
+
+def _content(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

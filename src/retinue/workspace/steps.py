@@ -1,0 +1,132 @@
+"""What can be undone: each change of the user's tree as a pair of small commits.
+
+The trees of a pair hold the changed paths only, as they were and as they became. That is all that a
+three-way merge needs to take the change back, or to make it again, in a tree that has moved on; and
+it borrows nothing from the user's repository, so it lasts whatever they prune.
+
+    refs/retinue/<run>/steps/<number>    made, in this order
+    refs/retinue/<run>/undone/<number>   taken back since
+    refs/retinue/<run>/kept/<agent>      never made: the work of a child that failed
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from retinue.workspace.changes import Change, contents
+from retinue.workspace.depot import Depot
+from retinue.workspace.merge import Merged, merge_trees
+from retinue.workspace.snapshot import MAX_FILE_BYTES
+
+ROOT = "refs/retinue"
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A pair of the depot. The commit is the state after the change, its parent the one before."""
+
+    run_id: str
+    kind: str
+    name: str
+    commit: str
+
+
+class Entry(msgspec.Struct, frozen=True):
+    path: str
+    mode: int
+    data: bytes
+
+
+def step_ref(run_id: str, number: int) -> str:
+    return f"{ROOT}/{run_id}/steps/{number}"
+
+
+def kept_ref(run_id: str, agent_id: str) -> str:
+    return f"{ROOT}/{run_id}/kept/{agent_id}"
+
+
+def undone_ref(run_id: str, number: int) -> str:
+    return f"{ROOT}/{run_id}/undone/{number}"
+
+
+def keep(depot: Depot, ref: str, changed: Sequence[Change], message: str) -> str:
+    """Store a change of trees under `ref`; the commit of the state after it."""
+    blobs = contents(depot, changed, max_bytes=MAX_FILE_BYTES)
+    before = [Entry(c.path, c.old_mode, blobs[c.old_id]) for c in changed if c.old_id in blobs]
+    after = [Entry(c.path, c.new_mode, blobs[c.new_id]) for c in changed if c.new_id in blobs]
+    return store(depot, ref, before, after, message)
+
+
+def store(
+    depot: Depot, ref: str, before: Sequence[Entry], after: Sequence[Entry], message: str
+) -> str:
+    """Store two states of some files under `ref`; the commit of the second."""
+    stream = [
+        f"feature done\nreset {ref}\n\n".encode(),
+        _commit(ref, message, before),
+        _commit(ref, message, after, mark=b"mark :1\n"),
+        b"get-mark :1\ndone\n",
+    ]
+    # What is borrowed is not seen here, and so is stored once more.
+    made = depot.ask(["fast-import", "--quiet", "--force"], stdin=b"".join(stream), borrow=False)
+    return made.decode().strip()
+
+
+def kept(depot: Depot, run_id: str = "") -> list[Kept]:
+    """All that is kept of a run, or of every run."""
+    under = f"{ROOT}/{run_id}/" if run_id else f"{ROOT}/"
+    listed = depot.ask(["for-each-ref", "--format=%(objectname) %(refname)", under])
+    found = []
+    for line in listed.decode().splitlines():
+        commit, _, ref = line.partition(" ")
+        run, kind, name = ref.removeprefix(f"{ROOT}/").split("/", 2)
+        found.append(Kept(run, kind, name, commit))
+    return found
+
+
+def again(depot: Depot, commit: str, tree: str) -> Merged:
+    """`tree` with the change that `commit` keeps."""
+    before, after = f"{commit}^^{{tree}}", f"{commit}^{{tree}}"
+    return merge_trees(depot, base=before, ours=tree, theirs=after)
+
+
+def without(depot: Depot, commit: str, tree: str) -> Merged:
+    """`tree` without the change that `commit` keeps; what was done since stays, or conflicts."""
+    before, after = f"{commit}^^{{tree}}", f"{commit}^{{tree}}"
+    return merge_trees(depot, base=after, ours=tree, theirs=before)
+
+
+def mark(depot: Depot, ref: str, commit: str) -> None:
+    depot.ask(["update-ref", ref, commit])
+
+
+def unmark(depot: Depot, ref: str) -> None:
+    depot.ask(["update-ref", "-d", ref])
+
+
+def patch(depot: Depot, commit: str) -> bytes:
+    """The change as a unified diff."""
+    diff = ["diff-tree", "-p", "--no-ext-diff", "--no-textconv", "--no-color", "-M"]
+    return depot.ask([*diff, f"{commit}^", commit])
+
+
+def _commit(ref: str, message: str, files: Sequence[Entry], *, mark: bytes = b"") -> bytes:
+    text = message.encode("utf-8", "replace")
+    parts = [
+        f"commit {ref}\n".encode() + mark + b"committer retinue <retinue@localhost> 0 +0000\n",
+        b"data %d\n%b\ndeleteall\n" % (len(text), text),
+    ]
+    for file in files:
+        head = b"M %o inline %b\ndata %d\n" % (file.mode, _quoted(file.path), len(file.data))
+        parts += [head, file.data, b"\n"]
+    return b"".join([*parts, b"\n"])
+
+
+def _quoted(path: str) -> bytes:
+    signs = (
+        b"%c" % sign if 32 < sign < 127 and sign not in b'"\\' else b"\\%03o" % sign
+        for sign in os.fsencode(path)
+    )
+    return b'"%b"' % b"".join(signs)

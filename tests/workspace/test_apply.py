@@ -1,0 +1,267 @@
+"""Changes are brought into a tree as a whole or not at all, and no edit of anybody's is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.workspace.apply import Refused, apply, recover
+from retinue.workspace.changes import Change, changes
+from retinue.workspace.depot import Depot
+from retinue.workspace.snapshot import users_tree
+from retinue.workspace.steps import kept
+
+if TYPE_CHECKING:
+    from tests.conftest import Repo
+
+
+def rewrite(repo: Repo, files: dict[str, str]) -> None:
+    """Make these the only files of the work tree."""
+    for path in repo.files():
+        (repo.root / path).unlink()
+    for folder, folders, _ in os.walk(repo.root, topdown=False):
+        for name in folders:
+            inner = Path(folder, name)
+            if ".git" not in inner.parts and ".retinue" not in inner.parts:
+                inner.rmdir()
+    for path, text in files.items():
+        repo.write(path, text)
+
+
+def difference(
+    repo: Repo, depot: Depot, before: dict[str, str], after: dict[str, str]
+) -> list[Change]:
+    """What leads from one state to the other. The tree is left at the first."""
+    rewrite(repo, after)
+    wanted = users_tree(depot).tree
+    rewrite(repo, before)
+    return changes(depot, users_tree(depot).tree, wanted)
+
+
+def bring(repo: Repo, depot: Depot, changed: list[Change], ref: str | None = None) -> None:
+    apply(depot, str(repo.root), changed, beside=os.path.join(depot.path, "tmp"), ref=ref)
+
+
+BEFORE = {"a": "1", "b/c": "1", "b/d": "1", "gone/deep/x": "1", "f": "1"}
+AFTER = {"a": "2", "b/c": "1", "b/d": "2", "new/deep/y": "2", "f/now/a/folder": "2"}
+
+
+def test_everything_that_can_happen_to_a_file(repo: Repo) -> None:
+    repo.init()
+    depot = repo.depot()
+    changed = difference(repo, depot, BEFORE, AFTER)
+    bring(repo, depot, changed)
+    assert {path: text.split(" ", 1)[1] for path, text in repo.files().items()} == AFTER
+    assert not (repo.root / "gone").exists()
+    assert os.listdir(os.path.join(depot.path, "tmp")) == []
+
+
+def test_a_folder_becomes_a_file(repo: Repo) -> None:
+    repo.init()
+    depot = repo.depot()
+    changed = difference(repo, depot, {"d/x": "1", "d/e/y": "1"}, {"d": "file"})
+    bring(repo, depot, changed)
+    assert (repo.root / "d").read_text() == "file"
+
+
+def test_rights_and_links(repo: Repo) -> None:
+    repo.init()
+    depot = repo.depot()
+    rewrite(repo, {"tool": "1", "private": "2", "l": "x"})
+    (repo.root / "tool").chmod(0o755)
+    (repo.root / "l").unlink()
+    (repo.root / "l").symlink_to("tool")
+    wanted = users_tree(depot).tree
+    (repo.root / "l").unlink()
+    rewrite(repo, {"tool": "1", "private": "1", "l": "x"})
+    (repo.root / "private").chmod(0o600)
+    bring(repo, depot, changes(depot, users_tree(depot).tree, wanted))
+    assert (repo.root / "tool").stat().st_mode & 0o777 == 0o755
+    assert (repo.root / "private").stat().st_mode & 0o777 == 0o600
+    assert (repo.root / "private").read_text() == "2"
+    assert os.readlink(repo.root / "l") == "tool"
+
+
+def test_line_endings_are_written_as_the_user_has_them(repo: Repo) -> None:
+    repo.init().git("config", "core.autocrlf", "true")
+    repo.write(".gitattributes", "*.bat eol=crlf\n")
+    depot = repo.depot()
+    changed = difference(
+        repo,
+        depot,
+        {".gitattributes": "*.bat eol=crlf\n", "a.txt": "1\r\n", "b.bat": "1\n"},
+        {".gitattributes": "*.bat eol=crlf\n", "a.txt": "2\r\n", "b.bat": "2\n"},
+    )
+    bring(repo, depot, changed)
+    assert (repo.root / "a.txt").read_bytes() == b"2\r\n"
+    assert (repo.root / "b.bat").read_bytes() == b"2\r\n"
+
+
+def refused(repo: Repo, depot: Depot, changed: list[Change]) -> str:
+    """Why a change was refused; nothing may be different after that."""
+    before = repo.files()
+    with pytest.raises(Refused) as refusal:
+        bring(repo, depot, changed, "refs/retinue/r/steps/1")
+    assert repo.files() == before
+    assert os.listdir(os.path.join(depot.path, "tmp")) == []
+    assert kept(depot) == []
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (lambda root: (root / "f").write_text("mine"), "'f' was changed meanwhile"),
+        (lambda root: (root / "gone/deep/x").write_text("mine"), "'gone/deep/x' was changed"),
+        (lambda root: (root / "b/d").unlink(), "'b/d' was removed meanwhile"),
+        (
+            lambda root: ((root / "b/d").unlink(), (root / "b/d").mkdir()),
+            "'b/d' has become a folder",
+        ),
+        (
+            lambda root: ((root / "b/d").unlink(), (root / "b/d").symlink_to("c")),
+            "'b/d' was changed meanwhile",
+        ),
+        (
+            lambda root: ((root / "b").rename(root / "moved"), (root / "b").symlink_to("moved")),
+            "'b/d' is behind a link",
+        ),
+        (
+            lambda root: (root / "new").write_text("mine"),
+            "'new/deep/y' is behind a link, or behind",
+        ),
+        (lambda root: (root / "new").symlink_to("/tmp"), "'new/deep/y' is behind a link"),
+    ],
+)
+def test_what_somebody_did_meanwhile_refuses_all_of_it(repo: Repo, edit: object, why: str) -> None:
+    repo.init()
+    depot = repo.depot()
+    changed = difference(repo, depot, BEFORE, AFTER)
+    assert callable(edit)
+    edit(repo.root)
+    assert refused(repo, depot, changed).startswith(why)
+
+
+def test_an_ignored_file_is_never_written_over(repo: Repo) -> None:
+    repo.init()
+    depot = repo.depot()
+    changed = difference(repo, depot, {"a": "1"}, {"a": "2", ".env": "made up"})
+    repo.write(".gitignore", ".env\n")
+    repo.write(".env", "KEY=1")
+    assert refused(repo, depot, changed) == (
+        "'.env' is there already, and is not part of what was worked on"
+    )
+
+
+def test_a_folder_with_an_ignored_file_does_not_become_a_file(repo: Repo) -> None:
+    repo.init()
+    depot = repo.depot()
+    changed = difference(repo, depot, {"d/x": "1"}, {"d": "2"})
+    repo.write(".gitignore", "cache\n")
+    repo.write("d/cache", "x")
+    assert refused(repo, depot, changed).startswith("'d' is there already")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everything")
+def test_a_folder_that_cannot_be_written(repo: Repo) -> None:
+    repo.init()
+    depot = repo.depot()
+    changed = difference(repo, depot, BEFORE, AFTER)
+    (repo.root / "b").chmod(0o500)
+    try:
+        assert "'b/d' cannot be written" in refused(repo, depot, changed)
+    finally:
+        (repo.root / "b").chmod(0o700)
+
+
+def test_a_file_that_somebody_keeps_writing_never_loses_a_line(repo: Repo) -> None:
+    """An editor saves by renaming, as fast as it can, while changes come and go."""
+    repo.init()
+    depot = repo.depot()
+    there = difference(repo, depot, {"a": "1", "b": "1"}, {"a": "2", "b": "2"})
+    back = difference(repo, depot, {"a": "2", "b": "2"}, {"a": "1", "b": "1"})
+    rewrite(repo, {"a": "1", "b": "1"})
+    saved: list[str] = []
+    stop = threading.Event()
+
+    def edit() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            temporary = repo.root.parent / "saving"
+            temporary.write_text(f"edit {number}")
+            temporary.rename(repo.root / "b")
+            saved.append(f"edit {number}")
+
+    editor = threading.Thread(target=edit)
+    outcomes = set()
+    for step in range(40):
+        if step == 5:
+            editor.start()
+        try:
+            bring(repo, depot, (there, back)[step % 2])
+            outcomes.add("done")
+        except Refused:
+            outcomes.add("refused")
+            # All of it was refused: `a` is not one step ahead of `b`.
+            assert (repo.root / "a").read_text() == "2"
+    stop.set()
+    editor.join()
+    assert outcomes == {"done", "refused"}
+    assert (repo.root / "b").read_text() == saved[-1]
+
+
+KILLED = """
+import sys
+from retinue.workspace.apply import apply
+from retinue.workspace.changes import changes
+from retinue.workspace.depot import Depot
+from retinue.workspace.source import find_source
+root, before, after = sys.argv[1:]
+depot = Depot(root + "/.retinue/git", find_source(root, home="/", config_home="/"))
+changed = changes(depot, before, after)
+print("ready", flush=True)
+sys.stdin.readline()
+apply(depot, root, changed, beside=depot.path + "/tmp", ref="refs/retinue/r/steps/1")
+print("done", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moved", [500, 1999])
+def test_killed_in_the_middle_it_is_put_back(repo: Repo, moved: int) -> None:
+    repo.init()
+    depot = repo.depot()
+    before = {f"d{i}/{j}": f"{i}{j}" for i in range(10) for j in range(200)}
+    after = {f"e{p}" if p.endswith("0") else p: f"new {text}" for p, text in before.items()}
+    rewrite(repo, after)
+    wanted = users_tree(depot).tree
+    rewrite(repo, before)
+    start = users_tree(depot).tree
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(repo.root), start, wanted],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    beside = Path(depot.path, "tmp")
+    while sum(len(os.listdir(old)) for old in beside.glob("apply-*/old")) < moved:
+        assert process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert users_tree(depot).tree != start
+    assert len(recover(depot, str(beside))) == len(before) + len(before) // 10
+    assert users_tree(depot).tree == start
+    assert kept(depot) == []
+    assert os.listdir(beside) == []

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.errors import WorkspaceError
+from retinue.workspace.copies import Copy, make_copy, stale_copies
+from retinue.workspace.snapshot import take, users_tree
+
+if TYPE_CHECKING:
+    from tests.conftest import Repo
+
+
+def copied(repo: Repo, name: str = "r-a1") -> Copy:
+    depot = repo.depot()
+    base = depot.commit(users_tree(depot).tree)
+    return make_copy(depot, str(repo.home / "worktrees" / name), base)
+
+
+def test_a_copy_has_what_the_user_sees_and_nothing_that_is_ignored(repo: Repo) -> None:
+    repo.init().commit({"a": "1", ".gitignore": ".env\n", "d/tool": "#!"})
+    repo.write(".env", "KEY=1")
+    repo.write("new", "2")
+    (repo.root / "d" / "tool").chmod(0o755)
+    copy = copied(repo)
+    top = Path(copy.top)
+    assert top.name == repo.root.name
+    assert sorted(os.listdir(top)) == [".git", ".gitignore", "a", "d", "new"]
+    assert os.access(top / "d" / "tool", os.X_OK)
+    assert take(copy.where).tree == copy.depot.tree_of(copy.base)
+    copy.remove()
+    assert not Path(copy.folder).exists()
+
+
+def test_the_childs_own_git_works_and_shows_none_of_the_users_settings(repo: Repo) -> None:
+    repo.init().commit({"a": "1\n"})
+    repo.git("config", "remote.origin.url", "https://token@example.org/x")
+    copy = copied(repo)
+    top = Path(copy.top)
+    assert repo.git("status", "--short", at=top) == ""
+    (top / "a").write_text("2\n")
+    assert "-1\n+2\n" in repo.git("diff", at=top)
+    repo.git("commit", "-q", "-am", "mine", at=top)
+    assert "token" not in repo.git("config", "--list", at=top)
+    copy.remove()
+
+
+def test_what_the_child_does_to_its_git_dir_is_not_read(repo: Repo) -> None:
+    repo.init().commit({"a": "1", "b": "1"})
+    copy = copied(repo)
+    top = Path(copy.top)
+    repo.git("rm", "-q", "--cached", "a", at=top)
+    (top / ".git" / "info" / "exclude").write_text("*\n")
+    (top / "b").write_text("2")
+    (top / "c").write_text("3")
+    found = repo.listed(copy.depot, take(copy.where).tree)
+    assert found == {"a": "100644 1", "b": "100644 2", "c": "100644 3"}
+    copy.remove()
+
+
+def test_a_sparse_checkout_stays_sparse(repo: Repo) -> None:
+    repo.init().commit({"in/a": "1", "out/b": "2"})
+    repo.git("sparse-checkout", "set", "--cone", "in")
+    copy = copied(repo)
+    assert sorted(os.listdir(copy.top)) == [".git", "in"]
+    (Path(copy.top) / "in" / "a").write_text("changed")
+    found = repo.listed(copy.depot, take(copy.where).tree)
+    assert found == {"in/a": "100644 changed", "out/b": "100644 2"}
+    copy.remove()
+
+
+def test_a_copy_is_locked_while_its_process_lives(repo: Repo) -> None:
+    repo.init().commit({"a": "1"})
+    parent = repo.home / "worktrees"
+    assert list(stale_copies(str(parent))) == []
+    copy = copied(repo)
+    assert list(stale_copies(str(parent))) == []
+    # One that a process left behind: the same folder, and nobody holds the lock.
+    left = parent / "r-a2"
+    subprocess.run(["cp", "-r", copy.folder, str(left)], check=True)
+    (stale,) = stale_copies(str(parent))
+    assert (stale.folder, stale.project) == (str(left), str(repo.root))
+    copy.remove()
+
+
+def test_no_place_for_a_copy(repo: Repo) -> None:
+    repo.init().commit({"a": "1"})
+    (repo.home / "worktrees").write_text("in the way")
+    with pytest.raises(WorkspaceError, match=r"worktrees/r-a1 cannot be made \(Not a directory\)"):
+        copied(repo)
+
+
+def test_a_copy_of_nothing_leaves_nothing_behind(repo: Repo) -> None:
+    depot = repo.init().depot()
+    folder = repo.home / "worktrees" / "r-a1"
+    with pytest.raises(WorkspaceError, match="git read-tree failed"):
+        make_copy(depot, str(folder), "nothing")
+    assert not folder.exists()

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.errors import WorkspaceError
+from retinue.workspace.source import Source, find_source
+
+if TYPE_CHECKING:
+    from tests.conftest import Repo
+
+
+def found(repo: Repo, directory: Path | None = None) -> Source:
+    return find_source(
+        str(directory or repo.root), home=str(repo.home), config_home=str(repo.config)
+    )
+
+
+def test_a_plain_folder(repo: Repo) -> None:
+    source = found(repo)
+    assert source.top == str(repo.root)
+    assert source.index_file is None
+    assert source.why_not == "the project is no git repository"
+    assert b"node_modules" in source.excluded
+
+
+def test_a_repository(repo: Repo) -> None:
+    repo.init()
+    source = found(repo)
+    assert (source.top, source.prefix, source.why_not) == (str(repo.root), "", "")
+    assert source.objects == str(repo.root / ".git" / "objects")
+
+
+def test_a_folder_inside_of_a_repository(repo: Repo) -> None:
+    repo.init()
+    inner = repo.root / "packages" / "api"
+    inner.mkdir(parents=True)
+    source = found(repo, inner)
+    assert (source.top, source.prefix) == (str(repo.root), "packages/api")
+
+
+def test_a_folder_that_the_repository_around_it_ignores(repo: Repo) -> None:
+    repo.init().write(".gitignore", "build/\n")
+    inner = repo.root / "build"
+    inner.mkdir()
+    source = found(repo, inner)
+    assert source.top == str(inner)
+    assert source.why_not == "the repository around the project ignores it"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_repository_of_somebody_else_around_the_project_is_not_trusted(repo: Repo) -> None:
+    repo.init()
+    inner = repo.root / "mine"
+    inner.mkdir()
+    os.chown(repo.root / ".git", 12345, 12345)
+    assert found(repo, inner).why_not == "the project is no git repository"
+
+
+def test_a_linked_worktree_has_its_objects_elsewhere(repo: Repo) -> None:
+    repo.init().commit({"a": "1"})
+    linked = repo.root.parent / "linked"
+    repo.git("worktree", "add", "-q", str(linked))
+    source = found(repo, linked)
+    assert source.objects == str(repo.root / ".git" / "objects")
+    assert source.index_file == str(repo.root / ".git" / "worktrees" / "linked" / "index")
+
+
+def test_of_the_settings_only_those_about_reading_files_are_taken(repo: Repo) -> None:
+    repo.init()
+    for name, value in {
+        "core.autocrlf": "input",
+        "core.fsmonitor": "/bin/evil",
+        "core.hooksPath": "/evil",
+        "filter.x.clean": "evil",
+        "diff.external": "evil",
+        "core.sshCommand": "evil",
+    }.items():
+        repo.git("config", name, value)
+    source = found(repo)
+    assert "core.autocrlf=input" in source.settings
+    assert not any("evil" in setting for setting in source.settings)
+
+
+@pytest.mark.parametrize("place", [".gitconfig", ".config/git/config"])
+def test_the_users_own_settings_count(repo: Repo, place: str) -> None:
+    repo.init()
+    file = repo.home / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("[core]\nexcludesFile = ~/ignored\nautocrlf\n")
+    source = found(repo)
+    assert f"core.excludesFile={repo.home}/ignored" in source.settings
+    assert "core.autocrlf=true" in source.settings
+
+
+def test_the_usual_place_of_what_the_user_ignores(repo: Repo) -> None:
+    repo.init()
+    assert f"core.excludesFile={repo.config}/git/ignore" in found(repo).settings
+
+
+def test_settings_that_cannot_be_read(repo: Repo) -> None:
+    repo.init().write(".git/config", "[core\n")
+    with pytest.raises(WorkspaceError, match=r"settings of .* cannot be read: fatal: bad config"):
+        found(repo)
