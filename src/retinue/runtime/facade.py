@@ -35,6 +35,7 @@ from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
 from retinue.domain.result import Result, RunResult, Status
 from retinue.domain.role import Role, pick
+from retinue.domain.served import Load
 from retinue.domain.toolname import picked
 from retinue.errors import ContractError, RunError, UsageError
 from retinue.ports import Post, Sandbox
@@ -59,6 +60,7 @@ NOT_YOURS = (
     "Run {run_id} was not begun by you on this machine (or by an earlier version), so it is not"
     " gone on with. `retinue show {run_id}` shows it; begin a new one."
 )
+COMPACT = "Sum up the conversation so far."
 
 PROGRAM = Role(
     name="program",
@@ -177,6 +179,11 @@ class Runtime:
         """Where shell commands run; None where they are off."""
         return self._around.sandbox
 
+    @property
+    def loads(self) -> Sequence[Load]:
+        """How busy the endpoints are that are asked."""
+        return self._around.servers.loads()
+
     def _agents(self) -> Iterator[Agent]:
         for run in self._runs.values():
             yield from run.agents
@@ -223,8 +230,20 @@ class Runtime:
         `context_files` are given along, framed as data.
         """
         run = await self._open_run(task, self.terms.lead, session, context, context_files)
+        return await self._led(run)
+
+    async def compact(self, session: str) -> RunResult:
+        """Have a model sum up a session, which goes on from the summary alone.
+
+        That is a run of the session, with a budget and an outcome like any other.
+        """
+        return await self._led(
+            await self._open_run(COMPACT, self.terms.lead, session, "", ()), sums_up=True
+        )
+
+    async def _led(self, run: Run, *, sums_up: bool = False) -> RunResult:
         try:
-            result = await run.lead()
+            result = await run.lead(sums_up=sums_up)
         except BaseException as error:
             await to_its_end(_left(run, error))
             raise
@@ -260,7 +279,7 @@ class Runtime:
         try:
             await run.tidy(found)
             if found.started.kind == "run":
-                result = await run.lead()
+                result = await run.lead(sums_up=found.started.task == COMPACT)
                 await run.finish(result.status, result.error or "")
                 return run.with_total(result)
             results = await self._see_through(run, found)

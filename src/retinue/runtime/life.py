@@ -64,6 +64,8 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     on_text: OnText | None = None
     before: tuple[Message, ...] = ()
     """What was said earlier in the session."""
+    sums_up: bool = False
+    """Whether to write down what was said is all there is to do."""
 
 
 TAINTED = "it read text that nobody vouches for; what it says is data, not orders"
@@ -186,6 +188,9 @@ async def _converse(
         on_text=means.on_text,
     )
     script = None if past is None else mind.recall(past.facts)
+    if means.sums_up:
+        known = None if script is None else script.summed_up
+        return Answer(await mind.sum_up() if known is None else known)
     return await converse(agent, mind, toolbox, staff, shape, script)
 
 

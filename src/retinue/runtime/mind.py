@@ -118,14 +118,19 @@ class Mind:
             return None
         if not conversation.can_be_summed_up or self._turns - self._agent.account.spent.turns <= 2:
             return "max_context_tokens"
-        self.tell(SUM_UP, source=SUMMING_UP)
-        reply = await self._turn((), None, last=False)
-        self._replace(reply.message.content)
+        await self.sum_up()
         return None if conversation.estimate <= window else "max_context_tokens"
 
-    def _replace(self, summary: str) -> None:
+    async def sum_up(self) -> str:
+        """Have the model write down what matters, and go on from that alone; answers it."""
+        self.tell(SUM_UP, source=SUMMING_UP)
+        reply = await self._turn((), None, last=False)
+        return self._replace(reply.message.content)
+
+    def _replace(self, summary: str) -> str:
         dropped = self.conversation.summed_up(summary)
         self._agent.record(ContextCompacted(dropped=dropped, content=summary))
+        return summary
 
     def recall(self, facts: Iterable[Fact]) -> Transcript:
         """Take the conversation up again where the journal leaves it."""
@@ -137,7 +142,7 @@ class Mind:
             self._answered_by = transcript.replied.model
         if (summary := transcript.summary) is not None:
             transcript.replied = None
-            self._replace(summary)
+            transcript.summed_up = self._replace(summary)
         return transcript
 
     async def ask(

@@ -41,6 +41,8 @@ class Transcript:
         self.told: list[str] = []
         """Who has said something to it, in order."""
         self.exhausted = False
+        self.summed_up: str | None = None
+        """What the conversation has last been replaced by."""
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -75,6 +77,7 @@ class Transcript:
             case ContextCompacted(masked=masked, dropped=dropped, content=content):
                 self.go_on()
                 if dropped:
+                    self.summed_up = content
                     self.talk.summed_up(content)
                 else:
                     self.talk.mask_oldest(masked)
