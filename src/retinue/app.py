@@ -788,7 +788,7 @@ async def _sandbox(environment: Environment, *, unconfined: bool) -> Sandbox | N
         return Unconfined(environment.passed_on())
     from retinue.sandbox.choice import choose
 
-    return (await choose(environment.passed_on())).sandbox
+    return (await choose(environment.passed_on(), cache=str(environment.cache))).sandbox
 
 
 def _mode(chosen: Mode | str | None, environment: Environment, settings: Settings) -> Mode:

@@ -58,17 +58,23 @@ class Named(msgspec.Struct, frozen=True):
     place: Place | None
 
 
-def named_model(environment: Environment, layers: Layers) -> Named | None:
-    """The model that is used where the command line names none; None if it has to be found."""
+def named_models(environment: Environment, layers: Layers) -> list[Named]:
+    """The models that are used where the command line names none: one, or those of a pool.
+
+    Empty if it has to be found.
+    """
     for name, where, trusted in (
         (environment.get("RETINUE_MODEL"), "RETINUE_MODEL", True),
         (layers.user.model, environment.shown(environment.user_settings), True),
         (layers.project.model, PROJECT_FILE, False),
     ):
         if name is not None:
-            full = layers.user.models.get(name, name)
-            return Named(full, where, place_of(full, where, trusted=trusted))
-    return None
+            pool = layers.user.pools.get(name)
+            members = (name,) if pool is None else pool.endpoints
+            where = where if pool is None else f"pools.{name}"
+            full = [layers.user.models.get(member, member) for member in members]
+            return [Named(one, where, place_of(one, where, trusted=trusted)) for one in full]
+    return []
 
 
 def endpoint_at(

@@ -22,7 +22,7 @@ from retinue.domain.scope import ANYWHERE, scope
 from retinue.errors import WorkspaceError
 from retinue.ports import Sandbox
 from retinue.sandbox.bubblewrap import Bubblewrap
-from retinue.sandbox.cgroups import Cgroups
+from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.choice import LEAKS
 from retinue.sandbox.landlock import Landlock
 from retinue.sandbox.limits import MIB, Limits
@@ -663,7 +663,7 @@ async def test_output_without_end_is_cut(cell: Cell) -> None:
 
 
 async def test_a_fork_bomb_stays_in_its_place(cell: Cell) -> None:
-    counted = "processes" in Cgroups.found(Limits()).counted
+    counted = "processes" in cgroups(Limits()).counted
     if os.geteuid() == 0 and not counted:
         pytest.skip("root's processes are counted by a control group, and there is none")
     done = await limited(cell, Limits(processes=100)).python(

@@ -55,8 +55,14 @@ def named_places(environment: Environment, user: Settings) -> list[Place]:
     found += [
         _server(_checked(url, "endpoints"), "endpoints", trusted=True) for url in user.endpoints
     ]
-    models = (place_of(name, f"models.{n}", trusted=True) for n, name in user.models.items())
-    return [*found, *(place for place in models if place is not None)]
+    models = [(f"models.{short}", name) for short, name in user.models.items()]
+    models += [
+        (f"pools.{name}", user.models.get(member, member))
+        for name, pool in user.pools.items()
+        for member in pool.endpoints
+    ]
+    places = (place_of(name, where, trusted=True) for where, name in models)
+    return [*found, *(place for place in places if place is not None)]
 
 
 def place_of(name: str, named_by: str, *, trusted: bool) -> Place | None:

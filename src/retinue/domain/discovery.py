@@ -137,6 +137,16 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
             ]
         )
 
+    def picked(self, answer: str) -> str | None:
+        """The model that an answer to the question means; None for a number that is not there."""
+        for offer in self.offers:
+            if answer in ("", offer.served.model):
+                return offer.name
+        if not answer.isdecimal():
+            return answer
+        number = int(answer)
+        return self.offers[number - 1].name if 1 <= number <= len(self.offers) else None
+
     @property
     def _choosing(self) -> str:
         return HOW_TO_CHOOSE.format(file=self.settings_file)

@@ -62,6 +62,8 @@ class AgentView:
     """The numbers of its changes of the user's files."""
     kept: tuple[FileChange, ...] = ()
     """What it had changed, and was not integrated."""
+    unverified: str = ""
+    """What it claims in its answer, and nothing that was seen bears out."""
     children: list[str] = field(default_factory=list)
 
     @property
@@ -223,6 +225,7 @@ class RunView:
             case ev.AgentClosed():
                 agent.state, agent.closed_at = move(agent.state, State.CLOSED), event.time
                 agent.close_reason, agent.doing = fact.close_reason, ""
+                agent.unverified = fact.unverified
                 agent.pending.clear()
             case _:
                 assert_never(fact)

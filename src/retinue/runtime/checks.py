@@ -65,6 +65,7 @@ class Checks:
         finally:
             for copy in copies:
                 await to_its_end(copy.remove())
+        agent.tested = True
         return ""
 
     async def _checked(self, command: str, place: Workspace) -> Check:

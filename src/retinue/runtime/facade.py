@@ -36,6 +36,7 @@ from retinue.domain.result import Result, RunResult, Status
 from retinue.domain.role import Role, pick
 from retinue.domain.toolname import picked
 from retinue.errors import ContractError, UsageError
+from retinue.ports import Sandbox
 from retinue.runtime.agent import Agent
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.follow import follow as follow_journal
@@ -164,6 +165,11 @@ class Runtime:
     def roles(self) -> Mapping[str, Role]:
         return self._around.roles
 
+    @property
+    def sandbox(self) -> Sandbox | None:
+        """Where shell commands run; None where they are off."""
+        return self._around.sandbox
+
     def _agents(self) -> Iterator[Agent]:
         for run in self._runs.values():
             yield from run.agents
@@ -175,13 +181,21 @@ class Runtime:
 
     # Work
 
-    async def run(self, task: str, *, session: str | None = None) -> RunResult:
+    async def run(
+        self,
+        task: str,
+        *,
+        session: str | None = None,
+        context: str = "",
+        context_files: Sequence[str] = (),
+    ) -> RunResult:
         """Let a model do `task`, as the root of a run of its own.
 
         With `session` (the id of a run in it, a unique beginning of one, or "last") the model goes
-        on with the conversation so far; `RunResult.session` is what to give here.
+        on with the conversation so far; `RunResult.session` is what to give here. `context` and
+        `context_files` are given along, framed as data.
         """
-        run = await self._open_run(task, self.terms.lead, session)
+        run = await self._open_run(task, self.terms.lead, session, context, context_files)
         try:
             result = await run.lead()
         except BaseException as error:
@@ -250,6 +264,18 @@ class Runtime:
 
     def cancel(self, agent_id: str, *, run_id: str | None = None) -> None:
         """Stop one agent, and all below it, for good; its parent is told, and cannot revive it."""
+        run, agent = self._at_work(agent_id, run_id)
+        run.cancel(agent)
+
+    def tell(self, agent_id: str, text: str, *, run_id: str | None = None) -> None:
+        """Say something to an agent at work; it reads it before its next turn."""
+        if not text.strip():
+            raise UsageError("There is nothing to tell: the text is empty.")
+        _check_text(text=text)
+        _, agent = self._at_work(agent_id, run_id)
+        agent.inbox.append(("user", text))
+
+    def _at_work(self, agent_id: str, run_id: str | None) -> tuple[Run, Agent]:
         found = [
             (run, agent)
             for run in self._runs.values()
@@ -262,8 +288,7 @@ class Runtime:
                 if not found
                 else f"Several runs have an agent {agent_id!r}; say which with run_id."
             )
-        run, agent = found[0]
-        run.cancel(agent)
+        return found[0]
 
     async def events(self, run_id: str, *, follow: bool = False) -> AsyncIterator[Event]:
         """The events of a run; with `follow`, also those to come, for as long as it is worked on.
@@ -395,11 +420,21 @@ class Runtime:
             outcome = Status.COMPLETED, ""
         await run.finish(*outcome)
 
-    async def _open_run(self, task: str, role: Role, session: str | None) -> Run:
+    async def _open_run(
+        self, task: str, role: Role, session: str | None, context: str, files: Sequence[str]
+    ) -> Run:
         if not task.strip():
             raise ContractError("The task is empty; say what the agent should do.")
-        _check_text(task=task)
+        _check_text(task=task, context=context, context_files="".join(files))
         around = self._around
+        given, left_out = await enclose(
+            around.workspace_for(self.terms.directory),
+            context=context,
+            files=files,
+            max_tokens=self.terms.budget.max_context_tokens // 2,
+        )
+        if left_out and files:
+            raise UsageError("; ".join(left_out) + ".")
         earlier = NEW if session is None else await recall(around.store, around.posts, session)
         role = fitted(role, await around.servers.served(self.terms.model))
         prompts = Prompts(around.workspace_for(self.terms.directory))
@@ -407,10 +442,16 @@ class Runtime:
         delegates = self.terms.delegation and self.terms.mode is not Mode.PLAN
         profiles = listed_profiles(around.roles.values()) if delegates else ""
         text = "\n\n".join(filter(None, (instructions, profiles)))
-        return self._new_run("run", task, role, text, earlier)
+        return self._new_run("run", task, role, text, earlier, given)
 
     def _new_run(
-        self, kind: str, task: str, role: Role, instructions: str, session: Session = NEW
+        self,
+        kind: str,
+        task: str,
+        role: Role,
+        instructions: str,
+        session: Session = NEW,
+        context: str = "",
     ) -> Run:
         run_id, terms, around = new_run_id(), self.terms, self._around
         effects, served = around.tools.effects, around.servers.known(terms.model)
@@ -419,7 +460,7 @@ class Runtime:
             grant = msgspec.structs.replace(grant, can_spawn_children=False)
         contract = Contract(
             parent=Parent(run_id=run_id, agent_id=None, step_idx=0, task_prompt=task),
-            step=Step(title=title_of(task), description=task),
+            step=Step(title=title_of(task), description=task, context=context),
             permissions=without_delegation(grant, effects),
             execution=Execution(
                 role=role.name,

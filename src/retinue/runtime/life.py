@@ -20,6 +20,7 @@ from retinue.domain.events import (
     AgentStarted,
     AgentWaiting,
 )
+from retinue.domain.evidence import unverified
 from retinue.domain.messages import Message
 from retinue.domain.price import Price, Tariff
 from retinue.domain.result import Result, Status, cap
@@ -187,6 +188,7 @@ def _ending(agent: Agent, answer: Answer) -> Ending:
 def close(agent: Agent, ending: Ending, *, duration_s: float = 0.0) -> Result:
     """Write how `agent` ended and close it. Synchronous, so that a cancelled task can do it too."""
     text = ending.text
+    claim = unverified(text, tested=agent.tested)
     if ending.status is Status.COMPLETED:
         if not ending.proposed:
             changed = tuple(agent.files_modified.values())
@@ -208,6 +210,7 @@ def close(agent: Agent, ending: Ending, *, duration_s: float = 0.0) -> Result:
             step_idx=agent.contract.parent.step_idx,
             final_status="completed" if ending.status is Status.COMPLETED else "failed",
             close_reason=ending.reason or "done",
+            unverified=claim,
         )
     )
     summary, _ = cap(text, agent.contract.outputs.result_cap_tokens)
@@ -232,4 +235,5 @@ def close(agent: Agent, ending: Ending, *, duration_s: float = 0.0) -> Result:
         checks=tuple(agent.checks),
         conflicts=agent.conflicts,
         kept=agent.kept,
+        unverified=claim,
     )

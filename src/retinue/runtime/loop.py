@@ -62,8 +62,8 @@ def _hear(agent: Agent, mind: Mind, staff: Staff | None) -> None:
 
 
 def _addressed(agent: Agent) -> bool:
-    """Has its parent said something while it was answering? Then that was not its last word."""
-    return any(source == "parent" for source, _ in agent.inbox)
+    """Has anybody said something while it was answering? Then that was not its last word."""
+    return any(source in ("parent", "user") for source, _ in agent.inbox)
 
 
 def _reminded(mind: Mind, staff: Staff | None) -> bool:

@@ -437,9 +437,8 @@ class Run:
         self._bill(agent)
         duration_s = self._around.clock.monotonic() - agent.since
         result = agent.result = close(agent, ending, duration_s=duration_s)
-        if agent.parent is not None and agent.tainted:
-            # However the parent hears of it.
-            agent.parent.tainted = True
+        if agent.parent is not None:
+            agent.parent.hear_of(agent)
         if agent is not self.root:
             self._failed += not result.ok
             self._report(agent, result)

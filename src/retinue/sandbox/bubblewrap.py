@@ -19,20 +19,18 @@ from retinue.domain.grant import Network
 from retinue.domain.reach import Reach
 from retinue.errors import WorkspaceError
 from retinue.ports import Completed
-from retinue.sandbox.cgroups import Cgroups
+from retinue.sandbox.cgroups import cgroups
+from retinue.sandbox.etc import RESOLVER, etc
+from retinue.sandbox.gate import WAIT, Gate
 from retinue.sandbox.limits import Limits
 from retinue.sandbox.openings import CLOSED, openings
 from retinue.sandbox.process import check, holding, run_process
 from retinue.sandbox.seccomp import families_for, program
-from retinue.sandbox.system import etc_files, etc_folders, programs
-from retinue.sandbox.toolchains import homes, toolchains
+from retinue.sandbox.system import programs
+from retinue.sandbox.toolchains import base_of_venv, homes, toolchains
 
 HOME = "/tmp/home"
 STATE = ".retinue"
-# A process of root owns these in a namespace as well; writing to some of them reboots the machine.
-# Each mount costs a good part of a millisecond, and nobody else can write there.
-_PROC_OF_ROOT = ("/proc/irq", "/proc/bus", "/proc/fs")
-_TRIGGER = "/proc/sysrq-trigger"
 # How many commands that are running need an empty folder there.
 _kept: Counter[str] = Counter()
 NEEDED = "--bind-fd"
@@ -63,20 +61,25 @@ class Bubblewrap:
         bwrap: str,
         limits: Limits | None = None,
         readable: Sequence[str] = (),
+        cache: str | None = None,
     ) -> None:
-        """`environment` is all that commands get to see; `readable` are more folders to show."""
+        """`environment` is all that commands get to see; `readable` are more folders to show.
+
+        `cache` is where something can be kept for the next time.
+        """
         self._bwrap = bwrap
         self._options = options(bwrap)
         self._limits = limits or Limits()
-        self._readable = tuple(readable)
+        self._cache = cache
+        self._shown = [*toolchains(environment), *readable]
         self._environment = {
             **{k: v for k, v in environment.items() if k != "SHELL"},
             **homes(environment),
             "HOME": HOME,
             "TMPDIR": "/tmp",
         }
-        self._outside = dict(environment)
-        self._cgroups = Cgroups.found(self._limits)
+        self._home = environment.get("HOME", "")
+        self._cgroups = cgroups(self._limits)
 
     @property
     def tier(self) -> str:
@@ -87,40 +90,35 @@ class Bubblewrap:
     ) -> Completed:
         """Run a shell command. A non-zero exit is a result, never an exception."""
         check(command, reach)
-        with contextlib.ExitStack() as held:
+        async with contextlib.AsyncExitStack() as held:
             rules = holding(held, program(families=_families(reach.network), namespaced=True))
-            told, telling = os.pipe()
-            held.callback(os.close, told)
-            held.callback(os.close, telling)
+            gate = Gate(held, self._limits.of_a_process(counted=self._cgroups.counted))
             places = _places(held, reach)
             held.enter_context(_closed(reach, places))
-            files = _files(held, reach.network)
-            argv = [self._bwrap, *self._world(reach, files, places)]
-            argv += ["--seccomp", str(rules), "--json-status-fd", str(telling), "--"]
-            argv += ["/bin/sh", "-c", command]
-            first = self._limits.lines(counted=self._cgroups.counted)
+            place = await held.enter_async_context(self._cgroups.place())
+            argv = [*place.words, self._bwrap, *self._world(reach, places)]
+            argv += ["--seccomp", str(rules), *gate.options, "--", "/bin/sh", "-c", WAIT + command]
+            held.enter_context(gate.kept())
             done = await run_process(
-                held.enter_context(self._cgroups.around(argv, first=first)),
+                argv,
                 directory="/",
                 environment=self._environment,
                 kill=_kill,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
-                pass_fds=(rules, telling, *(fd for fd, _ in (*files, *places))),
+                stdin=gate.stdin,
+                pass_fds=(rules, *gate.descriptors, *(fd for fd, _ in places)),
+                born=place.born,
             )
-            os.set_blocking(told, False)
-            if not done.timed_out and b"exit-code" not in _read(told):
+            if not done.timed_out and not gate.ended:
                 # Never once more without: what failed is the sandbox, and not the command.
-                raise WorkspaceError(
-                    f"The sandbox failed: {done.output.strip() or 'it gave no reason'}."
-                    " See `retinue doctor`."
-                )
+                why = gate.failure or done.output.strip() or "it gave no reason"
+                raise WorkspaceError(f"The sandbox failed: {why}. See `retinue doctor`.")
         return done
 
     def _world(
         self,
         reach: Reach,
-        files: Sequence[tuple[int, str]],
         places: Sequence[tuple[int, str]],
     ) -> Iterator[str]:
         yield from (
@@ -131,18 +129,15 @@ class Bubblewrap:
         yield from ("--disable-userns",) if "--disable-userns" in self._options else ()
         if reach.network is not Network.ALL:
             yield "--unshare-net"
-        yield from _system(files)
-        outside = toolchains(self._outside, reach.root)
-        for folder in dict.fromkeys((*outside, *self._readable, *reach.readable)):
-            yield from ("--ro-bind-try", folder, folder)
-        yield from ("--proc", "/proc")
-        yield from ("--ro-bind", "/proc/sys", "/proc/sys")
-        yield from ("--ro-bind-try", "/proc/pressure", "/proc/pressure")
-        if os.geteuid() == 0:
-            for path in _PROC_OF_ROOT:
-                yield from ("--ro-bind-try", path, path)
-            if os.path.exists(_TRIGGER):
-                yield from ("--ro-bind", "/dev/null", _TRIGGER)
+        yield from _system()
+        yield from ("--ro-bind", etc(self._cache), "/etc")
+        if reach.network is Network.ALL:
+            yield from ("--ro-bind-try", RESOLVER, RESOLVER)
+        for folder in dict.fromkeys((*self._shown, *base_of_venv(reach.root, self._home))):
+            if folder != reach.root:
+                yield from ("--ro-bind-try", folder, folder)
+        # Much of it belongs to root, who is root in here too; some of it reboots the machine.
+        yield from ("--proc", "/proc", "--remount-ro", "/proc")
         size = ("--size", str(self._limits.tmp_bytes)) if "--size" in self._options else ()
         yield from ("--dev", "/dev", *size, "--tmpfs", "/dev/shm")
         yield from (*size, "--tmpfs", "/tmp", "--dir", HOME)
@@ -152,6 +147,8 @@ class Bubblewrap:
 
 def _workspace(reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[str]:
     root = reach.root
+    for folder in reach.readable:
+        yield from ("--ro-bind-try", folder, folder)
     yield from ("--ro-bind", root, root)
     for fd, path in places:
         yield from ("--bind-fd", str(fd), path)
@@ -164,35 +161,22 @@ def _workspace(reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[str]
         yield from ("--tmpfs", state, "--remount-ro", state)
 
 
-def _system(files: Sequence[tuple[int, str]]) -> Iterator[str]:
+@cache
+def _system() -> tuple[str, ...]:
+    words: list[str] = []
     for path in programs():
         if os.path.islink(path):
-            yield from ("--symlink", os.readlink(path), path)
-        else:
-            yield from ("--ro-bind", path, path)
-    for path in etc_folders():
-        yield from ("--ro-bind", path, path)
-    # Copied, which is far quicker than a mount.
-    for fd, path in files:
-        yield from ("--file", str(fd), path)
-
-
-def _files(held: contextlib.ExitStack, network: Network) -> list[tuple[int, str]]:
-    """Files of the system's to be copied, opened."""
-    found: list[tuple[int, str]] = []
-    for path in (*etc_files(), *(("/etc/resolv.conf",) if network is Network.ALL else ())):
-        with contextlib.suppress(OSError):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            held.callback(os.close, fd)
-            found.append((fd, path))
-    return found
+            words += ("--symlink", os.readlink(path), path)
+        elif os.listdir(path):
+            words += ("--ro-bind", path, path)
+    return tuple(words)
 
 
 def _families(network: Network) -> tuple[int, ...]:
     return families_for(network, namespaced=network is not Network.ALL)
 
 
-def _places(held: contextlib.ExitStack, reach: Reach) -> list[tuple[int, str]]:
+def _places(held: contextlib.AsyncExitStack, reach: Reach) -> list[tuple[int, str]]:
     """What may be written, opened without going through a link: others may be at work there."""
     places: list[tuple[int, str]] = []
     # A link cannot be covered, so what holds one that must stay is not opened as a whole.
@@ -246,13 +230,6 @@ def _descend(root: str, path: str) -> int | None:
         os.close(here)
         return None
     return here
-
-
-def _read(fd: int) -> bytes:
-    try:
-        return os.read(fd, 4096)
-    except BlockingIOError:
-        return b""
 
 
 def _kill(pid: int) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from retinue.ports import Sandbox
 from retinue.sandbox import seccomp
 from retinue.sandbox.canaries import Trial, try_out
-from retinue.sandbox.cgroups import Cgroups
+from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.limits import Limits
 
 INSTALL = "Install bubblewrap (Debian, Ubuntu, Fedora, Arch: the package is called so)."
@@ -69,10 +69,15 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 _trials: dict[tuple[str, str | None], Trial] = {}
 
 
-async def choose(environment: Mapping[str, str], *, readable: Sequence[str] = ()) -> Choice:
-    """The strongest sandbox that holds, of those that this machine has."""
+async def choose(
+    environment: Mapping[str, str], *, readable: Sequence[str] = (), cache: str | None = None
+) -> Choice:
+    """The strongest sandbox that holds, of those that this machine has.
+
+    `cache` is a folder in which it may keep something for the next time.
+    """
     rejected: list[str] = []
-    for name, candidate in _candidates(environment, readable):
+    for name, candidate in _candidates(environment, readable, cache):
         if isinstance(candidate, str):
             rejected.append(f"{name}: {candidate}")
             continue
@@ -82,7 +87,7 @@ async def choose(environment: Mapping[str, str], *, readable: Sequence[str] = ()
         trial = _trials[kind]
         if trial.passed:
             reduced = candidate.tier == "reduced"
-            counted = Cgroups.found(Limits()).counted
+            counted = cgroups(Limits()).counted
             return Choice(
                 sandbox=candidate,
                 name=name,
@@ -99,7 +104,7 @@ async def choose(environment: Mapping[str, str], *, readable: Sequence[str] = ()
 
 
 def _candidates(
-    environment: Mapping[str, str], readable: Sequence[str]
+    environment: Mapping[str, str], readable: Sequence[str], cache: str | None
 ) -> list[tuple[str, Sandbox | str]]:
     if sys.platform == "darwin":
         from retinue.sandbox.seatbelt import Seatbelt
@@ -118,7 +123,7 @@ def _candidates(
     elif bubblewrap.NEEDED not in bubblewrap.options(bwrap):
         namespaces = f"{bwrap} is too old: it has no {bubblewrap.NEEDED}. Version 0.10 has."
     else:
-        namespaces = bubblewrap.Bubblewrap(environment, bwrap=bwrap, readable=readable)
+        namespaces = bubblewrap.Bubblewrap(environment, bwrap=bwrap, readable=readable, cache=cache)
     rules: Sandbox | str
     if landlock.abi() < landlock.NEEDED:
         rules = f"version {landlock.abi()} of it is there; {landlock.NEEDED} (Linux 6.12) is needed"

@@ -19,13 +19,13 @@ from retinue.domain.reach import Reach
 from retinue.errors import WorkspaceError
 from retinue.ports import Completed
 from retinue.sandbox import launcher
-from retinue.sandbox.cgroups import Cgroups
+from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.limits import Limits
 from retinue.sandbox.openings import openings
 from retinue.sandbox.process import check, holding, run_process
 from retinue.sandbox.seccomp import families_for, program
 from retinue.sandbox.system import etc_files, etc_folders, programs
-from retinue.sandbox.toolchains import homes, toolchains
+from retinue.sandbox.toolchains import base_of_venv, homes, toolchains
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 NEEDED = 6
@@ -60,7 +60,7 @@ class Landlock:
         self._outside = dict(environment)
         self._limits = limits or Limits()
         self._readable = tuple(readable)
-        self._cgroups = Cgroups.found(self._limits)
+        self._cgroups = cgroups(self._limits)
 
     @property
     def tier(self) -> str:
@@ -72,18 +72,19 @@ class Landlock:
         """Run a shell command. A non-zero exit is a result, never an exception."""
         check(command, reach)
         private = tempfile.mkdtemp(prefix="retinue-")
-        with contextlib.ExitStack() as held:
+        async with contextlib.AsyncExitStack() as held:
             held.callback(shutil.rmtree, private, ignore_errors=True)
             order = holding(held, self._order(command, reach, private))
-            argv = (sys.executable, "-I", "-S", launcher.__file__, str(order))
+            place = await held.enter_async_context(self._cgroups.place())
             done = await run_process(
-                held.enter_context(self._cgroups.around(argv)),
+                (*place.words, sys.executable, "-I", "-S", launcher.__file__, str(order)),
                 directory="/",
                 environment={},
                 kill=_ask,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
                 pass_fds=(order,),
+                born=place.born,
             )
         if done.exit_code == launcher.FAILED and "sandbox failed: " in done.output:
             raise WorkspaceError(
@@ -92,7 +93,13 @@ class Landlock:
         return done
 
     def _order(self, command: str, reach: Reach, private: str) -> bytes:
-        shown = [*programs(), *etc_files(), *etc_folders(), *toolchains(self._outside, reach.root)]
+        shown = [
+            *programs(),
+            *etc_files(),
+            *etc_folders(),
+            *toolchains(self._outside),
+            *base_of_venv(reach.root, self._outside.get("HOME", "")),
+        ]
         if reach.network is Network.ALL:
             shown.append("/etc/resolv.conf")
         return msgspec.json.encode(

@@ -55,16 +55,17 @@ def main() -> NoReturn:
 
 def _supervise(parent: int) -> None:
     """Become somebody who can signal the command and nobody else, and whom it cannot signal."""
-    # With the parent goes the supervisor, and it takes everything along.
-    signal.signal(signal.SIGTERM, lambda *_: _bury())
-    _prctl(_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        _bury()
     _prctl(_SUBREAPER, 1)
     _prctl(_NO_NEW_PRIVS, 1)
     _drop_capabilities()
     _restrict(_ruleset(files=0, network=0, scoped=_SIGNALS))
     _expect_no_signals(parent)
+    # Not before that: who buries kills everybody in reach.
+    signal.signal(signal.SIGTERM, lambda *_: _bury())
+    # With the parent goes the supervisor, and it takes everything along.
+    _prctl(_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(FAILED)
 
 
 def _become(order: dict[str, Any]) -> NoReturn:
@@ -166,7 +167,7 @@ def _see_through(child: int) -> NoReturn:
 
 
 def _bury(code: int = 128 + signal.SIGKILL) -> NoReturn:
-    """Kill all that is left of the command, and end."""
+    """Kill all that is left of the command, and end. Only for who was seen to reach no others."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         try:

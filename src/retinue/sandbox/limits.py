@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
+
 import msgspec
 
 MIB = 1024 * 1024
-# Of `ulimit`, with the units it counts in.
-_OPTIONS = {
-    "RLIMIT_NPROC": ("-u", 1),
-    "RLIMIT_AS": ("-v", 1024),
-    "RLIMIT_DATA": ("-d", 1024),
-    "RLIMIT_FSIZE": ("-f", 512),
-    "RLIMIT_CORE": ("-c", 512),
-}
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +23,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
         `counted` is what a control group counts for all of them: "processes", "memory".
         """
-        limits = {"RLIMIT_FSIZE": self.file_bytes, "RLIMIT_CORE": 0}
+        # Of memory that crashed, one byte: with none at all the kernel would still start the
+        # program of the host's that takes it, if it has one.
+        limits = {"RLIMIT_FSIZE": self.file_bytes, "RLIMIT_CORE": 1}
         if "processes" not in counted:
             # The kernel counts all that the user has.
             limits["RLIMIT_NPROC"] = _tasks() + self.processes
@@ -38,17 +35,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             limits["RLIMIT_AS"] = 8 * self.memory_bytes
         return limits
 
-    def lines(self, *, counted: frozenset[str]) -> list[str]:
-        """The same for a shell that is to become the command. Where less is set already, it stays.
 
-        When memory runs out, this goes first and the user's own programs stay.
-        """
-        said = ["echo 1000 >/proc/self/oom_score_adj"]
-        for name, value in self.of_a_process(counted=counted).items():
-            option, unit = _OPTIONS[name]
-            said.append(f"ulimit {option} {value // unit} 2>/dev/null")
-        # The shells do not agree on its letter.
-        return [line.replace("-u", "-p") + f" || {line}" if "-u" in line else line for line in said]
+def impose(pid: int, limits: dict[str, int]) -> None:
+    """Set them for a process, and so for all that it starts. What is less already stays."""
+    for name, value in limits.items():
+        kind = getattr(resource, name)
+        _, hard = resource.prlimit(pid, kind)
+        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.prlimit(pid, kind, (most, most))
+    # When memory runs out, this goes first and the user's own programs stay.
+    with (
+        contextlib.suppress(PermissionError),
+        open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as file,
+    ):
+        file.write("1000")
 
 
 def _tasks() -> int:

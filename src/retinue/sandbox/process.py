@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from retinue.domain.reach import Reach
 from retinue.errors import ToolFailure, WorkspaceError
@@ -23,6 +24,9 @@ _MAX_COMMAND_BYTES = 131_071
 
 Kill = Callable[[int], None]
 """Ends a process, given its number, and all that it has started."""
+
+Birth = Callable[[Callable[[], "subprocess.Popen[bytes]"]], "subprocess.Popen[bytes]"]
+"""Starts a process by the function it is given, where the process is to be born."""
 
 
 def check(command: str, reach: Reach) -> None:
@@ -43,7 +47,7 @@ def check(command: str, reach: Reach) -> None:
         raise ToolFailure("The command is too long; write it to a file and run that.")
 
 
-def holding(held: contextlib.ExitStack, data: bytes) -> int:
+def holding(held: contextlib.ExitStack | contextlib.AsyncExitStack, data: bytes) -> int:
     """A descriptor to read `data` from, until `held` ends."""
     fd = os.memfd_create("retinue", os.MFD_CLOEXEC)
     held.callback(os.close, fd)
@@ -56,6 +60,11 @@ def nothing_left(_: int) -> None:
     """For what takes everything along when it ends."""
 
 
+def here(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """For what is born where it is asked for."""
+    return start()
+
+
 async def run_process(
     argv: Sequence[str],
     *,
@@ -65,72 +74,76 @@ async def run_process(
     sweep: Kill = nothing_left,
     timeout_s: float,
     max_output_bytes: int,
+    stdin: int = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
+    born: Birth = here,
 ) -> Completed:
     """Run a program to its end, or to its time limit. Nothing that it starts outlives this call.
 
     `kill` ends it while it runs; `sweep` ends what it may have left behind.
     """
-    output = CappedOutput(max_output_bytes)
     read_fd, write_fd = os.pipe()
     try:
         try:
-            starting = _start(argv, directory, environment, write_fd, pass_fds)
-            process = await _started(starting, kill)
+            # Not asyncio's: that has a thread for each process, and pipes which it waits for.
+            process = born(
+                lambda: subprocess.Popen(
+                    argv,
+                    stdin=stdin,
+                    stdout=write_fd,
+                    stderr=write_fd,
+                    cwd=directory,
+                    env=dict(environment),
+                    start_new_session=True,
+                    pass_fds=pass_fds,
+                )
+            )
+        except OSError as error:
+            why = f"No command can be run in {directory}: {error.strerror}."
+            raise WorkspaceError(why) from error
         finally:
             os.close(write_fd)
-        return await _finish(process, read_fd, output, timeout_s, kill, sweep)
+        with _exit_of(process) as gone:
+            output = CappedOutput(max_output_bytes)
+            return await _finish(process, gone, read_fd, output, timeout_s, kill, sweep)
     finally:
         os.close(read_fd)
 
 
-async def _start(
-    argv: Sequence[str],
-    directory: str,
-    environment: Mapping[str, str],
-    write_fd: int,
-    pass_fds: Sequence[int],
-) -> asyncio.subprocess.Process:
+@contextlib.contextmanager
+def _exit_of(process: subprocess.Popen[bytes]) -> Iterator[asyncio.Event]:
+    """Set when the process has ended, and been waited for."""
+    loop = asyncio.get_running_loop()
+    gone = asyncio.Event()
     try:
-        # Our own pipe: with asyncio's, waiting for the exit can mean waiting for its end.
-        return await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=write_fd,
-            stderr=write_fd,
-            cwd=directory,
-            env=dict(environment),
-            start_new_session=True,
-            pass_fds=pass_fds,
-        )
-    except OSError as error:
-        raise WorkspaceError(f"No command can be run in {directory}: {error.strerror}.") from error
+        fd = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # Not on this system, or not in this container.
 
+        def wait() -> None:
+            process.wait()
+            with contextlib.suppress(RuntimeError):  # The loop may be closed by then.
+                loop.call_soon_threadsafe(gone.set)
 
-async def _started(
-    starting: Coroutine[Any, Any, asyncio.subprocess.Process], kill: Kill
-) -> asyncio.subprocess.Process:
-    """Start a process; if cancelled meanwhile, see it started and killed.
+        threading.Thread(target=wait, daemon=True).start()
+        yield gone
+        return
 
-    asyncio, cancelled while it starts a shell, kills the shell and not what that has started.
-    """
-    task = asyncio.ensure_future(starting)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    process = task.result()
-    if cancelled is not None:
-        kill(process.pid)
-        await _reaped(process)
-        raise cancelled
-    return process
+    def reap() -> None:
+        process.wait()
+        loop.remove_reader(fd)
+        gone.set()
+
+    loop.add_reader(fd, reap)
+    try:
+        yield gone
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
 
 
 async def _finish(
-    process: asyncio.subprocess.Process,
+    process: subprocess.Popen[bytes],
+    gone: asyncio.Event,
     read_fd: int,
     output: CappedOutput,
     timeout_s: float,
@@ -157,14 +170,14 @@ async def _finish(
     try:
         try:
             async with asyncio.timeout(timeout_s):
-                await process.wait()
+                await gone.wait()
         except TimeoutError:
             timed_out = True
         finally:
             # Its children too: nothing that a command starts outlives it.
-            if process.returncode is None:
+            if not gone.is_set():
                 kill(process.pid)
-                await _reaped(process)
+                await _reaped(process, gone)
             sweep(process.pid)
         try:
             async with asyncio.timeout(_LINGER_S):
@@ -182,9 +195,9 @@ async def _finish(
     )
 
 
-async def _reaped(process: asyncio.subprocess.Process) -> None:
+async def _reaped(process: subprocess.Popen[bytes], gone: asyncio.Event) -> None:
     """Wait for a killed process, even if cancelled, but not for long: it may hang in the kernel."""
-    waiting = asyncio.ensure_future(process.wait())
+    waiting = asyncio.ensure_future(gone.wait())
     deadline = asyncio.get_running_loop().time() + _KILL_S
     try:
         while not waiting.done():

@@ -15,7 +15,7 @@ from retinue.domain.reach import Reach
 from retinue.ports import Completed
 from retinue.sandbox.openings import CLOSED, openings
 from retinue.sandbox.process import check, run_process
-from retinue.sandbox.toolchains import homes, toolchains
+from retinue.sandbox.toolchains import base_of_venv, homes, toolchains
 from retinue.sandbox.unconfined import kill_group
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/System", "/Library", "/opt", "/private/etc", "/dev")
@@ -68,8 +68,15 @@ class Seatbelt:
         yield from ("(version 1)", "(deny default)", "(allow process*)", "(allow sysctl-read)")
         yield from ("(allow mach-lookup)", "(allow signal (target same-sandbox))")
         yield "(allow file-read-metadata)"
-        outside = (*toolchains(self._outside, reach.root), *self._readable, *reach.readable)
-        for path in (*_SYSTEM, *outside, reach.root):
+        shown = (
+            *_SYSTEM,
+            *toolchains(self._outside),
+            *base_of_venv(reach.root, self._outside.get("HOME", "")),
+            *self._readable,
+            *reach.readable,
+            reach.root,
+        )
+        for path in shown:
             yield f"(allow file-read* (subpath {json.dumps(path)}))"
         yield '(allow file-write* (literal "/dev/null") (literal "/dev/tty"))'
         for path in (private, *openings(reach.root, reach.write_scope)):

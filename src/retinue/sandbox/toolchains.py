@@ -35,17 +35,20 @@ _VARIABLES = {"PYENV_ROOT": ".pyenv", "RUSTUP_HOME": ".rustup", "NVM_DIR": ".nvm
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/nix")
 
 
-def toolchains(environment: Mapping[str, str], root: str) -> list[str]:
-    """The folders outside of the system's to be shown, for reading, to commands in `root`."""
+def toolchains(environment: Mapping[str, str]) -> list[str]:
+    """The folders outside of the system's to be shown, for reading."""
     home = environment.get("HOME", "")
     wanted = list(homes(environment).values())
     for entry in environment.get("PATH", "").split(":"):
         if entry.startswith("/"):
             wanted += _of(os.path.normpath(entry), home)
     wanted += _of(os.path.realpath(sys.base_prefix), home)
-    wanted += (place for venv in (".venv", "venv") for place in _base_of(f"{root}/{venv}", home))
-    found = dict.fromkeys(path for path in wanted if os.path.isdir(path) and not _is_system(path))
-    return [path for path in found if path != root]
+    return [path for path in dict.fromkeys(wanted) if os.path.isdir(path) and not _is_system(path)]
+
+
+def base_of_venv(root: str, home: str) -> list[str]:
+    """Where the Python is that the virtual environment of a project was made from."""
+    return [place for venv in (".venv", "venv") for place in _base_of(f"{root}/{venv}", home)]
 
 
 def homes(environment: Mapping[str, str]) -> dict[str, str]:

@@ -230,10 +230,18 @@ class DirectoryTree:
             finally:
                 os.close(parent)
         added, removed = changed_lines(before or b"", data)
+        was, now = None if before is None else sha256(before), sha256(data)
         return Written(
-            FileChange(path=shown(path), added=added, removed=removed, new=before is None),
-            None if before is None else sha256(before),
-            sha256(data),
+            FileChange(
+                path=shown(path),
+                added=added,
+                removed=removed,
+                new=before is None,
+                before_sha256=was,
+                after_sha256=now,
+            ),
+            was,
+            now,
             path=path,
             before=before,
             program=like is not None and bool(like.st_mode & 0o100),

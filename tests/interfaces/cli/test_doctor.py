@@ -380,3 +380,19 @@ def test_a_model_that_may_not_be_used_is_a_problem(
         " then decides what agents do",
         "`retinue trust` allows it",
     )
+
+
+def test_each_model_of_a_pool_is_examined(
+    examine: Callable[..., tuple[int, list[Finding]]], serve: Serve, settings: Settings
+) -> None:
+    one, two = serve(pages=pages("big")), serve(pages=pages("small"))
+    big, gone = f"openai:big@{one.url}", f"openai:gone@{two.url}"
+    settings(
+        f'discovery = false\nmodel = "smart"\n[pools.smart]\nendpoints = ["{big}", "{gone}"]\n'
+    )
+    code, found = examine("model")
+    assert code == 1
+    assert found == [
+        ("ok", f"{big} (pools.smart)", ""),
+        ("problem", f"{gone} (pools.smart) is not served there", "served is: small"),
+    ]

@@ -57,6 +57,16 @@ def test_the_help_lists_every_command_and_the_exit_codes(cli: Cli) -> None:
     assert "130 interrupted." in words
 
 
+def test_where_nobody_can_talk_it_helps(cli: Cli) -> None:
+    assert cli() == cli("--help")
+    assert cli("chat") == (
+        2,
+        "",
+        'retinue: The chat needs a terminal; `retinue run "…"` does one job without one.\n',
+    )
+    assert cli("-c").err == cli("chat").err, "options of the chat need no name of it"
+
+
 def test_the_version(cli: Cli) -> None:
     assert cli("--version") == (0, f"retinue, version {VERSION}\n", "")
 

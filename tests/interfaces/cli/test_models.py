@@ -176,3 +176,17 @@ def test_the_usual_ports_are_tried_without_a_key(
     out = cli("doctor", "--json").out
     for port in (8080, 11434, 1234, 8000):
         assert f"http://127.0.0.1:{port}/v1" in out
+
+
+def test_the_models_of_a_pool_are_marked(cli: Cli, serve: Serve, settings: Settings) -> None:
+    one, two = serve(pages=LLAMA_CPP), serve(pages=LM_STUDIO)
+    card = LLAMA_CPP["/v1/models"]["data"][0]["id"]
+    first = f"openai:{card}@{one.url}"
+    settings(
+        'discovery = false\nmodel = "smart"\n[pools.smart]\n'
+        f'endpoints = ["{first}", "openai:gone@{two.url}"]\n'
+    )
+    done = cli("models")
+    marked = [row[-1] for row in table(done.out) if row[0] == "*"]
+    assert (done.code, marked) == (0, [first])
+    assert two.url in done.out

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import retinue
+from retinue.app import open_journal
 from retinue.config.environment import Environment
+from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import Event
 from retinue.models.scripted import ScriptedModel, Step
 from retinue.testing.clock import FakeClock
@@ -17,13 +19,34 @@ Record = Callable[..., Awaitable[list[Event]]]
 
 
 @pytest.fixture
+def contracts(tmp_path: Path) -> Callable[[], Awaitable[dict[str, Contract]]]:
+    """The contracts of the latest run, by agent, as they are on record."""
+
+    async def read() -> dict[str, Contract]:
+        async with open_journal(tmp_path / "project") as store:
+            (run, *_) = await store.runs()
+            return {row.id: decode_contract(row.context_json) for row in await store.agents(run.id)}
+
+    return read
+
+
+@pytest.fixture
 def record(tmp_path: Path) -> Record:
     """Play a script as a run, and answer its journal."""
 
-    async def play(script: Mapping[str, Sequence[Step]], **options: object) -> list[Event]:
+    async def play(
+        script: Mapping[str, Sequence[Step]],
+        hears: Callable[[Event], None] = lambda _: None,
+        **options: object,
+    ) -> list[Event]:
         project = tmp_path / "project"
         project.mkdir(exist_ok=True)
         events: list[Event] = []
+
+        def listen(event: Event) -> None:
+            events.append(event)
+            hears(event)
+
         async with retinue.open(
             project,
             model=ScriptedModel(script),
@@ -31,7 +54,7 @@ def record(tmp_path: Path) -> Record:
             limits={"max_tool_calls": 1_000},
             clock=FakeClock(),
             environment=Environment(variables={"HOME": str(tmp_path)}),
-            on_event=events.append,
+            on_event=listen,
             **options,  # type: ignore[arg-type]
         ) as runtime:
             await runtime.run("Survey it all")

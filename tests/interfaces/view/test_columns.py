@@ -46,9 +46,9 @@ FAILED = row(Mark.FAILED, doing="timeout after 300 s")
         (
             40,
             [
-                "agent      task                     time",
-                "  ● re….13 Where are errors log…   12.4s",
-                "  ✗ re….13 timeout after 300 s     12.4s",
+                "agent         task                  time",
+                "  ● resea….13 Where are errors…    12.4s",
+                "  ✗ resea….13 timeout after 300…   12.4s",
             ],
         ),
         (
@@ -56,14 +56,14 @@ FAILED = row(Mark.FAILED, doing="timeout after 300 s")
             [
                 "agent             task                                 turn calls tokens    time",
                 "  ● researcher.13 Where are errors logged?  read_f…    3/10     7  12.3k   12.4s",
+                "  ✗ researcher.13 timeout after 300 s  Where are e…       3     7  12.3k   12.4s",
             ],
         ),
     ],
 )
 def test_columns_by_width(width: int, lines: list[str]) -> None:
-    columns = Columns(width)
-    drawn = [columns.heading(), text(columns.line(RUNNING)), text(columns.line(FAILED))]
-    assert drawn[: len(lines)] == lines
+    columns = Columns.fitting([RUNNING, FAILED], width)
+    assert [columns.heading(), *(text(columns.line(row)) for row in (RUNNING, FAILED))] == lines
 
 
 def test_why_it_failed_stands_before_what_it_was() -> None:

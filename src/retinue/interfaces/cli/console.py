@@ -23,7 +23,6 @@ import msgspec
 
 from retinue.app import Choose
 from retinue.config.environment import Environment
-from retinue.domain.approval import Rule, Rules, Verdict, rule_for
 from retinue.domain.contract import title_of
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
@@ -34,14 +33,14 @@ from retinue.interfaces.cli.live import LiveTree
 from retinue.interfaces.cli.notice import notice
 from retinue.interfaces.cli.paper import width, write
 from retinue.interfaces.cli.screen import Screen, Styles
+from retinue.interfaces.consent import Consent, for_good
 from retinue.interfaces.view.block import result_block
 from retinue.interfaces.view.figures import one_line, some
 from retinue.ports import Approve, Ask
 from retinue.runtime.facade import Runtime
-from retinue.runtime.toolbox import nobody, subject_of
+from retinue.runtime.toolbox import nobody
 
 T = TypeVar("T")
-COMMAND = "run_command"
 
 INTERRUPTED = "interrupted by the user"
 PIPE_CLOSED = 128 + signal.SIGPIPE
@@ -258,15 +257,12 @@ class Questions:
         """`aside` is a context in which nobody else writes to the terminal."""
         self._aside = aside
         self._lock = asyncio.Lock()
-        self._always: set[Rule] = set()
+        self._consent = Consent()
 
     async def __call__(self, path: str, tool: str, arguments: str) -> bool:
-        # "Always" to a write means writing, not this one file.
-        subject = _subject(arguments) if tool == COMMAND else ""
-        rule = rule_for(tool, subject)
+        rule = self._consent.rule(tool, arguments)
         async with self._lock:
-            known = Rules(allow=tuple(self._always))
-            if known.judge(tool, subject, is_command=True, asked=True) is Verdict.ALLOW:
+            if self._consent.covers(tool, arguments):
                 return True
             shown = arguments if len(arguments) <= 600 else arguments[:600] + "…"
             with self._aside():
@@ -274,9 +270,8 @@ class Questions:
                 said = await _answer_to(f"[y]es, [a]lways in this run: {rule}, [N]o? ")
                 answer = said.lower()
                 if answer in ("a", "always"):
-                    self._always.add(rule)
-                    kept = msgspec.json.encode(str(rule)).decode()
-                    click.echo(f"For good: allow = [{kept}] in your settings.", err=True)
+                    self._consent.add(rule)
+                    click.echo(for_good(rule), err=True)
             return answer in ("y", "yes", "a", "always")
 
     async def answer(self, path: str, question: str) -> str:
@@ -286,27 +281,13 @@ class Questions:
                 return await _answer_to("> ") or "(no answer)"
 
     async def choose(self, discovery: Discovery) -> str:
-        offers = discovery.offers
         with self._aside():
             click.echo(discovery.question, err=True)
             while True:
-                answer = await _answer_to(f"Number or name [1: {offers[0].name}]: ")
-                for offer in offers:
-                    if answer in ("", offer.served.model):
-                        return offer.name
-                if not answer.isdecimal():
-                    return answer
-                if 1 <= int(answer) <= len(offers):
-                    return offers[int(answer) - 1].name
+                answer = await _answer_to(f"Number or name [1: {discovery.offers[0].name}]: ")
+                if (name := discovery.picked(answer)) is not None:
+                    return name
                 click.echo(f"There is no number {answer}.", err=True)
-
-
-def _subject(arguments: str) -> str:
-    try:
-        found = msgspec.json.decode(arguments)
-    except msgspec.DecodeError:
-        return ""
-    return subject_of(found) if isinstance(found, dict) else ""
 
 
 async def _answer_to(prompt: str) -> str:

@@ -27,7 +27,7 @@ from retinue.config.roles import catalogue
 from retinue.config.routes import Route, parse_route
 from retinue.config.settings import PROJECT_FILE, Layers, Settings, read
 from retinue.config.toolservers import configuration
-from retinue.discovery import Named, discover, named_model
+from retinue.discovery import Named, discover, named_models
 from retinue.domain.discovery import SHOWN, Discovery, Looked, Place
 from retinue.errors import ConfigError, RetinueError
 from retinue.interfaces.cli.console import perform
@@ -58,7 +58,7 @@ class Patient(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     layers: Layers
     unreadable: tuple[Finding, ...]
-    named: Named | None
+    named: tuple[Named, ...]
     found: Discovery
 
 
@@ -94,10 +94,11 @@ async def _examined(root: Path, environment: Environment) -> list[Finding]:
     layers = Layers(
         _settings(environment.user_settings, findings), _settings(root / PROJECT_FILE, findings)
     )
-    named, found = None, Discovery()
+    named: list[Named] = []
+    found = Discovery()
     try:
-        named = named_model(environment, layers)
-        more = [named.place] if named is not None and named.place is not None else []
+        named = named_models(environment, layers)
+        more = [one.place for one in named if one.place is not None]
         found = await discover(environment, layers, more=more, cloud=True)
     except ConfigError as error:
         findings.append(Finding(level=Level.PROBLEM, about="model", text=str(error)))
@@ -106,7 +107,7 @@ async def _examined(root: Path, environment: Environment) -> list[Finding]:
         environment=environment,
         layers=layers,
         unreadable=tuple(findings),
-        named=named,
+        named=tuple(named),
         found=found,
     )
     return [finding for check in CHECKS async for finding in check(patient)]
@@ -210,9 +211,10 @@ def _seen(look: Looked) -> Finding:
 
 
 async def model(patient: Patient) -> AsyncIterator[Finding]:
-    if patient.named is not None:
-        for finding in _named(patient.named, patient.found):
-            yield finding
+    if patient.named:
+        for named in patient.named:
+            for finding in _named(named, patient.found):
+                yield finding
     elif offer := patient.found.only:
         yield _ok("model", f"{offer}, the only one that is served")
         for note in offer.served.notes:
@@ -303,7 +305,7 @@ async def sandbox(patient: Patient) -> AsyncIterator[Finding]:
         return
     from retinue.sandbox.choice import FULL, choose
 
-    choice = await choose(patient.environment.passed_on())
+    choice = await choose(patient.environment.passed_on(), cache=str(patient.environment.cache))
     rejected = "; ".join(choice.rejected)
     if choice.sandbox is None:
         yield _note(

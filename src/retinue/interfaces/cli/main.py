@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # name -> (module, one line for the help). Importing them all would cost more than the help does.
 COMMANDS = {
+    "chat": ("chat", "Talk with an agent; plain `retinue` does so too."),
     "run": ("work", "Let an agent do one job in this directory."),
     "spawn": ("work", "Give one task to one child."),
     "fan-out": ("work", "Give many tasks to children side by side."),
@@ -37,6 +38,14 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # Without a command it is the chat, with or without options; help where nobody can talk.
+        if not args:
+            args = ["chat"] if at_terminal() else ["--help"]
+        elif args[0].startswith("-") and args[0] not in ("-h", "--help", "--version"):
+            args = ["chat", *args]
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -71,6 +80,11 @@ def cli() -> None:
     Exit codes: 0 done, 1 failed, 2 usage, 3 a limit ended it, 4 an approval was needed and nobody
     was there, 130 interrupted.
     """
+
+
+def at_terminal() -> bool:
+    """Is there a person who sees what is drawn and can type?"""
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

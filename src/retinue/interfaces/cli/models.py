@@ -10,7 +10,7 @@ import msgspec
 from retinue.app import project
 from retinue.config.environment import Environment
 from retinue.config.settings import load
-from retinue.discovery import discover, named_model
+from retinue.discovery import discover, named_models
 from retinue.domain.discovery import Discovery, Looked, Offer
 from retinue.domain.served import Served
 from retinue.interfaces.cli.console import perform
@@ -34,15 +34,15 @@ def models(directory: str, as_json: bool) -> int:
     """
     environment = Environment.current()
     layers = load(environment.user_settings, project(directory))
-    named = named_model(environment, layers)
-    more = [named.place] if named is not None and named.place is not None else []
+    named = named_models(environment, layers)
+    more = [one.place for one in named if one.place is not None]
     found = perform(discover(environment, layers, more=more, cloud=True))
     pairs = [(look, offer) for look in found.looked for offer in look.offers]
     if as_json:
         for look, offer in pairs:
             click.echo(msgspec.json.encode(_fields(look, offer)))
     elif pairs:
-        _print_all(pairs, found, None if named is None else named.model)
+        _print_all(pairs, found, {one.model for one in named})
     else:
         lines = found.troubles or found.help
         click.echo("\n".join(["retinue: No model was found.", *lines]), err=True)
@@ -67,7 +67,7 @@ def _fields(look: Looked, offer: Offer) -> dict[str, Any]:
     }
 
 
-def _print_all(pairs: list[tuple[Looked, Offer]], found: Discovery, used: str | None) -> None:
+def _print_all(pairs: list[tuple[Looked, Offer]], found: Discovery, used: set[str]) -> None:
     rows = [COLUMNS, *(_row(look, offer, used) for look, offer in pairs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -78,10 +78,10 @@ def _print_all(pairs: list[tuple[Looked, Offer]], found: Discovery, used: str | 
         click.echo(f"\nnote: {note}")
 
 
-def _row(look: Looked, offer: Offer, used: str | None) -> tuple[str, ...]:
+def _row(look: Looked, offer: Offer, used: set[str]) -> tuple[str, ...]:
     served, latency_s = offer.served, look.inventory.latency_s
     return (
-        "*" if offer.name == used else "",
+        "*" if offer.name in used else "",
         served.server or (look.place.title if look.place.named_by else UNSAID),
         _window(served),
         UNSAID if served.slots is None else str(served.slots),

@@ -30,7 +30,7 @@ agent_argument = click.argument("agent", required=False, shell_complete=agents)
 role_argument = click.argument("role", shell_complete=roles)
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON event per line.")
 
-working = _all(
+opening = _all(
     directory,
     click.option(
         "-m",
@@ -49,14 +49,18 @@ working = _all(
         metavar="FILE",
         help="Write the model's traffic to FILE; -m replay:FILE serves it back.",
     ),
-    as_json,
-    click.option("-q", "--quiet", is_flag=True, help="Print the answer and nothing else."),
     click.option("--no-cache", is_flag=True, help="Never use an earlier child's result."),
     click.option(
         "--unsafe-no-sandbox",
         is_flag=True,
         help="Let agents run shell commands, although nothing confines them.",
     ),
+)
+
+working = _all(
+    opening,
+    as_json,
+    click.option("-q", "--quiet", is_flag=True, help="Print the answer and nothing else."),
 )
 
 limits = _all(

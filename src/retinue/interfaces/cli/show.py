@@ -115,6 +115,8 @@ def _print_branch(view: RunView, agent: AgentView, indent: int, *, at_work: bool
         say(f"{'  ' * (indent + 3)}{agent.timing}")
     if agent.error and agent is not view.root:  # The head of the page says why the root failed.
         say(f"{'  ' * (indent + 3)}{agent.error}")
+    if agent.unverified:
+        say(f"{'  ' * (indent + 3)}unverified: {agent.unverified}")
     for child in agent.children:
         _print_branch(view, view.agents[child], indent + 1, at_work=at_work)
 
@@ -145,6 +147,12 @@ def _print_agent(
         say(f"  Note: {note}")
     if agent.files_modified:
         say("  Files modified: " + ", ".join(map(str, agent.files_modified.values())))
+    if agent.kept:
+        say("  Not integrated, and kept: " + ", ".join(map(str, agent.kept)))
+    for check in agent.checks:
+        say(f"  Check: {check}")
+    if agent.unverified:
+        say(f"  Unverified: {agent.unverified} (no check and no command shows it)")
     write(f"\n{contract.step.description}\n")
     for event in events:
         _print_event(event.fact)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from retinue.domain.projection import AgentView
-from retinue.domain.result import FileChange, Result, RunResult, Status
+from retinue.domain.result import Check, FileChange, Result, RunResult, Status
 from retinue.interfaces.view.columns import Line, Span, Tone
-from retinue.interfaces.view.figures import clip, dollars, duration, lines_of, one_line, some
+from retinue.interfaces.view.figures import clip, dollars, duration, one_line, some
+from retinue.interfaces.view.prose import prose
 
 RESULT_LINES = 6
 
@@ -24,6 +25,8 @@ def agent_block(agent: AgentView, *, width: int, lines: int = RESULT_LINES) -> l
         cost_usd=agent.usage.cost_usd,
         cached=agent.cached,
         files=tuple(agent.files_modified.values()),
+        checks=tuple(agent.checks),
+        unverified=agent.unverified,
         response=agent.response,
         width=width,
         lines=lines,
@@ -45,6 +48,8 @@ def result_block(result: Result, *, width: int, lines: int = RESULT_LINES) -> li
         cost_usd=usage.cost_usd,
         cached=result.cached,
         files=result.files_modified,
+        checks=result.checks,
+        unverified=result.unverified,
         response=result.response,
         width=width,
         lines=lines,
@@ -64,6 +69,8 @@ def _block(
     cost_usd: float,
     cached: bool,
     files: tuple[FileChange, ...],
+    checks: tuple[Check, ...],
+    unverified: str,
     response: str,
     width: int,
     lines: int,
@@ -71,17 +78,13 @@ def _block(
     ok = status is Status.COMPLETED
     word = "Completed" if ok else f"Ended ({status})"
     head = f"[{role}] {word}: "
-    bill = [some(turns, "turn"), some(tool_calls, "tool call"), some(tokens, "token")]
-    if cost_usd:
-        bill.append(dollars(cost_usd))
-    if cached:
-        bill.append("cached")
+    what = bill(turns=turns, tool_calls=tool_calls, tokens=tokens, cost_usd=cost_usd, cached=cached)
     block: list[Line] = [
         (
             Span(clip(head, width), Tone.DONE if ok else Tone.FAILED),
             Span(clip(f'"{one_line(task)}"', width - len(head)), Tone.STRONG),
         ),
-        (Span(clip(f"  Duration: {duration(seconds)} ({', '.join(bill)})", width), Tone.DIM),),
+        (Span(clip(f"  Duration: {duration(seconds)} {what}", width), Tone.DIM),),
     ]
     if not ok and error:
         block += _hanging("  Reason: ", error, width, lines, Tone.FAILED)
@@ -90,21 +93,34 @@ def _block(
     elif files:
         block.append((Span("  Files modified:", Tone.PLAIN),))
         block += [(Span(clip(f"    {change}", width), Tone.PLAIN),) for change in files]
+    for check in checks:
+        tone = Tone.PLAIN if check.ok else Tone.FAILED
+        block.append((Span(clip(f"  Check: {one_line(str(check))}", width), tone),))
+    if unverified:
+        block += _hanging("  Unverified: ", unverified, width, lines, Tone.FAILED)
     if response.strip() and lines:
         block += _hanging("  Result: ", response.strip(), width, lines, Tone.PLAIN)
     return block
 
 
+def bill(*, turns: int, tool_calls: int, tokens: int, cost_usd: float, cached: bool = False) -> str:
+    """(6 turns, 8 tool calls, 9,321 tokens, $0.02)"""
+    parts = [some(turns, "turn"), some(tool_calls, "tool call"), some(tokens, "token")]
+    if cost_usd:
+        parts.append(dollars(cost_usd))
+    if cached:
+        parts.append("cached")
+    return f"({', '.join(parts)})"
+
+
 def _hanging(head: str, text: str, width: int, most: int, tone: Tone) -> list[Line]:
     """`text` behind `head`, its lines under each other; how many are left out is said."""
-    told = lines_of(text)
-    shown: list[Line] = [
-        (
-            Span(head if index == 0 else " " * len(head), Tone.DIM),
-            Span(clip(line, width - len(head)), tone),
-        )
-        for index, line in enumerate(told[:most])
-    ]
+    told = prose(text, width - len(head))
+    shown: list[Line] = []
+    for index, line in enumerate(told[:most]):
+        first = Span(head if index == 0 else " " * len(head), Tone.DIM)
+        toned = (Span(span.text, tone if span.tone is Tone.PLAIN else span.tone) for span in line)
+        shown.append((first, *toned))
     if len(told) > most:
         shown.append((Span(f"{' ' * len(head)}… {some(len(told) - most, 'more line')}", Tone.DIM),))
     return shown

@@ -6,7 +6,7 @@ one at all, is for whoever draws.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -37,6 +37,10 @@ class Tone(StrEnum):
     PLAIN = "plain"
     DIM = "dim"
     STRONG = "strong"
+    CODE = "code"
+    ADDED = "added"
+    REMOVED = "removed"
+    USER = "user"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
@@ -67,7 +71,7 @@ def _turn(row: Row) -> str:
 def _time(row: Row) -> str:
     if row.cached:
         return "cached"
-    return duration(row.seconds) if row.seconds or row.mark is not Mark.WAITING else ""
+    return duration(row.seconds) if row.seconds else ""
 
 
 # In the order in which they stand. Those with the higher rank go first where there is no room.
@@ -81,11 +85,15 @@ _RANKS = (_TIME, _TURN, _TOKENS, _COST, _CALLS)
 
 
 class Columns:
-    """How rows are laid out in `width` cells. `priced` is whether anything costs money."""
+    """How rows are laid out in `width` cells. `priced` is whether anything costs money.
 
-    def __init__(self, width: int, *, priced: bool = False) -> None:
-        self.width = width
-        left = width - LEAST_NAME - LEAST_TEXT - 2
+    `names` is how many cells the longest name takes, with all that stands before it.
+    """
+
+    def __init__(self, width: int, *, priced: bool = False, names: int = MOST_NAME) -> None:
+        self.width, self.priced, self.names = width, priced, names
+        names = max(LEAST_NAME, min(names, MOST_NAME, width // 3))
+        left = width - names - LEAST_TEXT - 1
         chosen = []
         for column in _RANKS:
             if column is _COST and not priced:
@@ -95,9 +103,24 @@ class Columns:
             left -= column.width + 1
             chosen.append(column)
         self._figures = [column for column in _ALL if column in chosen]
-        room = width - sum(column.width + 1 for column in self._figures)
-        self._name = min(MOST_NAME, max(LEAST_NAME, room // 3))
-        self._text = max(0, room - self._name - 1)
+        self._name = names
+        self._text = max(0, width - names - 1 - sum(column.width + 1 for column in self._figures))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Columns) and self._measures == other._measures
+
+    def __hash__(self) -> int:
+        return hash(self._measures)
+
+    @property
+    def _measures(self) -> tuple[int, bool, int]:
+        return self.width, self.priced, self._name
+
+    @classmethod
+    def fitting(cls, rows: Sequence[Row], width: int, *, priced: bool = False) -> Columns:
+        """Columns for these rows, with as much for the names as they need."""
+        names = max((2 * row.depth + 2 + cells(_name(row)) for row in rows), default=0)
+        return cls(width, priced=priced, names=names)
 
     def heading(self) -> str:
         titles = "".join(f" {fill_left(c.title, c.width)}" for c in self._figures)
@@ -109,7 +132,7 @@ class Columns:
         quiet = Tone.DIM if row.mark in (Mark.DONE, Mark.WAITING) else Tone.PLAIN
         # Deep rows keep half of the space for their name.
         indent = min(2 * row.depth, self._name // 2)
-        name = f"{row.count:,}× {row.name}" if row.count > 1 else row.name
+        name = _name(row)
         figures = "".join(f" {fill_left(c.show(row), c.width)}" for c in self._figures)
         return (
             Span(" " * indent),
@@ -124,9 +147,9 @@ class Columns:
         """The task and what is to be said about it, in exactly the width of the text."""
         width, spans = self._text, []
         if row.failed_below and not row.open:
-            hint = clip(f"{row.failed_below:,} failed below", width)
-            spans.append(Span(hint + " ", Tone.FAILED))
-            width -= cells(hint) + 1
+            hint = clip(f"{row.failed_below:,} failed below ", width)
+            spans.append(Span(hint, Tone.FAILED))
+            width -= cells(hint)
         hidden = "" if row.open or not row.below or row.count > 1 else f" +{row.below}"
         if row.mark in (Mark.FAILED, Mark.STOPPED):
             # Why comes before what: the name already tells which one it is.
@@ -150,6 +173,10 @@ class Columns:
         if width > 0:
             spans.append(Span(" " * width))
         return tuple(spans)
+
+
+def _name(row: Row) -> str:
+    return f"{row.count:,}× {row.name}" if row.count > 1 else row.name
 
 
 def _named(name: str, width: int) -> str:

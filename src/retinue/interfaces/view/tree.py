@@ -52,6 +52,8 @@ class Row(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     run_id: str
     agent_id: str
     """The agent, or the first of those that are folded."""
+    path: str = ""
+    """Where the agent is in its tree; nothing for those that are folded."""
     mark: Mark
     depth: int
     name: str
@@ -133,6 +135,19 @@ class Tree:
         """All that is to be seen, in order. `now` is the time for what still runs."""
         root = self.run.root
         return [] if root is None else list(self._branch(root, 0, now))
+
+    def unmade(self, agent: AgentView) -> int:
+        """How many children it waits for that have no slot yet, and so are calls and no agents."""
+        if agent.closed_at is not None or not agent.pending or not _only_waits(agent):
+            return 0
+        at_work = self._at_work_below.get(agent.id, 0)
+        return max(0, len(agent.pending) - at_work) + agent.queued
+
+    @property
+    def waiting(self) -> int:
+        """How many children have no slot, made or not."""
+        unmade = sum(self.unmade(agent) for agent in self.run.agents.values() if agent.pending)
+        return self.counts[Mark.WAITING] + unmade
 
     # Inside
 
@@ -220,6 +235,10 @@ class Tree:
 
     def _row(self, agent: AgentView, depth: int, now: float) -> Row:
         key, mark = self._key(agent.id), self._kinds[agent.id].mark
+        # A program that leads waits for what comes next; only its children can be at work.
+        idle = agent.parent_id is None and self.run.kind == "program"
+        if idle and mark is Mark.RUNNING and not self._at_work_below.get(agent.id):
+            mark = Mark.WAITING
         failed_below = self._failed_below.get(agent.id, 0)
         # What is done, and all is well below it, is not in the way.
         usual = mark is not Mark.DONE or failed_below > 0 or agent.parent_id is None
@@ -227,6 +246,7 @@ class Tree:
             key=key,
             run_id=self.run.id,
             agent_id=agent.id,
+            path=agent.path,
             mark=mark,
             depth=depth,
             name=agent.path.rpartition("/")[2] if agent.parent_id else agent.role,
@@ -237,7 +257,7 @@ class Tree:
             tool_calls=agent.tool_calls,
             tokens=agent.usage.tokens,
             cost_usd=agent.usage.cost_usd,
-            seconds=seconds(agent, now),
+            seconds=0.0 if idle else seconds(agent, now),
             below=len(agent.children),
             failed_below=failed_below,
             open=bool(agent.children) and self._opened.get(key, usual),
@@ -246,13 +266,8 @@ class Tree:
 
     def _doing(self, agent: AgentView, mark: Mark) -> str:
         at_work = self._at_work_below.get(agent.id, 0)
-        if (
-            mark is Mark.RUNNING
-            and at_work
-            and all(call.tool in WAITS for call in agent.pending.values())
-        ):
-            # One that has no slot yet is not made yet: it is a call without a child.
-            left = max(at_work, len(agent.pending)) + agent.queued
+        if mark is Mark.RUNNING and at_work and _only_waits(agent):
+            left = at_work + self.unmade(agent)
             everybody = some(len(agent.children) - at_work + left, "agent")
             return f"waits for {left:,} of {everybody}"
         return doing(agent, mark)
@@ -346,9 +361,16 @@ def mark_of(agent: AgentView) -> Mark:
 
 def reason_of(agent: AgentView) -> str:
     """Why an agent ended without success, on one line."""
-    status = str(agent.status).replace("_", " ")
-    reason = one_line(agent.error)
-    return reason if reason.startswith(status) or not reason else f"{status}: {reason}"
+    status, reason = str(agent.status).replace("_", " "), one_line(agent.error)
+    if not reason or reason.startswith(status):
+        return reason or status
+    # That it is an error, its mark says.
+    return reason if agent.status is Status.ERROR else f"{status}: {reason}"
+
+
+def _only_waits(agent: AgentView) -> bool:
+    """Is it for children alone that an agent waits?"""
+    return all(call.tool in WAITS for call in agent.pending.values())
 
 
 def doing(agent: AgentView, mark: Mark) -> str:

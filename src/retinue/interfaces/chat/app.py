@@ -1,0 +1,298 @@
+"""The screen of the chat. It draws what `Chat` knows, a few times a second, and passes keys on."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.screen import Screen
+
+from retinue.domain.grant import Mode
+from retinue.interfaces.chat.chat import Chat
+from retinue.interfaces.chat.commands import submit
+from retinue.interfaces.chat.detail import Detail
+from retinue.interfaces.chat.keys import KEYS
+from retinue.interfaces.chat.panes import LinePane, TalkPane, TreePane
+from retinue.interfaces.chat.prompt import Prompt
+from retinue.interfaces.chat.styles import THEME
+from retinue.interfaces.cli.notice import notice
+from retinue.interfaces.view.calls import call_text
+from retinue.interfaces.view.columns import Line, Span, Tone
+from retinue.interfaces.view.dossier import edit_lines
+from retinue.interfaces.view.figures import cells, clip, lines_of, some
+from retinue.interfaces.view.prose import wrapped
+from retinue.interfaces.view.status import status
+from retinue.interfaces.view.talk import Moment, cut
+
+FRAMES_A_SECOND = 6
+SIDE_BY_SIDE = 110
+TALL = 30
+MANY_ROWS = 60
+QUESTION_LINES = 10
+HINTS = "tab agents  ctrl+g failure  ctrl+o all output  f1 help  esc stop"
+MODES = (Mode.PLAN, Mode.NORMAL, Mode.AUTO)
+
+
+class ChatApp(App[None]):
+    CSS = """
+    Screen { background: ansi_default; color: ansi_default; layout: vertical; }
+    #head, #status, #hints { height: 1; padding: 0 1; }
+    .tall #head { margin-bottom: 1; }
+    #body { height: 1fr; layout: vertical; }
+    #talk, #tree, #sheet {
+        padding: 0 0 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable;
+    }
+    #talk { height: 1fr; width: 1fr; }
+    #agents { height: auto; max-height: 40%; display: none; }
+    #tree { height: auto; }
+    #columns { height: 1; padding: 0 1; }
+    .wide #body { layout: horizontal; }
+    .wide #agents { width: 50%; height: 100%; max-height: 100%; }
+    .wide #agents { border-left: solid ansi_bright_black; }
+    .wide #tree { height: 1fr; }
+    .some #agents { display: block; }
+    .bare #agents { display: none; }
+    #question { height: auto; padding: 0 1; border-top: solid ansi_yellow; display: none; }
+    .asked #question { display: block; }
+    #prompt { height: auto; border-top: solid ansi_bright_black; }
+    #proposals { height: auto; padding: 0 1; }
+    #field { height: auto; max-height: 8; background: ansi_default; padding: 0 1; border: none; }
+    #field .text-area--cursor {
+        color: ansi_default; background: ansi_default; text-style: reverse;
+    }
+    #field .text-area--placeholder { color: ansi_default; text-style: dim; }
+    #sheet { height: 1fr; }
+    """
+    AUTO_FOCUS = "#field"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        # Before what the widgets make of such a key, which Textual's own do of many.
+        Binding(key.keys, key.action, show=False, priority=key.keys.startswith(("ctrl+", "shift+")))
+        for key in KEYS
+        if key.action
+    ]
+
+    def __init__(self, chat: Chat) -> None:
+        # The terminal's own colours, which are light or dark as the user has them.
+        super().__init__(ansi_color=True)
+        self.chat = chat
+        self._about_to_leave = False
+        self._frame = 0
+        self._talk = TalkPane(id="talk")
+        self._tree = TreePane(chat.forest, id="tree")
+        self._prompt = Prompt(chat, id="prompt")
+        names = ("head", "columns", "question", "status", "hints")
+        self._lines = {name: LinePane(id=name) for name in names}
+
+    def compose(self) -> ComposeResult:
+        lines = self._lines
+        yield lines["head"]
+        with Container(id="body"):
+            yield self._talk
+            with Container(id="agents"):
+                yield lines["columns"]
+                yield self._tree
+        yield lines["question"]
+        yield lines["status"]
+        yield self._prompt
+        yield lines["hints"]
+
+    def on_mount(self) -> None:
+        self.register_theme(THEME)
+        self.theme = THEME.name
+        self.chat.on_attention = self._attention
+        self.chat.on_quit = self.action_leave
+        self._serving = self._serve()
+        self.set_interval(1 / FRAMES_A_SECOND, self._draw)
+        self._draw()
+
+    # Drawing
+
+    @property
+    def _main(self) -> Screen[None]:
+        return self.screen_stack[0]
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        if not self._talk.is_attached or self.screen is not self._main:
+            return  # It is gone, or hidden and drawn again when it is not.
+        chat, main = self.chat, self._main
+        width, height = self.size
+        now = chat.clock.now()
+        tree = self._tree
+        self._frame += 1
+        # A long list moves in many places at once: twice a second is soon enough for it.
+        if tree.count <= MANY_ROWS or self._frame % (FRAMES_A_SECOND // 2) == 0:
+            tree.show(now, {question.path for question in chat.questions.open})
+        main.set_class(width >= SIDE_BY_SIDE, "wide")
+        main.set_class(height >= TALL, "tall")
+        main.set_class(any(len(t.run.agents) > 1 for t in chat.forest.trees.values()), "some")
+        main.set_class(bool(chat.questions.open), "asked")
+        if width < SIDE_BY_SIDE:
+            # What it needs, and never so much that the conversation is pushed out.
+            tree.styles.height = min(tree.count, max(3, height * 2 // 5))
+        else:
+            tree.styles.height = "1fr"
+        self._show("head", self._head(width - 2))
+        self._show("columns", [tree.heading()])
+        self._show("question", self._question(width - 2))
+        self._show("status", [status(chat.tree, chat.budget, width=width - 2, now=now)])
+        self._show("hints", [cut((Span(self._hints(), Tone.DIM),), width - 2)])
+        self._talk.show(chat.talk.entries, Moment(now))
+
+    def _show(self, name: str, lines: list[Line]) -> None:
+        self._lines[name].show(lines)
+
+    def _head(self, width: int) -> list[Line]:
+        ready = self.chat.engine.ready
+        terms = self.chat.runtime.terms if ready else None
+        right = "" if terms is None else f"{clip(terms.model, width // 2)}  {terms.mode}"
+        room = width - cells(right) - len("retinue  ") - 2
+        home, place = str(self.chat.environment.home), str(self.chat.directory)
+        if place.startswith(home + "/"):
+            place = "~" + place[len(home) :]
+        place = place if cells(place) <= room else "…" + place[-max(0, room - 1) :]
+        gap = " " * (width - len("retinue  ") - cells(place) - cells(right))
+        return [
+            (
+                Span("retinue  ", Tone.STRONG),
+                Span(place + gap, Tone.DIM),
+                Span(right, Tone.DIM),
+            )
+        ]
+
+    def _question(self, width: int) -> list[Line]:
+        if not self.chat.questions.open:
+            return []
+        question = self.chat.questions.open[0]
+        more = len(self.chat.questions.open) - 1
+        tail = f"  ({more} more after this)" if more else ""
+        if question.tool is None:
+            lines: list[Line] = []
+            if question.path:
+                lines.append((Span(f"{question.path} asks{tail}", Tone.STOPPED),))
+            for line in lines_of(question.text)[:QUESTION_LINES]:
+                lines += wrapped([Span(line)], width)
+            return [*lines, (Span("Type your answer, and enter.", Tone.DIM),)]
+        lines = [
+            cut(
+                (
+                    Span(f"{question.path} wants ", Tone.STOPPED),
+                    Span(call_text(question.tool, question.text), Tone.STRONG),
+                    Span(tail, Tone.DIM),
+                ),
+                width,
+            )
+        ]
+        lines += edit_lines(question.tool, question.text, width, QUESTION_LINES)
+        answers = f"y yes   n no   a always: {question.always}   and enter"
+        return [*lines, (Span(clip(answers, width), Tone.DIM),)]
+
+    def _hints(self) -> str:
+        if self._about_to_leave:
+            return "ctrl+c again to leave"
+        if self._tree.has_focus:
+            return "enter all about it  ←→ fold  x stop  tab back to the prompt"
+        if self.chat.engine.opening and self.chat.waiting:
+            return self.chat.waiting
+        if self.chat.queued:
+            return f"{some(len(self.chat.queued), 'message')} waiting to be read  esc stop"
+        return HINTS
+
+    # Keys
+
+    def on_prompt_sent(self, event: Prompt.Sent) -> None:
+        submit(self.chat, event.text)
+        self._draw()
+        self._talk.go_to_last()
+
+    def on_prompt_scrolled(self, event: Prompt.Scrolled) -> None:
+        self.action_scroll(event.by)
+
+    def on_tree_pane_chosen(self, event: TreePane.Chosen) -> None:
+        self._see(event.row.run_id, event.row.agent_id)
+
+    def on_tree_pane_stopped(self, event: TreePane.Stopped) -> None:
+        submit(self.chat, f"/cancel {event.row.agent_id}")
+
+    def _see(self, run_id: str, agent_id: str) -> None:
+        self.push_screen(Detail(self.chat, run_id, agent_id))
+
+    def action_failure(self) -> None:
+        if isinstance(self.screen, Detail):
+            self.screen.action_failure()
+        elif failures := self.chat.failures():
+            self._see(*failures[0])
+        else:
+            self.chat.talk.notice("No agent has failed.")
+
+    def action_whole(self) -> None:
+        if isinstance(self.screen, Detail):
+            self.screen.action_whole()
+        else:
+            self._talk.toggle_whole()
+            self._draw()
+
+    def action_agents(self) -> None:
+        self._main.toggle_class("bare")
+
+    def action_escape(self) -> None:
+        if self._tree.has_focus:
+            self._prompt.field.focus()
+        else:
+            self.chat.stop()
+
+    def action_mode(self) -> None:
+        if self.chat.engine.ready:
+            mode = self.chat.runtime.terms.mode
+            place = MODES.index(mode) + 1 if mode in MODES else 0
+            submit(self.chat, f"/mode {MODES[place % len(MODES)]}")
+
+    def action_scroll(self, by: int) -> None:
+        page = max(1, self._talk.size.height - 2)
+        self._talk.scroll_relative(y=by * page, animate=False)
+
+    def action_help(self) -> None:
+        self.post_message(Prompt.Sent("/help"))
+
+    def action_interrupt(self) -> None:
+        if text := self.screen.get_selected_text():
+            self.copy_to_clipboard(text)
+        elif self.chat.stop():
+            pass
+        elif self._prompt.text:
+            self._prompt.put("")
+        elif self._about_to_leave:
+            self.action_leave()
+        else:
+            self._about_to_leave = True
+            self.set_timer(3, self._stay)
+
+    def _stay(self) -> None:
+        self._about_to_leave = False
+
+    def action_leave(self) -> None:
+        """Close what is open, and only then go."""
+        self.chat.engine.close()
+        self._leave()
+
+    @work
+    async def _serve(self) -> None:
+        await self.chat.serve()
+
+    @work
+    async def _leave(self) -> None:
+        await self._serving.wait()
+        self.exit()
+
+    # Beyond the screen
+
+    def _attention(self, text: str) -> None:
+        """Tell somebody who looks elsewhere."""
+        if not self.app_focus and self._driver is not None:
+            self._driver.write(notice(self.chat.environment, f"retinue: {text}"))

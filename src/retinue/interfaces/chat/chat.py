@@ -1,0 +1,359 @@
+"""One chat: its conversation, its agents, and what can be done with them. It draws nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from retinue.app import STATE_DIR, open_journal, project
+from retinue.config.environment import Environment
+from retinue.config.settings import Settings
+from retinue.domain.approval import Rule
+from retinue.domain.budget import Budget
+from retinue.domain.contract import Contract, decode_contract
+from retinue.domain.events import AgentTold, Event
+from retinue.domain.grant import Mode
+from retinue.domain.lifecycle import State
+from retinue.domain.projection import AgentView
+from retinue.domain.reach import Reach
+from retinue.domain.report import outcome_text
+from retinue.domain.result import RunResult, Status
+from retinue.domain.scope import ANYWHERE
+from retinue.errors import RetinueError, UsageError
+from retinue.interfaces.chat.engine import Engine
+from retinue.interfaces.chat.history import History
+from retinue.interfaces.chat.lines import Message
+from retinue.interfaces.chat.questions import Questions
+from retinue.interfaces.consent import for_good
+from retinue.interfaces.view.columns import Tone
+from retinue.interfaces.view.figures import clip, one_line
+from retinue.interfaces.view.talk import Talk
+from retinue.interfaces.view.tree import Forest, Tree
+from retinue.ports import Clock, Sandbox
+from retinue.runtime.audit import read_all
+from retinue.runtime.clock import SystemClock
+from retinue.runtime.facade import Runtime
+from retinue.runtime.session import LAST
+from retinue.runtime.staff import Job
+
+__all__ = ["LAST", "Chat"]
+
+ROOT = "a0"
+MODES = {
+    Mode.PLAN: "agents only read",
+    Mode.NORMAL: "you are asked before files change or commands run",
+    Mode.AUTO: "files change and commands run without asking",
+    Mode.DANGEROUS: "nothing is asked",
+}
+NO_SHELL = (
+    "Shell commands are off: no sandbox is available here. `retinue --unsafe-no-sandbox` runs them"
+    " unconfined."
+)
+SHELL_TIMEOUT_S = 120.0
+SHELL_BYTES = 32_000
+REPORT_TOKENS = 2_000
+
+
+class Chat:
+    """`serve` it; `commands.submit` is for what is typed meanwhile.
+
+    `on_attention` is called with what a person should know who looks elsewhere.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        session: str | None = None,
+        clock: Clock | None = None,
+        notify_after_s: float = Settings().notify_after_s,
+        on_attention: Callable[[str], None] = lambda _: None,
+        on_quit: Callable[[], None] = lambda: None,
+        **options: Any,
+    ) -> None:
+        self.directory = project(directory)
+        self.environment: Environment = options.get("environment") or Environment.current()
+        self.clock = clock or SystemClock()
+        self.forest = Forest()
+        self.talk = Talk(self.forest)
+        self.history = History(self.directory / STATE_DIR / "history")
+        self.session: str | None = None
+        self._resumed = session
+        self.queued: list[str] = []
+        """What the user said to the one who leads, and it has not read yet."""
+        self.on_attention = on_attention
+        self.on_quit = on_quit
+        self.notify_after_s = notify_after_s
+        self.waiting = ""
+        """What the opening of the runtime waits for."""
+        self.questions = Questions(self._asked, self._allowed)
+        self.engine = Engine(
+            {"directory": self.directory, "clock": self.clock, **options},
+            on_event=self._heard,
+            on_text=lambda text: self.talk.heard(text),
+            on_open=self._opened,
+            on_wait=self._waits,
+            on_problem=self.problem,
+            approve=self.questions.approve,
+            ask=self.questions.ask,
+            choose=self.questions.choose,
+        )
+        self.leading: str | None = None
+        """The run that the user's last words began, while it is under way; "" before it is one."""
+        self._news: list[str] = []
+        self._held: list[Message] = []
+        self._told: set[str] = set()
+        self._commands: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        """Be there until `engine.close`."""
+        if self._resumed is not None:
+            try:
+                await self.resume(None if self._resumed == LAST else self._resumed)
+            except RetinueError as error:
+                self.problem(error)
+        await self.engine.serve()
+
+    # What is known
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.engine.runtime
+
+    @property
+    def budget(self) -> Budget | None:
+        return self.engine.runtime.terms.budget if self.engine.ready else None
+
+    @property
+    def tree(self) -> Tree | None:
+        """The run under way, or the last one."""
+        if self.leading:
+            return self.forest.trees.get(self.leading)
+        return next(reversed(self.forest.trees.values()), None)
+
+    def agents(self) -> list[tuple[Tree, AgentView]]:
+        """All of them, latest run first."""
+        return [(t, a) for t in reversed(self.forest.trees.values()) for a in t.run.agents.values()]
+
+    def at_work(self) -> list[tuple[Tree, AgentView]]:
+        """The children that are not closed yet."""
+        return [(t, a) for t, a in self.agents() if a.parent_id and a.state is not State.CLOSED]
+
+    def find(self, name: str) -> tuple[Tree, AgentView]:
+        """An agent by its id, its path or the last part of that; those at work come first."""
+        found = [(t, a) for t, a in self.agents() if name in names_of(a)]
+        found.sort(key=lambda pair: pair[1].state is State.CLOSED)
+        if not found:
+            known = ", ".join(a.id for _, a in self.at_work()[:10]) or "none"
+            raise UsageError(f"No agent {name!r} in this conversation; at work: {known}.")
+        return found[0]
+
+    def failures(self) -> list[tuple[str, str]]:
+        """(run, agent) of those that failed: the latest run first, causes before effects."""
+        return [
+            (tree.run.id, agent)
+            for tree in reversed(self.forest.trees.values())
+            for agent in tree.failures
+        ]
+
+    async def record(self, run_id: str, agent_id: str) -> tuple[Contract, list[Event]]:
+        """The contract of an agent, and all that it did so far."""
+        async with open_journal(self.directory) as store:
+            rows = await store.agents(run_id)
+            events = await store.agent_events(run_id, agent_id)
+        (contract,) = [row.context_json for row in rows if row.id == agent_id]
+        return decode_contract(contract), list(events)
+
+    # What the user does
+
+    def send(self, message: Message) -> None:
+        """Say something to the one who leads: now, or before its next turn if it is at work."""
+        if self.engine.opening:
+            self._held.append(message)
+            return
+        runtime = self.runtime
+        if self.leading is None:
+            self.leading = ""
+            self.engine.begin(self._lead(message))
+        else:
+            # It is read before the next turn, or told to the next run if this one is over first.
+            self.queued.append(message.text)
+            if self.leading and self._root_at_work(self.leading):
+                runtime.tell(ROOT, message.text, run_id=self.leading)
+
+    def spawn(self, role: str, task: str) -> None:
+        """Give a task to an agent beside the conversation."""
+        self.engine.begin(self._spawn(self.runtime, role, task))
+
+    def stop(self) -> bool:
+        """Stop what was begun last: the run, else the agents beside it. Is there anything?"""
+        if self.leading and self._root_at_work(self.leading):
+            self.runtime.cancel(ROOT, run_id=self.leading)
+            return True
+        at_work, commands = self.at_work(), list(self._commands)
+        for tree, agent in at_work:
+            if agent.depth == 1:
+                self.runtime.cancel(agent.id, run_id=tree.run.id)
+        for command in commands:
+            command.cancel()
+        return bool(at_work or commands)
+
+    def cancel(self, name: str) -> AgentView:
+        tree, agent = self.find(name)
+        if agent.state is State.CLOSED:
+            raise UsageError(f"{agent.id} ({agent.path}) is over already.")
+        self.runtime.cancel(agent.id, run_id=tree.run.id)
+        return agent
+
+    def begin_anew(self) -> None:
+        """Leave the conversation and begin another."""
+        self.session = None
+        self.forest.trees.clear()
+        self.talk = Talk(self.forest)
+        self.queued, self._news = [], []
+
+    async def resume(self, name: str | None) -> None:
+        """Go on with an earlier conversation: that of a run, or the latest."""
+        async with open_journal(self.directory) as store:
+            rows = await store.session(name)
+            journals = [await read_all(store, row.id) for row in rows]
+        self.begin_anew()
+        for journal in journals:
+            for event in journal:
+                self.forest.apply(event)
+                self.talk.apply(event)
+        self.session = rows[0].id
+
+    def names(self) -> set[str]:
+        """What can stand behind an @ at the beginning: roles, and agents at work."""
+        names = set(self.runtime.roles) if self.engine.ready else set()
+        return names.union(*(names_of(agent) for _, agent in self.at_work()))
+
+    def is_file(self, path: str) -> bool:
+        return not path.startswith(("/", "~")) and (self.directory / path).is_file()
+
+    def address(self, name: str, words: str) -> None:
+        if name in self.runtime.roles:
+            self.spawn(name, words)
+            return
+        tree, agent = self.find(name)
+        self.runtime.tell(agent.id, words, run_id=tree.run.id)
+        self.talk.notice(f"» {agent.path.rpartition('/')[2]}: {one_line(words)}")
+
+    def run_shell(self, command: str) -> None:
+        if not command:
+            raise UsageError("Write the command behind the mark: !make test")
+        sandbox = self.runtime.sandbox
+        if sandbox is None:
+            raise UsageError(NO_SHELL)
+        task = self.engine.begin(self._shell(sandbox, command))
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
+
+    # Inside
+
+    def _opened(self, runtime: Runtime) -> None:
+        if not self.talk.entries:
+            terms = runtime.terms
+            self.talk.notice(
+                f"{terms.model}, mode {terms.mode}: {MODES[terms.mode]}.\n"
+                "Say what you want done. /help lists commands and keys."
+            )
+        for note in runtime.terms.notes:
+            if note not in self._told:
+                self._told.add(note)
+                self.talk.notice(note)
+        self.waiting = ""
+        held, self._held = self._held, []
+        for message in held:
+            self.send(message)
+
+    def _root_at_work(self, run_id: str) -> bool:
+        root = self.forest.trees[run_id].run.root
+        return root is not None and root.state is not State.CLOSED
+
+    async def _lead(self, message: Message) -> None:
+        context, self._news = "\n\n".join(self._news), []
+        try:
+            result = await self.runtime.run(
+                message.text, session=self.session, context=context, context_files=message.files
+            )
+        finally:
+            self.leading = None
+        self.session = result.session
+        self._ended(result)
+
+    def _ended(self, result: RunResult) -> None:
+        if self._is_long(result.total.duration_s):
+            word = "Done" if result.ok else str(result.status).replace("_", " ").capitalize()
+            self.on_attention(f"{word}: {clip(one_line(result.task), 60)}")
+        # What it has not read, it never will.
+        left, self.queued = self.queued, []
+        if left and result.status is not Status.CANCELLED:
+            self.send(Message("\n".join(left)))
+
+    async def _spawn(self, runtime: Runtime, role: str, task: str) -> None:
+        job: Job = await runtime.start(role, task)
+        result = await job.result()
+        self._news.append(outcome_text(result, cap_tokens=REPORT_TOKENS))
+        if self._is_long(result.usage.duration_s):
+            self.on_attention(f"{role} is done: {clip(one_line(task), 60)}")
+
+    def _is_long(self, seconds: float) -> bool:
+        return 0 < self.notify_after_s <= seconds
+
+    async def _shell(self, sandbox: Sandbox, command: str) -> None:
+        notice = self.talk.notice(f"$ {command}\n…")
+        try:
+            done = await sandbox.run(
+                command,
+                # The user's own words: they may write wherever an agent ever could.
+                reach=Reach(root=str(self.directory), write_scope=ANYWHERE),
+                timeout_s=SHELL_TIMEOUT_S,
+                max_output_bytes=SHELL_BYTES,
+            )
+        except asyncio.CancelledError:
+            notice.replace(f"$ {command}\n(stopped)", Tone.STOPPED)
+            raise
+        how = f"killed after {SHELL_TIMEOUT_S:g} s" if done.timed_out else f"exit {done.exit_code}"
+        output = done.output.rstrip()
+        notice.replace(
+            f"$ {command}\n{output}\n({how})" if output else f"$ {command}\n({how})",
+            Tone.PLAIN if done.exit_code == 0 else Tone.FAILED,
+        )
+        self._news.append(f"The user ran `{command}` ({how}):\n{output}")
+
+    def _heard(self, event: Event) -> None:
+        tree = self.forest.apply(event)
+        self.talk.apply(event)
+        if event.type == "run.started" and tree.run.kind == "run":
+            self.leading = event.run_id
+        elif event.type == "agent.told" and self.queued:
+            fact = event.fact
+            if (
+                isinstance(fact, AgentTold)
+                and fact.source == "user"
+                and fact.content in self.queued
+            ):
+                self.queued.remove(fact.content)
+
+    def problem(self, error: RetinueError) -> None:
+        self.talk.notice(str(error), Tone.FAILED)
+
+    def _asked(self) -> None:
+        if self.questions.open:
+            question = self.questions.open[-1]
+            what = f"wants {question.tool}" if question.tool else "asks something"
+            self.on_attention(f"{question.path or 'retinue'} {what}")
+
+    def _allowed(self, rule: Rule) -> None:
+        self.talk.notice(for_good(rule))
+
+    def _waits(self, what: str) -> None:
+        self.waiting = what
+
+
+def names_of(agent: AgentView) -> tuple[str, ...]:
+    return agent.id, agent.path, agent.path.rpartition("/")[2]

@@ -1,0 +1,371 @@
+"""What can be typed behind a slash: a table, from which help and completion are made too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from retinue.app import open_journal
+from retinue.config.settings import load
+from retinue.domain.budget import Budget
+from retinue.domain.grant import Mode
+from retinue.errors import RetinueError, UsageError
+from retinue.interfaces.chat.chat import MODES, Chat
+from retinue.interfaces.chat.export import exported
+from retinue.interfaces.chat.keys import DETAIL_KEYS, KEYS, TREE_KEYS
+from retinue.interfaces.chat.lines import Addressed, Message, Shell, Slash, parse
+from retinue.interfaces.view.columns import Line, Span, Tone
+from retinue.interfaces.view.figures import (
+    dollars,
+    duration,
+    fill,
+    one_line,
+    short_count,
+    some,
+)
+from retinue.interfaces.view.prose import wrapped
+from retinue.interfaces.view.talk import cut
+from retinue.interfaces.view.tree import Mark, mark_of, reason_of, seconds
+
+Choice = tuple[str, str]
+LISTED_TASKS = 40
+LISTED_SESSIONS = 15
+LIMITS: dict[str, type] = {
+    "max_tool_calls": int,
+    "max_turns": int,
+    "max_tokens": int,
+    "max_cost_usd": float,
+    "timeout_s": float,
+}
+
+
+class Command(msgspec.Struct, frozen=True):
+    """`run` gets what stands behind the name; `choices` are what could stand there first."""
+
+    name: str
+    usage: str
+    help: str
+    run: Callable[[Chat, str], None]
+    choices: Callable[[Chat], Iterable[Choice]] = lambda _: ()
+    aliases: tuple[str, ...] = ()
+
+
+def submit(chat: Chat, text: str) -> None:
+    """Do what a line says that was typed. Mistakes become notices."""
+    if not text.strip():
+        return
+    chat.history.add(text)
+    try:
+        question = next((q for q in chat.questions.open if q.takes(text)), None)
+        if question is not None and not text.startswith(("/", "!")):
+            question.answer(text)
+            return
+        match parse(text, names=chat.names(), is_file=chat.is_file):
+            case Slash(name, argument):
+                _perform(chat, name, argument)
+            case Shell(command):
+                chat.run_shell(command)
+            case Addressed(name, words):
+                chat.address(name, words)
+            case Message() as message:
+                chat.send(message)
+    except RetinueError as error:
+        chat.problem(error)
+
+
+def _perform(chat: Chat, name: str, argument: str) -> None:
+    command = BY_NAME.get(name)
+    if command is None:
+        near = get_close_matches(name, BY_NAME, n=1)
+        hint = f"; did you mean /{near[0]}?" if near else "; /help lists them."
+        raise UsageError(f"There is no command /{name}{hint}")
+    command.run(chat, argument)
+
+
+def _help(chat: Chat, argument: str) -> None:
+    if argument:
+        name = argument.removeprefix("/")
+        if name not in BY_NAME:
+            raise UsageError(f"There is no command /{name}; /help lists them.")
+        command = BY_NAME[name]
+        chat.talk.notice(f"/{command.name} {command.usage}\n{command.help}", Tone.PLAIN)
+        return
+    commands = [(f"/{c.name} {c.usage}".rstrip(), c.help) for c in COMMANDS]
+    prefixes = [
+        ("@FILE", "Give a file of the project along with what you say."),
+        ("@ROLE task", "Send an agent of that role, like /spawn."),
+        ("@AGENT text", "Say something to an agent at work."),
+        ("!command", "Run a shell command; the next message tells its output to the model."),
+    ]
+    tables = {
+        "Commands": commands,
+        "Prefixes": prefixes,
+        "Keys": [(key.shown, key.help) for key in KEYS],
+        "Keys among the agents": [(key.shown, key.help) for key in TREE_KEYS],
+        "Keys in the details of an agent": [(key.shown, key.help) for key in DETAIL_KEYS],
+    }
+
+    def lines(width: int) -> list[Line]:
+        shown: list[Line] = []
+        for title, items in tables.items():
+            shown += [(), (Span(title, Tone.STRONG),)] if shown else [(Span(title, Tone.STRONG),)]
+            for what, text in items:
+                head = f"  {fill(what, 24)} "
+                shown += wrapped(
+                    [Span(text)], width, first=head, rest=" " * len(head), tone=Tone.CODE
+                )
+        return shown
+
+    chat.talk.notice(lines)
+
+
+def _spawn(chat: Chat, argument: str) -> None:
+    roles = chat.runtime.roles
+    first, _, rest = argument.partition(" ")
+    role, task = (first, rest.strip()) if first in roles else ("researcher", argument)
+    if not task:
+        raise UsageError(f"Say what it should do: /spawn [{'|'.join(roles)}] task")
+    chat.spawn(role, task)
+
+
+def _tasks(chat: Chat, _: str) -> None:
+    found = [(tree, agent) for tree, agent in chat.agents() if agent.parent_id is not None]
+    if not found:
+        chat.talk.notice("No tasks were delegated in this conversation yet.")
+        return
+    # What failed first, then what is under way, then the rest; within each, the latest first.
+    order = {mark: number for number, mark in enumerate(Mark)}
+    found.sort(key=lambda pair: order[mark_of(pair[1])])
+    now = chat.clock.now()
+
+    def lines(width: int) -> list[Line]:
+        shown: list[Line] = [
+            (Span(fill("agent", 18) + fill("status", 17) + fill("time", 9) + "task", Tone.DIM),)
+        ]
+        for _, agent in found[:LISTED_TASKS]:
+            mark = mark_of(agent)
+            name = f"{agent.id} {agent.path.rpartition('/')[2]}"
+            status = str(agent.status or mark).replace("_", " ")
+            took = duration(seconds(agent, now)) if agent.started_at else ""
+            why = f"  ({reason_of(agent)})" if mark is Mark.FAILED else ""
+            head = fill(name, 17) + " "
+            middle = fill(status, 16) + " "
+            shown.append(
+                cut(
+                    (
+                        Span(head),
+                        Span(middle, Tone(mark)),
+                        Span(fill(took, 8) + " ", Tone.DIM),
+                        Span(one_line(agent.title)),
+                        Span(why, Tone.FAILED),
+                    ),
+                    width,
+                )
+            )
+        if len(found) > LISTED_TASKS:
+            shown.append((Span(f"… and {len(found) - LISTED_TASKS:,} more", Tone.DIM),))
+        return shown
+
+    chat.talk.notice(lines)
+
+
+def _agents(chat: Chat, _: str) -> None:
+    roles = list(chat.runtime.roles.values())
+
+    def lines(width: int) -> list[Line]:
+        return [
+            cut(
+                (Span(fill(role.name, 16) + " ", Tone.CODE), Span(one_line(role.description))),
+                width,
+            )
+            for role in roles
+        ]
+
+    chat.talk.notice(lines)
+
+
+def _model(chat: Chat, argument: str) -> None:
+    if argument:
+        chat.engine.change(model=argument)
+        chat.talk.notice(f"The model is {argument} from now on.")
+        return
+    current = chat.runtime.terms.model if chat.engine.ready else "none"
+    others = [f"  {name} = {model}" for name, model in _models(chat)]
+    chat.talk.notice("\n".join([f"The model is {current}. Another: /model NAME", *others]))
+
+
+def _models(chat: Chat) -> list[Choice]:
+    settings = load(chat.environment.user_settings, chat.directory)
+    return list(settings.user.models.items())
+
+
+def _mode(chat: Chat, argument: str) -> None:
+    if not argument:
+        chat.talk.notice(f"The mode is {chat.runtime.terms.mode}; there are: {', '.join(Mode)}.")
+        return
+    if argument not in list(Mode):
+        raise UsageError(f"Unknown mode {argument!r}; there are: {', '.join(Mode)}.")
+    chat.engine.change(mode=argument)
+    chat.talk.notice(f"The mode is {argument} from now on: {MODES[Mode(argument)]}.")
+
+
+def _cancel(chat: Chat, argument: str) -> None:
+    if argument:
+        agent = chat.cancel(argument)
+        chat.talk.notice(f"Stopping {agent.id} ({agent.path}).")
+    elif not chat.stop():
+        raise UsageError("Nothing is at work.")
+
+
+def _resume(chat: Chat, argument: str) -> None:
+    chat.engine.check_idle()
+    if argument:
+        chat.engine.begin(chat.resume(argument))
+    else:
+        chat.engine.begin(_list_sessions(chat))
+
+
+async def _list_sessions(chat: Chat) -> None:
+    async with open_journal(chat.directory) as store:
+        rows = await store.runs(limit=200)
+    sessions: dict[str, list[Any]] = {}
+    for row in rows:
+        if row.session is not None:
+            sessions.setdefault(row.session, []).append(row)
+    if not sessions:
+        raise UsageError("There is no conversation to go on with yet.")
+    now = chat.clock.now()
+
+    def lines(width: int) -> list[Line]:
+        shown: list[Line] = [(Span("Go on with one of these: /resume ID", Tone.DIM),)]
+        for name, runs in list(sessions.items())[:LISTED_SESSIONS]:
+            said = f"{duration(now - runs[0].started_at)} ago, {some(len(runs), 'message')}"
+            shown.append(
+                cut(
+                    (
+                        Span(f"  {name}  ", Tone.CODE),
+                        Span(fill(said, 24) + " ", Tone.DIM),
+                        Span(one_line(runs[-1].task)),
+                    ),
+                    width,
+                )
+            )
+        return shown
+
+    chat.talk.notice(lines)
+
+
+def _budget(chat: Chat, argument: str) -> None:
+    if argument:
+        name, value = _limit(argument)
+        chat.engine.change(limits={**chat.engine.options.get("limits", {}), name: value})
+        chat.talk.notice(f"{name} is {value:,} for each message from now on.")
+        return
+    budget, trees = chat.runtime.terms.budget, list(chat.forest.trees.values())
+    tokens = sum(tree.run.usage.tokens for tree in trees)
+    cost = sum(tree.run.usage.cost_usd for tree in trees)
+    limits = [f"  {name} {_amount(budget, name)}" for name in LIMITS]
+    spent = f"{short_count(tokens)} tokens{f', {dollars(cost)}' if cost else ''}"
+    chat.talk.notice(
+        "\n".join(
+            [
+                f"This conversation has used {spent}.",
+                "Limits of each message, changed by /budget NAME VALUE:",
+                *limits,
+            ]
+        )
+    )
+
+
+def _limit(argument: str) -> tuple[str, int | float]:
+    name, _, value = argument.replace("=", " ").partition(" ")
+    if name not in LIMITS:
+        raise UsageError(f"Unknown limit {name!r}; there are: {', '.join(LIMITS)}.")
+    try:
+        number: int | float = LIMITS[name](value.strip().replace(",", "").replace("_", ""))
+    except ValueError:
+        raise UsageError(f"{name} must be a number, not {value.strip()!r}.") from None
+    Budget(**{name: number})  # type: ignore[arg-type]  # Says what is wrong with it.
+    return name, number
+
+
+def _amount(budget: Budget, name: str) -> str:
+    value = getattr(budget, name)
+    return "none" if value is None else f"{value:,}"
+
+
+def _status(chat: Chat, _: str) -> None:
+    terms = chat.runtime.terms
+    sandbox = chat.runtime.sandbox
+    tree = chat.tree
+    facts = {
+        "directory": str(chat.directory),
+        "model": terms.model,
+        "mode": f"{terms.mode} ({MODES[terms.mode]})",
+        "sandbox": "none: shell commands are off" if sandbox is None else sandbox.tier,
+        "session": chat.session or "not begun",
+        "agents": _counts(tree.counts) if tree is not None else "none",
+    }
+    chat.talk.notice("\n".join(f"{what:<10} {text}" for what, text in facts.items()))
+
+
+def _counts(counts: dict[Mark, int]) -> str:
+    return ", ".join(f"{number:,} {mark}" for mark, number in counts.items() if number) or "none"
+
+
+def _clear(chat: Chat, _: str) -> None:
+    chat.engine.check_idle()
+    chat.begin_anew()
+
+
+def _export(chat: Chat, argument: str) -> None:
+    name = argument or f"conversation-{chat.session or 'new'}.md"
+    path = chat.directory / Path(name).expanduser()
+    if not chat.talk.entries:
+        raise UsageError("There is nothing to export yet.")
+    try:
+        with path.open("x", encoding="utf-8", errors="replace") as file:
+            file.write(exported(chat.talk.entries))
+    except FileExistsError:
+        raise UsageError(f"{path} is there already; name another: /export FILE") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+    chat.talk.notice(f"Written to {path}")
+
+
+def _quit(chat: Chat, _: str) -> None:
+    chat.on_quit()
+
+
+def _role_choices(chat: Chat) -> list[Choice]:
+    return [(role.name, role.description) for role in chat.runtime.roles.values()]
+
+
+def _agent_choices(chat: Chat) -> list[Choice]:
+    return [(agent.id, f"{agent.path}  {agent.title}") for _, agent in chat.at_work()]
+
+
+COMMANDS = (
+    Command("spawn", "[ROLE] TASK", "Give a task to an agent beside the conversation.", _spawn,
+            _role_choices),
+    Command("tasks", "", "The tasks that were delegated, with status and duration.", _tasks),
+    Command("agents", "", "The roles there are.", _agents),
+    Command("cancel", "[AGENT]", "Stop what is under way, or one agent.", _cancel, _agent_choices,
+            ("stop",)),
+    Command("model", "[NAME]", "Show or change the model.", _model, _models),
+    Command("mode", "[MODE]", "Show or change how much happens without asking.", _mode,
+            lambda _: [(str(mode), text) for mode, text in MODES.items()], ("permissions",)),
+    Command("budget", "[NAME VALUE]", "What was used; show or change the limits.", _budget,
+            lambda _: [(name, "") for name in LIMITS]),
+    Command("status", "", "Model, mode, sandbox and session.", _status),
+    Command("resume", "[ID]", "List earlier conversations, or go on with one.", _resume),
+    Command("clear", "", "Begin a new conversation.", _clear, aliases=("new",)),
+    Command("export", "[FILE]", "Write the conversation to a file, as Markdown.", _export),
+    Command("help", "[COMMAND]", "This.", _help, aliases=("?",)),
+    Command("quit", "", "Leave. Agents at work are stopped.", _quit, aliases=("exit",)),
+)  # fmt: skip
+BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}

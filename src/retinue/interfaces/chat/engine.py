@@ -1,0 +1,136 @@
+"""The runtime behind a chat: opened, opened anew with other settings, and given work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from retinue.app import Choose, open_runtime
+from retinue.domain.events import Event
+from retinue.errors import RetinueError, UsageError
+from retinue.ports import Approve, Ask
+from retinue.runtime.facade import Runtime
+from retinue.runtime.nursery import Nursery
+
+CLOSED = "the chat was closed"
+
+
+class Engine:
+    """`serve` keeps a runtime open until `close`; everything else is called meanwhile.
+
+    What a runtime is opened with is fixed for its life, so a change of model, mode or budget opens
+    another. What cannot be opened is told to `on_problem`, and the next change tries again.
+    """
+
+    def __init__(
+        self,
+        options: dict[str, Any],
+        *,
+        on_event: Callable[[Event], None],
+        on_text: Callable[[str], None],
+        on_open: Callable[[Runtime], None],
+        on_wait: Callable[[str], None],
+        on_problem: Callable[[RetinueError], None],
+        approve: Approve,
+        ask: Ask,
+        choose: Choose,
+    ) -> None:
+        self.options = options
+        self._listeners: dict[str, Any] = {
+            "on_event": on_event,
+            "on_text": on_text,
+            "on_wait": on_wait,
+            "approve": approve,
+            "ask": ask,
+            "choose": choose,
+        }
+        self._on_open = on_open
+        self._on_problem = on_problem
+        self.opening = True
+        self._runtime: Runtime | None = None
+        self._changed = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+        self._closing = False
+        self._nursery: Nursery | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def runtime(self) -> Runtime:
+        if self.opening:
+            raise UsageError("One moment: it is being opened.")
+        if self._runtime is None:
+            raise UsageError("There is no model to talk to yet; choose one with /model NAME.")
+        return self._runtime
+
+    @property
+    def ready(self) -> bool:
+        return self._runtime is not None
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._tasks)
+
+    def check_idle(self) -> None:
+        """Raise UsageError while there is work under way."""
+        if self.busy:
+            raise UsageError("Agents are at work; wait for them, or stop them with /cancel.")
+
+    def change(self, **options: Any) -> None:
+        """Open the runtime anew, with these options changed."""
+        self.check_idle()
+        self.options = {**self.options, **options}
+        self._leave_off()
+        self._runtime, self.opening = None, True
+
+    def close(self) -> None:
+        self._closing = True
+        self._leave_off()
+
+    def _leave_off(self) -> None:
+        self._changed.set()
+        # What is being opened may wait for a person, or for servers that are slow.
+        if self.opening and self._serving is not None:
+            self._serving.cancel()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do some work with the runtime. What the user can do something about is told."""
+        assert self._nursery is not None, "there is a nursery for as long as there is a runtime"
+        task = self._nursery.create_task(self._told(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _told(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except RetinueError as error:
+            self._on_problem(error)
+
+    async def serve(self) -> None:
+        while not self._closing:
+            self._changed.clear()
+            self._serving = asyncio.create_task(self._serve())
+            try:
+                await self._serving
+            except asyncio.CancelledError:
+                if not self._changed.is_set():
+                    raise
+
+    async def _serve(self) -> None:
+        try:
+            async with (
+                open_runtime(**self.options, **self._listeners) as runtime,
+                Nursery() as self._nursery,
+            ):
+                self._runtime, self.opening = runtime, False
+                self._on_open(runtime)
+                await self._changed.wait()
+                self._runtime = None
+                runtime.stop(CLOSED)
+                for task in self._tasks:
+                    task.cancel()
+        except RetinueError as error:
+            self.opening = False
+            self._on_problem(error)
+            await self._changed.wait()

@@ -1,0 +1,358 @@
+"""The parts of the screen that show lines. They draw only what is seen, and only what changed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+import msgspec
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.widget import Widget
+
+from retinue.interfaces.chat.keys import TREE_KEYS
+from retinue.interfaces.chat.styles import strip_of
+from retinue.interfaces.view.columns import Columns, Line, Span, Tone
+from retinue.interfaces.view.talk import Entry, Moment
+from retinue.interfaces.view.tree import Forest, Mark, Row
+
+LONGEST_LINE = 110
+ASKS = "asks you"
+
+
+class Pane(ScrollView):
+    """Lines that can be scrolled. `line_at` and `count` are for those who have them."""
+
+    ALLOW_SELECT = True
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.count = 0
+
+    def line_at(self, y: int) -> Line:
+        raise NotImplementedError
+
+    def is_under_cursor(self, y: int) -> bool:
+        return False
+
+    @property
+    def text_width(self) -> int:
+        return max(8, self.scrollable_content_region.width)
+
+    def render_line(self, y: int) -> Strip:
+        y += self.scroll_offset.y
+        width = self.scrollable_content_region.width
+        if y >= self.count:
+            return Strip.blank(width)
+        strip = strip_of(self.line_at(y), width, under_cursor=self.is_under_cursor(y))
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(y)) is not None:
+            start, end = span
+            strip = _selected(strip, start, width if end == -1 else end)
+        return strip.apply_offsets(0, y)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        text = "\n".join(
+            "".join(span.text for span in self.line_at(y)).rstrip() for y in range(self.count)
+        )
+        return selection.extract(text), "\n"
+
+    def resized_to(self, count: int) -> None:
+        if count != self.count:
+            self.count = count
+            self.virtual_size = Size(0, count)
+
+    def redraw(self, lines: Sequence[int]) -> None:
+        top, height = self.scroll_offset.y, self.size.height
+        regions = [Region(0, y - top, self.size.width, 1) for y in lines if top <= y < top + height]
+        if regions:
+            self.refresh(*regions)
+
+
+def _selected(strip: Strip, start: int, end: int) -> Strip:
+    before, inside, after = strip.crop(0, start), strip.crop(start, end), strip.crop(end)
+    return Strip.join([before, inside.apply_style(Style(reverse=True)), after])
+
+
+class TalkPane(Pane, can_focus=False):
+    """The conversation."""
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self._entries: list[Entry] = []
+        self._seen: list[tuple[int, int, bool]] = []
+        self._blocks: list[list[Line]] = []
+        self._starts: list[int] = []
+        self._whole: set[int] = set()
+        self._all_whole = False
+        self._following = True
+        self._moment = Moment(0.0)
+
+    def line_at(self, y: int) -> Line:
+        block = bisect_right(self._starts, y) - 1
+        within = y - self._starts[block]
+        lines = self._blocks[block]
+        return lines[within] if within < len(lines) else ()
+
+    def show(self, entries: list[Entry], moment: Moment) -> None:
+        """Draw what is new in `entries`."""
+        self._moment = moment
+        width = min(self.text_width, LONGEST_LINE)
+        if entries is not self._entries:
+            self._entries, self._seen, self._blocks, self._starts = entries, [], [], []
+            self._whole.clear()
+            self.resized_to(0)
+            self.refresh()
+        moved = False
+        stale: list[int] = []
+        for index, entry in enumerate(entries):
+            whole = self._all_whole or index in self._whole
+            seen = (entry.version, width, whole)
+            new = index >= len(self._blocks)
+            if not new and self._seen[index] == seen and not entry.moving:
+                if moved:
+                    self._starts[index] = self._end(index - 1)
+                continue
+            lines = entry.lines(width, moment, whole=whole)
+            if new:
+                self._blocks.append(lines)
+                self._seen.append(seen)
+                self._starts.append(self._end(index - 1))
+                moved = True
+                continue
+            before, self._blocks[index], self._seen[index] = self._blocks[index], lines, seen
+            if moved:
+                self._starts[index] = self._end(index - 1)
+            elif len(lines) == len(before):
+                start = self._starts[index]
+                stale += [start + y for y, line in enumerate(lines) if line != before[y]]
+            if len(lines) != len(before):
+                moved = True
+        if moved:
+            self.resized_to(self._end(len(entries) - 1))
+            self.refresh()
+        elif stale:
+            self.redraw(stale)
+        self.follow()
+
+    def follow(self) -> None:
+        """Stay at the end, for as long as nobody scrolls up."""
+        if self._following and self.scroll_y < self.max_scroll_y:
+            # By force: until it has been laid out, it does not know that it can be scrolled.
+            self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._following = new_value >= self.max_scroll_y
+
+    def on_resize(self) -> None:
+        self.show(self._entries, self._moment)
+
+    def go_to_last(self) -> None:
+        """Go to the end, or to where the last entry begins if that is long."""
+        last = self._starts[-1] if self._starts else 0
+        self._following = self.count - last <= self.size.height
+        if self._following:
+            self.follow()
+        else:
+            self.scroll_to(y=last, animate=False, force=True)
+
+    def _end(self, index: int) -> int:
+        """Where the entry after this one begins: one empty line is between them."""
+        if index < 0:
+            return 0
+        size = len(self._blocks[index])
+        return self._starts[index] + size + (1 if size else 0)
+
+    def toggle_whole(self) -> None:
+        self._all_whole = not self._all_whole
+        self._whole.clear()
+
+    def on_click(self, event: events.Click) -> None:
+        y = event.y + self.scroll_offset.y
+        if 0 <= y < self.count and self.text_selection is None:
+            self._whole ^= {bisect_right(self._starts, y) - 1}
+
+
+class TreePane(Pane, can_focus=True):
+    """The agents."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(key.keys, key.action, show=False) for key in TREE_KEYS
+    ]
+
+    class Chosen(Message):
+        """The user wants to see all about an agent."""
+
+        def __init__(self, row: Row) -> None:
+            super().__init__()
+            self.row = row
+
+    class Stopped(Message):
+        """The user wants an agent to stop."""
+
+        def __init__(self, row: Row) -> None:
+            super().__init__()
+            self.row = row
+
+    def __init__(self, forest: Forest, *, id: str) -> None:
+        super().__init__(id=id)
+        self._forest = forest
+        self._rows: list[Row] = []
+        self._columns = Columns(40)
+        self._cursor = 0
+        self._key = ""
+        self._drawn: dict[int, Line] = {}
+        self._now = 0.0
+        self._asking: Collection[str] = ()
+
+    @property
+    def row(self) -> Row | None:
+        return self._rows[self._cursor] if self._rows else None
+
+    def is_under_cursor(self, y: int) -> bool:
+        return y == self._cursor and self.has_focus
+
+    def line_at(self, y: int) -> Line:
+        row = self._rows[y]
+        if row.path in self._asking and row.mark is Mark.RUNNING:
+            row = msgspec.structs.replace(row, doing=ASKS)
+        return self._columns.line(row)
+
+    def render_line(self, y: int) -> Strip:
+        at = y + self.scroll_offset.y
+        if at < self.count:
+            self._drawn[at] = self.line_at(at)
+        return super().render_line(y)
+
+    def show(self, now: float, asking: Collection[str]) -> None:
+        """Draw the rows as they are now. `asking` are the paths of those who wait for the user."""
+        self._now, self._asking = now, asking
+        rows = self._forest.rows(now)
+        priced = any(tree.run.usage.cost_microusd for tree in self._forest.trees.values())
+        columns = Columns.fitting(rows, self.text_width, priced=priced)
+        same = columns == self._columns
+        self._rows, self._columns = rows, columns
+        self._cursor = self._place()
+        if len(rows) != self.count or not same:
+            self.resized_to(len(rows))
+            self._drawn.clear()
+            self.refresh()
+            return
+        top = self.scroll_offset.y
+        seen = range(top, min(len(rows), top + self.size.height))
+        self.redraw([y for y in seen if self._drawn.get(y) != self.line_at(y)])
+
+    def _place(self) -> int:
+        """Where the row is now that the cursor was on."""
+        rows = self._rows
+        if self._cursor < len(rows) and rows[self._cursor].key == self._key:
+            return self._cursor
+        for index, row in enumerate(rows):
+            if row.key == self._key:
+                return index
+        place = max(0, min(self._cursor, len(rows) - 1))
+        self._key = rows[place].key if rows else ""
+        return place
+
+    def heading(self) -> Line:
+        return (Span(self._columns.heading(), Tone.DIM),)
+
+    def go_to(self, key: str) -> None:
+        for index, row in enumerate(self._rows):
+            if row.key == key:
+                self._move_to(index)
+
+    def _move_to(self, index: int) -> None:
+        if not self._rows:
+            return
+        before = self._cursor
+        self._cursor = max(0, min(index, len(self._rows) - 1))
+        self._key = self._rows[self._cursor].key
+        self.redraw([before, self._cursor])
+        top, height = self.scroll_offset.y, self.scrollable_content_region.height
+        if self._cursor < top:
+            self.scroll_to(y=self._cursor, animate=False)
+        elif self._cursor >= top + height:
+            self.scroll_to(y=self._cursor - height + 1, animate=False)
+
+    def action_move(self, by: int) -> None:
+        self._move_to(self._cursor + by)
+
+    def action_page(self, by: int) -> None:
+        self._move_to(self._cursor + by * max(1, self.size.height - 1))
+
+    def action_edge(self, index: int) -> None:
+        self._move_to(index % len(self._rows) if self._rows else 0)
+
+    def action_fold(self, open: bool) -> None:
+        row = self.row
+        if row is None:
+            return
+        if row.below and row.open is not open:
+            self._forest.trees[row.run_id].set_open(row.key, open)
+            self.show(self._now, self._asking)
+        elif not open:
+            above = [i for i in range(self._cursor) if self._rows[i].depth < row.depth]
+            self._move_to(above[-1] if above else 0)
+        else:
+            self._move_to(self._cursor + 1)
+
+    def action_choose(self) -> None:
+        row = self.row
+        if row is None:
+            return
+        if row.count > 1:
+            self.action_fold(not row.open)
+        else:
+            self.post_message(self.Chosen(row))
+
+    def action_stop(self) -> None:
+        if self.row is not None and self.row.count == 1:
+            self.post_message(self.Stopped(self.row))
+
+    def on_click(self, event: events.Click) -> None:
+        y = event.y + self.scroll_offset.y
+        if 0 <= y < len(self._rows):
+            if y == self._cursor and self.has_focus and event.chain > 1:
+                self.action_choose()
+            self._move_to(y)
+
+    def on_resize(self) -> None:
+        self.show(self._now, self._asking)
+
+    def on_focus(self) -> None:
+        self.redraw([self._cursor])
+
+    def on_blur(self) -> None:
+        self.redraw([self._cursor])
+
+
+class LinePane(Widget):
+    """One line, or a few, that stay where they are."""
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self._lines: list[Line] = []
+
+    def show(self, lines: list[Line]) -> None:
+        if lines != self._lines:
+            taller = len(lines) != len(self._lines)
+            self._lines = lines
+            self.refresh(layout=taller)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self._lines)
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        if y >= len(self._lines):
+            return Strip.blank(width)
+        return strip_of(self._lines[y], width)

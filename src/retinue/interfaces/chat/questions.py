@@ -1,0 +1,96 @@
+"""What agents wait for a person to say: whether a tool may run, and answers to their questions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from retinue.domain.approval import Rule
+from retinue.domain.discovery import Discovery
+from retinue.interfaces.consent import Consent
+
+YES = ("y", "yes")
+ALWAYS = ("a", "always")
+NO = ("n", "no")
+
+
+class Question:
+    """Something that is asked, by the agent at `path` or, without one, by the program itself.
+
+    With `tool` it is for leave to use that tool, and `always` is what could be allowed for good.
+    """
+
+    def __init__(
+        self, path: str, text: str, *, tool: str | None = None, always: Rule | None = None
+    ) -> None:
+        self.path = path
+        self.text = text
+        self.tool = tool
+        self.always = always
+        self._answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def answered(self) -> str:
+        return await self._answer
+
+    def takes(self, words: str) -> bool:
+        """Are these words an answer to it? Leave is given by certain words only."""
+        return self.tool is None or words.strip().lower() in (*YES, *ALWAYS, *NO)
+
+    def answer(self, words: str) -> None:
+        if not self._answer.done():
+            self._answer.set_result(words.strip())
+
+
+class Questions:
+    """Those that are open, oldest first. One whose agent is stopped goes away by itself.
+
+    `on_always` is told what a person has just allowed for good.
+    """
+
+    def __init__(
+        self, on_change: Callable[[], None], on_always: Callable[[Rule], None] = lambda _: None
+    ) -> None:
+        self.open: list[Question] = []
+        self._on_change = on_change
+        self._on_always = on_always
+        self._consent = Consent()
+        self._chosen = ""
+
+    async def approve(self, path: str, tool: str, arguments: str) -> bool:
+        if self._consent.covers(tool, arguments):
+            return True
+        rule = self._consent.rule(tool, arguments)
+        words = (await self._ask(Question(path, arguments, tool=tool, always=rule))).lower()
+        if words in ALWAYS:
+            self._consent.add(rule)
+            self._on_always(rule)
+            # Others may have asked for the same meanwhile.
+            for other in self.open:
+                if other.tool is not None and self._consent.covers(other.tool, other.text):
+                    other.answer("yes")
+        return words in (*YES, *ALWAYS)
+
+    async def ask(self, path: str, question: str) -> str:
+        return await self._ask(Question(path, question)) or "(no answer)"
+
+    async def choose(self, discovery: Discovery) -> str:
+        """Have a model chosen, once: a runtime that is opened anew goes on with it."""
+        if self._chosen in [offer.name for offer in discovery.offers]:
+            return self._chosen
+        problem = ""
+        while True:
+            answer = await self._ask(Question("", problem + discovery.question))
+            name = discovery.picked(answer)
+            if name is not None:
+                self._chosen = name
+                return name
+            problem = f"There is no number {answer}.\n"
+
+    async def _ask(self, question: Question) -> str:
+        self.open.append(question)
+        self._on_change()
+        try:
+            return await question.answered()
+        finally:
+            self.open.remove(question)
+            self._on_change()

@@ -1,0 +1,72 @@
+"""The command that opens the chat."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from retinue.app import project
+from retinue.config.environment import Environment
+from retinue.config.settings import load
+from retinue.errors import UsageError
+from retinue.interfaces.cli import names
+from retinue.interfaces.cli.main import at_terminal
+from retinue.interfaces.cli.options import limits, opening
+from retinue.interfaces.cli.trust import settle
+
+LIMITS = ("max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
+
+
+@click.command()
+@click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the last session.")
+@click.option(
+    "-r",
+    "--resume",
+    "session",
+    metavar="ID",
+    shell_complete=names.runs,
+    help="Go on with the session of this run.",
+)
+@opening
+@limits
+def chat(go_on: bool, session: str | None, **options: Any) -> None:
+    """Talk with an agent about this directory, and watch those that it sends out.
+
+    The name of the command can be left out: `retinue` opens the chat too.
+
+    Example: retinue chat -m openai:qwen3@http://127.0.0.1:8080/v1
+    """
+    if go_on and session is not None:
+        raise UsageError(f"-c means the last session and -r {session} that one; choose one.")
+    if not at_terminal():
+        raise UsageError('The chat needs a terminal; `retinue run "…"` does one job without one.')
+    settings = load(Environment.current().user_settings, project(options["directory"])).merged
+    settle(options["directory"], model=options["model"])
+    # Textual takes a quarter of a second to import, so nobody else pays for it.
+    from retinue.interfaces.chat.app import ChatApp
+    from retinue.interfaces.chat.chat import LAST, Chat
+
+    async def inside() -> None:
+        talk = Chat(
+            options["directory"],
+            session=LAST if go_on else session,
+            model=options["model"],
+            mode=options["mode"],
+            cache=False if options["no_cache"] else None,
+            unsafe_no_sandbox=options["unsafe_no_sandbox"],
+            record=options["record"],
+            limits=_chosen(options),
+            notify_after_s=settings.notify_after_s,
+        )
+        await ChatApp(talk).run_async()
+
+    gc.freeze()
+    asyncio.run(inside())
+
+
+def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in LIMITS if options[name] is not None}

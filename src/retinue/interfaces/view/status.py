@@ -1,0 +1,81 @@
+"""The line about the run under way: its agents, its queue, and what is left of its budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from retinue.domain.budget import Budget
+from retinue.interfaces.view.columns import SIGNS, Line, Span, Tone
+from retinue.interfaces.view.figures import cells, dollars, duration, short_count
+from retinue.interfaces.view.tree import Mark, Tree
+
+SHOWN = (Mark.RUNNING, Mark.WAITING, Mark.DONE, Mark.STOPPED, Mark.FAILED)
+# A limit is shown in another colour when so much of it is used.
+NEARLY = 0.8
+
+
+def status(tree: Tree | None, budget: Budget | None, *, width: int, now: float) -> Line:
+    """Counts on the left and the budget on the right, in at most `width` cells."""
+    if tree is None or tree.run.root is None:
+        return ()
+    numbers = {**tree.counts, Mark.WAITING: tree.waiting}
+    words = [
+        Span(f"{SIGNS[mark]} {numbers[mark]:,} {mark}", Tone(mark))
+        for mark in SHOWN
+        if numbers[mark]
+    ]
+    bare = [Span(text[: text.rindex(" ")], tone) for text, tone in words]
+    budgeted = _budget(tree, budget, now)
+    for counts, figures in (
+        (words, budgeted),
+        (bare, budgeted),
+        (bare, budgeted[-2:]),
+        (bare, budgeted[-1:]),
+    ):
+        left, right = _joined(counts), _joined(figures)
+        gap = width - _size(left) - _size(right)
+        if gap >= 2:
+            return (*left, Span(" " * gap), *right)
+    return tuple(_joined(bare))
+
+
+def _budget(tree: Tree, budget: Budget | None, now: float) -> list[Span]:
+    """The least important first: it is the first to go."""
+    run, root = tree.run, tree.run.root
+    assert root is not None
+    figures = []
+    if root.tool_calls:
+        most = None if budget is None or run.kind != "run" else budget.max_tool_calls
+        figures.append(_figure(root.tool_calls, most, str, "calls"))
+    if run.usage.tokens:
+        most = None if budget is None else budget.max_tokens
+        figures.append(_figure(run.usage.tokens, most, short_count, "tokens"))
+    if run.usage.cost_usd:
+        limit = None if budget is None else budget.max_cost_usd
+        of = "" if limit is None else f" of ${limit:g}"
+        near = limit is not None and run.usage.cost_usd > NEARLY * limit
+        figures.append(Span(dollars(run.usage.cost_usd) + of, Tone.STOPPED if near else Tone.DIM))
+    if run.kind == "run":
+        end = run.finished_at if run.finished_at is not None else now
+        figures.append(Span(duration(end - run.started_at), Tone.DIM))
+    return figures
+
+
+def _figure(used: int, most: int | None, shown: Callable[[int], str], noun: str) -> Span:
+    if most is None:
+        return Span(f"{shown(used)} {noun}", Tone.DIM)
+    tone = Tone.STOPPED if used > NEARLY * most else Tone.DIM
+    return Span(f"{shown(used)}/{shown(most)} {noun}", tone)
+
+
+def _joined(spans: list[Span]) -> list[Span]:
+    joined: list[Span] = []
+    for span in spans:
+        if joined:
+            joined.append(Span("  "))
+        joined.append(span)
+    return joined
+
+
+def _size(spans: list[Span]) -> int:
+    return sum(cells(span.text) for span in spans)

@@ -1,0 +1,180 @@
+"""A chat in a project of its own, with a model that the test writes; and its screen as text."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+
+from retinue.config.environment import Environment
+from retinue.interfaces.chat.app import ChatApp
+from retinue.interfaces.chat.chat import Chat
+from retinue.interfaces.chat.prompt import Field
+from retinue.interfaces.view.block import plain
+from retinue.interfaces.view.columns import SPINNER
+from retinue.interfaces.view.talk import Moment
+from retinue.testing.clock import FakeClock
+
+Opened = Callable[..., AbstractAsyncContextManager[Chat]]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    path = tmp_path / "project"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def new(tmp_path: Path, project: Path) -> Callable[..., Chat]:
+    """A chat that is not open yet."""
+    # Whatever else runs on this machine is not looked at.
+    settings = tmp_path / ".config" / "retinue" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("discovery = false\n")
+
+    def make(model: Any, **options: Any) -> Chat:
+        options.setdefault("clock", FakeClock())
+        options.setdefault("environment", Environment(variables={"HOME": str(tmp_path)}))
+        return Chat(project, model=model, **options)
+
+    return make
+
+
+@pytest.fixture
+def opened(new: Callable[..., Chat]) -> Opened:
+    """A chat that is open, with nothing drawn."""
+
+    @asynccontextmanager
+    async def opening(model: Any, **options: Any) -> AsyncIterator[Chat]:
+        chat = new(model, **options)
+        serving = asyncio.create_task(chat.serve())
+        try:
+            await until(
+                lambda: chat.engine.ready or bool(chat.talk.entries) or bool(chat.questions.open)
+            )
+            yield chat
+        finally:
+            chat.engine.close()
+            await serving
+
+    return opening
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for something that will come about; a minute is for ever."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it never came about"
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def wait() -> Callable[[Callable[[], Any]], Any]:
+    return until
+
+
+@pytest.fixture
+def said() -> Callable[[Chat], str]:
+    """All that a conversation shows, as text."""
+
+    def text(chat: Chat, width: int = 100, *, whole: bool = False) -> str:
+        moment = Moment(chat.clock.now())
+        return "\n\n".join(plain(e.lines(width, moment, whole=whole)) for e in chat.talk.entries)
+
+    return text
+
+
+# The screen
+
+
+class Screen:
+    """The chat on a terminal of some size."""
+
+    def __init__(self, app: ChatApp, pilot: Pilot[None]) -> None:
+        self.app = app
+        self.chat = app.chat
+        self.pilot = pilot
+
+    async def type(self, text: str) -> None:
+        for char in text:
+            await self.pilot.press(KEY_NAMES.get(char, char))
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+
+    async def shows(self, *texts: str) -> str:
+        """Wait until all of these are on the screen; answers the screen."""
+        await until_shown(self, texts)
+        return self.text
+
+    @property
+    def field(self) -> Field:
+        return self.app.screen_stack[0].query_one("#field", Field)
+
+    async def rest(self) -> None:
+        """Wait until the screen stays as it is."""
+        same, before = 0, ""
+        while same < 10:
+            await self.pilot.pause(0.1)
+            same, before = (same + 1 if self.text == before else 0), self.text
+
+    @property
+    def text(self) -> str:
+        return screen_text(self.app)
+
+
+KEY_NAMES = {" ": "space", "/": "slash", "@": "at", "!": "exclamation_mark", ".": "full_stop",
+             "\n": "enter", "\\": "backslash", "?": "question_mark", "_": "underscore",
+             ":": "colon", ",": "comma", "=": "equals_sign", "-": "minus"}  # fmt: skip
+
+
+async def until_shown(screen: Screen, texts: tuple[str, ...]) -> None:
+    end = time.monotonic() + 60
+    while missing := [text for text in texts if text not in screen.text]:
+        assert time.monotonic() < end, f"{missing} never came:\n{screen.text}"
+        await screen.pilot.pause(0.02)
+
+
+def screen_text(app: App[Any]) -> str:
+    """What is on the screen, read back from the picture of it. The spinner stands still."""
+    svg = app.export_screenshot()
+    width, height = app.size
+    grid = [[" "] * width for _ in range(height)]
+    pattern = r'<text class="[^"]*" x="([\d.]+)" y="[\d.]+" [^>]*-line-(\d+)\)">(.*?)</text>'
+    for x, line, text in re.findall(pattern, svg, re.DOTALL):
+        column = round(float(x) / CELL_WIDTH)
+        for offset, char in enumerate(unescape(text).replace("\xa0", " ")):
+            if column + offset < width and int(line) < height:
+                grid[int(line)][column + offset] = SPINNER[0] if char in SPINNER else char
+    return "\n".join("".join(row).rstrip() for row in grid)
+
+
+CELL_WIDTH = 12.2
+
+
+@pytest.fixture
+def screen(new: Callable[..., Chat]) -> Callable[..., AbstractAsyncContextManager[Screen]]:
+    @asynccontextmanager
+    async def opening(
+        model: Any, *, size: tuple[int, int] = (80, 24), **options: Any
+    ) -> AsyncIterator[Screen]:
+        app = ChatApp(new(model, **options))
+        async with app.run_test(size=size) as pilot:
+            shown = Screen(app, pilot)
+            await until(lambda: app.chat.engine.ready or bool(app.chat.talk.entries))
+            yield shown
+            if app.is_running:
+                app.action_leave()
+                await until(lambda: not app.is_running)
+
+    return opening

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+from retinue.interfaces.chat.chat import Chat
+from retinue.interfaces.chat.commands import submit
+from retinue.interfaces.chat.completion import MOST, FileNames, Proposal, proposals
+from retinue.models.scripted import ScriptedModel, call, hold, say
+
+Opened = Callable[..., AbstractAsyncContextManager[Chat]]
+Wait = Callable[[Callable[[], Any]], Awaitable[None]]
+
+
+def proposed(chat: Chat, before: str, files: FileNames | None = None) -> list[str]:
+    return [p.text for p in proposals(chat, files or FileNames(chat.directory), before)]
+
+
+async def test_commands_and_their_arguments(opened: Opened, tmp_path: Path) -> None:
+    settings = tmp_path / ".config" / "retinue" / "config.toml"
+    settings.write_text('[models]\nfast = "openai:small@http://127.0.0.1:1/v1"\n')
+    async with opened(ScriptedModel([])) as chat:
+        assert proposed(chat, "/mo") == ["/model ", "/mode "]
+        assert proposed(chat, "/new") == ["/clear "]
+        assert len(proposed(chat, "/")) == MOST
+        assert proposed(chat, "/mode a") == ["auto "]
+        assert proposed(chat, "/spawn re") == ["researcher ", "reviewer "]
+        assert proposed(chat, "/budget max_t") == ["max_tool_calls ", "max_turns ", "max_tokens "]
+        assert proposed(chat, "/model ") == ["fast "]
+        assert proposed(chat, "/spawn researcher Lo") == []
+        assert proposed(chat, "/nothing a") == []
+        assert proposed(chat, "words") == []
+        (proposal,) = proposals(chat, FileNames(chat.directory), "/mode pl")
+        assert proposal == Proposal("plan ", "agents only read", 6)
+
+
+async def test_agents_at_work_and_roles(opened: Opened, wait: Wait) -> None:
+    never = asyncio.Event()
+    spawn = call("spawn_agent", role="researcher", task="Dig")
+    model = ScriptedModel({"Dig": [hold(never, say(""))], "": [spawn]}, strict=False)
+    async with opened(model) as chat:
+        submit(chat, "Go")
+        await wait(lambda: chat.at_work())
+        assert proposed(chat, "@")[:2] == ["a1 ", "executor "]
+        assert proposed(chat, "@te") == ["tester "]
+        assert proposed(chat, "/cancel ") == ["a1 "]
+        assert proposed(chat, "tell @te") == []
+
+
+async def test_files(opened: Opened, project: Path) -> None:
+    for name in ("src/auth.py", "src/deep/auth_test.py", "AUTHORS", "notes.txt"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("")
+    async with opened(ScriptedModel([])) as chat:
+        files = FileNames(project)
+        assert proposed(chat, "see @au", files) == []
+        await files.load()
+        assert proposed(chat, "see @au", files) == [
+            "AUTHORS ",
+            "src/auth.py ",
+            "src/deep/auth_test.py ",
+        ]
+        assert proposed(chat, "see @deep/", files) == ["src/deep/auth_test.py "]
+        assert proposed(chat, "@no", files) == ["notes.txt "]
+        assert proposed(chat, "me@no", files) == []
+
+
+async def test_without_a_model_there_is_less_to_propose(opened: Opened) -> None:
+    async with opened(None) as chat:
+        assert proposed(chat, "/mo") == ["/model ", "/mode "]
+        assert proposed(chat, "/spawn re") == []
+        assert proposed(chat, "@te") == []
+
+
+async def test_a_folder_that_is_gone_has_no_files(tmp_path: Path) -> None:
+    files = FileNames(tmp_path / "gone")
+    await files.load()
+    assert files.like("a", 5) == []

@@ -1,0 +1,162 @@
+"""The screens, as text. RETINUE_UPDATE_SCREENS=1 writes them anew; then read the difference."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.errors import ProviderError
+from retinue.interfaces.chat.chat import Chat
+from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold, say
+
+Opening = Callable[..., AbstractAsyncContextManager[Any]]
+SCREENS = Path(__file__).parent / "screens"
+UPDATE = "RETINUE_UPDATE_SCREENS" in os.environ
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+@pytest.fixture
+def project() -> Iterator[Path]:
+    # Its name is shown, so it must always have the same length.
+    with tempfile.TemporaryDirectory(prefix="p", dir="/tmp") as path:
+        yield Path(path)
+
+
+async def compare(name: str, shown: Any) -> None:
+    """Wait for the screen that is on file, but for what differs every time."""
+    path = SCREENS / f"{name}.txt"
+    if UPDATE:
+        await shown.rest()
+        path.write_text(cleaned(shown) + "\n")
+    expected = path.read_text()
+    end = time.monotonic() + 20
+    while cleaned(shown) + "\n" != expected and time.monotonic() < end:
+        await shown.pilot.pause(0.05)
+    assert cleaned(shown) + "\n" == expected
+
+
+def cleaned(shown: Any) -> str:
+    text = shown.text.replace(str(shown.chat.directory), "/tmp/project01")
+    text = re.sub(r"(?m)^( sha256 +)[0-9a-f]+", r"\1…", text)
+    # The ends of scroll bars.
+    return re.sub(r"(?m) +$", "", re.sub("[▁▂▃▄▅▆▇]", " ", text))
+
+
+def crew(count: int, gate: asyncio.Event) -> ScriptedModel:
+    """A lead that sends out `count` agents: every fifth breaks, every third is still at work."""
+    look = call("list_dir", path=".").using(400, 38)
+    rules: dict[str, list[Step]] = {
+        "Break": [look, fail(ProviderError("403: the key is not valid."))],
+        "Wait": [look, hold(gate, say("Late.").using(460, 3))],
+        "Look": [look, say("All is **well** in this part.").using(460, 9)],
+    }
+    kinds = ["Break" if n % 5 == 3 else "Wait" if n % 3 == 1 else "Look" for n in range(count)]
+    spawn = calls(
+        *(
+            call("spawn_agent", role="researcher", task=f"{kind} at part {n} of the project")
+            for n, kind in enumerate(kinds)
+        ),
+        text=f"I send {count} researchers, one for each part:\n\n- `src` first\n- then the tests",
+    ).using(1_200, 40 * count)
+    report = "# Report\n\nMost parts are well.\n\n```\n$ make\nok\n```"
+    rules[""] = [spawn, say(report).using(2_100, 80)]
+    return ScriptedModel(rules, strict=False)
+
+
+def settled(chat: Chat, count: int) -> Callable[[], bool]:
+    """Only those that wait are at work."""
+
+    def check() -> bool:
+        agents = [a for _, a in chat.agents() if a.parent_id]
+        open_ones = [a for a in agents if a.closed_at is None]
+        return len(agents) == count and all(a.turn == 2 and not a.pending for a in open_ones)
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [
+        (5, SIZES[0]),
+        (5, SIZES[1]),
+        (50, SIZES[1]),
+        (50, SIZES[2]),
+        (500, SIZES[0]),
+        (500, SIZES[2]),
+    ],
+)
+async def test_agents_at_work(
+    screen: Opening, wait: Any, size: tuple[int, int], count: int
+) -> None:
+    gate = asyncio.Event()
+    options = {"limits": {"max_tool_calls": 1_000}, "max_concurrent": 1_000}
+    async with screen(crew(count, gate), size=size, **options) as shown:
+        await shown.type("Check all parts")
+        await shown.press("enter")
+        if count > 80:  # The circuit breaker wants to know.
+            await wait(lambda: shown.chat.questions.open)
+            await shown.type("y\n")
+        await wait(settled(shown.chat, count))
+        shown.chat.clock.advance(12.4)
+        await shown.shows("12.4s")
+        await compare(f"working-{count}-{size[0]}x{size[1]}", shown)
+        gate.set()
+        await wait(lambda: not shown.chat.engine.busy)
+        await shown.shows("$ make")
+        await compare(f"done-{count}-{size[0]}x{size[1]}", shown)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_why_an_agent_failed_is_one_key_away(
+    screen: Opening, wait: Any, size: tuple[int, int]
+) -> None:
+    gate = asyncio.Event()
+    gate.set()
+    async with screen(crew(5, gate), size=size) as shown:
+        await shown.type("Check all parts")
+        await shown.press("enter")
+        await wait(lambda: shown.chat.session)
+        await shown.press("ctrl+g")
+        await shown.shows("403: the key is not valid.", "Transcript")
+        await compare(f"failure-{size[0]}x{size[1]}", shown)
+
+
+@pytest.mark.parametrize("size", SIZES[:2])
+async def test_a_question(screen: Opening, wait: Any, size: tuple[int, int]) -> None:
+    edit = call("edit_file", path="a.py", old_text="x = 1\n", new_text="x = 2\ny = 3\n")
+    edit = edit.using(1_200, 50)
+    model = ScriptedModel([edit, say("ok")], strict=False)
+    async with screen(model, size=size) as shown:
+        await shown.type("Change it")
+        await shown.press("enter")
+        await shown.shows("wants edit_file a.py", "y yes")
+        await compare(f"question-{size[0]}x{size[1]}", shown)
+
+
+@pytest.mark.parametrize("size", SIZES[:2])
+async def test_help(screen: Opening, size: tuple[int, int]) -> None:
+    async with screen(ScriptedModel([]), size=size) as shown:
+        await shown.press("f1")
+        await shown.shows("Commands")
+        await compare(f"help-{size[0]}x{size[1]}", shown)
+
+
+async def test_the_first_screen_and_proposals(screen: Opening) -> None:
+    async with screen(ScriptedModel([])) as shown:
+        await compare("first", shown)
+        await shown.type("/m")
+        await compare("proposals", shown)
+
+
+async def test_the_first_screen_without_a_model(screen: Opening) -> None:
+    async with screen(None) as shown:
+        await shown.shows("No model")

@@ -1,0 +1,153 @@
+"""The chat as a stranger meets it: `retinue` in a real terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TMUX = shutil.which("tmux")
+pytestmark = pytest.mark.skipif(TMUX is None, reason="tmux is not installed (Debian: tmux)")
+
+SCRIPT = """
+rules:
+  - match: "Break"
+    steps:
+      - fail: refused
+        message: The key was refused.
+  - match: "Look"
+    steps:
+      - call: list_dir
+        args: {path: "."}
+      - say: All is well here.
+  - match: ""
+    steps:
+      - say: I send two.
+        calls:
+          - {call: spawn_agent, args: {role: researcher, task: "Look at it"}}
+          - {call: spawn_agent, args: {role: reviewer, task: "Break it"}}
+      - call: write_file
+        args: {path: "out.txt", content: "written"}
+      - say: Both are back.
+"""
+
+
+class Terminal:
+    """A terminal of its own, in a tmux that nobody else uses."""
+
+    def __init__(self, folder: Path, project: Path) -> None:
+        self._socket = str(folder / "tmux")
+        self._project = project
+        self._home = folder
+        self.written = folder / "written"
+        """All that was ever sent to the terminal."""
+
+    def _tmux(self, *arguments: str) -> str:
+        assert TMUX is not None
+        done = subprocess.run(
+            [TMUX, "-S", self._socket, "-f", os.devnull, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env={"PATH": os.environ["PATH"], "HOME": str(self._home), "LANG": "C.UTF-8",
+                 "TERM": "xterm-256color"},
+        )  # fmt: skip
+        return done.stdout
+
+    def start(self, *arguments: str, size: tuple[int, int] = (100, 30)) -> None:
+        run = "from retinue.interfaces.cli.main import main; main()"
+        self._tmux(
+            "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), "-c", str(self._project),
+            sys.executable, "-c", run, *arguments,
+        )  # fmt: skip
+
+        self._tmux("pipe-pane", "-o", f"cat >> {self.written}")
+
+    def type(self, text: str) -> None:
+        self._tmux("send-keys", "-l", text)
+
+    def press(self, *keys: str) -> None:
+        self._tmux("send-keys", *keys)
+
+    def resize(self, width: int, height: int) -> None:
+        self._tmux("resize-window", "-x", str(width), "-y", str(height))
+
+    @property
+    def text(self) -> str:
+        return self._tmux("capture-pane", "-p")
+
+    @property
+    def alive(self) -> bool:
+        return bool(self._tmux("list-sessions"))
+
+    def shows(self, *texts: str) -> str:
+        end = time.monotonic() + 60
+        while missing := [text for text in texts if text not in self.text]:
+            assert time.monotonic() < end, f"{missing} never came:\n{self.text}"
+            time.sleep(0.05)
+        return self.text
+
+    def close(self) -> None:
+        self._tmux("kill-server")
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "script.yaml").write_text(SCRIPT)
+    # A socket's path must be short.
+    folder = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True).stdout.strip())
+    opened = Terminal(folder, project)
+    yield opened
+    opened.close()
+    shutil.rmtree(folder)
+
+
+def test_a_conversation_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -> None:
+    entry = {"command": "touch", "args": [str(tmp_path / "started")]}
+    (tmp_path / "project" / ".mcp.json").write_text(json.dumps({"mcpServers": {"own": entry}}))
+    terminal.start("-m", "scripted:script.yaml")
+    terminal.shows("MCP server own (.mcp.json)", "Do you trust it?")
+    terminal.type("never")
+    terminal.press("Enter")
+    terminal.shows("you are asked before files change")
+    assert not (tmp_path / "started").exists()
+    terminal.type("Check this")
+    terminal.press("-H", "1b", "5b", "4f")  # What a terminal says when somebody looks elsewhere,
+    terminal.press("Enter")
+    terminal.shows("❯ Check this", "The key was refused.", "root wants write_file out.txt")
+    assert b"\a" in terminal.written.read_bytes(), "who is called by a bell"
+    terminal.type("y")
+    terminal.press("Enter")
+    terminal.shows("Both are back.", "out.txt (+1 line, new file)")
+    assert (tmp_path / "project" / "out.txt").read_text() == "written"
+
+    terminal.press("C-g")  # Why something failed is one key away.
+    terminal.shows("reviewer.1  error", "The key was refused.", "Contract")
+    terminal.press("Escape")
+    terminal.shows("✗ 1 failed")
+
+    for width, height in ((80, 24), (200, 60)):
+        terminal.resize(width, height)
+        lines = terminal.shows("Both are back.", "reviewer.1", "esc stop").split("\n")
+        assert max(map(len, lines)) <= width
+
+    terminal.type("/tasks")
+    terminal.press("Enter")
+    terminal.shows("a2 reviewer.1     error")
+    terminal.press("C-q")
+    end = time.monotonic() + 30
+    while terminal.alive:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+    terminal.start("-c", "-m", "scripted:script.yaml")
+    terminal.shows("❯ Check this", "Both are back.")

@@ -1,0 +1,115 @@
+"""All that is on record of one agent."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from retinue.domain.contract import Contract
+from retinue.domain.events import Event
+from retinue.domain.projection import RunView, fold
+from retinue.errors import ProviderError
+from retinue.interfaces.view.block import plain
+from retinue.interfaces.view.columns import Tone
+from retinue.interfaces.view.dossier import dossier, edit_lines
+from retinue.models.scripted import Step, call, calls, fail, raw_call, say
+
+Record = Callable[..., Awaitable[list[Event]]]
+Contracts = Callable[[], Awaitable[dict[str, Contract]]]
+
+
+def sections(
+    view: RunView, agent: str, contract: Contract | None, events: list[Event], **options: bool
+) -> dict[str, str]:
+    mine = [event for event in events if event.agent_id == agent]
+    found = dossier(view.agents[agent], contract, mine, width=76, now=0.0, **options)
+    return {title: plain(lines) for title, lines in found}
+
+
+async def test_an_agent_that_failed(record: Record, contracts: Contracts) -> None:
+    spawn = call("spawn_agent", role="researcher", task="Look around\nand tell.")
+    steps: list[Step] = [
+        calls(call("list_dir", path="."), raw_call("read_file", "{"), text="First a look."),
+        fail(ProviderError("The server said no:\nit is full.")),
+    ]
+    events = await record({"Look": steps, "": [spawn, say("done")]})
+    found = sections(fold(events), "a1", (await contracts())["a1"], events)
+    assert list(found) == ["", "What it had", "Task", "Contract", "Transcript", "Receipts"]
+    assert found[""].startswith("✗ a1  root/researcher.1  error\nLook around\n0.0s (1 turn, 2 tool")
+    assert found[""].endswith("The server said no:\nit is full.")
+    assert found["Task"] == "Look around\nand tell."
+    assert (
+        "role         researcher\nmodel        scripted\nmode         auto\n" in found["Contract"]
+    )
+    assert "limits       15 tool calls, 50 turns, 65,536 tokens, " in found["Contract"]
+    assert found["Transcript"].split("\n")[:3] == [
+        "First a look.",
+        "→ list_dir .",
+        "    [The directory is empty.]",
+    ]
+    assert "✗ read_file {\n    [ERROR] The arguments of read_file" in found["Transcript"]
+    assert found["Transcript"].endswith("! error: The server said no: it is full.")
+    assert found["Receipts"].startswith("✓ list_dir  answered ")
+
+
+async def test_an_agent_that_completed(record: Record, contracts: Contracts) -> None:
+    write = call("write_file", path="a.txt", content="one\ntwo")
+    edit = call("edit_file", path="a.txt", old_text="two", new_text="2\n3")
+    events = await record({"": [write, edit, say("Written.")]})
+    found = sections(fold(events), "a0", (await contracts())["a0"], events)
+    assert found["Answer"] == "Written."
+    assert found["Files"] == "a.txt (+4/-1 lines, new file)"
+    assert "→ edit_file a.txt\n  - two\n  + 2\n  + 3" in found["Transcript"]
+    assert "writes       anywhere in its directory" in found["Contract"]
+    assert found["Receipts"].split("\n")[0].startswith("✓ write_file  a.txt (+2 lines, new file)")
+
+
+async def test_an_agent_at_work_and_one_that_waits(record: Record) -> None:
+    spawn = calls(
+        *(
+            call("spawn_agent", role="researcher", task=f"Look {n}", background=True)
+            for n in range(3)
+        )
+    )
+    wait = call("spawn_await", job_ids="*")
+    script = {"Look": [call("list_dir"), say("ok")], "": [spawn, wait, say("done")]}
+    events = await record(script, max_concurrent=1)
+    tool = next(e.seq for e in events if e.type == "tool.started" and e.agent_id == "a1")
+    view = fold(events[:tool])
+    assert sections(view, "a1", None, events[:tool])[""].endswith("\nlist_dir")
+    waiting = sections(view, "a3", None, events[:tool])
+    assert waiting[""].endswith("Waits for its turn: others of its parent run.")
+    assert waiting["Transcript"] == "Nothing yet."
+
+
+async def test_long_answers_are_cut_until_all_is_asked_for(record: Record) -> None:
+    write = call("write_file", path="a.txt", content="\n".join(f"line {n}" for n in range(30)))
+    events = await record({"": [write, call("read_file", path="a.txt"), say("ok")]})
+    view = fold(events)
+    assert "line 29" not in _answers(sections(view, "a0", None, events)["Transcript"])
+    assert "… 22 more lines" in sections(view, "a0", None, events)["Transcript"]
+    whole = sections(view, "a0", None, events, whole=True)["Transcript"]
+    assert "line 29" in _answers(whole)
+
+
+def _answers(transcript: str) -> str:
+    return "\n".join(line for line in transcript.split("\n") if line.startswith("    "))
+
+
+async def test_notes_and_several_attempts(record: Record, contracts: Contracts) -> None:
+    spawn = call("spawn_agent", role="researcher", task="Look", max_tool_calls=5_000)
+    events = await record({"Look": [say(""), say("Now.")], "": [spawn, say("done")]})
+    found = sections(fold(events), "a1", (await contracts())["a1"], events)
+    assert "note         " in found["Contract"]
+    assert "! attempt 2/2 after the model answered nothing" in found["Transcript"]
+
+
+def test_edits_are_shown_as_far_as_they_can_be_read() -> None:
+    long = msgspec.json.encode({"path": "a", "content": "\n".join("x" * 99)}).decode()
+    lines = edit_lines("write_file", long, 40, most=3)
+    assert plain(lines) == "  + x\n  + x\n  + x\n  … 96 more lines"
+    assert [line[1].tone for line in lines[:3]] == [Tone.ADDED] * 3
+    assert edit_lines("write_file", "{", 40) == []
+    assert edit_lines("write_file", "[1]", 40) == []
+    assert edit_lines("read_file", long, 40) == []

@@ -1,0 +1,80 @@
+"""The line about agents, queue and budget."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from retinue.domain.budget import Budget
+from retinue.domain.events import Event
+from retinue.domain.messages import Usage
+from retinue.errors import ProviderError
+from retinue.interfaces.view.columns import Line, Tone
+from retinue.interfaces.view.status import status
+from retinue.interfaces.view.tree import Tree, grown
+from retinue.models.scripted import call, calls, fail, say
+
+Record = Callable[..., Awaitable[list[Event]]]
+
+
+def text(line: Line) -> str:
+    return "".join(span.text for span in line)
+
+
+@pytest.fixture
+async def tree(record: Record) -> Tree:
+    tasks = ("Look 1", "Look 2", "Break 3")
+    spawn = calls(*(call("spawn_agent", role="researcher", task=t) for t in tasks)).using(900, 100)
+    broken = fail(ProviderError("no"))
+    return grown(
+        await record(
+            {
+                "Look": [say("ok").using(100, 20)],
+                "Break": [broken],
+                "": [spawn, say("done").using(1, 1)],
+            }
+        )
+    )
+
+
+async def test_counts_left_and_budget_right(tree: Tree) -> None:
+    line = status(tree, Budget(max_tool_calls=100, max_tokens=10_000), width=70, now=0.0)
+    assert text(line).startswith("✓ 2 done  ✗ 1 failed  ")
+    assert text(line).endswith("  3/100 calls  1.2k/10.0k tokens  0.0s")
+    assert len(text(line)) == 70
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (62, "✓ 2 done  ✗ 1 failed   3/100 calls  1.2k tokens  0.0s"),
+        (45, "✓ 2  ✗ 1   3/100 calls  1.2k tokens  0.0s"),
+        (30, "✓ 2  ✗ 1     1.2k tokens  0.0s"),
+        (16, "✓ 2  ✗ 1    0.0s"),
+        (10, "✓ 2  ✗ 1"),
+    ],
+)
+async def test_what_matters_least_goes_first(tree: Tree, width: int, shown: str) -> None:
+    line = status(tree, Budget(max_tool_calls=100, max_tokens=None), width=width, now=0.0)
+    assert text(line).split() == shown.split()
+    assert len(text(line)) <= width
+
+
+async def test_what_is_nearly_used_up_stands_out(tree: Tree) -> None:
+    line = status(tree, Budget(max_tool_calls=3, max_tokens=1_300), width=80, now=0.0)
+    near = [span.text for span in line if span.tone is Tone.STOPPED]
+    assert near == ["3/3 calls", "1.2k/1.3k tokens"]
+
+
+async def test_money(tree: Tree) -> None:
+    tree.run.usage = Usage(1_000, 0, 242, 340_000)
+    shown = text(status(tree, Budget(max_cost_usd=2.0, max_tokens=None), width=80, now=0.0))
+    assert "$0.34 of $2" in shown
+    shown = text(status(tree, None, width=80, now=0.0))
+    assert "3 calls  1.2k tokens  $0.34  0.0s" in shown
+
+
+def test_before_anything_has_begun_there_is_nothing_to_tell() -> None:
+    assert status(None, None, width=80, now=0.0) == ()
+    assert status(Tree(), None, width=80, now=0.0) == ()
