@@ -51,6 +51,7 @@ from retinue.runtime.collector import patient_collector
 from retinue.runtime.facade import Runtime, Terms
 from retinue.runtime.run import Surroundings
 from retinue.runtime.toolbox import Breaker, nobody
+from retinue.runtime.undo import Past, past
 from retinue.store.posts import FilePosts
 from retinue.store.reports import FileReports
 from retinue.store.sqlite import SqliteStore
@@ -212,6 +213,7 @@ async def open_runtime(
                     ),
                     workspace_for=ground.workspace,
                     ground=ground,
+                    history=ground,
                     sandbox=sandbox,
                     confine=confine,
                     approve=approve,
@@ -340,6 +342,22 @@ async def open_journal(directory: str | Path = ".") -> AsyncIterator[SqliteStore
         yield store
     finally:
         await store.aclose()
+
+
+@asynccontextmanager
+async def open_past(
+    directory: str | Path,
+    run_id: str,
+    *,
+    agent: str | None = None,
+    change: bool = False,
+    environment: Environment | None = None,
+) -> AsyncIterator[Past]:
+    """What a run has done to the files of a project; with `change`, to be undone or redone."""
+    root = project(directory)
+    ground = _ground(root, environment or Environment.current())
+    async with open_journal(root) as store:
+        yield await past(store, ground, posts(root), run_id, agent=agent, change=change)
 
 
 def posts(directory: str | Path = ".") -> FilePosts:

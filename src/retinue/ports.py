@@ -214,6 +214,46 @@ class Steps(Protocol):
         ...
 
 
+class KeptChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of the user's files, whether it is in them or not.
+
+    `kind` says so: `steps` were made and `undone` were taken back, and their `name` is a number;
+    `kept` is the work of an agent that failed and `made` such work that the user wanted after all,
+    and their `name` is the agent's id.
+    """
+
+    run_id: str
+    kind: str
+    name: str
+    commit: str
+    title: str = ""
+
+    @property
+    def number(self) -> int | None:
+        return int(self.name) if self.kind in ("steps", "undone") else None
+
+
+class History(Protocol):
+    """The changes of the user's files, which can be looked at, taken back and made again."""
+
+    async def kept(self, run_id: str) -> Sequence[KeptChange]:
+        """All changes of a run, in the order in which they were made."""
+        ...
+
+    async def patch(self, change: KeptChange) -> str:
+        """It as a unified diff."""
+        ...
+
+    async def undo(self, changes: Sequence[KeptChange]) -> Applied:
+        """Take these out of the files, the last first. What others did since stays, or is refused.
+
+        It is all of them or none. So is `redo`.
+        """
+        ...
+
+    async def redo(self, changes: Sequence[KeptChange]) -> Applied: ...
+
+
 class Ground(Protocol):
     """A tree of files: the user's, or the copy of one agent. Its children's work goes into it.
 

@@ -16,6 +16,7 @@ from retinue.runtime.nursery import to_its_end
 TIMEOUT_S = 600.0
 MAX_OUTPUT_BYTES = 30_000
 KEPT_CHARS = 4_000
+SHOWN_CHARS = 200
 
 NO_SANDBOX = (
     "Its checks ({checks}) run what children have written, and there is no sandbox to run them in;"
@@ -61,7 +62,7 @@ class Checks:
                 agent.checks.append(check)
                 agent.record(CheckFinished(check=check))
                 if not check.ok:
-                    return f"a check failed: {check}"
+                    return f"a check failed: {check}{_last_line(check)}"
         finally:
             for copy in copies:
                 await to_its_end(copy.remove())
@@ -86,3 +87,9 @@ class Checks:
             timed_out=done.timed_out,
             duration_s=round(self._clock.monotonic() - started, 3),
         )
+
+
+def _last_line(check: Check) -> str:
+    """What it said last, which is mostly why."""
+    said = check.output.strip().rpartition("\n")[2].strip()
+    return f": {said[:SHOWN_CHARS]}" if said else ""

@@ -28,6 +28,7 @@ from retinue.ports import (
     Copy,
     Ground,
     Hands,
+    History,
     Model,
     NewAgent,
     Posts,
@@ -76,6 +77,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     cache: Cache
     workspace_for: Callable[[str], Workspace]
     ground: Ground
+    history: History
     sandbox: Sandbox | None
     confine: Confine
     approve: Approve
