@@ -495,12 +495,15 @@ async def burgle(
     return found
 
 
+# A third of the attempts each time; taken together, the jails see each of them several times.
+@pytest.mark.parametrize("share", [pytest.param(1, marks=pytest.mark.slow, id="all"), 3])
 @pytest.mark.parametrize("name", JAILS)
 async def test_what_is_forbidden_stays_undone_by_every_route(
-    opened: Opened, project: Path, clock: FakeClock, name: str
+    opened: Opened, project: Path, clock: FakeClock, name: str, share: int
 ) -> None:
     jail = JAILS[name]
-    attempts = list(itertools.product(sorted(jail.forbids), ROUTES))
+    everything = list(itertools.product(sorted(jail.forbids), ROUTES))
+    attempts = everything[list(JAILS).index(name) % share :: share]
     found = await burgle(opened, project, clock, jail, attempts)
     assert len(found) == len(attempts)
     wrong = []

@@ -87,7 +87,15 @@ def complete(request: pytest.FixtureRequest, shell: None) -> Iterator[Callable[[
         process.stdin.close()
 
 
-def test_commands_options_and_names_are_completed(
+def test_commands_and_options_are_completed(complete: Callable[[str], set[str]]) -> None:
+    assert complete("retinue sh") == {"show"}
+    assert complete("retinue run --max-to") == {"--max-tokens", "--max-tool-calls"}
+    assert complete("retinue spawn re") == {"researcher", "reviewer"}
+
+
+# The other shells ask the same program.
+@pytest.mark.parametrize("complete", ["bash"], indirect=True)
+def test_names_are_completed(
     cli: Cli, script: Script, tmp_path: Path, complete: Callable[[str], set[str]]
 ) -> None:
     settings = tmp_path / ".config" / "retinue" / "config.toml"
@@ -96,12 +104,9 @@ def test_commands_options_and_names_are_completed(
     model = script('rules: [{match: "", steps: [{say: ok}]}]')
     cli("spawn", "-q", "planner", "-m", model, "Look")
     run_id = cli("runs").out.split()[0]
-    assert complete("retinue sh") == {"show"}
     assert {"run", "runs", "show", "watch", "cancel", "tasks"} <= complete("retinue ")
-    assert complete("retinue run --max-to") == {"--max-tokens", "--max-tool-calls"}
     assert complete("retinue run --mode pl") == {"plan"}
     assert complete("retinue run -m fa") == {"fast"}
-    assert complete("retinue spawn re") == {"researcher", "reviewer"}
     assert complete("retinue fan-out --role te") == {"tester"}
     assert complete("retinue agents pl") == {"planner"}
     for command in ("show", "watch", "cancel", "audit", "tasks", "run -r"):
