@@ -32,6 +32,7 @@ from retinue.config.trust import Demand
 from retinue.discovery import discover, endpoint_at
 from retinue.domain.approval import Rules, rule
 from retinue.domain.budget import UNLIMITED, Budget
+from retinue.domain.chore import Chore
 from retinue.domain.contract import OnConflict
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
@@ -40,7 +41,7 @@ from retinue.domain.price import Price, Tariff
 from retinue.domain.role import Role
 from retinue.domain.served import BY_SLOT, Served
 from retinue.domain.toolserver import ToolServer
-from retinue.errors import ConfigError, StoreError, UsageError
+from retinue.errors import ConfigError, RunError, StoreError, UsageError
 from retinue.models.gate import Gate, Line
 from retinue.models.pool import Door, Pool
 from retinue.models.repair import Repaired
@@ -358,6 +359,30 @@ async def open_past(
     ground = _ground(root, environment or Environment.current())
     async with open_journal(root) as store:
         yield await past(store, ground, posts(root), run_id, agent=agent, change=change)
+
+
+async def clean_up(
+    directory: str | Path = ".",
+    *,
+    older_s: float | None = None,
+    look: bool = False,
+    environment: Environment | None = None,
+) -> list[Chore]:
+    """Remove what is kept of runs and is older, and tell what there was; `look` only tells.
+
+    Without `older_s` each kind of thing has an age of its own.
+    """
+    root = project(directory)
+    if not (root / STATE_DIR / DATABASE).exists():
+        raise UsageError(f"Nothing is kept in {root}: no run has begun there.")
+    async with open_journal(root) as store:
+        at_work = [row.id for row in await store.runs(limit=1000) if row.status is None]
+    if older_s is not None and not look and (held := [*filter(posts(root).held, at_work)]):
+        raise RunError(
+            f"Run {held[0]} is at work, and needs what looks old to others; wait for it, or leave"
+            " the age away."
+        )
+    return await _ground(root, environment or Environment.current()).clean(older_s, look=look)
 
 
 def posts(directory: str | Path = ".") -> FilePosts:

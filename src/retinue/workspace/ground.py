@@ -10,6 +10,7 @@ from functools import partial
 
 import msgspec
 
+from retinue.domain.chore import Chore
 from retinue.domain.result import Conflict
 from retinue.ports import Applied, KeptChange, Merge, Proposal, Sandbox, Steps, Workspace
 from retinue.threads import in_thread, to_the_end
@@ -18,6 +19,15 @@ from retinue.workspace.apply import Refused, apply, recover
 from retinue.workspace.changes import changes, contents, described, problems
 from retinue.workspace.copies import Copy, make_copy
 from retinue.workspace.depot import Depot
+from retinue.workspace.housekeeping import (
+    COPIES_S,
+    OBJECTS_S,
+    STEPS_S,
+    clean_copies,
+    clean_objects,
+    clean_steps,
+    sweep_daily,
+)
 from retinue.workspace.names import quoted, shown
 from retinue.workspace.recorded import Ledger, Look, RecordedSandbox, RecordedTree
 from retinue.workspace.snapshot import Snapshot, take, users_tree
@@ -192,7 +202,22 @@ class UsersGround(_Ground):
                 self._opened = open_site(
                     self._project, self._state_folder, self._home, self._config_home
                 )
+                sweep_daily(self._opened.depot, self._worktrees)
         return self._opened
+
+    async def clean(self, older_s: float | None, *, look: bool) -> list[Chore]:
+        """See `housekeeping`: what there was, and what of it has gone."""
+
+        def work() -> list[Chore]:
+            depot, ages = self._site().depot, (COPIES_S, STEPS_S, OBJECTS_S)
+            copies_s, steps_s, objects_s = ages if older_s is None else (older_s,) * 3
+            return [
+                clean_copies(self._worktrees, older_s=copies_s, look=look),
+                clean_steps(depot, older_s=steps_s, look=look),
+                clean_objects(depot, older_s=objects_s, look=look),
+            ]
+
+        return await to_the_end(work)
 
     # The port History
 
