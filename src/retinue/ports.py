@@ -14,11 +14,12 @@ import msgspec
 
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event
-from retinue.domain.grant import Grant
+from retinue.domain.grant import Grant, Network
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect, Reply, Request, ToolSpec
 from retinue.domain.reach import Reach
 from retinue.domain.result import Conflict, FileChange
+from retinue.domain.scope import Groups
 from retinue.domain.served import Served
 
 
@@ -103,9 +104,8 @@ class Workspace(Protocol):
     @property
     def root(self) -> str: ...
 
-    @property
-    def readable(self) -> tuple[str, ...]:
-        """Folders elsewhere that commands in it have to read."""
+    def reach(self, write_scope: Groups, network: Network = Network.NONE) -> Reach:
+        """What is within reach of an agent that works in it."""
         ...
 
     def inside(self, path: str) -> str | None:
@@ -159,6 +159,11 @@ class Sandbox(Protocol):
     @property
     def tier(self) -> str:
         """full, reduced or none."""
+        ...
+
+    @property
+    def relocates(self) -> bool:
+        """Do commands see files where `Reach.seen_at` says, and what is lent to them?"""
         ...
 
     async def run(
@@ -376,6 +381,8 @@ class Hands(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: str
     path: str = ""
     """Where the agent is in the tree, such as `root/tester.2`."""
+    directory: str = ""
+    """Where it is told that it works: where its commands find the files."""
     delegation: Delegation | None = None
     ask: Ask | None = None
     vault: Vault | None = None

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Awaitable, Callable
 
 from retinue.domain.events import CheckFinished
-from retinue.domain.reach import Reach
 from retinue.domain.result import Check
 from retinue.domain.scope import ANYWHERE
 from retinue.ports import Clock, Copy, Ground, Sandbox, Workspace
@@ -75,7 +74,7 @@ class Checks:
         started = self._clock.monotonic()
         done = await sandbox.run(
             command,
-            reach=Reach(root=place.root, write_scope=ANYWHERE, readable=place.readable),
+            reach=place.reach(ANYWHERE),
             timeout_s=TIMEOUT_S,
             max_output_bytes=MAX_OUTPUT_BYTES,
         )

@@ -99,7 +99,7 @@ async def live(agent: Agent, means: Means) -> Ending:
 async def _attempt(agent: Agent, means: Means, number: int, tries: int, because: str) -> Ending:
     """One try at the contract, from an empty conversation."""
     timeout_s = agent.contract.execution.attempt_timeout_ms / 1000
-    messages = opening(agent.contract, means.hands.workspace.root, because=because)
+    messages = opening(agent.contract, means.hands.directory, because=because)
     agent.record(
         AgentAttempted(
             number=number, of=tries, timeout_s=timeout_s, opening=messages, because=because

@@ -16,7 +16,6 @@ from retinue.domain.drafting import Draft, Order, Superior, draft
 from retinue.domain.events import AgentCached, AgentCreated, AgentStarted, RunFinished, RunStarted
 from retinue.domain.messages import Effect
 from retinue.domain.price import Price, Tariff
-from retinue.domain.reach import Reach
 from retinue.domain.report import markdown
 from retinue.domain.result import Result, RunResult, Spent, Status
 from retinue.domain.role import Role
@@ -365,15 +364,12 @@ class Run:
                 return Ending(Status.ERROR, "", str(error))
         workspace, sandbox = self._equipped(agent)
         grant = contract.permissions
+        reach = workspace.reach(grant.write_scope, grant.network)
         hands = Hands(
             workspace=workspace,
             sandbox=sandbox,
-            reach=Reach(
-                root=workspace.root,
-                write_scope=grant.write_scope,
-                network=grant.network,
-                readable=workspace.readable,
-            ),
+            reach=reach,
+            directory=(reach.seen_at if sandbox is None or sandbox.relocates else "") or reach.root,
             agent_id=agent.id,
             path=agent.path,
             ask=around.ask if agent is self.root else None,

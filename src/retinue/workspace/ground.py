@@ -292,7 +292,8 @@ class CopiedGround(_Ground):
                 folder,
                 known_as=directory,
                 known_to=msgspec.structs.replace(self._copied.where, folder=folder),
-                readable=self._copied.depot.objects,
+                readable=self._copied.borrowed,
+                lent=self._copied.lent(folder, directory),
             )
         return self._trees[directory]
 
