@@ -14,6 +14,7 @@ from benchmarks.calls import Cost, measure_calls
 from benchmarks.chart import draw
 from benchmarks.commands import measure_commands
 from benchmarks.endpoint import endpoint
+from benchmarks.files import measure_files
 from benchmarks.goals import LED, judge
 from benchmarks.machine import this_machine
 from benchmarks.peers import interpreter, load_peers
@@ -53,6 +54,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         "--commands", action="store_true", help="what a sandbox costs a command, and nothing else"
     )
     parser.add_argument(
+        "--files", action="store_true", help="what children's files cost, and nothing else"
+    )
+    parser.add_argument(
         "--storm", action="store_true", help="only time a fan-out against a server on a bad day"
     )
     parser.add_argument("--write", action="store_true", help="write the page and its picture")
@@ -90,6 +94,9 @@ def main(argv: list[str] | None = None) -> int:
         return _calls()
     if given.commands:
         print(measure_commands())
+        return 0
+    if given.files:
+        print(measure_files())
         return 0
     if given.storm:
         return storm.main([])
