@@ -73,6 +73,9 @@ class Agent:
         self.files_modified: dict[str, FileChange] = {}
         self.receipts: list[Receipt] = []
         self.tainted = False
+        """Whether there is text in its conversation that nobody vouches for."""
+        self.wary = False
+        """Whether that text came from others, and not by commands that it may use freely."""
         self.tested = False
         """Whether tests have gone well since its files last changed, as far as anybody has seen."""
         self.checks: list[Check] = []
@@ -143,6 +146,7 @@ class Agent:
     def keep(self, receipt: Receipt) -> None:
         self.receipts.append(receipt)
         self.tainted = self.tainted or receipt.untrusted
+        self.wary = self.wary or (receipt.untrusted and receipt.command is None)
         self.files_read.update(dict.fromkeys(receipt.read))
         if receipt.command is not None or receipt.changed:
             self.tested = still_tested(self.tested, receipt)
@@ -152,8 +156,9 @@ class Agent:
 
     def hear_of(self, child: Agent) -> None:
         """Take over what is known of a child that has ended."""
-        # However it hears of it.
-        self.tainted = self.tainted or child.tainted
+        if child.tainted:
+            # However it hears of it.
+            self.tainted = self.wary = True
         if child.tested or (child.files_modified and not child.kept):
             self.tested = child.tested
 
