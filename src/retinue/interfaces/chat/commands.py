@@ -307,7 +307,7 @@ def _limit(argument: str) -> tuple[str, int | float]:
 
 def _amount(budget: Budget, name: str) -> str:
     value = getattr(budget, name)
-    return "none" if value is None else f"{value:,}"
+    return "none" if value is None else f"{value:,g}" if isinstance(value, float) else f"{value:,}"
 
 
 def _status(chat: Chat, _: str) -> None:
