@@ -38,7 +38,7 @@ from retinue.domain.events import Event
 from retinue.domain.grant import Mode
 from retinue.domain.price import Price, Tariff
 from retinue.domain.role import Role
-from retinue.domain.served import BY_SLOT, Served
+from retinue.domain.served import BY_SLOT, Load, Served
 from retinue.domain.toolserver import ToolServer
 from retinue.errors import ConfigError, StoreError, UsageError
 from retinue.models.gate import Gate, Line
@@ -395,6 +395,7 @@ class Clients:
         self._replay: ReplayModel | None = None
         self._made: dict[str, Model] = {name: self._used(model) for name, model in given.items()}
         self._clients: dict[str, Model] = {}
+        self._gates: dict[str, Gate] = {}
         self._short_names = layers.user.models
         self._pools = layers.user.pools
         self._servers = {_origin(at): server for at, server in layers.user.servers.items()}
@@ -573,7 +574,8 @@ class Clients:
     def _door(self, name: str, weight: float = 1.0) -> Door:
         """The way to a model. All pools share its client, and all runtimes its gate."""
         full = self._full_name(name)
-        line = self._gate_of(full).line(full)
+        gate = self._gates[full] = self._gate_of(full)
+        line = gate.line(full)
         if full in self._given:
             return Door(full, self._made[full], line, weight=weight)
         if full not in self._clients:
@@ -613,6 +615,9 @@ class Clients:
 
     def known(self, name: str) -> Served | None:
         return self._served.get(name) if self._replay is None else self._replay.served(name)
+
+    def loads(self) -> list[Load]:
+        return [gate.load for gate in dict.fromkeys(self._gates.values())]
 
     async def _smallest(self, name: str) -> Served | None:
         """What is said of a model; of a pool, the one with the smallest window: all must do."""
