@@ -125,4 +125,4 @@ def _told(event: Event, agent: AgentView) -> tuple[str, str | None] | None:
 def _plain(arguments: str) -> str:
     """The values of a call's arguments, without their names."""
     values = msgspec.json.decode(arguments)
-    return " ".join(str(value).strip() for value in values.values())
+    return " ".join(" ".join(str(value).split()) for value in values.values())
