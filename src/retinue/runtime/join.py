@@ -25,7 +25,7 @@ from retinue.domain.result import Conflict, Status
 from retinue.domain.scope import ANYWHERE, contains
 from retinue.ports import Copy, Ground, Merge, Proposal
 from retinue.runtime.agent import Agent
-from retinue.runtime.checks import Checks
+from retinue.runtime.checks import Checks, copy_names
 from retinue.runtime.life import Ending
 from retinue.runtime.nursery import to_its_end
 from retinue.runtime.recorder import Authors, Recorder
@@ -150,7 +150,7 @@ class Join:
             seat.base = (await self._base(seat)).commit
             seat.since = len(self._authors)
         directory = agent.contract.execution.working_directory
-        name, _ = copy_names(agent.contract.parent.run_id, agent.id)
+        name, *_ = copy_names(agent.contract.parent.run_id, agent.id)
         make = self._ground.reopen if known else self._ground.copy
 
         async def made() -> Copy:
@@ -204,8 +204,8 @@ class Join:
         if copy is not None:
             await copy.remove()
         elif seat.proposal is not None:
-            for name in copy_names(seat.agent.contract.parent.run_id, seat.agent.id):
-                await self._ground.discard(name)
+            names = copy_names(seat.agent.contract.parent.run_id, seat.agent.id)
+            await self._ground.discard(names)
 
     async def integrate(self, seat: Seat, ending: Ending) -> Ending:
         """Bring the work of a child that has ended into the files, if nothing speaks against it."""
@@ -320,7 +320,7 @@ class Join:
         if agent.contract.outputs.on_conflict is not OnConflict.RESOLVE:
             return None
         contract = agent.contract
-        _, name = copy_names(contract.parent.run_id, agent.id)
+        _, name, _ = copy_names(contract.parent.run_id, agent.id)
         directory = contract.execution.working_directory
         copy = await to_its_end(self._ground.copy(merge.commit, name=name, directory=directory))
         try:
@@ -404,11 +404,6 @@ def outside(agent: Agent, paths: Iterable[str]) -> str:
         return ""
     shown = ", ".join(wrong[:SHOWN]) + (f" and {len(wrong) - SHOWN} more" * (len(wrong) > SHOWN))
     return f"it changed what its contract does not let it write: {shown}"
-
-
-def copy_names(run_id: str, agent_id: str) -> tuple[str, str]:
-    """What the copy of an agent is called, and the one in which its conflicts are settled."""
-    return f"{run_id}-{agent_id}", f"{run_id}-{agent_id}-merge"
 
 
 def _message(agent: Agent) -> str:

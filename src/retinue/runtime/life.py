@@ -21,6 +21,7 @@ from retinue.domain.events import (
     AgentStarted,
     AgentWaiting,
 )
+from retinue.domain.evidence import unverified
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message
 from retinue.domain.price import Price, Tariff
@@ -113,7 +114,7 @@ async def _attempt(agent: Agent, means: Means, number: int, tries: int, because:
         left_s = max(MIN_TIMEOUT_S, timeout_s - past.attempt.seconds)
     else:
         past = None
-        messages = opening(agent.contract, means.hands.workspace.root, because=because)
+        messages = opening(agent.contract, means.hands.directory, because=because)
         agent.record(
             AgentAttempted(
                 number=number, of=tries, timeout_s=timeout_s, opening=messages, because=because
@@ -217,6 +218,7 @@ def conclude(agent: Agent, past: Past) -> None:
             step_idx=agent.contract.parent.step_idx,
             final_status="failed" if failed else "completed",
             close_reason=past.view.error if failed else "done",
+            unverified=past.claim,
         )
     )
 
@@ -224,6 +226,7 @@ def conclude(agent: Agent, past: Past) -> None:
 def close(agent: Agent, ending: Ending, *, duration_s: float = 0.0) -> Result:
     """Write how `agent` ended and close it. Synchronous, so that a cancelled task can do it too."""
     text = ending.text
+    claim = unverified(text, tested=agent.tested)
     if ending.status is Status.COMPLETED:
         if not ending.proposed:
             changed = tuple(agent.files_modified.values())
@@ -245,6 +248,7 @@ def close(agent: Agent, ending: Ending, *, duration_s: float = 0.0) -> Result:
             step_idx=agent.contract.parent.step_idx,
             final_status="completed" if ending.status is Status.COMPLETED else "failed",
             close_reason=ending.reason or "done",
+            unverified=claim,
         )
     )
     summary, _ = cap(text, agent.contract.outputs.result_cap_tokens)
@@ -269,4 +273,5 @@ def close(agent: Agent, ending: Ending, *, duration_s: float = 0.0) -> Result:
         checks=tuple(agent.checks),
         conflicts=agent.conflicts,
         kept=agent.kept,
+        unverified=claim,
     )

@@ -22,6 +22,7 @@ from retinue.domain.events import (
     AgentStarted,
     AgentTold,
     AgentWaiting,
+    CheckFinished,
     Event,
     Fact,
     FilesChanged,
@@ -31,6 +32,7 @@ from retinue.domain.events import (
     ToolStarted,
     WorktreeCreated,
 )
+from retinue.domain.evidence import still_tested, unverified
 from retinue.domain.lifecycle import State
 from retinue.domain.projection import AgentView, RunView
 from retinue.domain.result import Result, Spent, Status, cap
@@ -87,6 +89,7 @@ class Past:
     waiting: AgentWaiting | None = None
     tainted: bool = False
     wary: bool = False
+    tested: bool = False
     more_calls: int = 0
     """Tool calls that it has paid for its children, beside those that it made."""
     life: Stretch = field(default_factory=Stretch)
@@ -127,11 +130,15 @@ class Past:
                 self.facts.clear()
             case WorktreeCreated():
                 self.worktree = fact
+            case CheckFinished():
+                self.tested = fact.check.ok
             case AgentWaiting():
                 self.waiting = fact
             case ToolFinished():
                 self.delivered.update(fact.about)
                 self.tainted |= fact.receipt.untrusted
+                if fact.receipt.command is not None or fact.receipt.changed:
+                    self.tested = still_tested(self.tested, fact.receipt)
                 self.wary |= fact.receipt.untrusted and fact.receipt.command is None
                 self.facts.append(fact)
             case AgentTold():
@@ -142,6 +149,13 @@ class Past:
                 self.facts.append(fact)
             case _:
                 self.facts.append(fact)
+
+    def hear_of(self, child: Past) -> None:
+        """As an agent does of a child that has ended."""
+        if child.tainted:
+            self.tainted = self.wary = True
+        if child.tested or (child.view.files_modified and not child.view.kept):
+            self.tested = child.tested
 
     def result(self, run_id: str) -> Result:
         """How it ended, as far as that is on record."""
@@ -179,7 +193,13 @@ class Past:
             checks=tuple(view.checks),
             conflicts=view.conflicts,
             kept=bool(view.kept),
+            unverified=self.claim,
         )
+
+    @property
+    def claim(self) -> str:
+        """What it says that nothing shows."""
+        return self.view.unverified or unverified(self.view.response, tested=self.tested)
 
     @property
     def ending(self) -> Ending:
@@ -244,9 +264,8 @@ async def recover(store: Store, run_id: str) -> Recovered:
                 if isinstance(fact, ToolFinished) and fact.tool == MESSAGE and not fact.failed:
                     _sent(past, fact.call_id, agents)
                 past.apply(event, fact)
-                if isinstance(fact, AgentClosed) and past.tainted and past.view.parent_id:
-                    parent = agents[past.view.parent_id]
-                    parent.tainted = parent.wary = True
+                if isinstance(fact, AgentClosed) and past.view.parent_id is not None:
+                    agents[past.view.parent_id].hear_of(past)
     started = events[0].fact
     assert isinstance(started, RunStarted), "a journal begins with run.started"
     return Recovered(row, started, agents, tasks, steps, authors)

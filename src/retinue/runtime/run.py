@@ -26,7 +26,6 @@ from retinue.domain.events import (
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect
 from retinue.domain.price import Price, Tariff
-from retinue.domain.reach import Reach
 from retinue.domain.report import markdown
 from retinue.domain.result import Result, RunResult, Spent, Status
 from retinue.domain.role import Role
@@ -38,6 +37,7 @@ from retinue.ports import (
     Copy,
     Ground,
     Hands,
+    History,
     Model,
     NewAgent,
     Post,
@@ -53,10 +53,10 @@ from retinue.runtime.agent import Agent
 from retinue.runtime.agreement import agree
 from retinue.runtime.allowance import Allowance
 from retinue.runtime.cache import Cache, Hit
-from retinue.runtime.checks import NO_SANDBOX, Checks, Confine
+from retinue.runtime.checks import NO_SANDBOX, Checks, Confine, copy_names
 from retinue.runtime.desk import Desk
 from retinue.runtime.halt import Halt
-from retinue.runtime.join import Join, Seat, copy_names, examined
+from retinue.runtime.join import Join, Seat, examined
 from retinue.runtime.journal import NOTHING_YET, End, Journal, Listener
 from retinue.runtime.life import Ending, Means, close, conclude, live
 from retinue.runtime.mind import OnText
@@ -90,6 +90,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     cache: Cache
     workspace_for: Callable[[str], Workspace]
     ground: Ground
+    history: History
     sandbox: Sandbox | None
     confine: Confine
     approve: Approve
@@ -428,7 +429,8 @@ class Run:
         try:
             if past is not None and past.state is State.WAITING_FOR_MERGE:
                 agent.past, agent.since = None, now - past.life.seconds
-                ending = past.ending
+                # They are made again, on what there is to be integrated now.
+                agent.checks, ending = [], past.ending
             else:
                 if seat is not None and seat.after:
                     if slot is not None:
@@ -509,20 +511,16 @@ class Run:
             self._count(agent, agent.result)
             self._halt.changed()
             await agent.durable()
-            await self._discard(past)
+            await self._around.ground.discard(copy_names(self.id, agent.id))
         return agent.result
 
-    async def _discard(self, past: Past) -> None:
-        """Remove what is left of the copies of one that is closed."""
-        if past.worktree is not None:
-            for name in copy_names(self.id, past.view.id):
-                await self._around.ground.discard(name)
-
     async def tidy(self, found: Recovered) -> None:
-        """Clear up after a process that was killed."""
-        for past in found.agents.values():
+        """Clear up after a process that was killed: whoever is closed needs no copy."""
+        names: list[str] = []
+        for agent_id, past in found.agents.items():
             if past.state is State.CLOSED:
-                await self._discard(past)
+                names += copy_names(self.id, agent_id)
+        await self._around.ground.discard(names)
 
     async def _live(self, agent: Agent) -> Ending:
         around, contract = self._around, agent.contract
@@ -533,15 +531,12 @@ class Run:
                 return Ending(Status.ERROR, "", str(error))
         workspace, sandbox = self._equipped(agent)
         grant = contract.permissions
+        reach = workspace.reach(grant.write_scope, grant.network)
         hands = Hands(
             workspace=workspace,
             sandbox=sandbox,
-            reach=Reach(
-                root=workspace.root,
-                write_scope=grant.write_scope,
-                network=grant.network,
-                readable=workspace.readable,
-            ),
+            reach=reach,
+            directory=(reach.seen_at if sandbox is None or sandbox.relocates else "") or reach.root,
             agent_id=agent.id,
             path=agent.path,
             ask=around.ask if agent is self.root else None,
@@ -623,9 +618,8 @@ class Run:
         duration_s = self._around.clock.monotonic() - agent.since
         result = agent.result = close(agent, ending, duration_s=duration_s)
         self._halt.changed()
-        if agent.parent is not None and agent.tainted:
-            # However the parent hears of it.
-            agent.parent.tainted = agent.parent.wary = True
+        if agent.parent is not None:
+            agent.parent.hear_of(agent)
         self._count(agent, result)
         if agent.cache_key is not None and result.ok:
             self._around.cache.completed(agent.cache_key)
