@@ -36,7 +36,8 @@ class Copy:
         self.folder = folder
         self.top = os.path.join(folder, "copy", os.path.basename(depot.source.top) or "project")
         self.depot = depot
-        self._lock = _locked(folder)
+        # Who looks for stale copies may have it for a moment.
+        self._lock = _locked(folder, os.O_CREAT, fcntl.LOCK_EX)
 
     @property
     def where(self) -> Repository:
@@ -139,25 +140,24 @@ class Stale(msgspec.Struct, frozen=True, kw_only=True):
 
 def stale_copies(parent: str) -> Iterator[Stale]:
     """The copies below `parent` whose owner is gone, oldest first."""
-    try:
-        entries = sorted(os.scandir(parent), key=lambda entry: entry.stat().st_mtime)
-    except FileNotFoundError:
-        return
-    for entry in entries:
+    found = []
+    for entry in os.scandir(parent) if os.path.isdir(parent) else ():
         try:
-            os.close(_locked(entry.path))
+            os.close(_locked(entry.path, 0, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            with open(os.path.join(entry.path, PROJECT), "rb") as file:
+                project = os.fsdecode(file.read())
+            since = entry.stat().st_mtime
         except OSError:
-            continue  # In use, or being removed.
-        with open(os.path.join(entry.path, PROJECT), "rb") as file:
-            project = os.fsdecode(file.read())
-        yield Stale(folder=entry.path, project=project, since=entry.stat().st_mtime)
+            continue  # In use, or being made or removed.
+        found.append(Stale(folder=entry.path, project=project, since=since))
+    yield from sorted(found, key=lambda one: one.since)
 
 
-def _locked(folder: str) -> int:
-    """Hold the lock of a copy; BlockingIOError if somebody has it."""
-    fd = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _locked(folder: str, flags: int, how: int) -> int:
+    """Hold the lock of a copy."""
+    fd = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, how)
     except OSError:
         os.close(fd)
         raise

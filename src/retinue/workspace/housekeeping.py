@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from retinue.domain.chore import Chore
+from retinue.errors import WorkspaceError
 from retinue.workspace.copies import stale_copies
 from retinue.workspace.depot import Depot
 from retinue.workspace.git import answer
@@ -28,17 +29,19 @@ _STAMP = "swept"
 
 
 def sweep_daily(depot: Depot, worktrees: str) -> None:
-    """What `clean` does, by itself and by the usual ages, at most once a day."""
+    """What `clean` does, by itself and by the usual ages, at most once a day. Nothing raises."""
     stamp = os.path.join(depot.path, _STAMP)
     with suppress(FileNotFoundError):
         if time.time() - os.stat(stamp).st_mtime < DAY_S:
             return
-    with open(stamp, "wb"):
-        os.utime(stamp)
-    for folder in _old_copies(worktrees, COPIES_S):
-        shutil.rmtree(folder, ignore_errors=True)
-    clean_steps(depot, older_s=STEPS_S)
-    _prune(depot, OBJECTS_S)
+    # No work has to wait for tidiness: `clean` tells what is wrong.
+    with suppress(OSError, WorkspaceError):
+        with open(stamp, "wb"):
+            os.utime(stamp)
+        for folder in _old_copies(worktrees, COPIES_S):
+            shutil.rmtree(folder, ignore_errors=True)
+        clean_steps(depot, older_s=STEPS_S)
+        _prune(depot, OBJECTS_S)
 
 
 def clean_copies(worktrees: str, *, older_s: float, look: bool = False) -> Chore:
