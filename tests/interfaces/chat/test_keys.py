@@ -231,7 +231,7 @@ async def test_scrolling(screen: Opening, wait: Any) -> None:
 
 @about(KEYS, "f1")
 async def test_help(screen: Opening) -> None:
-    async with screen(ScriptedModel([]), size=(100, 70)) as shown:
+    async with screen(ScriptedModel([]), size=(100, 90)) as shown:
         await shown.press("f1")
         text = await shown.shows("Commands", "Prefixes", "Keys")
         for key in (*KEYS, *TREE_KEYS, *DETAIL_KEYS):
