@@ -14,7 +14,7 @@ from retinue.domain.approval import Rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import AgentTold, Event
-from retinue.domain.grant import Mode
+from retinue.domain.grant import Mode, Network
 from retinue.domain.lifecycle import State
 from retinue.domain.projection import AgentView
 from retinue.domain.reach import Reach
@@ -363,8 +363,8 @@ class Chat:
         try:
             done = await sandbox.run(
                 command,
-                # The user's own words: they may write wherever an agent ever could.
-                reach=Reach(root=str(self.directory), write_scope=ANYWHERE),
+                # The user's own words reach as far as those of an agent ever could.
+                reach=Reach(root=str(self.directory), write_scope=ANYWHERE, network=Network.ALL),
                 timeout_s=SHELL_TIMEOUT_S,
                 max_output_bytes=SHELL_BYTES,
             )
