@@ -20,7 +20,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect, Reply, Request, ToolSpec
 from retinue.domain.reach import Reach
 from retinue.domain.result import Conflict, FileChange
-from retinue.domain.served import Served
+from retinue.domain.served import Load, Served
 
 
 class Clock(Protocol):
@@ -66,6 +66,10 @@ class Servers(Protocol):
 
     def known(self, model: str) -> Served | None:
         """The same without asking: None until it was asked."""
+        ...
+
+    def loads(self) -> Sequence[Load]:
+        """How busy the endpoints are that may be asked."""
         ...
 
 

@@ -34,6 +34,7 @@ from retinue.domain.events import Event, RunStarted
 from retinue.domain.grant import Mode
 from retinue.domain.result import Result, RunResult, Status
 from retinue.domain.role import Role, pick
+from retinue.domain.served import Load
 from retinue.domain.toolname import picked
 from retinue.errors import ContractError, UsageError
 from retinue.ports import Sandbox
@@ -53,6 +54,7 @@ from retinue.runtime.windows import fitted, notes_on, within
 from retinue.version import VERSION
 
 LISTEN_S = 0.2
+COMPACT = "Sum up the conversation so far."
 
 PROGRAM = Role(
     name="program",
@@ -170,6 +172,11 @@ class Runtime:
         """Where shell commands run; None where they are off."""
         return self._around.sandbox
 
+    @property
+    def loads(self) -> Sequence[Load]:
+        """How busy the endpoints are that are asked."""
+        return self._around.servers.loads()
+
     def _agents(self) -> Iterator[Agent]:
         for run in self._runs.values():
             yield from run.agents
@@ -196,8 +203,20 @@ class Runtime:
         `context_files` are given along, framed as data.
         """
         run = await self._open_run(task, self.terms.lead, session, context, context_files)
+        return await self._led(run)
+
+    async def compact(self, session: str) -> RunResult:
+        """Have a model sum up a session, which goes on from the summary alone.
+
+        That is a run of the session, with a budget and an outcome like any other.
+        """
+        return await self._led(
+            await self._open_run(COMPACT, self.terms.lead, session, "", ()), sums_up=True
+        )
+
+    async def _led(self, run: Run, *, sums_up: bool = False) -> RunResult:
         try:
-            result = await run.lead()
+            result = await run.lead(sums_up=sums_up)
         except BaseException as error:
             await to_its_end(run.finish(*_outcome(run, error)))
             raise

@@ -103,6 +103,7 @@ class Run:
         self.id = run_id
         self._around = around
         self._session = session
+        self._sums_up = False
         self._allowance = Allowance()
         self._creating = asyncio.Lock()
         self._journal = Journal(around.store, around.clock, run_id, listener=around.listener)
@@ -164,8 +165,9 @@ class Run:
 
     # The root
 
-    async def lead(self) -> Result:
-        """Let the root work, as a model's agent."""
+    async def lead(self, *, sums_up: bool = False) -> Result:
+        """Let the root work, as a model's agent; or have it sum up the session, and no more."""
+        self._sums_up = sums_up
         return await self.see_through(self.root)
 
     def preside(self) -> None:
@@ -409,6 +411,7 @@ class Run:
             rules=around.rules,
             on_text=self._ear_for(agent),
             before=self._session.messages if agent is self.root else (),
+            sums_up=self._sums_up and agent is self.root,
         )
         return await live(agent, means)
 

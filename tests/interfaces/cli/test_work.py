@@ -49,6 +49,19 @@ def test_run_prints_the_answer_and_what_it_took(cli: Cli, script: Script) -> Non
     assert "  Run: " in done.err
 
 
+def test_files_are_given_along(cli: Cli, script: Script, project: Path) -> None:
+    (project / "a.md").write_text("Herons wait.")
+    (project / "b.md").write_text("Bitterns hide.")
+    model = script("rules: [{match: Herons wait., steps: [{say: a.md came along}]}]")
+    files = ("-f", "a.md", "-f", "b.md")
+    assert cli("spawn", "-q", "planner", "-m", model, *files, "x").out == "a.md came along\n"
+    done = cli("fan-out", "-q", "-m", model, *files, "x", "y")
+    assert done.out.count("a.md came along") == 2
+    done = cli("spawn", "planner", "-m", model, "-f", "missing.md", "x")
+    assert (done.code, done.out) == (2, "")
+    assert "missing.md" in done.err
+
+
 def test_quiet_prints_the_answer_alone(cli: Cli, script: Script) -> None:
     model = script(LOOK)
     assert cli("run", "-q", "-m", model, "What is here?") == (0, "There is one file.\n", "")

@@ -50,7 +50,7 @@ class ChatApp(App[None]):
     #tree { height: auto; }
     #columns { height: 1; padding: 0 1; }
     .wide #body { layout: horizontal; }
-    .wide #agents { width: 50%; height: 100%; max-height: 100%; }
+    .wide #agents { width: 55%; height: 100%; max-height: 100%; }
     .wide #agents { border-left: solid ansi_bright_black; }
     .wide #tree { height: 1fr; }
     .some #agents { display: block; }
@@ -141,7 +141,9 @@ class ChatApp(App[None]):
         self._show("head", self._head(width - 2))
         self._show("columns", [tree.heading()])
         self._show("question", self._question(width - 2))
-        self._show("status", [status(chat.tree, chat.budget, width=width - 2, now=now)])
+        loads = chat.runtime.loads if chat.engine.ready else ()
+        line = status(chat.tree, chat.budget, width=width - 2, now=now, loads=loads)
+        self._show("status", [line])
         self._show("hints", [cut((Span(self._hints(), Tone.DIM),), width - 2)])
         self._talk.show(chat.talk.entries, Moment(now))
 

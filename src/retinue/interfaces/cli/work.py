@@ -16,7 +16,7 @@ from retinue.domain.result import Result
 from retinue.errors import UsageError
 from retinue.interfaces.cli import names
 from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
-from retinue.interfaces.cli.options import limits, role_argument, working
+from retinue.interfaces.cli.options import context, limits, role_argument, working
 from retinue.interfaces.cli.trust import settle
 from retinue.runtime.agent import ROOT
 from retinue.runtime.facade import Runtime, Task
@@ -56,6 +56,7 @@ def run(task: str, go_on: bool, session: str | None, **options: Any) -> int:
 @click.command()
 @role_argument
 @click.argument("task")
+@context
 @working
 @limits
 def spawn(role: str, task: str, **options: Any) -> int:
@@ -85,6 +86,7 @@ def spawn(role: str, task: str, **options: Any) -> int:
 )
 @click.option("--tasks", "file", type=click.File("r"), help="A file, a task per line; - is stdin.")
 @click.option("--max-concurrent", type=int, metavar="N", help="Children at a time; 3 if not said.")
+@context
 @working
 @limits
 def fan_out(
@@ -119,11 +121,11 @@ def _task(runtime: Runtime, role: str, text: str, terms: Mapping[str, Any]) -> T
     return Task(role=role, task=text, **terms)
 
 
-_LIMITS = ("max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
+_TERMS = ("context_files", "max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
 
 
 def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in _LIMITS if options[name] is not None}
+    return {name: options[name] for name in _TERMS if options.get(name) is not None}
 
 
 def _opened(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
