@@ -218,7 +218,7 @@ def _answers(
     answers[machine.ioctl] = [_op(_LOAD, _argument(1)), *injects, no]
     if not namespaced:
         none = [_op(_RETURN, _ERRNO | errno.EOPNOTSUPP)]
-        answers |= {number: none for number in machine.attributes}
+        answers |= dict.fromkeys(machine.attributes, none)
         for number, argument in machine.of_others:
             answers[number] = [_op(_LOAD, _argument(argument)), _op(_JEQ, 0, 1, 0), no]
     if AF_UNIX not in families:
