@@ -87,13 +87,17 @@ class Bubblewrap:
     def tier(self) -> str:
         return "full"
 
+    @property
+    def relocates(self) -> bool:
+        return True
+
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> Completed:
         """Run a shell command. A non-zero exit is a result, never an exception."""
         check(command, reach)
         async with contextlib.AsyncExitStack() as held:
-            shown = [*self._shown, *base_of_venv(reach.root, self._home), *reach.readable]
+            shown = [*self._shown, *base_of_venv(_seen(reach), self._home)]
             families = _families(reach, shown)
             rules = holding(held, program(families=families, namespaced=True))
             gate = Gate(held, self._limits.of_a_process(counted=self._cgroups.counted))
@@ -157,21 +161,34 @@ class Bubblewrap:
         yield from (*size, "--tmpfs", "/tmp", "--dir", HOME)
         yield from _workspace(reach, places)
         for fd, path, option in nested:
-            yield from (option, str(fd), path)
-        yield from ("--remount-ro", "/", "--chdir", reach.root)
+            yield from (option, str(fd), _seen(reach) + path.removeprefix(reach.root))
+        yield from ("--remount-ro", "/", "--chdir", _seen(reach))
+
+
+def _seen(reach: Reach) -> str:
+    """Where commands find the root."""
+    return reach.seen_at or reach.root
 
 
 def _workspace(reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[str]:
-    root = reach.root
-    yield from ("--ro-bind", root, root)
+    root, seen = reach.root, _seen(reach)
+    for folder in reach.readable:
+        yield from ("--ro-bind-try", os.path.realpath(folder), folder)
+    yield from ("--ro-bind", root, seen)
     for fd, path in places:
-        yield from ("--bind-fd", str(fd), path)
+        yield from ("--bind-fd", str(fd), seen + path.removeprefix(root))
+    for name in reach.lent:
+        # Something else may be there by now, or a link to it.
+        if os.path.realpath(inside := os.path.join(root, name)) == inside and os.path.isdir(inside):
+            folder = os.path.join(seen, name)
+            yield from ("--ro-bind-try", folder, folder)
     # In whatever was opened above, too. What is in `.git` runs on the host; `.retinue` is our own.
     for name in sorted(CLOSED):
         path = os.path.join(root, name)
         if os.path.lexists(path) and not os.path.islink(path):
-            yield from ("--ro-bind", path, path)
-    if os.path.isdir(state := os.path.join(root, STATE)):
+            yield from ("--ro-bind", path, os.path.join(seen, name))
+    if os.path.isdir(os.path.join(root, STATE)):
+        state = os.path.join(seen, STATE)
         yield from ("--tmpfs", state, "--remount-ro", state)
 
 
@@ -189,7 +206,8 @@ def _system() -> tuple[str, ...]:
 def _families(reach: Reach, shown: Sequence[str]) -> tuple[int, ...]:
     """Without those of unix sockets where there is one of somebody else's to speak to."""
     families = families_for(reach.network, namespaced=reach.network is not Network.ALL)
-    if sockets_in((reach.root, *shown, *programs())):
+    lent = (os.path.join(_seen(reach), name) for name in reach.lent)
+    if sockets_in((reach.root, *shown, *programs(), *reach.readable, *lent)):
         return tuple(family for family in families if family != AF_UNIX)
     return families
 

@@ -34,6 +34,7 @@ from retinue.runtime.session import LAST
     shell_complete=names.runs,
     help="Go on with the session of this run.",
 )
+@context
 @working
 @limits
 def run(task: str, go_on: bool, session: str | None, **options: Any) -> int:
@@ -44,9 +45,11 @@ def run(task: str, go_on: bool, session: str | None, **options: Any) -> int:
     if go_on and session is not None:
         raise UsageError(f"-c means the last session and -r {session} that one; choose one.")
     console, opened = _opened(options)
+    files = options.pop("context_files")
 
     async def work(runtime: Runtime) -> list[Result]:
-        result = await runtime.run(task, session=LAST if go_on else session)
+        earlier = LAST if go_on else session
+        result = await runtime.run(task, session=earlier, context_files=files)
         console.print_result(result)
         return [result]
 
