@@ -462,7 +462,31 @@ async def test_a_program_of_the_project_s_is_not_taken_for_ours(tmp_path: Path) 
     assert not (tmp_path / "escaped").exists()
 
 
-# Using up the disk
+# Using up memory, and the disk
+
+
+async def test_there_is_no_place_without_a_limit(cell: Cell) -> None:
+    """Files in memory count for nobody where no control group does."""
+    done = await cell.run(
+        "for place in / /dev"
+        " /dev/pts /proc /etc /usr /run /var /opt /sys /root /home; do"
+        ' (: >"$place/made") 2>/dev/null && echo "escaped $place"; done'
+    )
+    assert "escaped" not in done.output
+
+
+async def test_a_terminal_of_its_own_can_be_made_in_the_full_tier(cell: Cell) -> None:
+    if not cell.full:
+        pytest.skip("the reduced tier shows no terminals")
+    done = await cell.python(
+        """
+import os, pty
+parent, child = pty.openpty()
+os.write(child, b"hi")
+print(os.read(parent, 10), open("/dev/null", "w").write("x"), os.path.exists("/dev/shm"))
+"""
+    )
+    assert done.output == "b'hi' 1 True\n"
 
 
 @pytest.fixture

@@ -157,7 +157,8 @@ class Bubblewrap:
         # Much of it belongs to root, who is root in here too; some of it reboots the machine.
         yield from ("--proc", "/proc", "--remount-ro", "/proc")
         size = ("--size", str(self._limits.tmp_bytes)) if "--size" in self._options else ()
-        yield from ("--dev", "/dev", *size, "--tmpfs", "/dev/shm")
+        # Closed itself, as nothing limits what would be put there.
+        yield from ("--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
         yield from (*size, "--tmpfs", "/tmp", "--dir", HOME)
         yield from _workspace(reach, places)
         for fd, path, option in nested:
