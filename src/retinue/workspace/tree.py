@@ -8,7 +8,6 @@ import errno
 import hashlib
 import os
 import posixpath
-import shutil
 import stat
 import weakref
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from retinue.domain.result import FileChange
 from retinue.domain.scope import Groups
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports import Entry, Match, Written
+from retinue.programs import program
 from retinue.workspace.beneath import (
     DIRECTORY,
     PASS,
@@ -85,7 +85,7 @@ class DirectoryTree:
         self._known_to = known_to
         self._open = opening or preferred()
         self._listed: set[tuple[int, int]] = set()
-        self._ripgrep = None if ripgrep is None else shutil.which(ripgrep)
+        self._ripgrep = None if ripgrep is None else program(ripgrep)
         try:
             self._fd = os.open(self._root, DIRECTORY)
         except OSError as error:

@@ -67,7 +67,9 @@ def wrapped(text: str) -> bool:
 
 def test_the_tree_shows_who_does_what(terminal: Start, script: Script) -> None:
     term = terminal("run", "-m", script(LEAD), "Survey it all")
-    text = term.see("(turn 3/10, ", "The server said no.", "waits for 2 of 4 agents")
+    text = term.see(
+        "(turn 3/10, ", "(turn 3/50, ", "The server said no.", "waits for 2 of 4 agents"
+    )
     # What the root said and called stays, and so does how the children ended.
     assert text.startswith("  I will ask some children.\n  list_dir\n")
     assert '[researcher] Ended (error): "Break it"' in text

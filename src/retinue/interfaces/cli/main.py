@@ -39,6 +39,7 @@ COMMANDS = {
     "doctor": ("doctor", "Say what is found, what is wrong, and the way out."),
     "tools": ("tools", "List the tools there are, those of MCP servers too."),
     "trust": ("trust", "Let a project start its own MCP servers and choose the model."),
+    "init": ("init", "Begin a project: a commented retinue.toml and an agent."),
     "demo": ("demo", "See children at work on a small bundled repository."),
 }
 
