@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
+import pytest
 
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event
 from retinue.domain.projection import RunView, fold
+from retinue.domain.result import Check, Conflict, FileChange
 from retinue.errors import ProviderError
 from retinue.interfaces.view.block import plain
 from retinue.interfaces.view.columns import Tone
 from retinue.interfaces.view.dossier import dossier, edit_lines
+from retinue.interfaces.view.patch import change_lines
 from retinue.models.scripted import Step, call, calls, fail, raw_call, say
+from retinue.runtime.undo import Changed
 
 Record = Callable[..., Awaitable[list[Event]]]
+PATCH = "diff --git a/a.py b/a.py\nindex 1..2 100644\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x\n+y\n"
 Contracts = Callable[[], Awaitable[dict[str, Contract]]]
 
 
 def sections(
-    view: RunView, agent: str, contract: Contract | None, events: list[Event], **options: bool
+    view: RunView, agent: str, contract: Contract | None, events: list[Event], **options: Any
 ) -> dict[str, str]:
     mine = [event for event in events if event.agent_id == agent]
     found = dossier(view.agents[agent], contract, mine, width=76, now=0.0, **options)
@@ -113,3 +119,44 @@ def test_edits_are_shown_as_far_as_they_can_be_read() -> None:
     assert edit_lines("write_file", "{", 40) == []
     assert edit_lines("write_file", "[1]", 40) == []
     assert edit_lines("read_file", long, 40) == []
+
+
+async def test_what_was_checked_and_what_stood_in_the_way(record: Record) -> None:
+    events = await record({"": [say("Written.")]})
+    view = fold(events)
+    agent = view.agents["a0"]
+    agent.checks = [
+        Check(command="make lint", exit_code=0, output_sha256="", output="fine"),
+        Check(command="make test", exit_code=2, output_sha256="", output="1 failed\ntest_a"),
+    ]
+    agent.conflicts = (Conflict(path="a.py", sibling="a2 (root/executor.2)"),)
+    agent.kept = (FileChange(path="a.py", added=3, removed=1),)
+    found = sections(view, "a0", None, events)
+    assert found["Checks"] == (
+        "✓ make lint: passed\n✗ make test: failed (exit code 2)\n    1 failed\n    test_a"
+    )
+    assert found["Conflicts"] == "a.py (also changed by a2 (root/executor.2))"
+    assert found["Kept, not integrated"] == "a.py (+3/-1 lines)"
+    change = Changed(
+        state="made", number=3, agent_id="a0", path="root", title="write a.py", patch=PATCH
+    )
+    assert sections(view, "a0", None, events, changes=[change])["Diff"] == (
+        "step 3, by a0 (root): write a.py\n  --- a/a.py\n  +++ b/a.py\n  @@ -1 +1 @@\n  -x\n  +y"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "number", "agent", "head"),
+    [
+        ("undone", 2, "a1", "step 2, undone, by a1 (root): t"),
+        ("kept", None, "a1", "not integrated, by a1 (root): t"),
+        ("made", None, "a1", "brought in by redo, by a1 (root): t"),
+        ("made", 2, "", "step 2, by nobody knows whom: t"),
+    ],
+)
+def test_whose_a_change_is(state: str, number: int | None, agent: str, head: str) -> None:
+    path = "root" if agent else ""
+    change = Changed(state=state, number=number, agent_id=agent, path=path, title="t", patch=PATCH)
+    lines = change_lines(change, 76)
+    assert plain(lines).split("\n")[0] == head
+    assert [line[-1].tone for line in lines[4:]] == [Tone.REMOVED, Tone.ADDED]

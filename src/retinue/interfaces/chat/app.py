@@ -54,7 +54,6 @@ class ChatApp(App[None]):
     .wide #agents { border-left: solid ansi_bright_black; }
     .wide #tree { height: 1fr; }
     .some #agents { display: block; }
-    .bare #agents { display: none; }
     #question { height: auto; padding: 0 1; border-top: solid ansi_yellow; display: none; }
     .asked #question { display: block; }
     #prompt { height: auto; border-top: solid ansi_bright_black; }
@@ -80,6 +79,7 @@ class ChatApp(App[None]):
         super().__init__(ansi_color=True)
         self.chat = chat
         self._about_to_leave = False
+        self._agents_wanted: bool | None = None
         self._frame = 0
         self._talk = TalkPane(id="talk")
         self._tree = TreePane(chat.forest, id="tree")
@@ -131,7 +131,7 @@ class ChatApp(App[None]):
             tree.show(now, {question.path for question in chat.questions.open})
         main.set_class(width >= SIDE_BY_SIDE, "wide")
         main.set_class(height >= TALL, "tall")
-        main.set_class(any(len(t.run.agents) > 1 for t in chat.forest.trees.values()), "some")
+        main.set_class(self._shows_agents, "some")
         main.set_class(bool(chat.questions.open), "asked")
         if width < SIDE_BY_SIDE:
             # What it needs, and never so much that the conversation is pushed out.
@@ -147,26 +147,32 @@ class ChatApp(App[None]):
         self._show("hints", [cut((Span(self._hints(), Tone.DIM),), width - 2)])
         self._talk.show(chat.talk.entries, Moment(now))
 
+    @property
+    def _shows_agents(self) -> bool:
+        """As the user said; else where there are more than one in a run."""
+        if self._agents_wanted is not None:
+            return self._agents_wanted
+        return any(len(tree.run.agents) > 1 for tree in self.chat.forest.trees.values())
+
     def _show(self, name: str, lines: list[Line]) -> None:
         self._lines[name].show(lines)
 
     def _head(self, width: int) -> list[Line]:
-        ready = self.chat.engine.ready
-        terms = self.chat.runtime.terms if ready else None
-        right = "" if terms is None else f"{clip(terms.model, width // 2)}  {terms.mode}"
-        room = width - cells(right) - len("retinue  ") - 2
+        name = "retinue  "
+        right = ""
+        if self.chat.engine.ready:
+            terms = self.chat.runtime.terms
+            model = clip(terms.model, width // 2 - len(terms.mode))
+            right = f"{model}  {terms.mode}"
         home, place = str(self.chat.environment.home), str(self.chat.directory)
         if place.startswith(home + "/"):
             place = "~" + place[len(home) :]
-        place = place if cells(place) <= room else "…" + place[-max(0, room - 1) :]
-        gap = " " * (width - len("retinue  ") - cells(place) - cells(right))
-        return [
-            (
-                Span("retinue  ", Tone.STRONG),
-                Span(place + gap, Tone.DIM),
-                Span(right, Tone.DIM),
-            )
-        ]
+        room = width - cells(right) - len(name) - 2
+        if cells(place) > room:
+            # The end of it tells more.
+            place = f"…{place[-room:]}" if room > 3 else ""
+        gap = " " * (width - len(name) - cells(place) - cells(right))
+        return [(Span(name, Tone.STRONG), Span(place + gap, Tone.DIM), Span(right, Tone.DIM))]
 
     def _question(self, width: int) -> list[Line]:
         if not self.chat.questions.open:
@@ -244,7 +250,8 @@ class ChatApp(App[None]):
             self._draw()
 
     def action_agents(self) -> None:
-        self._main.toggle_class("bare")
+        self._agents_wanted = not self._shows_agents
+        self._draw()
 
     def action_escape(self) -> None:
         if self._tree.has_focus:

@@ -11,14 +11,16 @@ import msgspec
 from retinue.domain import events as ev
 from retinue.domain.contract import Contract
 from retinue.domain.projection import AgentView
-from retinue.domain.result import Receipt
+from retinue.domain.result import Check, Receipt
 from retinue.domain.scope import ANYWHERE
 from retinue.interfaces.view.block import bill
 from retinue.interfaces.view.calls import call_text
 from retinue.interfaces.view.columns import SIGNS, Line, Span, Tone
 from retinue.interfaces.view.figures import clip, duration, lines_of, one_line, some
+from retinue.interfaces.view.patch import change_lines
 from retinue.interfaces.view.prose import chopped, prose, wrapped
 from retinue.interfaces.view.tree import Mark, doing, mark_of, seconds
+from retinue.runtime.undo import Changed
 
 SHOWN_OUTPUT = 8
 PARAGRAPHS = ("model.replied", "agent.told", "agent.subagent_attempt")
@@ -36,6 +38,7 @@ def dossier(
     *,
     width: int,
     now: float,
+    changes: Sequence[Changed] = (),
     whole: bool = False,
 ) -> list[Section]:
     """The sections, in the order of what is asked first. `whole` shows all that tools answered."""
@@ -43,9 +46,20 @@ def dossier(
     if agent.response:
         title = "Answer" if mark_of(agent) is Mark.DONE else "What it had"
         sections.append(Section(title, prose(agent.response.strip(), width)))
-    if agent.files_modified:
-        changes = agent.files_modified.values()
-        sections.append(Section("Files", [(Span(clip(str(c), width)),) for c in changes]))
+    for title, listed, tone in (
+        ("Files", agent.files_modified.values(), Tone.PLAIN),
+        ("Kept, not integrated", agent.kept, Tone.PLAIN),
+        ("Conflicts", agent.conflicts, Tone.FAILED),
+    ):
+        if listed:
+            sections.append(Section(title, [(Span(clip(str(c), width), tone),) for c in listed]))
+    if changes:
+        shown = [line for change in changes for line in change_lines(change, width)]
+        sections.append(Section("Diff", shown))
+    if agent.checks:
+        sections.append(
+            Section("Checks", [line for c in agent.checks for line in _check(c, width)])
+        )
     if contract is not None:
         task = contract.step.description.strip()
         if one_line(task) != one_line(agent.title):
@@ -233,6 +247,12 @@ def _answer(content: str, width: int, ok: bool, *, whole: bool) -> list[Line]:
     if len(answered) > most:
         shown.append((Span(f"    … {some(len(answered) - most, 'more line')}", Tone.DIM),))
     return shown
+
+
+def _check(check: Check, width: int) -> list[Line]:
+    sign = Span("✓ ", Tone.DONE) if check.ok else Span("✗ ", Tone.FAILED)
+    head: Line = (sign, Span(clip(one_line(str(check)), width - 2)))
+    return [head] if check.ok else [head, *_answer(check.output, width, False, whole=True)]
 
 
 def _receipt(receipt: Receipt, width: int) -> Line:
