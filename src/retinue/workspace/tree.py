@@ -40,6 +40,7 @@ from retinue.workspace.replacement import (
     read_regular,
     replace,
     sha256,
+    sweep,
 )
 from retinue.workspace.search import MAX_FILE_BYTES, TooSlow, search
 
@@ -242,6 +243,8 @@ class DirectoryTree:
             parent = open_folder(self._open, self._fd, folder or ".")
             try:
                 before, like = self._existing(parent, path, name)
+                # Who was killed while writing is told so, and writes again.
+                sweep(parent)
                 if data != before:
                     replace(parent, name, data, like)
             finally:
