@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from retinue.domain.budget import Budget as Budget
     from retinue.domain.events import Event as Event
     from retinue.domain.grant import Mode as Mode
+    from retinue.domain.outcome import PlanResult as PlanResult
+    from retinue.domain.plan import Plan as Plan
+    from retinue.domain.plan import PlanStep as PlanStep
     from retinue.domain.projection import fold as fold
     from retinue.domain.result import Result as Result
     from retinue.domain.result import RunResult as RunResult
@@ -38,6 +41,9 @@ _HOMES = {
     "Event": "retinue.domain.events:Event",
     "Job": "retinue.runtime.staff:Job",
     "Mode": "retinue.domain.grant:Mode",
+    "Plan": "retinue.domain.plan:Plan",
+    "PlanResult": "retinue.domain.outcome:PlanResult",
+    "PlanStep": "retinue.domain.plan:PlanStep",
     "ReplayModel": "retinue.models.replay:ReplayModel",
     "Result": "retinue.domain.result:Result",
     "RetinueError": "retinue.errors:RetinueError",
@@ -58,6 +64,9 @@ __all__ = [
     "Event",
     "Job",
     "Mode",
+    "Plan",
+    "PlanResult",
+    "PlanStep",
     "ReplayModel",
     "Result",
     "RetinueError",

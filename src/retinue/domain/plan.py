@@ -30,7 +30,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.budget import Budget
+from retinue.domain.budget import MICRO, Budget
 from retinue.domain.contract import Contract, WorkspaceKind, title_of
 from retinue.domain.drafting import Order, Superior, draft
 from retinue.domain.lease import overlap
@@ -151,12 +151,14 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     """A model behind that name that nobody knows the price of, or ""."""
 
 
-def refuse(found: Sequence[Problem]) -> None:
-    """Raise PlanError if there are problems."""
+def refuse(found: Sequence[Problem], *, draft: Plan | None = None) -> None:
+    """Raise PlanError if there are problems, with the plan that has them."""
     if found:
         count = f"{len(found)} problem{'' if len(found) == 1 else 's'}"
         lines = "".join(f"\n- {problem}" for problem in found)
-        raise PlanError(f"The plan cannot be run; {count}:{lines}", problems=tuple(map(str, found)))
+        raise PlanError(
+            f"The plan cannot be run; {count}:{lines}", problems=tuple(map(str, found)), draft=draft
+        )
 
 
 # Reading
@@ -441,13 +443,14 @@ def _wrong_with_budget(plan: Plan, means: Means) -> Iterator[Problem]:
             "budget.max_tokens",
             f"{whole.max_tokens:,} are more than the run has: {left.tokens:,}",
         )
-    most = given.max_cost_usd
-    if whole.max_cost_usd is not None and most is not None and whole.max_cost_usd > most:
-        text = f"{whole.max_cost_usd:g} is more than the run has: {most:g}"
+    tokens = None if given.max_tokens is None else left.tokens
+    money = None if given.max_cost_usd is None else left.cost_microusd / MICRO
+    if whole.max_cost_usd is not None and money is not None and whole.max_cost_usd > money:
+        text = f"{whole.max_cost_usd:g} is more than the run has: {money:g}"
         yield Problem("", "budget.max_cost_usd", text)
     for name, limit in (
-        ("max_tokens", whole.max_tokens or given.max_tokens),
-        ("max_cost_usd", whole.max_cost_usd or given.max_cost_usd),
+        ("max_tokens", whole.max_tokens or tokens),
+        ("max_cost_usd", whole.max_cost_usd or money),
     ):
         if limit is None:
             continue

@@ -8,9 +8,9 @@ is next, and a forecast lets one run through without doing anything.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 
-Needs = Mapping[str, Sequence[str]]
+Needs = Mapping[str, Collection[str]]
 
 
 class Schedule:

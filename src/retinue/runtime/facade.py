@@ -26,22 +26,28 @@ from retinue.domain.contract import (
 from retinue.domain.drafting import (
     Draft,
     Order,
+    Superior,
     root_grant,
     without_delegation,
     workspace_for,
 )
 from retinue.domain.events import Event, RunStarted
 from retinue.domain.grant import Mode
+from retinue.domain.outcome import PlanResult
+from retinue.domain.plan import Means as PlanMeans
+from retinue.domain.plan import Plan, PlanStep, Problem, problems, read, refuse, shares
 from retinue.domain.result import Result, RunResult, Status
 from retinue.domain.role import Role, pick
 from retinue.domain.toolname import picked
-from retinue.errors import ContractError, UsageError
+from retinue.errors import ContractError, PlanError, UsageError
 from retinue.ports import Sandbox
 from retinue.runtime.agent import Agent
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.follow import follow as follow_journal
 from retinue.runtime.follow import nobody_writes
 from retinue.runtime.nursery import Nursery, to_its_end
+from retinue.runtime.planned import Desired, PlannedRun, expectations
+from retinue.runtime.planning import PLANNER, plan_schema, plan_task, planned, wrong_with
 from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.round import Round
 from retinue.runtime.run import Run, Surroundings
@@ -205,9 +211,7 @@ class Runtime:
             await run.finish(result.status, result.error or "")
             return run.with_total(result)
         finally:
-            self._runs.pop(run.id)
-            if not self._runs:
-                self._under_way.clear()
+            self._forget(run)
 
     async def spawn(self, role: str, task: str, **terms: Any) -> Result:
         """Give one task to one child and wait for it."""
@@ -245,6 +249,81 @@ class Runtime:
                 await slots.acquire()
                 nursery.create_task(work(index, order))
         return [results[index] for index in range(len(orders))]
+
+    async def plan(
+        self, goal: str, *, context: str = "", context_files: Sequence[str] = ()
+    ) -> Plan:
+        """Have a planner, who only reads, write a plan for `goal`. Nothing of it is done.
+
+        Raises PlanError if what it wrote cannot be carried out; `draft` of that is the plan.
+        """
+        if not goal.strip():
+            raise PlanError("The goal is empty; say what the plan is for.")
+        plan, found = await self._planned(goal, context, context_files)
+        if found:
+            context = "\n\n".join(filter(None, (context, wrong_with(found))))
+            plan, found = await self._planned(goal, context, context_files)
+        refuse(found, draft=plan)
+        return plan
+
+    async def check(self, plan: Plan | Mapping[str, Any]) -> Plan:
+        """`plan` as it would be carried out. PlanError tells of everything that is wrong with it.
+
+        It may be data, such as a TOML or JSON file holds. Nothing is done.
+        """
+        data = msgspec.to_builtins(plan) if isinstance(plan, Plan) else plan
+        read_plan, found = read(data)
+        refuse([*found, *problems(read_plan, await self._means(read_plan))], draft=read_plan)
+        return read_plan
+
+    async def execute(
+        self, plan: Plan | Mapping[str, Any], *, max_concurrent: int | None = None
+    ) -> PlanResult:
+        """Carry out `plan`, as a run of its own, in as many children at a time as may be.
+
+        PlanError, before anything is done, if it cannot be.
+        """
+        most = self._around.max_concurrent if max_concurrent is None else max_concurrent
+        if most < 1:
+            raise UsageError(f"max_concurrent must be at least 1, not {most}.")
+        plan = await self.check(plan)
+        # All of them first: a wrong one is told before any work begins.
+        budget = self._budget_of(plan)
+        orders = {s.name: await self._step_order(plan, s, budget.max_tokens) for s in plan.steps}
+        run = self._new_run("plan", plan.goal, PROGRAM, "", budget=budget)
+        run.preside()
+
+        async def ask(desired: Desired) -> Order:
+            return await self._order(
+                Task(
+                    role=desired.role,
+                    task=desired.task,
+                    context=desired.context,
+                    output_schema=desired.schema,
+                    cache=False,
+                )
+            )
+
+        planned_run = PlannedRun(
+            run,
+            plan,
+            order=self._step_order,
+            ask=ask,
+            means=lambda: self._means(plan, run),
+            at_once=most,
+            weights=lambda plan: expectations(plan, lambda step: None),
+        )
+        try:
+            result = await planned_run.carry_out(orders)
+        except BaseException as error:
+            await to_its_end(run.finish(*_outcome(run, error)))
+            raise
+        else:
+            self._around.reports.keep(f".retinue/plan-{run.id}.md", result.report)
+            await run.finish(result.status, result.error or "")
+            return result
+        finally:
+            self._forget(run)
 
     async def start(self, role: str, task: str, **terms: Any) -> Job:
         """Give a task to a child in the background. Its contract is on record when this returns."""
@@ -302,6 +381,88 @@ class Runtime:
 
     # Inside
 
+    def _forget(self, run: Run) -> None:
+        self._runs.pop(run.id)
+        if not self._runs:
+            self._under_way.clear()
+
+    def _budget_of(self, plan: Plan) -> Budget:
+        """What a plan may use: its own limits, and at most those of the runtime."""
+        whole, mine = self.terms.budget, plan.budget
+        tokens = [n for n in (whole.max_tokens, mine.max_tokens) if n is not None]
+        money = [n for n in (whole.max_cost_usd, mine.max_cost_usd) if n is not None]
+        return msgspec.structs.replace(
+            whole,
+            max_tokens=min(tokens, default=None),
+            max_cost_usd=min(money, default=None),
+        )
+
+    async def _means(self, plan: Plan, run: Run | None = None) -> PlanMeans:
+        """What a plan would be carried out with, or the rest of it in its run."""
+        terms, around = self.terms, self._around
+        effects = around.tools.effects
+        budget = terms.budget if run is None else run.root.contract.execution.budget
+        left = budget.limits() if run is None else run.root.account.unspent()
+        superior = Superior(
+            run_id="",
+            agent_id=None,
+            task_prompt=plan.goal,
+            grant=root_grant(terms.mode, effects, roles=tuple(around.roles), depth=terms.max_depth),
+            budget=budget,
+            left=left,
+            model=terms.model,
+            working_directory=terms.directory,
+            checks=terms.checks,
+        )
+
+        def wrong_with_model(name: str) -> str:
+            try:
+                around.model_for(around.route(name, None) or name)
+            except UsageError as error:
+                return str(error)
+            return ""
+
+        checked = any(step.checks for step in plan.steps) or bool(terms.checks)
+        return PlanMeans(
+            roles=around.roles,
+            superior=superior,
+            effects=effects,
+            checks_possible=not checked or await around.confine() is not None,
+            wrong_with_model=wrong_with_model,
+            unpriced=lambda name: "" if around.price_for(name) is not None else name,
+        )
+
+    async def _planned(
+        self, goal: str, context: str, files: Sequence[str]
+    ) -> tuple[Plan, list[Problem]]:
+        """What a planner makes of a goal, and what is wrong with that."""
+        answer = await self.spawn(
+            PLANNER,
+            plan_task(goal, self.roles.values()),
+            output_schema=plan_schema(self.roles),
+            context=context,
+            context_files=tuple(files),
+        )
+        if not answer.ok:
+            raise PlanError(f"The planner came to nothing: {answer.status}: {answer.error}")
+        plan, found = planned(goal, answer.data)
+        return plan, [*found, *problems(plan, await self._means(plan))]
+
+    async def _step_order(self, plan: Plan, step: PlanStep, limit: int | None) -> Order:
+        limits = step.budget.chosen() | {"max_tokens": shares(plan, self.roles, limit)[step.name]}
+        return await self._order(
+            Task(
+                role=step.role,
+                task=step.task,
+                write=step.writes,
+                success_criteria=step.success_criteria,
+                checks=step.checks,
+                context_files=step.context_files,
+                model=step.model,
+                **limits,
+            )
+        )
+
     async def _listen(self) -> None:
         """Hear what other processes want of the runs under way, for ever."""
         while True:
@@ -313,27 +474,14 @@ class Runtime:
     async def _employ(self, order: Order, round: Round | None = None) -> Result:
         run = await self._open_office(title_of(order.task))
         if run.root.stop_reason is not None:
-            return Result(
-                status=Status.CANCELLED,
-                agent_id="",
-                run_id=run.id,
-                role=order.role.name,
-                task=order.task,
-                error=run.root.stop_reason,
-            )
+            return run.refused(order, run.root.stop_reason, Status.CANCELLED)
         try:
             child = await run.create(order, run.root, round)
         except ContractError as error:
             self._rejected += 1
             spent_up = run.root.account.unspent().tokens == 0
-            return Result(
-                status=Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED,
-                agent_id="",
-                run_id=run.id,
-                role=order.role.name,
-                task=order.task,
-                error=str(error),
-            )
+            status = Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED
+            return run.refused(order, str(error), status)
         return await run.see_through(child)
 
     async def _order(self, task: Task) -> Order:
@@ -452,6 +600,7 @@ class Runtime:
         instructions: str,
         session: Session = NEW,
         context: str = "",
+        budget: Budget | None = None,
     ) -> Run:
         run_id, terms, around = new_run_id(), self.terms, self._around
         effects, served = around.tools.effects, around.servers.known(terms.model)
@@ -469,7 +618,7 @@ class Runtime:
                 working_directory=terms.directory,
                 workspace=workspace_for(grant, effects, WorkspaceKind.SHARED),
                 silence_ms=round(terms.silence_s * 1000),
-                **execution_limits(within(terms.budget, served)),  # type: ignore[arg-type]
+                **execution_limits(within(budget or terms.budget, served)),  # type: ignore[arg-type]
             ),
             outputs=Outputs(
                 report_path_pattern=around.report_path_pattern,

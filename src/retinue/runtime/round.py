@@ -12,11 +12,18 @@ class Head(msgspec.Struct, frozen=True):
     commit: str
 
 
-class Round:
-    """Children that begin from the same state: those of one turn of a model, or of one fan-out."""
+FOREGROUND, BACKGROUND = "", "in the background"
 
-    def __init__(self, *, background: bool = False) -> None:
-        self.background = background
+
+class Round:
+    """Children that begin from the same state: those of one turn of a model, or of one fan-out.
+
+    Those of one `line` are integrated in the order in which they were made. Lines do not wait for
+    each other.
+    """
+
+    def __init__(self, *, line: str = FOREGROUND) -> None:
+        self.line = line
         self.base: Head | None = None
         self.over = False
         """Whether the parent has seen a result since: who comes later begins from later files."""

@@ -213,6 +213,17 @@ class Run:
                 child.seat = self._join_of(by).enter(child, round)
             return child
 
+    def refused(self, order: Order, why: str, status: Status) -> Result:
+        """The result of an order that no child was made for."""
+        return Result(
+            status=status,
+            agent_id="",
+            run_id=self.id,
+            role=order.role.name,
+            task=order.task,
+            error=why,
+        )
+
     async def _written(self, order: Order, by: Agent, round: Round | None) -> Agent:
         role = order.role
         instructions, left_out = await self._prompts.assemble(role, order.extra_instructions)
@@ -227,7 +238,7 @@ class Run:
             except WorkspaceError as error:
                 raise ContractError(str(error)) from error
         self._around.model_for(contract.execution.model)  # Unknown models fail here.
-        child = self._agent(contract, by.next_path(role.name), by)
+        child = self._agent(contract, by.next_path(order.name or role.name), by)
         child.cache_key = self._around.cache.key(contract) if order.cache else None
         window = contract.execution.max_context_tokens
         hidden = self._around.tools.left_out(contract.permissions, window=window)

@@ -11,7 +11,7 @@ from retinue.domain.drafting import Order
 from retinue.domain.result import Result
 from retinue.runtime.agent import Agent
 from retinue.runtime.nursery import Nursery
-from retinue.runtime.round import Round
+from retinue.runtime.round import BACKGROUND, Round
 
 
 class Slot:
@@ -117,7 +117,7 @@ class Staff:
         self._jobs: dict[str, Job] = {}
         self._told_of_loose_ends = False
         self._round = Round()
-        self._background_round = Round(background=True)
+        self._background_round = Round(line=BACKGROUND)
 
     @property
     def jobs(self) -> Mapping[str, Job]:
@@ -148,7 +148,7 @@ class Staff:
     async def hire(self, order: Order) -> Job:
         """Write the contract and set the child to work in the background. Raises ContractError."""
         if self._background_round.over:
-            self._background_round = Round(background=True)
+            self._background_round = Round(line=BACKGROUND)
         round = self._background_round
         agent = await self._employer.create(order, self._boss, round)
         work = self._employer.see_through(agent, Slot(self._slots))
@@ -163,7 +163,7 @@ class Staff:
 
         Asked at the beginning of each turn: those that are hired in it make a round.
         """
-        self._round, self._background_round = Round(), Round(background=True)
+        self._round, self._background_round = Round(), Round(line=BACKGROUND)
         ended = [job for job in self.background if job.done and not job.delivered]
         for job in ended:
             job.delivered = True
