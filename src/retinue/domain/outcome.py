@@ -134,7 +134,11 @@ def _told(outcome: StepOutcome) -> list[str]:
     lines += [f"- Note: {note}" for note in result.notes]
     if result.response.strip():
         kept, cut = cap(result.response.strip(), SHOWN_TOKENS)
-        lines += ["", kept, *(["", "(cut; `retinue show` has all of it)"] if cut else [])]
+        lines += [
+            *([""] if lines else []),
+            kept,
+            *(["", "(cut; `retinue show` has all of it)"] if cut else []),
+        ]
     return lines
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
@@ -33,6 +33,7 @@ from retinue.domain.drafting import (
 )
 from retinue.domain.events import Event, RunStarted
 from retinue.domain.grant import Mode
+from retinue.domain.messages import estimate_tokens
 from retinue.domain.outcome import PlanResult
 from retinue.domain.plan import Means as PlanMeans
 from retinue.domain.plan import Plan, PlanStep, Problem, problems, read, refuse, shares
@@ -45,6 +46,7 @@ from retinue.runtime.agent import Agent
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.follow import follow as follow_journal
 from retinue.runtime.follow import nobody_writes
+from retinue.runtime.handover import handed_on
 from retinue.runtime.nursery import Nursery, to_its_end
 from retinue.runtime.planned import Desired, PlannedRun, expectations
 from retinue.runtime.planning import PLANNER, plan_schema, plan_task, planned, wrong_with
@@ -57,6 +59,8 @@ from retinue.runtime.staff import Job, Staff
 from retinue.runtime.watchdog import watch
 from retinue.runtime.windows import fitted, notes_on, within
 from retinue.version import VERSION
+
+T = TypeVar("T")
 
 LISTEN_S = 0.2
 
@@ -259,10 +263,24 @@ class Runtime:
         """
         if not goal.strip():
             raise PlanError("The goal is empty; say what the plan is for.")
-        plan, found = await self._planned(goal, context, context_files)
-        if found:
-            context = "\n\n".join(filter(None, (context, wrong_with(found))))
-            plan, found = await self._planned(goal, context, context_files)
+        given, left_out = await enclose(
+            self._around.workspace_for(self.terms.directory),
+            context=context,
+            files=context_files,
+            max_tokens=self.roles[PLANNER].budget.max_context_tokens // 2,
+        )
+        if left_out and context_files:
+            raise UsageError("; ".join(left_out) + ".")
+        run = self._new_run("program", f"Plan: {goal}", PROGRAM, "")
+
+        async def work() -> tuple[tuple[Plan, list[Problem]], Status, str]:
+            plan, found = await self._planned(run, goal, given, "")
+            if found:
+                plan, found = await self._planned(run, goal, given, wrong_with(found))
+            why = "the plan cannot be run" if found else ""
+            return (plan, found), Status.ERROR if found else Status.COMPLETED, why
+
+        plan, found = await self._presided(run, work())
         refuse(found, draft=plan)
         return plan
 
@@ -291,39 +309,23 @@ class Runtime:
         budget = self._budget_of(plan)
         orders = {s.name: await self._step_order(plan, s, budget.max_tokens) for s in plan.steps}
         run = self._new_run("plan", plan.goal, PROGRAM, "", budget=budget)
-        run.preside()
-
-        async def ask(desired: Desired) -> Order:
-            return await self._order(
-                Task(
-                    role=desired.role,
-                    task=desired.task,
-                    context=desired.context,
-                    output_schema=desired.schema,
-                    cache=False,
-                )
-            )
 
         planned_run = PlannedRun(
             run,
             plan,
             order=self._step_order,
-            ask=ask,
+            ask=self._asked,
             means=lambda: self._means(plan, run),
             at_once=most,
             weights=lambda plan: expectations(plan, lambda step: None),
         )
-        try:
+
+        async def work() -> tuple[PlanResult, Status, str]:
             result = await planned_run.carry_out(orders)
-        except BaseException as error:
-            await to_its_end(run.finish(*_outcome(run, error)))
-            raise
-        else:
             self._around.reports.keep(f".retinue/plan-{run.id}.md", result.report)
-            await run.finish(result.status, result.error or "")
-            return result
-        finally:
-            self._forget(run)
+            return result, result.status, result.error or ""
+
+        return await self._presided(run, work())
 
     async def start(self, role: str, task: str, **terms: Any) -> Job:
         """Give a task to a child in the background. Its contract is on record when this returns."""
@@ -432,17 +434,43 @@ class Runtime:
             unpriced=lambda name: "" if around.price_for(name) is not None else name,
         )
 
+    async def _presided(self, run: Run, work: Coroutine[Any, Any, tuple[T, Status, str]]) -> T:
+        """Do `work` in a run that is led by this program, and finish it with the outcome."""
+        run.preside()
+        try:
+            value, status, reason = await work
+        except BaseException as error:
+            await to_its_end(run.finish(*_outcome(run, error)))
+            raise
+        else:
+            await run.finish(status, reason)
+            return value
+        finally:
+            self._forget(run)
+
+    async def _asked(self, desired: Desired) -> Order:
+        order = await self._order(
+            Task(role=desired.role, task=desired.task, output_schema=desired.schema, cache=False)
+        )
+        room = order.role.budget.max_context_tokens // 2 - estimate_tokens(desired.context)
+        handed, notes = handed_on(desired.purpose, desired.reports, max_tokens=max(0, room))
+        context = "\n\n".join(filter(None, (desired.context, handed)))
+        return msgspec.structs.replace(order, context=context, notes=(*order.notes, *notes))
+
     async def _planned(
-        self, goal: str, context: str, files: Sequence[str]
+        self, run: Run, goal: str, context: str, told: str
     ) -> tuple[Plan, list[Problem]]:
         """What a planner makes of a goal, and what is wrong with that."""
-        answer = await self.spawn(
-            PLANNER,
-            plan_task(goal, self.roles.values()),
-            output_schema=plan_schema(self.roles),
+        roles = self.roles
+        desired = Desired(
+            role=PLANNER,
+            task=plan_task(goal, roles.values()),
+            schema=plan_schema(roles),
+            purpose=told or f"The plan is for: {goal}",
             context=context,
-            context_files=tuple(files),
         )
+        child = await run.create(await self._asked(desired), run.root)
+        answer = await run.see_through(child)
         if not answer.ok:
             raise PlanError(f"The planner came to nothing: {answer.status}: {answer.error}")
         plan, found = planned(goal, answer.data)

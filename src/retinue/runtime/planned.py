@@ -24,6 +24,7 @@ from retinue.domain.plan import (
     Problem,
     owned,
     problems,
+    to_toml,
 )
 from retinue.domain.plan import Means as PlanMeans
 from retinue.domain.result import Result, Status
@@ -38,7 +39,7 @@ from retinue.runtime.planning import (
     findings,
     plan_schema,
     planned,
-    replan_context,
+    replan_reports,
     replan_task,
     review_task,
     wrong_with,
@@ -51,12 +52,14 @@ FIXER = "executor"
 
 
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a child besides the steps of the plan."""
+    """What is asked of a child besides the steps of the plan, and what it is given to know."""
 
     role: str
     task: str
-    context: str
     schema: Mapping[str, object]
+    purpose: str
+    reports: Mapping[str, str] = {}
+    context: str = ""
 
 
 class PlannedRun:
@@ -144,8 +147,8 @@ class PlannedRun:
     def _with_context(self, step: PlanStep, order: Order) -> Order:
         """The order for a step, with what those before it have found."""
         plan, tries = self._plan, self._results[step.name]
-        room = order.role.budget.max_context_tokens // CONTEXT_SHARE
-        room -= estimate_tokens(order.context)
+        window = order.max_context_tokens or order.role.budget.max_context_tokens
+        room = window // CONTEXT_SHARE - estimate_tokens(order.context)
         parts = [order.context] if order.context else []
         if tries:
             failure = frame(evidence(tries[-1]), kind="failure", source=step.name)
@@ -242,8 +245,9 @@ class PlannedRun:
         desired = Desired(
             role=PLANNER,
             task=replan_task(self._plan, before, roles.values()),
-            context="\n\n".join(filter(None, (replan_context(self._plan, before), told))),
             schema=plan_schema(roles),
+            purpose=told or to_toml(self._plan),
+            reports=replan_reports(before),
         )
         answer = await self._employ(await self._ask(desired), line=PLANNER)
         if not answer.ok:
@@ -284,12 +288,9 @@ class PlannedRun:
         desired = Desired(
             role=REVIEWER,
             task=review_task(self._plan, self.outcomes),
-            context="\n\n".join(
-                frame(o.result.summary, kind="report", source=o.step.name)
-                for o in self.outcomes
-                if o.result is not None
-            ),
             schema=REVIEW_SCHEMA,
+            purpose=self._plan.summary.strip() or self._plan.goal,
+            reports={o.step.name: o.result.summary for o in self.outcomes if o.result is not None},
         )
         review = await self._employ(await self._ask(desired), line=REVIEW)
         repairs, left_out = self._repairs(review)

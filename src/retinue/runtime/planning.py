@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.framing import frame
 from retinue.domain.outcome import StepOutcome, StepState
 from retinue.domain.plan import OnFailure, Plan, Problem, read
 from retinue.domain.result import Result
@@ -54,16 +53,13 @@ def replan_task(plan: Plan, outcomes: Sequence[StepOutcome], roles: Iterable[Rol
     )
 
 
-def replan_context(plan: Plan, outcomes: Sequence[StepOutcome]) -> str:
-    """What there is to know about a plan that has come to a halt."""
-    parts = [frame(msgspec.json.encode(plan).decode(), kind="plan", source="parent")]
-    for outcome in outcomes:
-        if outcome.result is not None:
-            failed = outcome.state is StepState.FAILED
-            text = evidence(outcome.result) if failed else outcome.result.summary
-            kind = "failure" if failed else "report"
-            parts.append(frame(text, kind=kind, source=outcome.step.name))
-    return "\n\n".join(parts)
+def replan_reports(outcomes: Sequence[StepOutcome]) -> dict[str, str]:
+    """What there is to know of the steps of a plan that has come to a halt."""
+    return {
+        o.step.name: evidence(o.result) if o.state is StepState.FAILED else o.result.summary
+        for o in outcomes
+        if o.result is not None
+    }
 
 
 def _rules(roles: Iterable[Role]) -> str:

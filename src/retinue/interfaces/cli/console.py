@@ -26,6 +26,7 @@ from retinue.config.environment import Environment
 from retinue.domain.contract import title_of
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
+from retinue.domain.outcome import PlanResult
 from retinue.domain.result import Result, Status
 from retinue.errors import ApprovalNeeded
 from retinue.interfaces.cli.lines import Lines
@@ -35,7 +36,7 @@ from retinue.interfaces.cli.paper import width, write
 from retinue.interfaces.cli.screen import Screen, Styles
 from retinue.interfaces.consent import Consent, for_good
 from retinue.interfaces.view.block import result_block
-from retinue.interfaces.view.figures import one_line, some
+from retinue.interfaces.view.figures import clip, one_line, some
 from retinue.ports import Approve, Ask
 from retinue.runtime.facade import Runtime
 from retinue.runtime.toolbox import nobody
@@ -183,6 +184,10 @@ class Console:
         approve = self.approve
         return approve.choose if isinstance(approve, Questions) else None
 
+    async def decide(self, shown: Sequence[str], question: str) -> str:
+        """Show lines to the person at the terminal, and have them answer in a word."""
+        return await self._questions.decide(shown, question)
+
     @contextmanager
     def _asking(self) -> Iterator[None]:
         """While inside, a person is asked."""
@@ -218,6 +223,16 @@ class Console:
         click.echo(f"  Run: {result.run_id}", err=True)
         if sys.stderr.isatty():
             click.echo(err=True)
+
+    def print_report(self, result: PlanResult) -> None:
+        """How a plan went, as Markdown."""
+        self.progress.finish()
+        if self.as_json:
+            return
+        self._notify(f"{'is done' if result.ok else 'failed'}: {title_of(result.plan.goal)}")
+        write(result.report.rstrip())
+        if not result.ok:
+            click.echo(f"retinue: {result.status}: {result.error}", err=True)
 
     def print_results(self, results: list[Result]) -> None:
         self.progress.finish()
@@ -279,6 +294,13 @@ class Questions:
             with self._aside():
                 click.echo(f"{path} asks: {one_line(question)}", err=True)
                 return await _answer_to("> ") or "(no answer)"
+
+    async def decide(self, shown: Sequence[str], question: str) -> str:
+        async with self._lock:
+            with self._aside():
+                for line in shown:
+                    click.echo(clip(line, width(sys.stderr)), err=True)
+                return (await _answer_to(question)).lower()
 
     async def choose(self, discovery: Discovery) -> str:
         with self._aside():

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from retinue.app import open_runtime, project
-from retinue.config.environment import Environment
-from retinue.config.settings import load
-from retinue.domain.result import Result
+from retinue.domain.result import Status
 from retinue.errors import UsageError
 from retinue.interfaces.cli import names
-from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
-from retinue.interfaces.cli.options import limits, role_argument, working
-from retinue.interfaces.cli.trust import settle
-from retinue.runtime.agent import ROOT
+from retinue.interfaces.cli.office import chosen_limits, opening_of, perform_in
+from retinue.interfaces.cli.options import limits, plan_flags, role_argument, working
+from retinue.interfaces.cli.plan import carry_out, read_plan
 from retinue.runtime.facade import Runtime, Task
 from retinue.runtime.session import LAST
 
 
 @click.command()
-@click.argument("task")
+@click.argument("task", required=False)
 @click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the last session.")
 @click.option(
     "-r",
@@ -34,23 +28,46 @@ from retinue.runtime.session import LAST
     shell_complete=names.runs,
     help="Go on with the session of this run.",
 )
+@click.option(
+    "--plan",
+    "plan_file",
+    metavar="FILE",
+    help="Carry out the plan in a TOML or JSON file instead; - is stdin.",
+)
+@plan_flags
 @working
 @limits
-def run(task: str, go_on: bool, session: str | None, **options: Any) -> int:
-    """Let an agent do TASK in this directory, and print its answer.
+def run(
+    task: str | None,
+    go_on: bool,
+    session: str | None,
+    plan_file: str | None,
+    yes: bool,
+    max_concurrent: int | None,
+    **options: Any,
+) -> int:
+    """Let an agent do TASK in this directory, and print its answer; or carry out a plan.
 
     Example: retinue run -m openai:qwen3@http://127.0.0.1:8080/v1 "What does this project do?"
     """
     if go_on and session is not None:
         raise UsageError(f"-c means the last session and -r {session} that one; choose one.")
-    console, opened = _opened(options)
+    if (task is None) == (plan_file is None):
+        raise UsageError("Say what to do: a TASK, or --plan FILE, and not both.")
+    if plan_file is not None and (go_on or session is not None):
+        raise UsageError("A plan is no part of a session; leave out -c and -r.")
+    data = None if plan_file is None else read_plan(plan_file)
+    console, opened = opening_of(options)
 
-    async def work(runtime: Runtime) -> list[Result]:
-        result = await runtime.run(task, session=LAST if go_on else session)
+    async def work(runtime: Runtime) -> list[Status]:
+        if data is not None:
+            plan = await runtime.check(data)
+            return await carry_out(runtime, console, plan, yes=yes, max_concurrent=max_concurrent)
+        result = await runtime.run(task or "", session=LAST if go_on else session)
         console.print_result(result)
-        return [result]
+        return [result.status]
 
-    return _perform(opened, console, work, budget=_chosen(options))
+    return perform_in(opened, console, work, budget=chosen_limits(options))
 
 
 @click.command()
@@ -63,14 +80,14 @@ def spawn(role: str, task: str, **options: Any) -> int:
 
     Example: retinue spawn researcher "Where are errors logged?"
     """
-    console, opened = _opened(options)
+    console, opened = opening_of(options)
 
-    async def work(runtime: Runtime) -> list[Result]:
-        result = await runtime.spawn(role, task, **_chosen(options))
+    async def work(runtime: Runtime) -> list[Status]:
+        result = await runtime.spawn(role, task, **chosen_limits(options))
         console.print_result(result)
-        return [result]
+        return [result.status]
 
-    return _perform(opened, console, work)
+    return perform_in(opened, console, work)
 
 
 @click.command(name="fan-out")
@@ -99,15 +116,15 @@ def fan_out(
     given = [*tasks, *(line.strip() for line in file or () if line.strip())]
     if not given:
         raise UsageError('No tasks. Write them behind the command: retinue fan-out "…" "…".')
-    console, opened = _opened(options)
+    console, opened = opening_of(options)
 
-    async def work(runtime: Runtime) -> list[Result]:
-        asked = [_task(runtime, role, text, _chosen(options)) for text in given]
+    async def work(runtime: Runtime) -> list[Status]:
+        asked = [_task(runtime, role, text, chosen_limits(options)) for text in given]
         results = await runtime.fan_out(asked, max_concurrent=max_concurrent)
         console.print_results(results)
-        return results
+        return [result.status for result in results]
 
-    return _perform(opened, console, work)
+    return perform_in(opened, console, work)
 
 
 def _task(runtime: Runtime, role: str, text: str, terms: Mapping[str, Any]) -> Task:
@@ -117,69 +134,3 @@ def _task(runtime: Runtime, role: str, text: str, terms: Mapping[str, Any]) -> T
             role, text = name, text[len(name) + 1 :].strip()
             break
     return Task(role=role, task=text, **terms)
-
-
-_LIMITS = ("max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
-
-
-def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in _LIMITS if options[name] is not None}
-
-
-def _opened(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
-    environment = Environment.current()
-    settings = load(environment.user_settings, project(options["directory"])).merged
-    console = Console(
-        as_json=options["as_json"],
-        quiet=options["quiet"],
-        notify_after_s=settings.notify_after_s,
-    )
-    return console, {
-        "directory": options["directory"],
-        "model": options["model"],
-        "mode": options["mode"],
-        "unsafe_no_sandbox": options["unsafe_no_sandbox"],
-        "cache": False if options["no_cache"] else None,
-        "record": options["record"],
-    }
-
-
-def _perform(
-    opened: Mapping[str, Any],
-    console: Console,
-    work: Callable[[Runtime], Awaitable[list[Result]]],
-    *,
-    budget: Mapping[str, Any] | None = None,
-) -> int:
-    """Open a runtime, do `work` in it, and make an exit code of its results."""
-
-    async def inside() -> int:
-        interrupts = Interrupts()
-        try:
-            with interrupts:
-                async with (
-                    console.progress.shown(),
-                    open_runtime(
-                        **opened,
-                        limits=budget,
-                        approve=console.approve,
-                        ask=console.ask,
-                        choose=console.choose,
-                        on_event=console.progress.listen,
-                        on_text=partial(console.progress.hear, ROOT),
-                        on_partial=console.progress.hear,
-                        on_wait=console.progress.wait,
-                    ) as runtime,
-                ):
-                    interrupts.runtime = runtime
-                    return exit_code([r.status for r in await work(runtime)])
-        except asyncio.CancelledError:
-            if not interrupts.happened:
-                raise
-            if not console.as_json:
-                click.echo("retinue: interrupted; every agent was closed.", err=True)
-            return 130
-
-    if console.people:
-        settle(opened["directory"], model=opened["model"])
-    return perform(inside())

@@ -1,0 +1,84 @@
+"""What commands that make agents work have in common: a runtime, opened by their options."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import click
+
+from retinue.app import open_runtime, project
+from retinue.config.environment import Environment
+from retinue.config.settings import load
+from retinue.domain.result import Status
+from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
+from retinue.interfaces.cli.trust import settle
+from retinue.runtime.agent import ROOT
+from retinue.runtime.facade import Runtime
+
+_LIMITS = ("max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
+
+
+def chosen_limits(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in _LIMITS if options[name] is not None}
+
+
+def opening_of(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
+    environment = Environment.current()
+    settings = load(environment.user_settings, project(options["directory"])).merged
+    console = Console(
+        as_json=options["as_json"],
+        quiet=options["quiet"],
+        notify_after_s=settings.notify_after_s,
+    )
+    return console, {
+        "directory": options["directory"],
+        "model": options["model"],
+        "mode": options["mode"],
+        "unsafe_no_sandbox": options["unsafe_no_sandbox"],
+        "cache": False if options["no_cache"] else None,
+        "record": options["record"],
+    }
+
+
+def perform_in(
+    opened: Mapping[str, Any],
+    console: Console,
+    work: Callable[[Runtime], Awaitable[Sequence[Status]]],
+    *,
+    budget: Mapping[str, Any] | None = None,
+) -> int:
+    """Open a runtime, do `work` in it, and make an exit code of how that ended."""
+
+    async def inside() -> int:
+        interrupts = Interrupts()
+        try:
+            with interrupts:
+                async with (
+                    console.progress.shown(),
+                    open_runtime(
+                        **opened,
+                        limits=budget,
+                        approve=console.approve,
+                        ask=console.ask,
+                        choose=console.choose,
+                        on_event=console.progress.listen,
+                        on_text=partial(console.progress.hear, ROOT),
+                        on_partial=console.progress.hear,
+                        on_wait=console.progress.wait,
+                    ) as runtime,
+                ):
+                    interrupts.runtime = runtime
+                    return exit_code(await work(runtime))
+        except asyncio.CancelledError:
+            if not interrupts.happened:
+                raise
+            if not console.as_json:
+                click.echo("retinue: interrupted; every agent was closed.", err=True)
+            return 130
+
+    if console.people:
+        settle(opened["directory"], model=opened["model"])
+    return perform(inside())
