@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import storm
+from benchmarks import chat, storm
 from benchmarks.calls import Cost, measure_calls
 from benchmarks.chart import draw
 from benchmarks.commands import measure_commands
@@ -55,6 +55,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--storm", action="store_true", help="only time a fan-out against a server on a bad day"
     )
+    parser.add_argument(
+        "--chat", action="store_true", help="only what the chat costs while agents work"
+    )
     parser.add_argument("--write", action="store_true", help="write the page and its picture")
     parser.add_argument(
         "--docs", type=Path, default=ROOT / "docs", metavar="DIR", help="where --write writes"
@@ -93,6 +96,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if given.storm:
         return storm.main([])
+    if given.chat:
+        return chat.main(given.children or (5, 50, 500))
     floor = Contender(
         name="floor",
         version=f"aiohttp {_version('aiohttp')}, msgspec {_version('msgspec')}",

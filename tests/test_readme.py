@@ -292,7 +292,9 @@ def _converse(text: str, project: Project, monkeypatch: pytest.MonkeyPatch) -> N
         command, *arguments = shlex.split(typed)
         match command:
             case "retinue":
-                said = project.run(arguments).splitlines()
+                # What the embedded model would answer, the server at hand does.
+                given = [os.environ["RETINUE_MODEL"] if a == "embedded" else a for a in arguments]
+                said = project.run(given).splitlines()
             case "export":
                 for assignment in arguments:
                     name, _, value = assignment.partition("=")

@@ -17,7 +17,7 @@ from retinue.config.environment import Environment
 from retinue.config.permission import SERVER, permission
 from retinue.config.pools import EndpointSettings, Strategy
 from retinue.config.roles import LEAD, catalogue, is_of_project
-from retinue.config.routes import SERVICES, Route, Service, parse_route
+from retinue.config.routes import EMBEDDED, SERVICES, Route, Service, parse_route
 from retinue.config.settings import (
     MAX_CONCURRENT,
     MAX_DEPTH,
@@ -38,7 +38,7 @@ from retinue.domain.events import Event
 from retinue.domain.grant import Mode
 from retinue.domain.price import Price, Tariff
 from retinue.domain.role import Role
-from retinue.domain.served import BY_SLOT, Served
+from retinue.domain.served import BY_SLOT, Load, Served
 from retinue.domain.toolserver import ToolServer
 from retinue.errors import ConfigError, StoreError, UsageError
 from retinue.models.gate import Gate, Line
@@ -158,6 +158,7 @@ async def open_runtime(
         notes: tuple[str, ...] = ()
         if name is None:
             name, notes = await _found(clients, await discover(environment, layers), choose)
+        notes += await clients.begin(name, on_wait)
         terms = Terms(
             model=name,
             notes=notes,
@@ -394,6 +395,7 @@ class Clients:
         self._replay: ReplayModel | None = None
         self._made: dict[str, Model] = {name: self._used(model) for name, model in given.items()}
         self._clients: dict[str, Model] = {}
+        self._gates: dict[str, Gate] = {}
         self._short_names = layers.user.models
         self._pools = layers.user.pools
         self._servers = {_origin(at): server for at, server in layers.user.servers.items()}
@@ -455,6 +457,29 @@ class Clients:
         self.get(name)
         return name
 
+    async def begin(self, name: str, on_wait: Callable[[str], None] | None) -> tuple[str, ...]:
+        """Start the embedded model if it is the one to use; gives what the user should know of it.
+
+        If it is only chosen by a role or a call, the first of those starts it.
+        """
+        given = self.replaying or name in self._given
+        if given or self._full_name(name) != EMBEDDED:
+            return ()
+        from retinue.embedded.model import ABOUT, EmbeddedModel
+
+        client = self._clients[EMBEDDED]
+        assert isinstance(client, EmbeddedModel)
+        told = ""
+
+        def tell(text: str) -> None:
+            nonlocal told
+            if text != told and on_wait is not None:
+                on_wait(text)
+            told = text
+
+        await client.open(tell)
+        return (ABOUT,)
+
     def route(self, model: str | None, endpoint: str | None) -> str | None:
         """The model name for somebody's choice of model and endpoint; None if nothing is chosen.
 
@@ -484,6 +509,8 @@ class Clients:
             route = parse_route(name, otherwise=default.provider)
         else:
             route = parse_route(name)
+        if route.provider == EMBEDDED and not endpoint:
+            return name
         if route.provider not in SERVICES:
             raise ConfigError(f"Model {name!r} cannot be chosen here; name one that is served.")
         if endpoint:
@@ -547,7 +574,8 @@ class Clients:
     def _door(self, name: str, weight: float = 1.0) -> Door:
         """The way to a model. All pools share its client, and all runtimes its gate."""
         full = self._full_name(name)
-        line = self._gate_of(full).line(full)
+        gate = self._gates[full] = self._gate_of(full)
+        line = gate.line(full)
         if full in self._given:
             return Door(full, self._made[full], line, weight=weight)
         if full not in self._clients:
@@ -557,7 +585,10 @@ class Clients:
     def _gate_of(self, full: str) -> Gate:
         route = None if full in self._given else parse_route(full)
         if route is None or route.provider not in SERVICES:
-            return _gate(full)
+            gate = _gate(full)
+            if route is not None and route.provider == EMBEDDED:
+                gate.serves(1)
+            return gate
         origin = _origin(route.endpoint or self._url_of(SERVICES[route.provider]))
         gate, server = _gate(origin), self._servers.get(origin, EndpointSettings())
         gate.patience_s = server.patience_s
@@ -585,6 +616,9 @@ class Clients:
     def known(self, name: str) -> Served | None:
         return self._served.get(name) if self._replay is None else self._replay.served(name)
 
+    def loads(self) -> list[Load]:
+        return [gate.load for gate in dict.fromkeys(self._gates.values())]
+
     async def _smallest(self, name: str) -> Served | None:
         """What is said of a model; of a pool, the one with the smallest window: all must do."""
         if self._short_names.get(name, name) not in self._pools:
@@ -597,6 +631,10 @@ class Clients:
         if name in self._given:
             return None
         route = parse_route(self._short_names.get(name, name))
+        if route.provider == EMBEDDED:
+            from retinue.embedded.model import SERVED
+
+            return SERVED
         if route.provider not in SERVICES:
             return None
         service = SERVICES[route.provider]
@@ -687,6 +725,10 @@ class Clients:
             from retinue.models.scripted import ScriptedModel
 
             return ScriptedModel.from_yaml(self._root / route.model)
+        if route.provider == EMBEDDED:
+            from retinue.embedded.model import EmbeddedModel
+
+            return EmbeddedModel(self._environment.embedded, self._environment.variables)
         service = SERVICES[route.provider]
         url = route.endpoint or self._url_of(service)
         self._check_known(url)

@@ -12,6 +12,7 @@ from retinue.config.environment import Environment
 from retinue.config.places import as_place, clouds, named_places, once_each, place_of, usual_places
 from retinue.config.settings import PROJECT_FILE, Layers
 from retinue.domain.discovery import Discovery, Looked, Place
+from retinue.embedded.model import installed
 
 if TYPE_CHECKING:
     from retinue.models.endpoint import Endpoint
@@ -47,6 +48,7 @@ async def discover(
         looked=tuple(map(Looked, places, await asyncio.gather(*looks))),
         clouds=tuple(keys),
         settings_file=environment.shown(environment.user_settings),
+        embedded=installed(),
     )
 
 

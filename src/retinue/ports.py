@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from retinue.domain.approval import Wish
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event
 from retinue.domain.grant import Grant
@@ -19,7 +20,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect, Reply, Request, ToolSpec
 from retinue.domain.reach import Reach
 from retinue.domain.result import Conflict, FileChange
-from retinue.domain.served import Served
+from retinue.domain.served import Load, Served
 
 
 class Clock(Protocol):
@@ -65,6 +66,10 @@ class Servers(Protocol):
 
     def known(self, model: str) -> Served | None:
         """The same without asking: None until it was asked."""
+        ...
+
+    def loads(self) -> Sequence[Load]:
+        """How busy the endpoints are that may be asked."""
         ...
 
 
@@ -539,5 +544,5 @@ class Posts(Protocol):
         ...
 
 
-Approve = Callable[[str, str, str], Awaitable[bool]]
-"""Ask a person: (path, tool, arguments) -> may it run? ApprovalNeeded if nobody is there."""
+Approve = Callable[[Wish], Awaitable[bool]]
+"""Ask a person: may it be done? ApprovalNeeded if nobody is there."""

@@ -11,6 +11,7 @@ import pytest
 
 import retinue
 from retinue.app import open_journal
+from retinue.domain.approval import Wish
 from retinue.domain.contract import Contract
 from retinue.domain.events import AgentCreated, Event
 from retinue.domain.messages import Reply, Request, ToolAnswer
@@ -279,7 +280,7 @@ async def test_the_depth_limit_is_a_setting(opened: Opened, settings: Settings) 
 async def test_what_needs_a_yes_is_the_childs_under_auto_and_not_otherwise(
     opened: Opened, contracts: Contracts, mode: str, may: bool
 ) -> None:
-    async def refuse(path: str, tool: str, arguments: str) -> bool:
+    async def refuse(wish: Wish) -> bool:
         raise AssertionError("nobody is asked on a child's account")
 
     model = led(call("spawn_agent", task="Edit", role="executor"), Edit=[say("ok")])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.domain.messages import Request, User
+from retinue.domain.served import Load
 from retinue.errors import ModelError, Overloaded, ProviderError, RateLimited, Unreachable
 from retinue.models.gate import Gate
 from retinue.models.pool import Door, Pool
@@ -53,6 +54,7 @@ async def test_who_has_to_wait_is_told_how_long_it_was(desk: Opened, clock: Fake
     await d.ask("one")
     await d.ask("two")
     assert (d.present, d.gate.waiting) == (["one"], 1)
+    assert d.gate.load == Load(address=d.gate.address, under_way=1, limit=1, waiting=1, known=True)
     clock.advance(7)
     await d["one"].answered()
     await d["two"].answered()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import retinue
+from retinue.domain.approval import Wish
 from retinue.domain.messages import Request, ToolAnswer
 from retinue.models.scripted import ScriptedModel, call, calls, say
 from retinue.ports import Outcome
@@ -31,8 +32,9 @@ async def test_nobody_there_to_say_yes_ends_the_run_as_rejected(
         result = await rt.run("Write.")
     assert (result.status, result.error) == (
         "rejected",
-        "root wants to use write_file, which needs your yes, and nobody is there to give it;"
-        " run it in a terminal, or with --mode auto.",
+        'root wants write_file: {"path":"a.txt","content":"x"}. That needs your yes (its mode asks'
+        ' first), and nobody is there to give it; run it in a terminal, with allow = ["write_file"]'
+        " in your settings, or with --mode auto.",
     )
     assert not (project / "a.txt").exists()
 
@@ -41,8 +43,8 @@ async def test_nobody_there_to_say_yes_ends_the_run_as_rejected(
 async def test_a_person_is_asked_and_obeyed(opened: Opened, project: Path, yes: bool) -> None:
     questions: list[tuple[str, str, str]] = []
 
-    async def approve(path: str, tool: str, arguments: str) -> bool:
-        questions.append((path, tool, arguments))
+    async def approve(wish: Wish) -> bool:
+        questions.append((wish.path, wish.tool, wish.arguments))
         return yes
 
     model = ScriptedModel([WRITE, say("ok")])
@@ -106,8 +108,8 @@ async def test_who_is_asked_about_a_command(
     )
     questions: list[str] = []
 
-    async def approve(path: str, tool: str, arguments: str) -> bool:
-        questions.append(tool)
+    async def approve(wish: Wish) -> bool:
+        questions.append(wish.tool)
         return False
 
     model = ScriptedModel([call("run_command", command=command), say("ok")])
@@ -125,8 +127,8 @@ async def test_a_project_can_forbid_and_not_allow(opened: Opened, project: Path)
     )
     asked: list[str] = []
 
-    async def approve(path: str, tool: str, arguments: str) -> bool:
-        asked.append(tool)
+    async def approve(wish: Wish) -> bool:
+        asked.append(wish.tool)
         return True
 
     model = ScriptedModel([WRITE, call("run_command", command="true; curl x"), say("ok")])

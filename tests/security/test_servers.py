@@ -15,6 +15,7 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
+from retinue.domain.approval import Wish
 from retinue.domain.messages import Request, ToolAnswer
 from retinue.domain.result import Result
 from retinue.errors import ConfigError
@@ -112,9 +113,9 @@ async def test_normal_mode_asks_unless_the_user_calls_it_reading(
     user.configure(more=READING)
     asked = []
 
-    async def approve(path: str, tool: str, arguments: str) -> bool:
-        asked.append(tool)
-        return tool == "mcp__s__act"
+    async def approve(wish: Wish) -> bool:
+        asked.append(wish.tool)
+        return wish.tool == "mcp__s__act"
 
     steps = calls(*(call(f"mcp__s__{name}", text="x") for name in ("echo", "act", "fail")))
     model = ScriptedModel([steps, say("Done.")])

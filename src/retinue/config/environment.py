@@ -87,6 +87,11 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return (Path(base) if base else self.home / ".cache") / "retinue"
 
     @property
+    def embedded(self) -> Path:
+        """Where the embedded model is kept, and who serves it."""
+        return self.cache / "embedded"
+
+    @property
     def ca_file(self) -> str | None:
         return self.get("SSL_CERT_FILE") or self.get("REQUESTS_CA_BUNDLE")
 

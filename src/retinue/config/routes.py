@@ -1,4 +1,7 @@
-"""Model names: `provider:model@endpoint`. Anthropic's may have options: `model+thinking`."""
+"""Model names: `provider:model@endpoint`. Anthropic's may have options: `model+thinking`.
+
+The embedded model has no other name than `embedded`.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,13 @@ _FILES = {
     "scripted": "Name the script: scripted:FILE.yaml.",
 }
 PROVIDERS = (*SERVICES, *_FILES)
+EMBEDDED = "embedded"
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """A model name, taken apart. `endpoint` is empty where the provider's own is meant."""
+    """A model name, taken apart. `endpoint` is empty where the provider's own is meant, and `model`
+    is for the embedded one.
+    """
 
     provider: str
     model: str
@@ -41,6 +47,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     thinking: Thinking = Thinking()
 
     def __str__(self) -> str:
+        if self.provider == EMBEDDED:
+            return EMBEDDED
         at = f"@{self.endpoint}" if self.endpoint else ""
         return f"{self.provider}:{self.model}{self.thinking}{at}"
 
@@ -48,6 +56,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 def parse_route(name: str, *, otherwise: str = "openai") -> Route:
     """Take a model name apart. A name without a provider means the one of `otherwise`."""
     text = name.strip()
+    if text == EMBEDDED:
+        return Route(provider=EMBEDDED, model="")
     provider, colon, rest = text.partition(":")
     if not colon or provider not in PROVIDERS:
         # A colon alone does not make a provider: Ollama's names have one, as in qwen3:8b.

@@ -142,6 +142,51 @@ def rule_for(tool: str, subject: str) -> Rule:
     return Rule(tool, " ".join((*words[:known], "*")))
 
 
+class Why(StrEnum):
+    """Why a person is asked."""
+
+    MODE = "its mode asks first"
+    DESTRUCTIVE = "it destroys things"
+    STRANGERS = "it has read text that nobody vouches for"
+    CALLS = "it has made many calls"
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent wants that needs a person's yes.
+
+    `path` says who wants it, as in `root/executor.1`; `arguments` are those of the call. `subject`
+    is the command, and `scope` what it could touch, in words.
+    """
+
+    path: str
+    tool: str
+    arguments: str
+    why: Why
+    subject: str = ""
+    scope: str = ""
+
+    @property
+    def rule(self) -> Rule:
+        """What "always" would mean. For a write that is writing, not this file."""
+        return rule_for(self.tool, self.subject)
+
+    @property
+    def detail(self) -> str:
+        """What is to be done: the command, else all that the model sent."""
+        return self.subject or self.arguments
+
+    @property
+    def terms(self) -> str:
+        """Why a person is asked, unless they always are, and what could be touched."""
+        why = "" if self.why in (Why.MODE, Why.CALLS) else self.why
+        return "; ".join(filter(None, (why, self.scope)))
+
+    def covered_by(self, rules: Rules) -> bool:
+        """Has a person said yes to this already?"""
+        told = rules.judge(self.tool, self.subject, is_command=True, asked=True)
+        return told is Verdict.ALLOW
+
+
 class Rules(msgspec.Struct, frozen=True):
     """`deny` before asking, asking before `allow`."""
 

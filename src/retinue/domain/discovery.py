@@ -11,6 +11,10 @@ import msgspec
 from retinue.domain.served import OLLAMA, Inventory, Served
 
 SHOWN = 8
+EMBEDDED_OFFER = (
+    "Or use the one that is installed here, which only summarises, titles and classifies:"
+    " -m embedded."
+)
 HOW_TO_CHOOSE = '-m NAME, or RETINUE_MODEL=NAME, or model = "NAME" in {file}'
 
 
@@ -97,6 +101,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     looked: tuple[Looked, ...] = ()
     clouds: tuple[Cloud, ...] = ()
     settings_file: str = "~/.config/retinue/config.toml"
+    embedded: bool = False
+    """Whether the embedded model is installed. It is offered, not used unasked: it is small."""
 
     @property
     def offers(self) -> list[Offer]:
@@ -181,7 +187,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
         if not self.looked:
             return ["No model was named, and discovery is off in the settings.", *self.help]
         if troubles := " ".join(self.troubles):
-            return ["No model was named, and none was found.", troubles, self.help[-1]]
+            return ["No model was named, and none was found.", troubles, *self.help[1:]]
         return ["No model was named, and no model server was found on this machine.", *self.help]
 
     @property
@@ -189,8 +195,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
         return [trouble for look in self.looked if (trouble := look.trouble)]
 
     @property
-    def help(self) -> tuple[str, str]:
-        """What to start, and what to set instead, where there is nothing."""
+    def help(self) -> tuple[str, ...]:
+        """What to start, what to set instead, and what is here anyway, where there is nothing."""
         start = (
             "Start one: llama-server -m MODEL.gguf, or ollama serve, or LM Studio's server,"
             " or vllm serve MODEL."
@@ -200,4 +206,5 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
             start if self.looked else name,
             "Or set OPENAI_API_KEY or ANTHROPIC_API_KEY and name a model with -m."
             " `retinue doctor` tells what was tried.",
+            *([EMBEDDED_OFFER] if self.embedded else []),
         )

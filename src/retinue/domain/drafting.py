@@ -38,7 +38,7 @@ from retinue.errors import ContractError
 FREE_HANDED = (Mode.AUTO, Mode.DANGEROUS)
 ASK_USER = "ask_user"
 # What changes nothing that a person would want to be asked about first.
-_HARMLESS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE)
+HARMLESS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE)
 _WRITING = (Effect.WRITE, Effect.EXECUTE)
 
 
@@ -127,7 +127,7 @@ def root_grant(
     for name, effect in effects.items():
         if mode is Mode.PLAN and effect is not Effect.READ:
             continue
-        if mode in FREE_HANDED or effect in _HARMLESS:
+        if mode in FREE_HANDED or effect in HARMLESS:
             freely.append(name)
         else:
             asked.append(name)

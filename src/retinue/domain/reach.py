@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from retinue.domain.grant import Network
-from retinue.domain.scope import Groups, contains
+from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, contains
 
 
 class Reach(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -24,3 +24,14 @@ class Reach(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def may_write(self, path: str) -> bool:
         """May `path`, relative to the root, be written?"""
         return contains(self.write_scope, path)
+
+    def __str__(self) -> str:
+        """As a person would like to read it, before saying yes to something."""
+        if self.write_scope == ANYWHERE:
+            writes = "writes anywhere in the workspace"
+        elif self.write_scope == NOWHERE:
+            writes = "writes nothing"
+        else:
+            writes = "writes " + " and of that ".join(map(", ".join, self.write_scope))
+        away = {Network.NONE: "no network", Network.LOOPBACK: "its own loopback"}
+        return f"{writes}, {away.get(self.network, 'all of the network')}"

@@ -27,6 +27,17 @@ _WIDER = {
 }
 
 
+class Load(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """How busy an endpoint is: requests that it works on, how many it is given, how many wait."""
+
+    address: str
+    under_way: int
+    limit: int
+    waiting: int
+    known: bool
+    """Whether the limit is the server's or the user's word, and not a guess."""
+
+
 class Served(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One model at one server. None: the server does not say."""
 

@@ -20,6 +20,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from retinue.domain.messages import Reply, Request
+from retinue.domain.served import Load
 from retinue.errors import ModelError, Overloaded, ProviderError, RateLimited, Unreachable
 from retinue.models.limits import Pace, limits_of
 from retinue.models.throttle import Throttle
@@ -110,6 +111,16 @@ class Gate:
     def limit(self) -> int:
         """How many are let in at a time."""
         return self._throttle.limit
+
+    @property
+    def load(self) -> Load:
+        return Load(
+            address=self.address,
+            under_way=self.under_way,
+            limit=self.limit,
+            waiting=len(self._waiting),
+            known=self._slots is not None,
+        )
 
     @property
     def waiting(self) -> int:

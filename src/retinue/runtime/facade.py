@@ -39,6 +39,7 @@ from retinue.domain.plan import Means as PlanMeans
 from retinue.domain.plan import Plan, PlanStep, Problem, problems, read, refuse, shares
 from retinue.domain.result import Result, RunResult, Status
 from retinue.domain.role import Role, pick
+from retinue.domain.served import Load
 from retinue.domain.toolname import picked
 from retinue.errors import ContractError, PlanError, UsageError
 from retinue.ports import Sandbox
@@ -63,6 +64,7 @@ from retinue.version import VERSION
 T = TypeVar("T")
 
 LISTEN_S = 0.2
+COMPACT = "Sum up the conversation so far."
 
 PROGRAM = Role(
     name="program",
@@ -180,6 +182,11 @@ class Runtime:
         """Where shell commands run; None where they are off."""
         return self._around.sandbox
 
+    @property
+    def loads(self) -> Sequence[Load]:
+        """How busy the endpoints are that are asked."""
+        return self._around.servers.loads()
+
     def _agents(self) -> Iterator[Agent]:
         for run in self._runs.values():
             yield from run.agents
@@ -206,8 +213,20 @@ class Runtime:
         `context_files` are given along, framed as data.
         """
         run = await self._open_run(task, self.terms.lead, session, context, context_files)
+        return await self._led(run)
+
+    async def compact(self, session: str) -> RunResult:
+        """Have a model sum up a session, which goes on from the summary alone.
+
+        That is a run of the session, with a budget and an outcome like any other.
+        """
+        return await self._led(
+            await self._open_run(COMPACT, self.terms.lead, session, "", ()), sums_up=True
+        )
+
+    async def _led(self, run: Run, *, sums_up: bool = False) -> RunResult:
         try:
-            result = await run.lead()
+            result = await run.lead(sums_up=sums_up)
         except BaseException as error:
             await to_its_end(run.finish(*_outcome(run, error)))
             raise

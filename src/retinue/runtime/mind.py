@@ -111,11 +111,17 @@ class Mind:
             return None
         if not conversation.can_be_summed_up or self._turns - self._agent.account.spent.turns <= 2:
             return "max_context_tokens"
-        conversation.add(User(SUM_UP))
-        reply = await self._turn((), None, last=False)
-        dropped = conversation.summed_up(reply.message.content)
-        self._agent.record(ContextCompacted(dropped=dropped, content=reply.message.content))
+        await self.sum_up()
         return None if conversation.estimate <= window else "max_context_tokens"
+
+    async def sum_up(self) -> str:
+        """Have the model write down what matters, and go on from that alone; answers it."""
+        self.conversation.add(User(SUM_UP))
+        reply = await self._turn((), None, last=False)
+        summary = reply.message.content
+        dropped = self.conversation.summed_up(summary)
+        self._agent.record(ContextCompacted(dropped=dropped, content=summary))
+        return summary
 
     async def ask(self, *, limit: str | None = None, tools: bool = True) -> Reply:
         """The model's next reply. At a `limit` it is asked for its last word, without tools."""

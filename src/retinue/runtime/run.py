@@ -39,6 +39,7 @@ from retinue.ports import (
     Workspace,
 )
 from retinue.runtime.agent import Agent
+from retinue.runtime.agreement import agree
 from retinue.runtime.allowance import Allowance
 from retinue.runtime.cache import Cache, Hit
 from retinue.runtime.checks import NO_SANDBOX, Checks, Confine
@@ -102,6 +103,7 @@ class Run:
         self.id = run_id
         self._around = around
         self._session = session
+        self._sums_up = False
         self._allowance = Allowance()
         self._creating = asyncio.Lock()
         self._journal = Journal(around.store, around.clock, run_id, listener=around.listener)
@@ -163,8 +165,9 @@ class Run:
 
     # The root
 
-    async def lead(self) -> Result:
-        """Let the root work, as a model's agent."""
+    async def lead(self, *, sums_up: bool = False) -> Result:
+        """Let the root work, as a model's agent; or have it sum up the session, and no more."""
+        self._sums_up = sums_up
         return await self.see_through(self.root)
 
     def preside(self) -> None:
@@ -200,6 +203,12 @@ class Run:
         return self._total
 
     # Its children
+
+    async def agree(self, order: Order, by: Agent) -> None:
+        """Have a person agree to an order that a stranger may stand behind. Raises UsageError."""
+        around = self._around
+        if by.wary:
+            await agree(order, by, around.tools.effects, around.rules, around.approve)
 
     async def create(self, order: Order, by: Agent, round: Round | None = None) -> Agent:
         """Write the contract for `order` and bring its child into being. Raises UsageError.
@@ -413,6 +422,7 @@ class Run:
             rules=around.rules,
             on_text=self._ear_for(agent),
             before=self._session.messages if agent is self.root else (),
+            sums_up=self._sums_up and agent is self.root,
         )
         return await live(agent, means)
 
@@ -450,7 +460,7 @@ class Run:
         result = agent.result = close(agent, ending, duration_s=duration_s)
         if agent.parent is not None and agent.tainted:
             # However the parent hears of it.
-            agent.parent.tainted = True
+            agent.parent.tainted = agent.parent.wary = True
         if agent is not self.root:
             self._failed += not result.ok
             self._report(agent, result)

@@ -36,6 +36,8 @@ class Slot:
 class Employer(Protocol):
     """What a run does for those who hire."""
 
+    async def agree(self, order: Order, by: Agent) -> None: ...
+
     async def create(self, order: Order, by: Agent, round: Round | None = None) -> Agent: ...
 
     async def see_through(self, agent: Agent, slot: Slot | None = None) -> Result: ...
@@ -135,11 +137,12 @@ class Staff:
 
         Children of one round begin from the same files.
         """
+        await self._employer.agree(order, self._boss)
         round = round or self._round
         slot = Slot(self._slots)
         await slot.take()
         try:
-            agent = await self._employer.create(order, self._boss, round)
+            agent = await self._create(order, round)
             self._jobs[agent.id] = Job(agent, round)
             return await self._employer.see_through(agent, slot)
         finally:
@@ -147,16 +150,23 @@ class Staff:
 
     async def hire(self, order: Order) -> Job:
         """Write the contract and set the child to work in the background. Raises ContractError."""
+        await self._employer.agree(order, self._boss)
         if self._background_round.over:
             self._background_round = Round(line=BACKGROUND)
         round = self._background_round
-        agent = await self._employer.create(order, self._boss, round)
+        agent = await self._create(order, round)
         work = self._employer.see_through(agent, Slot(self._slots))
         task = self._nursery.create_task(work)
         job = self._jobs[agent.id] = Job(agent, round, task)
         # A task that is cancelled before its first step never runs, and could not close its agent.
         await asyncio.sleep(0)
         return job
+
+    async def _create(self, order: Order, round: Round) -> Agent:
+        agent = await self._employer.create(order, self._boss, round)
+        # A stranger's words may be in its task.
+        agent.wary = self._boss.wary
+        return agent
 
     def news(self) -> list[Job]:
         """The background children that have ended since; each is told of once.

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from retinue.domain.approval import Rules, Verdict
+from retinue.domain.approval import Rules, Verdict, Why, Wish
 from retinue.domain.budget import Amounts
 from retinue.domain.drafting import ASK_USER
 from retinue.domain.events import BreakerTripped, ToolDenied, ToolFinished, ToolStarted
@@ -179,9 +179,14 @@ class Toolbox:
         if used == breaker.pause_at:
             self._agent.record(BreakerTripped(stage="pause", tool_calls=used, of=most))
             try:
-                asked = f"{used} of {most} tool calls are used"
-                with self._agent.waiting():
-                    return await self._approve(self._agent.path, "to go on", asked)
+                return await self._approved(
+                    Wish(
+                        path=self._agent.path,
+                        tool="to go on",
+                        arguments=f"{used} of {most} tool calls are used",
+                        why=Why.CALLS,
+                    )
+                )
             except ApprovalNeeded:
                 return True  # Nobody to ask: the hard stop is near enough.
         return True
@@ -208,7 +213,7 @@ class Toolbox:
             patient = tool.effect is Effect.EXECUTE or call.name == ASK_USER
             with agent.waiting() if patient else nullcontext():
                 outcome = await self._act(tool, arguments)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ApprovalNeeded):
             # Nobody will hear of it, but who reads the journal must not think that it never began.
             receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(INTERRUPTED))
             agent.keep(receipt)
@@ -261,7 +266,7 @@ class Toolbox:
             outcome = await tool.run(arguments, self._hands)
         except ToolFailure as failure:
             return Outcome(content=f"[ERROR] {printable(str(failure))}", ok=False)
-        except StoreError:
+        except (StoreError, ApprovalNeeded):
             raise
         except Exception as error:
             # A tool that raises is a tool result: the model can often do something about it.
@@ -276,26 +281,47 @@ class Toolbox:
         self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]
     ) -> str | None:
         """Why a call is not made: a rule of the user's, or a person's no."""
-        command = tool.effect is Effect.EXECUTE
+        agent, command = self._agent, tool.effect is Effect.EXECUTE
         # Who has read a stranger's text may be about to send something away on its behalf.
         sends = command and self._hands.reach.network is Network.ALL
-        asked = call.name in self._ask or (self._agent.tainted and sends)
+        asked = call.name in self._ask or (agent.wary and sends)
         subject = subject_of(arguments)
         verdict = self._rules.judge(call.name, subject, is_command=command, asked=asked)
         if verdict is Verdict.DENY:
             return f"The user's rules forbid this use of {call.name}. Go on without it."
-        free = self._agent.contract.permissions.mode is Mode.DANGEROUS and not asked
+        free = agent.contract.permissions.mode is Mode.DANGEROUS and not asked
         if verdict is Verdict.ALLOW or free:
             return None
-        if self._agent.parent is not None and not asked:
-            return "This destroys things, which a child may not. Say in your answer what you need."
-        if await self._approved(call):
-            return None
+        why = Why.MODE if call.name in self._ask else Why.STRANGERS if asked else Why.DESTRUCTIVE
+        wish = Wish(
+            path=agent.path,
+            tool=call.name,
+            arguments=call.arguments,
+            why=why,
+            subject=subject if command else "",
+            scope=self._scope() if command else "",
+        )
+        try:
+            if await self._approved(wish):
+                return None
+        except ApprovalNeeded:
+            if agent.parent is None:
+                raise
+            # A child can do without, and tell its parent.
+            return (
+                f"This needs the user's yes ({why}), and nobody is there to give it."
+                " Go on without it, and say in your answer what you would have needed."
+            )
         return f"The user said no to {call.name}. Go on without it."
 
-    async def _approved(self, call: ToolCall) -> bool:
+    def _scope(self) -> str:
+        sandbox = self._hands.sandbox
+        confined = sandbox is not None and sandbox.tier != "none"
+        return str(self._hands.reach) if confined else "nothing confines it"
+
+    async def _approved(self, wish: Wish) -> bool:
         with self._agent.waiting():
-            return await self._approve(self._agent.path, call.name, call.arguments)
+            return await self._approve(wish)
 
     def _deny(
         self,
@@ -320,11 +346,14 @@ class Toolbox:
         return ToolAnswer(call.id, content, failed=failed)
 
 
-async def nobody(path: str, tool: str, arguments: str) -> bool:
+async def nobody(wish: Wish) -> bool:
     """The approver of a run that nobody watches."""
+    mode = {Why.MODE: ", or with --mode auto", Why.DESTRUCTIVE: ", or with --mode dangerous"}
+    rule = msgspec.json.encode(str(wish.rule)).decode()
     raise ApprovalNeeded(
-        f"{path} wants to use {tool}, which needs your yes, and nobody is there to give it;"
-        " run it in a terminal, or with --mode auto."
+        f"{wish.path} wants {wish.tool}: {wish.detail[:300].rstrip('.')}. That needs your yes"
+        f" ({wish.why}), and nobody is there to give it; run it in a terminal, with"
+        f" allow = [{rule}] in your settings{mode.get(wish.why, '')}."
     )
 
 

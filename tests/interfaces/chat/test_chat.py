@@ -201,7 +201,7 @@ async def test_leave_and_answers(opened: Opened, project: Path, said: Said, wait
         await wait(lambda: "said no to write_file" in said(chat, whole=True))
         await wait(lambda: chat.questions.open)
         submit(chat, "y")
-        await wait(lambda: chat.questions.open and chat.questions.open[0].tool is None)
+        await wait(lambda: chat.questions.open and chat.questions.open[0].wish is None)
         submit(chat, "blue")
         await wait(idle(chat))
     assert not (project / "a.txt").exists()
@@ -346,7 +346,9 @@ async def test_without_a_model_the_way_out_is_told(opened: Opened, said: Said, w
         for line in ("/status", "/agents", "/budget", "/mode", "/spawn x"):
             submit(chat, line)
         submit(chat, "/model")
-        assert "The model is none. Another: /model NAME" in said(chat)
+        await wait(lambda: "The model is none. Another: /model NAME" in said(chat))
+        submit(chat, "/resume")
+        await wait(lambda: "There is no journal at" in said(chat))
         (chat.directory / "m.yaml").write_text("steps: [{say: Here I am.}]")
         submit(chat, "/model scripted:m.yaml")
         await wait(lambda: chat.engine.ready)
@@ -382,6 +384,8 @@ async def test_of_several_models_one_is_chosen_once(
             submit(chat, f"/model openai:small@{server.base_url}")
             await wait(lambda: chat.engine.ready)
             assert chat.questions.open == []
+            submit(chat, "/model")
+            await wait(lambda: f"  openai:large@{server.base_url}  (vLLM," in said(chat))
         async with opened(None, environment=environment) as chat:
             assert chat.questions.open, "leaving does not wait for an answer"
 
@@ -411,6 +415,7 @@ async def test_every_command_there_is_answers(
             call("spawn_agent", role="reviewer", task="Break"),
         ),
         say("All done."),
+        say("It was short."),
         Dig=[say("Gold.")],
         Break=[fail(ProviderError("Refused."))],
     )
@@ -424,11 +429,12 @@ async def test_every_command_there_is_answers(
                 "a1 researcher.1   completed",
             ],
             "agents": ["researcher", "tester"],
-            "model": ["The model is scripted."],
+            "model": ["The model is scripted. Another: /model NAME"],
             "mode": ["The mode is normal; there are: plan, normal, auto, dangerous."],
             "budget": ["This conversation has used ", "max_tool_calls 100", "max_cost_usd none"],
             "status": ["sandbox    none: shell commands are off", "agents     1 failed, 1 done"],
             "resume": [f"{chat.session}", "1 message"],
+            "compact": ["❯ Sum up the conversation so far.", "7 messages became a summary"],
             "export": ["Written to"],
             "help": ["/spawn [ROLE] TASK", "@FILE", "ctrl+g"],
         }
@@ -488,6 +494,23 @@ async def test_a_conversation_is_exported(
     assert "\n\nIt is **empty**.\n\n" in text
     assert f"{project / 'talk.md'} is there already; name another: /export FILE" in said(chat, 300)
     assert "folder.md cannot be written: No such file or directory." in said(chat, 300)
+
+
+async def test_a_conversation_is_summed_up(opened: Opened, said: Said, wait: Wait) -> None:
+    model = ScriptedModel([say("One."), say("They said one."), say("Two.")])
+    async with opened(model) as chat:
+        submit(chat, "/compact")
+        assert "There is nothing to sum up yet." in said(chat)
+        for line in ("One?", "/compact", "Two?"):
+            submit(chat, line)
+            await wait(idle(chat))
+        assert len(chat.forest.trees) == 3
+        assert chat.session == next(iter(chat.forest.trees))
+    assert users(model.requests[1])[-1].startswith("The conversation is too long to go on.")
+    last = users(model.requests[2])
+    assert "One?" not in last
+    assert last[-2].endswith("This is what you wrote down about it:\nThey said one.")
+    assert last[-1] == "Two?"
 
 
 # Going on

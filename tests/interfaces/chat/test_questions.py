@@ -4,8 +4,12 @@ import asyncio
 
 import pytest
 
-from retinue.domain.approval import Rule
+from retinue.domain.approval import Rule, Why, Wish
 from retinue.interfaces.chat.questions import Questions
+
+
+def wish(path: str = "root", tool: str = "write_file", command: str = "") -> Wish:
+    return Wish(path=path, tool=tool, arguments="{}", why=Why.MODE, subject=command)
 
 
 class Told:
@@ -17,9 +21,9 @@ class Told:
 
 
 async def asked(
-    questions: Questions, path: str = "root", tool: str = "write_file", arguments: str = "{}"
+    questions: Questions, path: str = "root", tool: str = "write_file", command: str = ""
 ) -> asyncio.Task[bool]:
-    task = asyncio.ensure_future(questions.approve(path, tool, arguments))
+    task = asyncio.ensure_future(questions.approve(wish(path, tool, command)))
     await asyncio.sleep(0)
     return task
 
@@ -51,16 +55,16 @@ async def test_always_holds_for_all_that_is_alike() -> None:
     rules: list[Rule] = []
     questions = Questions(Told(), rules.append)
     first, second = await asked(questions), await asked(questions, path="root/tester.1")
-    make = await asked(questions, "root", "run_command", '{"command": "make test -k"}')
+    make = await asked(questions, "root", "run_command", "make test -k")
     questions.open[0].answer("always")
     assert await first is True
     assert await second is True
-    assert await questions.approve("root", "write_file", "{}") is True
-    assert [question.tool for question in questions.open] == ["run_command"]
+    assert await questions.approve(wish()) is True
+    assert [q.wish and q.wish.tool for q in questions.open] == ["run_command"]
     questions.open[0].answer("a")
     assert await make is True
-    assert await questions.approve("root", "run_command", '{"command": "make test"}') is True
-    clean = await asked(questions, "root", "run_command", '{"command": "make clean"}')
+    assert await questions.approve(wish("root", "run_command", "make test")) is True
+    clean = await asked(questions, "root", "run_command", "make clean")
     assert [str(rule) for rule in rules] == ["write_file", "run_command(make test *)"]
     clean.cancel()
 

@@ -21,7 +21,8 @@ from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold
 Opening = Callable[..., AbstractAsyncContextManager[Any]]
 SCREENS = Path(__file__).parent / "screens"
 UPDATE = "RETINUE_UPDATE_SCREENS" in os.environ
-SIZES = [(80, 24), (120, 40), (200, 60)]
+SMALL, MIDDLE, LARGE = (80, 24), (120, 40), (200, 60)
+LARGER = [pytest.param(size, marks=pytest.mark.slow) for size in (MIDDLE, LARGE)]
 
 
 @pytest.fixture
@@ -86,12 +87,12 @@ def settled(chat: Chat, count: int) -> Callable[[], bool]:
 @pytest.mark.parametrize(
     ("count", "size"),
     [
-        (5, SIZES[0]),
-        (5, SIZES[1]),
-        (50, SIZES[1]),
-        (50, SIZES[2]),
-        (500, SIZES[0]),
-        (500, SIZES[2]),
+        (5, SMALL),
+        pytest.param(5, MIDDLE, marks=pytest.mark.slow),
+        (50, MIDDLE),
+        pytest.param(50, LARGE, marks=pytest.mark.slow),
+        pytest.param(500, SMALL, marks=pytest.mark.slow),
+        (500, LARGE),
     ],
 )
 async def test_agents_at_work(
@@ -115,7 +116,7 @@ async def test_agents_at_work(
         await compare(f"done-{count}-{size[0]}x{size[1]}", shown)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [SMALL, *LARGER])
 async def test_why_an_agent_failed_is_one_key_away(
     screen: Opening, wait: Any, size: tuple[int, int]
 ) -> None:
@@ -130,7 +131,7 @@ async def test_why_an_agent_failed_is_one_key_away(
         await compare(f"failure-{size[0]}x{size[1]}", shown)
 
 
-@pytest.mark.parametrize("size", SIZES[:2])
+@pytest.mark.parametrize("size", [SMALL, LARGER[0]])
 async def test_a_question(screen: Opening, wait: Any, size: tuple[int, int]) -> None:
     edit = call("edit_file", path="a.py", old_text="x = 1\n", new_text="x = 2\ny = 3\n")
     edit = edit.using(1_200, 50)
@@ -142,7 +143,7 @@ async def test_a_question(screen: Opening, wait: Any, size: tuple[int, int]) -> 
         await compare(f"question-{size[0]}x{size[1]}", shown)
 
 
-@pytest.mark.parametrize("size", SIZES[:2])
+@pytest.mark.parametrize("size", [SMALL, LARGER[0]])
 async def test_help(screen: Opening, size: tuple[int, int]) -> None:
     async with screen(ScriptedModel([]), size=size) as shown:
         await shown.press("f1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 TMUX = shutil.which("tmux")
 pytestmark = pytest.mark.skipif(TMUX is None, reason="tmux is not installed (Debian: tmux)")
 
+RETINUE = [sys.executable, "-c", "from retinue.interfaces.cli.main import main; main()"]
 SCRIPT = """
 rules:
   - match: "Break"
@@ -36,6 +38,8 @@ rules:
       - call: write_file
         args: {path: "out.txt", content: "written"}
       - say: Both are back.
+      - call: write_file
+        args: {path: "late.txt", content: ""}
 """
 
 
@@ -62,10 +66,9 @@ class Terminal:
         return done.stdout
 
     def start(self, *arguments: str, size: tuple[int, int] = (100, 30)) -> None:
-        run = "from retinue.interfaces.cli.main import main; main()"
         self._tmux(
             "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), "-c", str(self._project),
-            sys.executable, "-c", run, *arguments,
+            *RETINUE, *arguments,
         )  # fmt: skip
 
         self._tmux("pipe-pane", "-o", f"cat >> {self.written}")
@@ -84,8 +87,15 @@ class Terminal:
         return self._tmux("capture-pane", "-p")
 
     @property
-    def alive(self) -> bool:
-        return bool(self._tmux("list-sessions"))
+    def pid(self) -> int:
+        """The process in the terminal."""
+        return int(self._tmux("display-message", "-p", "#{pane_pid}"))
+
+    def ends(self) -> None:
+        end = time.monotonic() + 60
+        while self._tmux("list-sessions"):
+            assert time.monotonic() < end, self.text
+            time.sleep(0.05)
 
     def shows(self, *texts: str) -> str:
         end = time.monotonic() + 60
@@ -144,10 +154,15 @@ def test_a_conversation_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -
     terminal.press("Enter")
     terminal.shows("a2 reviewer.1     error")
     terminal.press("C-q")
-    end = time.monotonic() + 30
-    while terminal.alive:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
+    terminal.ends()
     terminal.start("-c", "-m", "scripted:script.yaml")
     terminal.shows("❯ Check this", "Both are back.")
+    terminal.type("Check this too")
+    terminal.press("Enter")
+    terminal.shows("root wants write_file late.txt")
+    os.kill(terminal.pid, signal.SIGTERM)
+    terminal.ends()
+    runs = subprocess.run(
+        [*RETINUE, "runs", "-C", str(tmp_path / "project")], capture_output=True, text=True
+    )
+    assert runs.stdout.count("cancelled") == 1, runs

@@ -51,6 +51,8 @@ def _bare_environment(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyP
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(project)
+    # Whether the embedded model is installed here must not show.
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
 
 
 @pytest.fixture

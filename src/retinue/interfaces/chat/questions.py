@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from retinue.domain.approval import Rule
+from retinue.domain.approval import Rule, Wish
 from retinue.domain.discovery import Discovery
 from retinue.interfaces.consent import Consent
 
@@ -17,16 +17,13 @@ NO = ("n", "no")
 class Question:
     """Something that is asked, by the agent at `path` or, without one, by the program itself.
 
-    With `tool` it is for leave to use that tool, and `always` is what could be allowed for good.
+    With a `wish` it is for leave to do what is wished for.
     """
 
-    def __init__(
-        self, path: str, text: str, *, tool: str | None = None, always: Rule | None = None
-    ) -> None:
+    def __init__(self, path: str, text: str, *, wish: Wish | None = None) -> None:
         self.path = path
         self.text = text
-        self.tool = tool
-        self.always = always
+        self.wish = wish
         self._answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def answered(self) -> str:
@@ -34,7 +31,7 @@ class Question:
 
     def takes(self, words: str) -> bool:
         """Are these words an answer to it? Leave is given by certain words only."""
-        return self.tool is None or words.strip().lower() in (*YES, *ALWAYS, *NO)
+        return self.wish is None or words.strip().lower() in (*YES, *ALWAYS, *NO)
 
     def answer(self, words: str) -> None:
         if not self._answer.done():
@@ -56,17 +53,16 @@ class Questions:
         self._consent = Consent()
         self._chosen = ""
 
-    async def approve(self, path: str, tool: str, arguments: str) -> bool:
-        if self._consent.covers(tool, arguments):
+    async def approve(self, wish: Wish) -> bool:
+        if self._consent.covers(wish):
             return True
-        rule = self._consent.rule(tool, arguments)
-        words = (await self._ask(Question(path, arguments, tool=tool, always=rule))).lower()
+        words = (await self._ask(Question(wish.path, wish.arguments, wish=wish))).lower()
         if words in ALWAYS:
-            self._consent.add(rule)
-            self._on_always(rule)
+            self._consent.add(wish.rule)
+            self._on_always(wish.rule)
             # Others may have asked for the same meanwhile.
             for other in self.open:
-                if other.tool is not None and self._consent.covers(other.tool, other.text):
+                if other.wish is not None and self._consent.covers(other.wish):
                     other.answer("yes")
         return words in (*YES, *ALWAYS)
 

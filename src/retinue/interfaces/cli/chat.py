@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,7 +63,11 @@ def chat(go_on: bool, session: str | None, **options: Any) -> None:
             limits=_chosen(options),
             notify_after_s=settings.notify_after_s,
         )
-        await ChatApp(talk).run_async()
+        app = ChatApp(talk)
+        # Whoever is killed, or loses the terminal, still closes every agent.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, app.action_leave)
+        await app.run_async()
 
     gc.freeze()
     asyncio.run(inside())

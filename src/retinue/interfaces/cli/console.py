@@ -23,6 +23,7 @@ import msgspec
 
 from retinue.app import Choose
 from retinue.config.environment import Environment
+from retinue.domain.approval import Wish
 from retinue.domain.contract import title_of
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
@@ -274,19 +275,21 @@ class Questions:
         self._lock = asyncio.Lock()
         self._consent = Consent()
 
-    async def __call__(self, path: str, tool: str, arguments: str) -> bool:
-        rule = self._consent.rule(tool, arguments)
+    async def __call__(self, wish: Wish) -> bool:
         async with self._lock:
-            if self._consent.covers(tool, arguments):
+            if self._consent.covers(wish):
                 return True
-            shown = arguments if len(arguments) <= 600 else arguments[:600] + "…"
+            shown = wish.detail if len(wish.detail) <= 600 else wish.detail[:600] + "…"
             with self._aside():
-                click.echo(f"{path} wants {tool}: {one_line(shown)}", err=True)
-                said = await _answer_to(f"[y]es, [a]lways in this run: {rule}, [N]o? ")
+                click.echo(f"{wish.path} wants {wish.tool}: {one_line(shown)}", err=True)
+                if wish.terms:
+                    click.echo(f"({wish.terms})", err=True)
+                always = one_line(str(wish.rule))
+                said = await _answer_to(f"[y]es, [a]lways in this run: {always}, [N]o? ")
                 answer = said.lower()
                 if answer in ("a", "always"):
-                    self._consent.add(rule)
-                    click.echo(for_good(rule), err=True)
+                    self._consent.add(wish.rule)
+                    click.echo(for_good(wish.rule), err=True)
             return answer in ("y", "yes", "a", "always")
 
     async def answer(self, path: str, question: str) -> str:

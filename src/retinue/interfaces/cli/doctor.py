@@ -29,6 +29,9 @@ from retinue.config.settings import PROJECT_FILE, Layers, Settings, read
 from retinue.config.toolservers import configuration
 from retinue.discovery import Named, discover, named_models
 from retinue.domain.discovery import SHOWN, Discovery, Looked, Place
+from retinue.embedded.model import INSTALL, installed
+from retinue.embedded.serving import published
+from retinue.embedded.weights import WEIGHTS, kept
 from retinue.errors import ConfigError, RetinueError
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import directory
@@ -258,6 +261,21 @@ def _serves(place: Place, named: Named, route: Route) -> bool:
     return place.own and place.provider == route.provider
 
 
+async def embedded(patient: Patient) -> AsyncIterator[Finding]:
+    if not installed():
+        yield _ok("embedded", f"the embedded model is not installed; {INSTALL} installs it")
+        return
+    folder = patient.environment.embedded
+    weights, address = kept(folder), published(folder)
+    if weights is None:
+        size = WEIGHTS.wheel_bytes // 1_000_000
+        where = f"its weights ({size} MB) are fetched when it is first used"
+    else:
+        where = f"its weights are in {patient.environment.shown(weights.parent)}"
+    now = "is not running" if address is None else f"runs (process {address.pid})"
+    yield _ok("embedded", f"installed, and {now}; {where}")
+
+
 async def tool_servers(patient: Patient) -> AsyncIterator[Finding]:
     """What can be said of MCP servers without starting them."""
     found = permission(patient.layers, patient.root, patient.environment)
@@ -325,4 +343,14 @@ async def sandbox(patient: Patient) -> AsyncIterator[Finding]:
         yield _note("sandbox", f"not there: {lack}")
 
 
-CHECKS: tuple[Check, ...] = (programs, settings, keys, servers, model, tool_servers, state, sandbox)
+CHECKS: tuple[Check, ...] = (
+    programs,
+    settings,
+    keys,
+    servers,
+    embedded,
+    model,
+    tool_servers,
+    state,
+    sandbox,
+)

@@ -11,8 +11,10 @@ from retinue.app import project
 from retinue.config.environment import Environment
 from retinue.config.settings import load
 from retinue.discovery import discover, named_models
-from retinue.domain.discovery import Discovery, Looked, Offer
-from retinue.domain.served import Served
+from retinue.domain.discovery import Discovery, Looked, Offer, Place
+from retinue.domain.served import Inventory, Served
+from retinue.embedded.model import NAME, SERVED
+from retinue.embedded.serving import published
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import directory
 
@@ -38,6 +40,7 @@ def models(directory: str, as_json: bool) -> int:
     more = [one.place for one in named if one.place is not None]
     found = perform(discover(environment, layers, more=more, cloud=True))
     pairs = [(look, offer) for look in found.looked for offer in look.offers]
+    pairs += [_embedded(environment)] if found.embedded else []
     if as_json:
         for look, offer in pairs:
             click.echo(msgspec.json.encode(_fields(look, offer)))
@@ -47,6 +50,16 @@ def models(directory: str, as_json: bool) -> int:
         lines = found.troubles or found.help
         click.echo("\n".join(["retinue: No model was found.", *lines]), err=True)
     return 0 if pairs else 1
+
+
+def _embedded(environment: Environment) -> tuple[Looked, Offer]:
+    """The embedded model, in the place where it is served while somebody uses it."""
+    address = published(environment.embedded)
+    at = "" if address is None else address.url
+    place = Place(address=at, title=NAME, named_by=NAME)
+    return Looked(place, Inventory(address=at)), Offer(
+        name=NAME, served=msgspec.structs.replace(SERVED, loaded=address is not None)
+    )
 
 
 def _fields(look: Looked, offer: Offer) -> dict[str, Any]:

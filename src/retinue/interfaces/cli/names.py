@@ -15,6 +15,7 @@ from retinue.app import open_journal, project
 from retinue.config.environment import Environment
 from retinue.config.roles import Catalogue, catalogue
 from retinue.config.settings import Layers, load
+from retinue.embedded.model import NAME, installed
 from retinue.errors import RetinueError
 from retinue.interfaces.view.figures import one_line
 from retinue.ports import AgentRow, RunRow
@@ -60,6 +61,8 @@ def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     except RetinueError:
         return []
     names = dict(layers.user.models)
+    if installed():
+        names[NAME] = "small, and here without a server"
     for name in (Environment.current().get("RETINUE_MODEL"), layers.merged.model):
         if name:
             names.setdefault(name, "the usual one")

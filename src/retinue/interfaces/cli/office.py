@@ -18,11 +18,11 @@ from retinue.interfaces.cli.trust import settle
 from retinue.runtime.agent import ROOT
 from retinue.runtime.facade import Runtime
 
-_LIMITS = ("max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
+_TERMS = ("context_files", "max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
 
 
-def chosen_limits(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in _LIMITS if options[name] is not None}
+def chosen_terms(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in _TERMS if options.get(name) is not None}
 
 
 def opening_of(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:

@@ -63,6 +63,15 @@ working = _all(
     click.option("-q", "--quiet", is_flag=True, help="Print the answer and nothing else."),
 )
 
+context = click.option(
+    "-f",
+    "--file",
+    "context_files",
+    multiple=True,
+    metavar="FILE",
+    help="Give the child this file of the project along; may be repeated.",
+)
+
 limits = _all(
     click.option("--max-tool-calls", type=int, metavar="N", help="Tool calls, denied ones too."),
     click.option("--max-turns", type=int, metavar="N", help="Replies of the model."),

@@ -14,8 +14,8 @@ from retinue.domain.plan import Plan, parse, to_toml
 from retinue.domain.result import Status
 from retinue.errors import PlanError, UsageError
 from retinue.interfaces.cli.console import Console
-from retinue.interfaces.cli.office import chosen_limits, opening_of, perform_in
-from retinue.interfaces.cli.options import limits, plan_flags, working
+from retinue.interfaces.cli.office import chosen_terms, opening_of, perform_in
+from retinue.interfaces.cli.options import context, limits, plan_flags, working
 from retinue.interfaces.cli.paper import write
 from retinue.interfaces.view.outline import outline
 from retinue.runtime.facade import Runtime
@@ -26,14 +26,14 @@ STDIN = "-"
 @click.command()
 @click.argument("goal")
 @click.option("--out", metavar="FILE", help="Write the plan to FILE; it is run with --yes only.")
-@click.option("--context-file", "files", multiple=True, help="Give the planner this file along.")
+@context
 @plan_flags
 @working
 @limits
 def plan(
     goal: str,
     out: str | None,
-    files: tuple[str, ...],
+    context_files: tuple[str, ...],
     yes: bool,
     max_concurrent: int | None,
     **options: Any,
@@ -48,7 +48,7 @@ def plan(
 
     async def work(runtime: Runtime) -> Sequence[Status]:
         try:
-            written = await runtime.plan(goal, context_files=files)
+            written = await runtime.plan(goal, context_files=context_files)
         except PlanError as error:
             if out is not None and isinstance(error.draft, Plan):
                 _save(out, to_toml(error.draft, comments=error.problems))
@@ -72,7 +72,7 @@ def plan(
         # Whoever was shown the plan has said yes to it.
         return await carry_out(runtime, console, agreed, yes=True, max_concurrent=max_concurrent)
 
-    return perform_in(opened, console, work, budget=chosen_limits(options))
+    return perform_in(opened, console, work, budget=chosen_terms(options))
 
 
 async def carry_out(

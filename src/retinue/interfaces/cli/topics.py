@@ -26,7 +26,8 @@ model that gives out a task may choose another one.
 
 The key in OPENAI_API_KEY is sent to OpenAI and to endpoints that you named
 yourself, never to one that only a project's file names. scripted:FILE plays a
-script, for trying things out without a model."""
+script, for trying things out without a model; embedded is a small real one,
+for summaries, titles and answers from files given along (-f FILE)."""
 
 SESSIONS = """\
 Each `retinue run` begins a session, unless it goes on with one:

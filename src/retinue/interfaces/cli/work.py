@@ -10,8 +10,8 @@ import click
 from retinue.domain.result import Status
 from retinue.errors import UsageError
 from retinue.interfaces.cli import names
-from retinue.interfaces.cli.office import chosen_limits, opening_of, perform_in
-from retinue.interfaces.cli.options import limits, plan_flags, role_argument, working
+from retinue.interfaces.cli.office import chosen_terms, opening_of, perform_in
+from retinue.interfaces.cli.options import context, limits, plan_flags, role_argument, working
 from retinue.interfaces.cli.plan import carry_out, read_plan
 from retinue.runtime.facade import Runtime, Task
 from retinue.runtime.session import LAST
@@ -67,12 +67,13 @@ def run(
         console.print_result(result)
         return [result.status]
 
-    return perform_in(opened, console, work, budget=chosen_limits(options))
+    return perform_in(opened, console, work, budget=chosen_terms(options))
 
 
 @click.command()
 @role_argument
 @click.argument("task")
+@context
 @working
 @limits
 def spawn(role: str, task: str, **options: Any) -> int:
@@ -83,7 +84,7 @@ def spawn(role: str, task: str, **options: Any) -> int:
     console, opened = opening_of(options)
 
     async def work(runtime: Runtime) -> list[Status]:
-        result = await runtime.spawn(role, task, **chosen_limits(options))
+        result = await runtime.spawn(role, task, **chosen_terms(options))
         console.print_result(result)
         return [result.status]
 
@@ -102,6 +103,7 @@ def spawn(role: str, task: str, **options: Any) -> int:
 )
 @click.option("--tasks", "file", type=click.File("r"), help="A file, a task per line; - is stdin.")
 @click.option("--max-concurrent", type=int, metavar="N", help="Children at a time; 3 if not said.")
+@context
 @working
 @limits
 def fan_out(
@@ -119,7 +121,7 @@ def fan_out(
     console, opened = opening_of(options)
 
     async def work(runtime: Runtime) -> list[Status]:
-        asked = [_task(runtime, role, text, chosen_limits(options)) for text in given]
+        asked = [_task(runtime, role, text, chosen_terms(options)) for text in given]
         results = await runtime.fan_out(asked, max_concurrent=max_concurrent)
         console.print_results(results)
         return [result.status for result in results]

@@ -29,7 +29,7 @@ SIGNS = {
     Mark.DONE: "✓",
 }
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-LEAST_TEXT = 18
+LEAST_TEXT = 16
 LEAST_NAME, MOST_NAME = 8, 24
 
 

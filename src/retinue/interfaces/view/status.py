@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from retinue.domain.budget import Budget
+from retinue.domain.served import Load
 from retinue.interfaces.view.columns import SIGNS, Line, Span, Tone
 from retinue.interfaces.view.figures import cells, dollars, duration, short_count
 from retinue.interfaces.view.tree import Mark, Tree
@@ -14,8 +15,15 @@ SHOWN = (Mark.RUNNING, Mark.WAITING, Mark.DONE, Mark.STOPPED, Mark.FAILED)
 NEARLY = 0.8
 
 
-def status(tree: Tree | None, budget: Budget | None, *, width: int, now: float) -> Line:
-    """Counts on the left and the budget on the right, in at most `width` cells."""
+def status(
+    tree: Tree | None,
+    budget: Budget | None,
+    *,
+    width: int,
+    now: float,
+    loads: Sequence[Load] = (),
+) -> Line:
+    """Counts and slots on the left, the budget on the right, in at most `width` cells."""
     if tree is None or tree.run.root is None:
         return ()
     numbers = {**tree.counts, Mark.WAITING: tree.waiting}
@@ -25,6 +33,8 @@ def status(tree: Tree | None, budget: Budget | None, *, width: int, now: float) 
         if numbers[mark]
     ]
     bare = [Span(text[: text.rindex(" ")], tone) for text, tone in words]
+    if tree.at_work:
+        words += _slots(loads)
     budgeted = _budget(tree, budget, now)
     for counts, figures in (
         (words, budgeted),
@@ -37,6 +47,16 @@ def status(tree: Tree | None, budget: Budget | None, *, width: int, now: float) 
         if gap >= 2:
             return (*left, Span(" " * gap), *right)
     return tuple(_joined(bare))
+
+
+def _slots(loads: Sequence[Load]) -> list[Span]:
+    """What the endpoints work on and who waits for them, where that is known or matters."""
+    queued = sum(load.waiting for load in loads)
+    if not queued and not all(load.known for load in loads):
+        return []
+    busy, limit = sum(load.under_way for load in loads), sum(load.limit for load in loads)
+    text = f"{busy:,}/{limit:,} slots{f', {queued:,} queued' if queued else ''}"
+    return [Span(text, Tone.DIM)] if limit else []
 
 
 def _budget(tree: Tree, budget: Budget | None, now: float) -> list[Span]:

@@ -109,6 +109,7 @@ class Tree:
         self._failed_below: dict[str, int] = {}
         self._at_work_below: dict[str, int] = {}
         self._opened: dict[str, bool] = {}
+        self._away = False
 
     def apply(self, event: Event) -> None:
         """Take one more event in. Events come in order."""
@@ -135,6 +136,17 @@ class Tree:
         """All that is to be seen, in order. `now` is the time for what still runs."""
         root = self.run.root
         return [] if root is None else list(self._branch(root, 0, now))
+
+    @property
+    def at_work(self) -> bool:
+        """Does anybody work? A program that leads does not count."""
+        root = self.run.root
+        leads = root is not None and root.closed_at is None and self.run.kind != "program"
+        return leads or bool(self.counts[Mark.RUNNING] or self.counts[Mark.WAITING])
+
+    def put_away(self) -> None:
+        """Fold it up while nobody works, unless the user says otherwise."""
+        self._away = True
 
     def unmade(self, agent: AgentView) -> int:
         """How many children it waits for that have no slot yet, and so are calls and no agents."""
@@ -241,7 +253,9 @@ class Tree:
             mark = Mark.WAITING
         failed_below = self._failed_below.get(agent.id, 0)
         # What is done, and all is well below it, is not in the way.
-        usual = mark is not Mark.DONE or failed_below > 0 or agent.parent_id is None
+        usual = mark is not Mark.DONE or failed_below > 0
+        if agent.parent_id is None:
+            usual = not self._away or self.at_work
         return Row(
             key=key,
             run_id=self.run.id,
@@ -314,12 +328,23 @@ class Forest:
         """Take one more event in; answers the tree that it belongs to."""
         tree = self.trees.get(event.run_id)
         if tree is None:
+            for earlier in self.trees.values():
+                if not earlier.at_work:
+                    earlier.put_away()
             tree = self.trees[event.run_id] = Tree()
         tree.apply(event)
         return tree
 
     def rows(self, now: float) -> list[Row]:
-        return [row for tree in self.trees.values() for row in tree.rows(now)]
+        """Those at work first, then the latest; of the earlier ones, those that had children."""
+        latest_first = list(reversed(self.trees.values()))
+        at_work = [tree for tree in latest_first if tree.at_work]
+        over = [
+            tree
+            for tree in latest_first
+            if not tree.at_work and (tree is latest_first[0] or len(tree.run.agents) > 1)
+        ]
+        return [row for tree in (*at_work, *over) for row in tree.rows(now)]
 
 
 def fit(rows: list[Row], height: int) -> tuple[list[Row], int]:

@@ -1,0 +1,111 @@
+"""The program that serves the embedded model: `python -m retinue.embedded.llama FOLDER WEIGHTS`.
+
+It ends as soon as there is a server, with 0, and leaves that behind in the background.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from pathlib import Path
+
+from retinue.embedded.serving import Address, serve
+
+ALIAS = "smollm2-135m-instruct"
+WINDOW = 8_192
+# Reading prompts is most of the work, and two at a time take as long as one after the other. With
+# one slot, siblings find their common prefix in it.
+SLOTS = 1
+IDLE_S = 120.0
+NICENESS = 10
+MOST_THREADS = 4
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def spare_cpus() -> int:
+    """How many threads may compute without being in anybody's way, the runtime's least of all.
+
+    They wait for each other after every layer, so one that has no processor of its own holds up
+    all: on two busy processors, two threads made 2 tokens a second where one made 22.
+    """
+    cpus = float(os.cpu_count() or 1)
+    if sys.platform == "linux":
+        cpus = len(os.sched_getaffinity(0))
+        try:
+            quota, period = _QUOTA.read_text("utf-8").split()
+            if quota != "max":
+                cpus = min(cpus, int(quota) / int(period))
+        except (OSError, ValueError):
+            pass  # No control group, or an old one.
+    idle = cpus - os.getloadavg()[0]
+    return max(1, min(MOST_THREADS, int(idle) - 1))
+
+
+def start(
+    weights: Path,
+    *,
+    threads: int,
+    slots: int = SLOTS,
+    window: int = WINDOW,
+    template: str = "",
+    key: str = "",
+) -> str:
+    """Serve `weights` in this process, at a free port of this machine only; gives the address."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path, params.port = str(weights), 0
+    params.model_alias = {ALIAS}
+    params.n_parallel, params.n_ctx = slots, slots * window
+    for cpu in (params.cpuparams, params.cpuparams_batch):
+        cpu.n_threads = threads
+        cpu.poll = 0  # Sleep while there is nothing to do, instead of spinning.
+    params.sampling.temp = 0.0  # The same question, the same answer.
+    params.use_jinja, params.warmup, params.verbosity = True, False, 0
+    params.cache_ram_mib = 0  # The slot itself is the cache.
+    params.endpoint_slots = params.ui = False
+    if template:
+        params.chat_template = template
+    else:
+        # Without this it says the same sentence over and over. With it, it can call no tools, whose
+        # arguments repeat what was said; but its own template has none.
+        params.sampling.penalty_repeat = 1.1
+        params.sampling.dry_multiplier, params.sampling.dry_allowed_length = 0.8, 4
+    if key:
+        params.api_keys = [key]
+    # Kept by a name that lives as long as the process: it stops when it is collected.
+    globals()["_server"] = server = xllamacpp.Server(params)
+    return str(server.listening_address)
+
+
+def main(folder: Path, weights: Path, idle_s: float = IDLE_S) -> int:
+    heard, said = os.pipe()
+    if os.fork() != 0:
+        os.close(said)
+        # A byte when there is an address; nothing if the other end is gone before.
+        return 0 if os.read(heard, 1) else 1
+    os.close(heard)
+    os.setsid()
+    os.nice(NICENESS)
+
+    def begin() -> Address:
+        key = secrets.token_urlsafe(24)
+        url = start(weights, threads=spare_cpus(), key=key)
+        return Address(url=f"{url}/v1", key=key, pid=os.getpid())
+
+    def ready() -> None:
+        os.write(said, b".")
+        os.close(said)
+        # What started it may wait for these to be closed.
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for file in (0, 1, 2):
+            os.dup2(nowhere, file)
+
+    serve(folder, begin, ready=ready, idle_s=idle_s)
+    # Without waiting for llama.cpp to take itself apart.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), *map(float, sys.argv[3:])))

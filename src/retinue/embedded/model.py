@@ -1,0 +1,100 @@
+"""The embedded model as agents use it: started by the first call, shared, and spared what it cannot
+do."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from retinue.domain.messages import Reply, Request
+from retinue.domain.served import LLAMA_CPP, Served
+from retinue.embedded.lease import Lease
+from retinue.embedded.llama import ALIAS, SLOTS, WINDOW
+from retinue.embedded.serving import Address, published
+from retinue.embedded.weights import fetched
+from retinue.errors import ConfigError, ProviderError, UsageError
+from retinue.ports import Model
+
+NAME = "embedded"
+SERVED = Served(
+    model=ALIAS, server=LLAMA_CPP, window=WINDOW, max_window=WINDOW, slots=SLOTS, tools=False
+)
+INSTALL = "pip install 'retinue[embedded]'"
+ABOUT = (
+    "the embedded model is small (135 million parameters) and ignores tools: it summarises, titles,"
+    " classifies, and answers from what is given along (-f FILE); it is no coding agent"
+)
+# It says what it has to say in a few sentences; after that it repeats itself.
+MOST_TOKENS = 384
+# What the server sees of the environment: it outlives who started it, and needs no keys.
+_SEEN = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
+
+
+def installed() -> bool:
+    return importlib.util.find_spec("xllamacpp") is not None
+
+
+class EmbeddedModel:
+    """`folder` is where weights and the server's address are kept, the same for all processes."""
+
+    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+        if not installed():
+            raise ConfigError(f"The embedded model is not installed: {INSTALL}.")
+        self._folder = folder
+        self._variables = variables
+        self._lease: Lease | None = None
+        self._model: Model | None = None
+        self._address: Address | None = None
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    async def open(self, tell: Callable[[str], None] = lambda _: None) -> Model:
+        """The client of the server, which is started if need be; `tell` hears what that takes."""
+        if self._model is not None:
+            if published(self._folder) == self._address:
+                return self._model
+            await self._forget()  # The server is gone: another one, or nobody, is there.
+        weights = await fetched(self._folder, self._variables, tell=tell)
+        # Not from the directory at hand: what lies there may have the name of a module.
+        command = [sys.executable, "-P", "-m", "retinue.embedded.llama"]
+        command += [str(self._folder), str(weights)]
+        seen = {name: self._variables[name] for name in _SEEN if name in self._variables}
+        self._lease = self._lease or Lease(self._folder, command, seen)
+        address = await self._lease.take(lambda: tell("starting the embedded model"))
+        if self._model is None:
+            from retinue.models.endpoint import Endpoint
+            from retinue.models.openai import OpenAIModel
+
+            endpoint = Endpoint(base_url=address.url, model=ALIAS, api_key=address.key)
+            self._model, self._address = OpenAIModel(endpoint, name=NAME), address
+        return self._model
+
+    async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
+        def alive(_: str) -> None:
+            if on_text is not None:
+                on_text("")
+
+        try:
+            model = await self.open(alive)
+        except UsageError as error:
+            raise ProviderError(str(error)) from error
+        most = min(request.max_output_tokens or MOST_TOKENS, MOST_TOKENS)
+        asked = msgspec.structs.replace(request, tools=(), max_output_tokens=most)
+        return await model.reply(asked, on_text)
+
+    async def _forget(self) -> None:
+        model, self._model = self._model, None
+        if model is not None:
+            await model.aclose()
+
+    async def aclose(self) -> None:
+        await self._forget()
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None

