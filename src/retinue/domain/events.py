@@ -381,8 +381,8 @@ class StepFinished(_Fact, frozen=True, gc=False, tag="plan.step_finished"):
     @property
     def summary(self) -> str:
         why = f" ({_line(self.reason)})" if self.reason else ""
-        then = "" if self.then == "done" else f"; {self.then}"
-        return f"step {_line(self.step)} {self.status}{why}{then}"
+        then = "" if self.then == "done" else f"; {_line(self.then, 40)}"
+        return f"step {_line(self.step, 40)} {self.status}{why}{then}"
 
 
 Fact = (

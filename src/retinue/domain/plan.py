@@ -306,11 +306,11 @@ def _wrong_with_plan(plan: Plan) -> Iterator[Problem]:
 
 
 def _wrong_with_names(plan: Plan) -> Iterator[Problem]:
-    seen: set[str] = set()
+    seen: dict[str, None] = {}
     for step in plan.steps:
         if step.name in seen:
             yield Problem(step.name, "name", "is that of another step, too; give each its own")
-        seen.add(step.name)
+        seen[step.name] = None
     for step in plan.steps:
         for name in dict.fromkeys(step.depends_on):
             if name == step.name:
