@@ -14,6 +14,7 @@ from benchmarks.calls import Cost, measure_calls
 from benchmarks.chart import draw
 from benchmarks.commands import measure_commands
 from benchmarks.endpoint import endpoint
+from benchmarks.files import measure_files
 from benchmarks.goals import LED, judge
 from benchmarks.machine import this_machine
 from benchmarks.peers import interpreter, load_peers
@@ -51,6 +52,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeat", type=_count, default=5, metavar="N", help="laps of each")
     parser.add_argument(
         "--commands", action="store_true", help="what a sandbox costs a command, and nothing else"
+    )
+    parser.add_argument(
+        "--files", action="store_true", help="what children's files cost, and nothing else"
     )
     parser.add_argument(
         "--storm", action="store_true", help="only time a fan-out against a server on a bad day"
@@ -93,6 +97,9 @@ def main(argv: list[str] | None = None) -> int:
         return _calls()
     if given.commands:
         print(measure_commands())
+        return 0
+    if given.files:
+        print(measure_files())
         return 0
     if given.storm:
         return storm.main([])

@@ -1,4 +1,5 @@
-"""Makes the pictures of the chat in this folder: real screens of a real run, with a scripted model.
+"""Makes the pictures of the chat in this folder: real screens of a real run, with a scripted model;
+and the tables of docs/chat.md.
 
     script/pictures
 
@@ -19,11 +20,12 @@ from retinue.config.environment import Environment
 from retinue.errors import ProviderError
 from retinue.interfaces.chat.app import ChatApp
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.commands import submit
+from retinue.interfaces.chat.commands import help_tables, submit
 from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.testing.clock import FakeClock
 
 HERE = Path(__file__).parent
+HELP = "<!-- What /help tells; script/pictures writes it. -->\n"
 HOME = Path("/tmp/retinue-pictures")
 LINKS = '''"""The links that were made."""
 
@@ -112,6 +114,9 @@ class Sitting:
         picture = self.pilot.app.export_screenshot(title="retinue")
         # Whoever looks at a picture should not have to fetch a font from somewhere for it.
         picture = re.sub(r"\s*@font-face \{.*?\}", "", picture, flags=re.DOTALL)
+        # What differs every time: Textual's names of classes, and a hash over the id of the run.
+        picture = re.sub(r"terminal-\d+", "terminal", picture)
+        picture = re.sub(r">[0-9a-f]{16}<", ">6a1f03d97be45c28<", picture)
         (HERE / f"{name}.svg").write_text(picture)
 
 
@@ -168,7 +173,18 @@ async def question(sitting: Sitting) -> None:
     await sitting.picture("question")
 
 
+def write_help() -> None:
+    """Put what /help tells at the end of the page about the chat."""
+    page = HERE.parent / "chat.md"
+    text, mark, _ = page.read_text().partition(HELP)
+    for title, rows in help_tables().items():
+        mark += f"\n## {title}\n\n| | |\n|---|---|\n"
+        mark += "".join(f"| `{what}` | {told} |\n" for what, told in rows)
+    page.write_text(text + mark)
+
+
 async def main() -> None:
+    write_help()
     await sit((120, 32), working)
     await sit((120, 36), done)
     await sit((100, 30), failure)

@@ -32,6 +32,7 @@ from retinue.config.trust import Demand
 from retinue.discovery import discover, endpoint_at
 from retinue.domain.approval import Rules, rule
 from retinue.domain.budget import UNLIMITED, Budget
+from retinue.domain.chore import Chore
 from retinue.domain.contract import OnConflict
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
@@ -40,7 +41,7 @@ from retinue.domain.price import Price, Tariff
 from retinue.domain.role import Role
 from retinue.domain.served import BY_SLOT, Load, Served
 from retinue.domain.toolserver import ToolServer
-from retinue.errors import ConfigError, StoreError, UsageError
+from retinue.errors import ConfigError, RunError, StoreError, UsageError
 from retinue.models.gate import Gate, Line
 from retinue.models.pool import Door, Pool
 from retinue.models.repair import Repaired
@@ -51,6 +52,7 @@ from retinue.runtime.collector import patient_collector
 from retinue.runtime.facade import Runtime, Terms
 from retinue.runtime.run import Surroundings
 from retinue.runtime.toolbox import Breaker, nobody
+from retinue.runtime.undo import Past, past
 from retinue.store.posts import FilePosts
 from retinue.store.reports import FileReports
 from retinue.store.sqlite import SqliteStore
@@ -213,6 +215,7 @@ async def open_runtime(
                     ),
                     workspace_for=ground.workspace,
                     ground=ground,
+                    history=ground,
                     sandbox=sandbox,
                     confine=confine,
                     approve=approve,
@@ -341,6 +344,46 @@ async def open_journal(directory: str | Path = ".") -> AsyncIterator[SqliteStore
         yield store
     finally:
         await store.aclose()
+
+
+@asynccontextmanager
+async def open_past(
+    directory: str | Path,
+    run_id: str,
+    *,
+    agent: str | None = None,
+    change: bool = False,
+    environment: Environment | None = None,
+) -> AsyncIterator[Past]:
+    """What a run has done to the files of a project; with `change`, to be undone or redone."""
+    root = project(directory)
+    ground = _ground(root, environment or Environment.current())
+    async with open_journal(root) as store:
+        yield await past(store, ground, posts(root), run_id, agent=agent, change=change)
+
+
+async def clean_up(
+    directory: str | Path = ".",
+    *,
+    older_s: float | None = None,
+    look: bool = False,
+    environment: Environment | None = None,
+) -> list[Chore]:
+    """Remove what is kept of runs and is older, and tell what there was; `look` only tells.
+
+    Without `older_s` each kind of thing has an age of its own.
+    """
+    root = project(directory)
+    if not (root / STATE_DIR / DATABASE).exists():
+        raise UsageError(f"Nothing is kept in {root}: no run has begun there.")
+    async with open_journal(root) as store:
+        at_work = [row.id for row in await store.runs(limit=1000) if row.status is None]
+    if older_s is not None and not look and (held := [*filter(posts(root).held, at_work)]):
+        raise RunError(
+            f"Run {held[0]} is at work, and needs what looks old to others; wait for it, or leave"
+            " the age away."
+        )
+    return await _ground(root, environment or Environment.current()).clean(older_s, look=look)
 
 
 def posts(directory: str | Path = ".") -> FilePosts:

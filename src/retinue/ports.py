@@ -15,11 +15,12 @@ import msgspec
 from retinue.domain.approval import Wish
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event
-from retinue.domain.grant import Grant
+from retinue.domain.grant import Grant, Network
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect, Reply, Request, ToolSpec
 from retinue.domain.reach import Reach
 from retinue.domain.result import Conflict, FileChange
+from retinue.domain.scope import Groups
 from retinue.domain.served import Load, Served
 
 
@@ -108,9 +109,8 @@ class Workspace(Protocol):
     @property
     def root(self) -> str: ...
 
-    @property
-    def readable(self) -> tuple[str, ...]:
-        """Folders elsewhere that commands in it have to read."""
+    def reach(self, write_scope: Groups, network: Network = Network.NONE) -> Reach:
+        """What is within reach of an agent that works in it."""
         ...
 
     def inside(self, path: str) -> str | None:
@@ -166,6 +166,11 @@ class Sandbox(Protocol):
         """full, reduced or none."""
         ...
 
+    @property
+    def relocates(self) -> bool:
+        """Do commands see files where `Reach.seen_at` says, and what is lent to them?"""
+        ...
+
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> Completed:
@@ -217,6 +222,46 @@ class Steps(Protocol):
     def made(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
         """The step is in the tree, and `commit` keeps it."""
         ...
+
+
+class KeptChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of the user's files, whether it is in them or not.
+
+    `kind` says so: `steps` were made and `undone` were taken back, and their `name` is a number;
+    `kept` is the work of an agent that failed and `made` such work that the user wanted after all,
+    and their `name` is the agent's id.
+    """
+
+    run_id: str
+    kind: str
+    name: str
+    commit: str
+    title: str = ""
+
+    @property
+    def number(self) -> int | None:
+        return int(self.name) if self.kind in ("steps", "undone") else None
+
+
+class History(Protocol):
+    """The changes of the user's files, which can be looked at, taken back and made again."""
+
+    async def kept(self, run_id: str) -> Sequence[KeptChange]:
+        """All changes of a run, in the order in which they were made."""
+        ...
+
+    async def patch(self, change: KeptChange) -> str:
+        """It as a unified diff."""
+        ...
+
+    async def undo(self, changes: Sequence[KeptChange]) -> Applied:
+        """Take these out of the files, the last first. What others did since stays, or is refused.
+
+        It is all of them or none. So is `redo`.
+        """
+        ...
+
+    async def redo(self, changes: Sequence[KeptChange]) -> Applied: ...
 
 
 class Ground(Protocol):
@@ -341,6 +386,8 @@ class Hands(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: str
     path: str = ""
     """Where the agent is in the tree, such as `root/tester.2`."""
+    directory: str = ""
+    """Where it is told that it works: where its commands find the files."""
     delegation: Delegation | None = None
     ask: Ask | None = None
     vault: Vault | None = None

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import io
 import re
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import msgspec
@@ -10,35 +13,51 @@ import pytest
 from retinue import Event, fold
 from retinue.domain.events import ModelFailed, ModelReplied, ToolDenied, ToolFinished
 from retinue.domain.projection import RunView
-from retinue.interfaces.cli.demo import TASKS, bundled, copy, scripted_model
+from retinue.embedded.model import installed
+from retinue.interfaces.cli.demo import LOOKERS, QUESTIONS, TASKS, bundled, copy, scripted_model
 from retinue.interfaces.cli.main import main
 
 Demo = Callable[..., str]
 
 
-@pytest.fixture
-def demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Demo:
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Demo]:
     """Runs `retinue demo --fast` in a terminal of 80 columns, and answers what it printed."""
-    monkeypatch.setenv("COLUMNS", "80")
 
     def perform(*arguments: str, exit_code: int = 0) -> str:
-        with pytest.raises(SystemExit) as ended:
+        said = io.StringIO()
+        with pytest.raises(SystemExit) as ended, redirect_stdout(said), redirect_stderr(said):
             main(["demo", "--fast", *arguments])
         assert ended.value.code == exit_code
-        captured = capsys.readouterr()
-        return captured.out + captured.err
+        return said.getvalue()
 
-    return perform
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        # The first act has a test of its own, which needs the embedded model.
+        patch.setitem(sys.modules, "xllamacpp", None)
+        yield perform
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def said(demo: Demo) -> str:
+    return demo()
+
+
+@pytest.fixture(scope="module")
 def events(demo: Demo) -> list[Event]:
     return [msgspec.json.decode(line, type=Event) for line in demo("--json").splitlines()]
 
 
 @pytest.fixture
 def view(events: list[Event]) -> RunView:
-    return fold(events)
+    """The fan-out that looks."""
+    return fold([event for event in events if event.run_id == events[0].run_id])
+
+
+@pytest.fixture
+def writing(events: list[Event]) -> RunView:
+    """The one that writes."""
+    return fold([event for event in events if event.run_id == events[-1].run_id])
 
 
 @pytest.fixture
@@ -47,14 +66,33 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "snip"
 
 
-def test_it_says_first_what_is_scripted_and_what_is_real(demo: Demo) -> None:
-    beginning = " ".join(demo().splitlines()[:6])
-    assert "The model is scripted" in beginning
-    assert "tools, contracts, budgets, journal and audit are real" in beginning
+def test_it_says_first_what_is_scripted_and_what_is_real(said: str) -> None:
+    said = " ".join(said.split())
+    assert "The model is scripted from here on: its words were written beforehand" in said
+    assert "The tools, contracts, budgets, journal and audit are real." in said
 
 
-def test_it_shows_progress_results_and_totals(demo: Demo) -> None:
-    said = demo()
+def test_without_the_embedded_model_it_says_why_its_act_is_left_out(said: str) -> None:
+    assert (
+        "Left out: The embedded model is not installed: pip install 'retinue[embedded]'."
+    ) in said
+
+
+def test_what_is_written_is_merged_and_the_users_edit_stays(
+    demo: Demo, tmp_path: Path, writing: RunView
+) -> None:
+    statuses = [str(agent.status) for agent in writing.agents.values()][1:]
+    assert statuses == ["completed", "conflict", "completed"]
+    said = demo("--keep", str(tmp_path / "new"))
+    assert "you edit README.md: 60 days" in said
+    kept = tmp_path / "new"
+    assert "LENGTH = 6" in (kept / "snip" / "codes.py").read_text()
+    assert "Links expire after 60 days." in (kept / "README.md").read_text()
+    assert "assert Links" in (kept / "tests" / "test_links.py").read_text()
+    assert " M README.md" in said
+
+
+def test_it_shows_progress_results_and_totals(said: str) -> None:
     assert "a1  → read_file snip/codes.py" in said
     for task in TASKS:
         assert task.task in said
@@ -62,8 +100,7 @@ def test_it_shows_progress_results_and_totals(demo: Demo) -> None:
     assert "of 100,000 tokens used" in said
 
 
-def test_it_shows_what_the_other_commands_say_about_its_run(demo: Demo) -> None:
-    said = demo()
+def test_it_shows_what_the_other_commands_say_about_its_run(said: str) -> None:
     run = re.search(r"\$ retinue audit (\w+)", said)
     assert run is not None
     assert f"$ retinue show {run[1]}" in said
@@ -71,21 +108,22 @@ def test_it_shows_what_the_other_commands_say_about_its_run(demo: Demo) -> None:
     assert re.search(rf"  ok: \d+ events and 6 contracts of run {run[1]}", said)
 
 
-def test_it_ends_with_what_to_type_next(demo: Demo) -> None:
-    end = demo().partition("What next")[2]
+def test_it_ends_with_what_to_type_next(said: str) -> None:
+    end = said.partition("What next")[2]
     assert "export RETINUE_MODEL=openai:MODEL@http://127.0.0.1:8080/v1" in end
     assert "export OPENAI_API_KEY=" in end
     assert 'retinue run "' in end
 
 
-def test_nothing_is_wider_than_the_terminal(demo: Demo) -> None:
-    assert [line for line in demo().splitlines() if len(line) > 80] == []
+def test_nothing_is_wider_than_the_terminal(said: str) -> None:
+    assert [line for line in said.splitlines() if len(line) > 80] == []
 
 
 def test_json_gives_the_events_and_nothing_else(events: list[Event], view: RunView) -> None:
-    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    first = [event.seq for event in events if event.run_id == events[0].run_id]
+    assert first == list(range(1, len(first) + 1))
     assert events[-1].type == "run.finished"
-    assert [agent.title for agent in view.agents.values()][1:] == [task.task for task in TASKS]
+    assert [agent.title for agent in view.agents.values()][1:] == [task.task for task in LOOKERS]
 
 
 def test_four_children_complete_and_one_ends_at_its_limit(view: RunView) -> None:
@@ -119,8 +157,8 @@ def test_what_the_children_say_of_the_repository_is_true(
         assert (repository / path).read_text().splitlines()[int(line) - 1].strip()
     replies = [event.fact for event in events if event.type == "model.replied"]
     counted = [r.content for r in replies if isinstance(r, ModelReplied) and "files" in r.content]
-    assert any("Six files" in text for text in counted)
-    assert len(list(_files(repository))) == 6
+    assert any("Eleven files" in text for text in counted)
+    assert len(list(_files(repository))) == 11
 
 
 def test_every_rule_of_the_script_is_for_one_of_the_tasks() -> None:
@@ -157,6 +195,21 @@ def test_neither_settings_nor_variables_of_the_user_change_it(
     monkeypatch.setenv("RETINUE_MODEL", "nonsense:")
     monkeypatch.setenv("RETINUE_MODE", "nonsense")
     assert "4 of 5 completed" in demo()
+
+
+@pytest.mark.live
+def test_the_embedded_model_answers_every_question(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not installed():
+        pytest.skip("llama.cpp is missing: run script/servers")
+    with pytest.raises(SystemExit) as ended:
+        main(["demo", "--fast", "--keep", str(tmp_path / "new")])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert f"{len(QUESTIONS)} of {len(QUESTIONS)} completed" in said
+    report = (tmp_path / "new" / "report.md").read_text()
+    assert re.findall(r"^# (.*)$", report, re.MULTILINE) == list(QUESTIONS)
 
 
 def _files(folder: Path) -> Iterator[Path]:

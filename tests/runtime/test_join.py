@@ -772,11 +772,14 @@ async def test_where_nothing_was_changed_only_the_checks_of_the_task_are_run(
     opened: Opened, repo: Repo
 ) -> None:
     repo.init().commit({"a": "1"})
-    model = ScriptedModel({"": [say("It is fine as it is.")]})
-    terms = {"mode": "auto", "checks": ["false"], "unsafe_no_sandbox": True}
+    model = ScriptedModel({"": [say("It is fine as it is.")] * 4})
+    terms: dict[str, Any] = {"mode": "auto", "checks": ["false"], "unsafe_no_sandbox": True}
     async with opened(model=model, **terms) as rt:
         root = await rt.run("Look at it.")
         child = await rt.spawn("executor", "Look at it.")
         held = await rt.spawn("executor", "Make it work.", checks=("exit 3",))
+    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+        said = await rt.spawn("executor", "Try.", checks=("echo a; echo no; exit 3",))
     assert (root.ok, root.checks, child.ok, child.checks) == (True, (), True, ())
     assert held.error == "a check failed: false: failed (exit code 1)"
+    assert said.error == "a check failed: echo a; echo no; exit 3: failed (exit code 3): no"

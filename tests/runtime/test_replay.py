@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -185,6 +186,34 @@ async def test_a_run_of_parallel_children_gives_the_same_journal(
     text = recording.read_text()
     assert "swordfish" not in text
     assert str(there) not in text
+
+
+def versioned(project: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+
+
+async def test_children_that_write_in_copies_replay_elsewhere(
+    opened: Open, there: Path, elsewhere: Path, tmp_path: Path
+) -> None:
+    def answer(received: Received) -> Answering:
+        task, *rest = (str(m.get("content") or "") for m in received.json["messages"][1:])
+        if task.startswith("Lead"):
+            return say("Led.") if rest else calls(*(_spawn("executor", f"Write {n}") for n in "ab"))
+        name = task.split()[1]
+        return say(f"Wrote {name}.") if rest else call("write_file", path=name, content=task)
+
+    for project in (there, elsewhere):
+        versioned(project)
+    recording = tmp_path / "run.jsonl"
+    async with ModelServer(answer) as server:
+        model, terms = f"openai:m@{server.base_url}", {"mode": "auto", "shell": False}
+        async with opened(there, model=model, record=recording, **terms) as rt:
+            first = await rt.run("Lead")
+    async with opened(elsewhere, model=f"replay:{recording}", **terms) as rt:
+        again = await rt.run("Lead")
+    assert first.ok
+    assert outcome(again) == outcome(first)
+    assert str(elsewhere) in (elsewhere / "b").read_text()
 
 
 async def ids(project: Path) -> list[str]:

@@ -100,3 +100,27 @@ def test_a_copy_of_nothing_leaves_nothing_behind(repo: Repo) -> None:
     with pytest.raises(WorkspaceError, match="git read-tree failed"):
         make_copy(depot, str(folder), "nothing")
     assert not folder.exists()
+
+
+def test_what_a_project_needs_to_run_is_lent_by_the_original(repo: Repo) -> None:
+    repo.init().commit({".gitignore": "node_modules/\n.venv/\nsecret/\n", "web/app/a.js": "1"})
+    for path in ("node_modules/x", ".venv/bin/python", "web/app/node_modules/y", "secret/key"):
+        repo.write(path, "ignored")
+    copy = copied(repo)
+    assert copy.lent(copy.top, str(repo.root)) == (
+        "node_modules",
+        ".venv",
+        "web/app/node_modules",
+    )
+    assert not (Path(copy.top) / "secret").exists()
+    # What a child finds there instead, or a link, is not covered.
+    assert copy.lent(copy.top, str(repo.root)) == ()
+    assert take(copy.where).tree == copy.depot.tree_of(copy.base)
+    copy.remove()
+
+
+def test_what_is_tracked_is_not_lent(repo: Repo) -> None:
+    repo.init().commit({"venv/a": "1"})
+    copy = copied(repo)
+    assert copy.lent(copy.top, str(repo.root)) == ()
+    copy.remove()

@@ -327,10 +327,13 @@ class AgentFailed(_Fact, frozen=True, gc=False, tag="agent.subagent_failed"):
 
 
 class AgentClosed(_Fact, frozen=True, gc=False, tag="agent.subagent_closed"):
+    """`unverified` is what it claims in its answer, and nothing that was seen bears out."""
+
     sub_agent_id: str
     step_idx: int
     final_status: str
     close_reason: str
+    unverified: str = ""
 
     @property
     def summary(self) -> str:

@@ -14,6 +14,7 @@ from retinue.domain import events as ev
 from retinue.domain.lifecycle import State, move
 from retinue.domain.messages import Timing, Usage
 from retinue.domain.result import Check, Conflict, FileChange, Receipt, Status
+from retinue.errors import UsageError
 
 
 @dataclass(slots=True)
@@ -62,6 +63,8 @@ class AgentView:
     """The numbers of its changes of the user's files."""
     kept: tuple[FileChange, ...] = ()
     """What it had changed, and was not integrated."""
+    unverified: str = ""
+    """What it claims in its answer, and nothing that was seen bears out."""
     children: list[str] = field(default_factory=list)
 
     @property
@@ -93,6 +96,14 @@ class RunView:
     @property
     def root(self) -> AgentView | None:
         return next(iter(self.agents.values()), None)
+
+    def agent(self, name: str) -> AgentView:
+        """The agent of that id or path. Raises UsageError."""
+        for agent in self.agents.values():
+            if name in (agent.id, agent.path):
+                return agent
+        known = ", ".join(f"{a.id} ({a.path})" for a in list(self.agents.values())[:10])
+        raise UsageError(f"No agent {name!r} in run {self.id}; there are: {known}.")
 
     def apply(self, event: ev.Event) -> RunView:
         """Take one more event in. Events come in order; an illegal move of an agent raises."""
@@ -229,6 +240,7 @@ class RunView:
             case ev.AgentClosed():
                 agent.state, agent.closed_at = move(agent.state, State.CLOSED), event.time
                 agent.close_reason, agent.doing = fact.close_reason, ""
+                agent.unverified = fact.unverified
                 agent.pending.clear()
             case _:
                 assert_never(fact)

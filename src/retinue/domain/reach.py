@@ -13,13 +13,16 @@ class Reach(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     All below `root` may be read. `write_scope` are the paths, relative to it, that may be written.
     `readable` are folders elsewhere that what is there is made of, such as the objects that a copy
-    of a repository borrows.
+    of a repository borrows. `seen_at` is where commands are to find the root, for a copy the place
+    of the original, and `lent` are folders of the original, relative to it, that the copy has not.
     """
 
     root: str
     write_scope: Groups
     network: Network = Network.NONE
     readable: tuple[str, ...] = ()
+    seen_at: str = ""
+    lent: tuple[str, ...] = ()
 
     def may_write(self, path: str) -> bool:
         """May `path`, relative to the root, be written?"""

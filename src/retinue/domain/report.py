@@ -38,6 +38,7 @@ def _work(result: Result, cap_tokens: int) -> list[str]:
     lines = [f"note: {note}" for note in result.notes]
     if result.files_modified:
         lines.append("Files modified: " + ", ".join(map(str, result.files_modified)))
+    lines += _evidence(result)
     if result.response:
         kept, cut = cap(result.response, cap_tokens)
         lines.append(frame(kept, kind="report", source=result.agent_id))
@@ -48,14 +49,26 @@ def _work(result: Result, cap_tokens: int) -> list[str]:
     return lines
 
 
+def _evidence(result: Result) -> list[str]:
+    """What was checked, and what is only claimed."""
+    lines = [f"check: {check}" for check in result.checks]
+    if result.kept:
+        lines.append("Its changes were not integrated; they are kept for the user.")
+    if result.unverified:
+        lines.append(
+            f"unverified: {defused(result.unverified)!r} (no check and no command shows it)"
+        )
+    return lines
+
+
 def job_block(result: Result, *, cap_tokens: int) -> str:
     """`[id: OK]` or `[id: ERROR]`, and the text. Lines in it that look so too are defused."""
+    evidence = "".join(f"\n{line}" for line in _evidence(result))
     if result.ok:
         kept, cut = cap(result.response, cap_tokens)
-        return f"[{result.agent_id}: OK]\n{defused(kept)}" + (
-            f"\n{_cut(result, kept)}" if cut else ""
-        )
-    text = f"[{result.agent_id}: ERROR]\n{result.status}: {defused(result.error or '')}"
+        more = f"\n{_cut(result, kept)}" if cut else ""
+        return f"[{result.agent_id}: OK]\n{defused(kept)}{more}{evidence}"
+    text = f"[{result.agent_id}: ERROR]\n{result.status}: {defused(result.error or '')}{evidence}"
     if result.response:
         kept, cut = cap(result.response, cap_tokens)
         text += f"\nWhat it had:\n{defused(kept)}" + (f"\n{_cut(result, kept)}" if cut else "")
@@ -80,6 +93,7 @@ def markdown(result: Result, contract: Contract, path: str) -> str:
     ]
     if result.files_modified:
         lines += ["- Files:", *(f"  - {change}" for change in result.files_modified)]
+    lines += [f"- {line[0].upper()}{line[1:]}" for line in _evidence(result)]
     if contract.step.success_criteria:
         lines += ["- Done when:", *(f"  - {item}" for item in contract.step.success_criteria)]
     lines += [f"- Note: {note}" for note in result.notes]

@@ -131,6 +131,8 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     conflicts: tuple[Conflict, ...] = ()
     kept: bool = False
     """Whether work of its that was not integrated is kept."""
+    unverified: str = ""
+    """What it says of tests that pass, and neither a receipt nor a check bears out."""
 
     @property
     def ok(self) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.domain.messages import Reply, Request
+from retinue.domain.messages import Message, Reply, Request, User
 from retinue.domain.served import LLAMA_CPP, Served
 from retinue.embedded.lease import Lease
 from retinue.embedded.llama import ALIAS, SLOTS, WINDOW
@@ -29,13 +29,24 @@ ABOUT = (
     " classifies, and answers from what is given along (-f FILE); it is no coding agent"
 )
 # It says what it has to say in a few sentences; after that it repeats itself.
-MOST_TOKENS = 384
+MOST_TOKENS = 192
 # What the server sees of the environment: it outlives who started it, and needs no keys.
 _SEEN = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
 
 
 def installed() -> bool:
     return importlib.util.find_spec("xllamacpp") is not None
+
+
+def _asked_last(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """With what is asked once more at the end: behind a page of text, it is forgotten."""
+    *before, last = messages
+    if not isinstance(last, User):
+        return messages
+    question, gap, rest = last.content.partition("\n\n")
+    if not gap:
+        return messages
+    return (*before, User(f"{question}\n\n{rest}\n\n{question}"))
 
 
 class EmbeddedModel:
@@ -85,7 +96,9 @@ class EmbeddedModel:
         except UsageError as error:
             raise ProviderError(str(error)) from error
         most = min(request.max_output_tokens or MOST_TOKENS, MOST_TOKENS)
-        asked = msgspec.structs.replace(request, tools=(), max_output_tokens=most)
+        asked = msgspec.structs.replace(
+            request, messages=_asked_last(request.messages), tools=(), max_output_tokens=most
+        )
         return await model.reply(asked, on_text)
 
     async def _forget(self) -> None:

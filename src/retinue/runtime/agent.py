@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from retinue.domain.budget import Account
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event, Fact
+from retinue.domain.evidence import still_tested
 from retinue.domain.messages import Usage
 from retinue.domain.projection import merged
 from retinue.domain.result import Check, Conflict, FileChange, Receipt, Result, Spent
@@ -75,6 +76,8 @@ class Agent:
         """Whether there is text in its conversation that nobody vouches for."""
         self.wary = False
         """Whether that text came from others, and not by commands that it may use freely."""
+        self.tested = False
+        """Whether tests have gone well since its files last changed, as far as anybody has seen."""
         self.checks: list[Check] = []
         self.conflicts: tuple[Conflict, ...] = ()
         self.kept = False
@@ -145,9 +148,19 @@ class Agent:
         self.tainted = self.tainted or receipt.untrusted
         self.wary = self.wary or (receipt.untrusted and receipt.command is None)
         self.files_read.update(dict.fromkeys(receipt.read))
+        if receipt.command is not None or receipt.changed:
+            self.tested = still_tested(self.tested, receipt)
         for change in receipt.changed:
             before = self.files_modified.get(change.path)
             self.files_modified[change.path] = merged(before, change)
+
+    def hear_of(self, child: Agent) -> None:
+        """Take over what is known of a child that has ended."""
+        if child.tainted:
+            # However it hears of it.
+            self.tainted = self.wary = True
+        if child.tested or (child.files_modified and not child.kept):
+            self.tested = child.tested
 
     def next_path(self, role: str) -> str:
         """The path of the next child, such as `root/tester.2`."""

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Awaitable, Callable
 
 from retinue.domain.events import CheckFinished
-from retinue.domain.reach import Reach
 from retinue.domain.result import Check
 from retinue.domain.scope import ANYWHERE
 from retinue.ports import Clock, Copy, Ground, Sandbox, Workspace
@@ -16,6 +15,7 @@ from retinue.runtime.nursery import to_its_end
 TIMEOUT_S = 600.0
 MAX_OUTPUT_BYTES = 30_000
 KEPT_CHARS = 4_000
+SHOWN_CHARS = 200
 
 NO_SANDBOX = (
     "Its checks ({checks}) run what children have written, and there is no sandbox to run them in;"
@@ -61,10 +61,11 @@ class Checks:
                 agent.checks.append(check)
                 agent.record(CheckFinished(check=check))
                 if not check.ok:
-                    return f"a check failed: {check}"
+                    return f"a check failed: {check}{_last_line(check)}"
         finally:
             for copy in copies:
                 await to_its_end(copy.remove())
+        agent.tested = True
         return ""
 
     async def _checked(self, command: str, place: Workspace) -> Check:
@@ -73,7 +74,7 @@ class Checks:
         started = self._clock.monotonic()
         done = await sandbox.run(
             command,
-            reach=Reach(root=place.root, write_scope=ANYWHERE, readable=place.readable),
+            reach=place.reach(ANYWHERE),
             timeout_s=TIMEOUT_S,
             max_output_bytes=MAX_OUTPUT_BYTES,
         )
@@ -85,3 +86,9 @@ class Checks:
             timed_out=done.timed_out,
             duration_s=round(self._clock.monotonic() - started, 3),
         )
+
+
+def _last_line(check: Check) -> str:
+    """What it said last, which is mostly why."""
+    said = check.output.strip().rpartition("\n")[2].strip()
+    return f": {said[:SHOWN_CHARS]}" if said else ""

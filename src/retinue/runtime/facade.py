@@ -57,6 +57,7 @@ from retinue.runtime.run import Run, Surroundings
 from retinue.runtime.session import NEW, Session, recall
 from retinue.runtime.shape import schema_text
 from retinue.runtime.staff import Job, Staff
+from retinue.runtime.undo import Changed, Past, Rewritten, past
 from retinue.runtime.watchdog import watch
 from retinue.runtime.windows import fitted, notes_on, within
 from retinue.version import VERSION
@@ -400,6 +401,27 @@ class Runtime:
         async for event in follow_journal(around.store, around.clock, run_id, written=written):
             yield event
 
+    async def diff(self, run_id: str, agent: str | None = None) -> list[Changed]:
+        """What a run has done to the files, change by change; or one agent and all below it."""
+        return await (await self._past(run_id)).diff(agent)
+
+    async def undo(
+        self, run_id: str, agent: str | None = None, *, to: int | None = None
+    ) -> Rewritten:
+        """Take back what a run, or one agent of it, has done to the files; all of it or nothing.
+
+        With `to`, what was done after that step. What others have changed since stays; where that
+        is impossible, nothing is touched and `refused` says why. RunError if there is nothing to
+        undo, or if it is not known yet: agents that are at work cannot be undone.
+        """
+        found = await self._past(run_id, agent, change=True)
+        return await found.undo(agent, to=to)
+
+    async def redo(self, run_id: str, agent: str | None = None) -> Rewritten:
+        """Make again what was undone. Of an agent that failed, bring in what was kept of it."""
+        found = await self._past(run_id, agent, change=True)
+        return await found.redo(agent)
+
     # Inside
 
     def _forget(self, run: Run) -> None:
@@ -508,6 +530,12 @@ class Runtime:
                 model=step.model,
                 **limits,
             )
+        )
+
+    async def _past(self, run_id: str, agent: str | None = None, *, change: bool = False) -> Past:
+        around = self._around
+        return await past(
+            around.store, around.history, around.posts, run_id, agent=agent, change=change
         )
 
     async def _listen(self) -> None:

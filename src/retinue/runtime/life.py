@@ -20,6 +20,7 @@ from retinue.domain.events import (
     AgentStarted,
     AgentWaiting,
 )
+from retinue.domain.evidence import unverified
 from retinue.domain.messages import Message
 from retinue.domain.price import Price, Tariff
 from retinue.domain.result import Result, Status, cap
@@ -100,7 +101,7 @@ async def live(agent: Agent, means: Means) -> Ending:
 async def _attempt(agent: Agent, means: Means, number: int, tries: int, because: str) -> Ending:
     """One try at the contract, from an empty conversation."""
     timeout_s = agent.contract.execution.attempt_timeout_ms / 1000
-    messages = opening(agent.contract, means.hands.workspace.root, because=because)
+    messages = opening(agent.contract, means.hands.directory, because=because)
     agent.record(
         AgentAttempted(
             number=number, of=tries, timeout_s=timeout_s, opening=messages, because=because
@@ -191,6 +192,7 @@ def _ending(agent: Agent, answer: Answer) -> Ending:
 def close(agent: Agent, ending: Ending, *, duration_s: float = 0.0) -> Result:
     """Write how `agent` ended and close it. Synchronous, so that a cancelled task can do it too."""
     text = ending.text
+    claim = unverified(text, tested=agent.tested)
     if ending.status is Status.COMPLETED:
         if not ending.proposed:
             changed = tuple(agent.files_modified.values())
@@ -212,6 +214,7 @@ def close(agent: Agent, ending: Ending, *, duration_s: float = 0.0) -> Result:
             step_idx=agent.contract.parent.step_idx,
             final_status="completed" if ending.status is Status.COMPLETED else "failed",
             close_reason=ending.reason or "done",
+            unverified=claim,
         )
     )
     summary, _ = cap(text, agent.contract.outputs.result_cap_tokens)
@@ -236,4 +239,5 @@ def close(agent: Agent, ending: Ending, *, duration_s: float = 0.0) -> Result:
         checks=tuple(agent.checks),
         conflicts=agent.conflicts,
         kept=agent.kept,
+        unverified=claim,
     )

@@ -16,7 +16,6 @@ from retinue.domain.drafting import Draft, Order, Superior, draft
 from retinue.domain.events import AgentCached, AgentCreated, AgentStarted, RunFinished, RunStarted
 from retinue.domain.messages import Effect
 from retinue.domain.price import Price, Tariff
-from retinue.domain.reach import Reach
 from retinue.domain.report import markdown
 from retinue.domain.result import Result, RunResult, Spent, Status
 from retinue.domain.role import Role
@@ -28,6 +27,7 @@ from retinue.ports import (
     Copy,
     Ground,
     Hands,
+    History,
     Model,
     NewAgent,
     Posts,
@@ -77,6 +77,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     cache: Cache
     workspace_for: Callable[[str], Workspace]
     ground: Ground
+    history: History
     sandbox: Sandbox | None
     confine: Confine
     approve: Approve
@@ -383,15 +384,12 @@ class Run:
                 return Ending(Status.ERROR, "", str(error))
         workspace, sandbox = self._equipped(agent)
         grant = contract.permissions
+        reach = workspace.reach(grant.write_scope, grant.network)
         hands = Hands(
             workspace=workspace,
             sandbox=sandbox,
-            reach=Reach(
-                root=workspace.root,
-                write_scope=grant.write_scope,
-                network=grant.network,
-                readable=workspace.readable,
-            ),
+            reach=reach,
+            directory=(reach.seen_at if sandbox is None or sandbox.relocates else "") or reach.root,
             agent_id=agent.id,
             path=agent.path,
             ask=around.ask if agent is self.root else None,
@@ -458,9 +456,8 @@ class Run:
         self._bill(agent)
         duration_s = self._around.clock.monotonic() - agent.since
         result = agent.result = close(agent, ending, duration_s=duration_s)
-        if agent.parent is not None and agent.tainted:
-            # However the parent hears of it.
-            agent.parent.tainted = agent.parent.wary = True
+        if agent.parent is not None:
+            agent.parent.hear_of(agent)
         if agent is not self.root:
             self._failed += not result.ok
             self._report(agent, result)

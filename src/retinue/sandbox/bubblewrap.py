@@ -85,6 +85,10 @@ class Bubblewrap:
     def tier(self) -> str:
         return "full"
 
+    @property
+    def relocates(self) -> bool:
+        return True
+
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> Completed:
@@ -133,8 +137,7 @@ class Bubblewrap:
         yield from ("--ro-bind", etc(self._cache), "/etc")
         if reach.network is Network.ALL:
             yield from ("--ro-bind-try", RESOLVER, RESOLVER)
-        bases = base_of_venv(reach.root, self._home)
-        for folder in dict.fromkeys((*self._shown, *bases, *reach.readable)):
+        for folder in dict.fromkeys((*self._shown, *base_of_venv(_seen(reach), self._home))):
             if folder != reach.root:
                 yield from ("--ro-bind-try", folder, folder)
         # Much of it belongs to root, who is root in here too; some of it reboots the machine.
@@ -143,20 +146,33 @@ class Bubblewrap:
         yield from ("--dev", "/dev", *size, "--tmpfs", "/dev/shm")
         yield from (*size, "--tmpfs", "/tmp", "--dir", HOME)
         yield from _workspace(reach, places)
-        yield from ("--remount-ro", "/", "--chdir", reach.root)
+        yield from ("--remount-ro", "/", "--chdir", _seen(reach))
+
+
+def _seen(reach: Reach) -> str:
+    """Where commands find the root."""
+    return reach.seen_at or reach.root
 
 
 def _workspace(reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[str]:
-    root = reach.root
-    yield from ("--ro-bind", root, root)
+    root, seen = reach.root, _seen(reach)
+    for folder in reach.readable:
+        yield from ("--ro-bind-try", os.path.realpath(folder), folder)
+    yield from ("--ro-bind", root, seen)
     for fd, path in places:
-        yield from ("--bind-fd", str(fd), path)
+        yield from ("--bind-fd", str(fd), seen + path.removeprefix(root))
+    for name in reach.lent:
+        # Something else may be there by now, or a link to it.
+        if os.path.realpath(inside := os.path.join(root, name)) == inside and os.path.isdir(inside):
+            folder = os.path.join(seen, name)
+            yield from ("--ro-bind-try", folder, folder)
     # In whatever was opened above, too. What is in `.git` runs on the host; `.retinue` is our own.
     for name in sorted(CLOSED):
         path = os.path.join(root, name)
         if os.path.lexists(path) and not os.path.islink(path):
-            yield from ("--ro-bind", path, path)
-    if os.path.isdir(state := os.path.join(root, STATE)):
+            yield from ("--ro-bind", path, os.path.join(seen, name))
+    if os.path.isdir(os.path.join(root, STATE)):
+        state = os.path.join(seen, STATE)
         yield from ("--tmpfs", state, "--remount-ro", state)
 
 

@@ -66,6 +66,10 @@ class Landlock:
     def tier(self) -> str:
         return "reduced"
 
+    @property
+    def relocates(self) -> bool:
+        return False
+
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> Completed:

@@ -6,6 +6,7 @@ Its trial (`canaries`) decides whether it is used, as for the others.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +32,10 @@ class Seatbelt:
     @property
     def tier(self) -> str:
         return "reduced"
+
+    @property
+    def relocates(self) -> bool:
+        return False
 
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
@@ -73,7 +78,7 @@ class Seatbelt:
             *toolchains(self._outside),
             *base_of_venv(reach.root, self._outside.get("HOME", "")),
             *self._readable,
-            *reach.readable,
+            *map(os.path.realpath, reach.readable),
             reach.root,
         )
         for path in shown:

@@ -27,6 +27,10 @@ class Unconfined:
     def tier(self) -> str:
         return "none"
 
+    @property
+    def relocates(self) -> bool:
+        return False
+
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> Completed:

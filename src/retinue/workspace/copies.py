@@ -4,7 +4,8 @@
     lock       held by the process that uses the copy, for as long as it lives
     project    whose copy it is
     index      ours, which the child cannot reach
-    <name>/    the copy, with a git dir of its own that we never read
+    borrowed/  links to the objects that it is made of, where a copy seen elsewhere still finds them
+    copy/      the copy, by its own name, with a git dir of its own that we never read
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from retinue.workspace.git import Repository, answer, git
 
 LOCK = "lock"
 PROJECT = "project"
+# What a project needs to run, and its repository has not. The copy is lent the original's.
+LENT = ("node_modules", ".venv", "venv")
+_LENT_DEPTH = 2
 
 
 class Copy:
@@ -32,11 +36,32 @@ class Copy:
         self.folder = folder
         self.top = os.path.join(folder, "copy", os.path.basename(depot.source.top) or "project")
         self.depot = depot
-        self._lock = _locked(folder)
+        # Who looks for stale copies may have it for a moment.
+        self._lock = _locked(folder, os.O_CREAT, fcntl.LOCK_EX)
 
     @property
     def where(self) -> Repository:
         return self.depot.at(self.top, os.path.join(self.folder, "index"))
+
+    @property
+    def borrowed(self) -> tuple[str, ...]:
+        """The folders with what it is made of, by names that no other tree has."""
+        parent = os.path.join(self.folder, "borrowed")
+        return tuple(os.path.join(parent, str(n)) for n in range(len(self.depot.objects)))
+
+    def lent(self, folder: str, original: str) -> tuple[str, ...]:
+        """What `folder` of the copy can be lent of the original, where it has a place for it."""
+        found = []
+        for path in _folders(folder, _LENT_DEPTH):
+            for name in LENT:
+                inside = os.path.normpath(os.path.join(path, name))
+                if os.path.isdir(os.path.join(original, inside)):
+                    place = os.path.join(folder, inside)
+                    if not os.path.lexists(place):
+                        # Empty, so nothing to git.
+                        os.mkdir(place)
+                        found.append(inside)
+        return tuple(found)
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -83,11 +108,26 @@ def _make_git_dir(depot: Depot, copy: Copy) -> None:
     make_git_dir(git_dir, depot.source.object_format)
     os.mkdir(os.path.join(git_dir, "objects", "info"))
     with open(os.path.join(git_dir, "objects", "info", "alternates"), "wb") as file:
-        file.writelines(os.fsencode(path) + b"\n" for path in depot.objects)
+        file.writelines(os.fsencode(path) + b"\n" for path in copy.borrowed)
+    os.mkdir(os.path.join(copy.folder, "borrowed"))
+    for path, objects in zip(copy.borrowed, depot.objects, strict=True):
+        os.symlink(objects, path)
     with open(os.path.join(git_dir, "refs", "heads", "retinue"), "w") as file:
         file.write(f"{copy.base}\n")
     shutil.copy2(os.path.join(depot.path, "info", "exclude"), os.path.join(git_dir, "info"))
     shutil.copy2(os.path.join(copy.folder, "index"), git_dir)
+
+
+def _folders(folder: str, depth: int) -> Iterator[str]:
+    """The folder itself, and those below it, as seen from it; none behind a link."""
+    yield "."
+    if depth:
+        with os.scandir(folder) as entries:
+            names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        for name in names:
+            if name != ".git":
+                below = _folders(os.path.join(folder, name), depth - 1)
+                yield from (os.path.join(name, path) for path in below)
 
 
 class Stale(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,25 +140,24 @@ class Stale(msgspec.Struct, frozen=True, kw_only=True):
 
 def stale_copies(parent: str) -> Iterator[Stale]:
     """The copies below `parent` whose owner is gone, oldest first."""
-    try:
-        entries = sorted(os.scandir(parent), key=lambda entry: entry.stat().st_mtime)
-    except FileNotFoundError:
-        return
-    for entry in entries:
+    found = []
+    for entry in os.scandir(parent) if os.path.isdir(parent) else ():
         try:
-            os.close(_locked(entry.path))
+            os.close(_locked(entry.path, 0, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            with open(os.path.join(entry.path, PROJECT), "rb") as file:
+                project = os.fsdecode(file.read())
+            since = entry.stat().st_mtime
         except OSError:
-            continue  # In use, or being removed.
-        with open(os.path.join(entry.path, PROJECT), "rb") as file:
-            project = os.fsdecode(file.read())
-        yield Stale(folder=entry.path, project=project, since=entry.stat().st_mtime)
+            continue  # In use, or being made or removed.
+        found.append(Stale(folder=entry.path, project=project, since=since))
+    yield from sorted(found, key=lambda one: one.since)
 
 
-def _locked(folder: str) -> int:
-    """Hold the lock of a copy; BlockingIOError if somebody has it."""
-    fd = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _locked(folder: str, flags: int, how: int) -> int:
+    """Hold the lock of a copy."""
+    fd = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, how)
     except OSError:
         os.close(fd)
         raise

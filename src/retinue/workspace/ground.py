@@ -4,25 +4,44 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 import msgspec
 
+from retinue.domain.chore import Chore
 from retinue.domain.result import Conflict
-from retinue.ports import Applied, Merge, Proposal, Sandbox, Steps, Workspace
+from retinue.ports import Applied, KeptChange, Merge, Proposal, Sandbox, Steps, Workspace
 from retinue.threads import in_thread, to_the_end
 from retinue.workspace import merge as merges
 from retinue.workspace.apply import Refused, apply, recover
 from retinue.workspace.changes import changes, contents, described, problems
 from retinue.workspace.copies import Copy, make_copy
 from retinue.workspace.depot import Depot
+from retinue.workspace.housekeeping import (
+    COPIES_S,
+    OBJECTS_S,
+    STEPS_S,
+    clean_copies,
+    clean_objects,
+    clean_steps,
+    sweep_daily,
+)
 from retinue.workspace.names import quoted, shown
 from retinue.workspace.recorded import Ledger, Look, RecordedSandbox, RecordedTree
 from retinue.workspace.snapshot import Snapshot, take, users_tree
 from retinue.workspace.source import find_source
-from retinue.workspace.steps import keep, kept_ref, step_ref, without
+from retinue.workspace.steps import (
+    again,
+    keep,
+    kept,
+    kept_ref,
+    patch,
+    renamed,
+    step_ref,
+    without,
+)
 from retinue.workspace.tree import DirectoryTree
 
 # Somebody may be writing the tree: a change that meets another is worked out anew.
@@ -183,7 +202,52 @@ class UsersGround(_Ground):
                 self._opened = open_site(
                     self._project, self._state_folder, self._home, self._config_home
                 )
+                sweep_daily(self._opened.depot, self._worktrees)
         return self._opened
+
+    async def clean(self, older_s: float | None, *, look: bool) -> list[Chore]:
+        """See `housekeeping`: what there was, and what of it has gone."""
+
+        def work() -> list[Chore]:
+            depot, ages = self._site().depot, (COPIES_S, STEPS_S, OBJECTS_S)
+            copies_s, steps_s, objects_s = ages if older_s is None else (older_s,) * 3
+            return [
+                clean_copies(self._worktrees, older_s=copies_s, look=look),
+                clean_steps(depot, older_s=steps_s, look=look),
+                clean_objects(depot, older_s=objects_s, look=look),
+            ]
+
+        return await to_the_end(work)
+
+    # The port History
+
+    async def kept(self, run_id: str) -> list[KeptChange]:
+        return await in_thread(lambda: kept(self._site().depot, run_id))
+
+    async def patch(self, change: KeptChange) -> str:
+        found = await in_thread(lambda: patch(self._site().depot, change.commit))
+        return found.decode("utf-8", "replace")
+
+    async def undo(self, changes: Sequence[KeptChange]) -> Applied:
+        kinds = {"steps": "undone", "made": "kept"}
+        return await to_the_end(partial(self._rewrite, reverted, changes, kinds))
+
+    async def redo(self, changes: Sequence[KeptChange]) -> Applied:
+        kinds = {"undone": "steps", "kept": "made"}
+        return await to_the_end(partial(self._rewrite, repeated, changes, kinds))
+
+    def _rewrite(
+        self,
+        wanted: Callable[[Sequence[str], Depot, str], merges.Merged],
+        changes: Sequence[KeptChange],
+        kinds: Mapping[str, str],
+    ) -> Applied:
+        commits = [change.commit for change in changes]
+        applied = self._change(partial(wanted, commits), None, "")
+        # Whoever is killed here finds the change made next time, and only has to note it.
+        if not applied.refused:
+            renamed(self._site().depot, kinds, changes)
+        return applied
 
 
 def open_site(project: str, state: str, home: str, config_home: str) -> Site:
@@ -228,7 +292,8 @@ class CopiedGround(_Ground):
                 folder,
                 known_as=directory,
                 known_to=msgspec.structs.replace(self._copied.where, folder=folder),
-                readable=self._copied.depot.objects,
+                readable=self._copied.borrowed,
+                lent=self._copied.lent(folder, directory),
             )
         return self._trees[directory]
 
@@ -302,6 +367,16 @@ def reverted(commits: Sequence[str], depot: Depot, tree: str) -> merges.Merged:
     merged = merges.Merged(tree)
     for commit in reversed(commits):
         merged = without(depot, commit, merged.tree)
+        if merged.conflicts:
+            break
+    return merged
+
+
+def repeated(commits: Sequence[str], depot: Depot, tree: str) -> merges.Merged:
+    """`tree` with these changes once more, in their order; the first conflict ends it."""
+    merged = merges.Merged(tree)
+    for commit in commits:
+        merged = again(depot, commit, merged.tree)
         if merged.conflicts:
             break
     return merged

@@ -9,8 +9,10 @@ from functools import partial
 
 import msgspec
 
+from retinue.domain.grant import Network
 from retinue.domain.reach import Reach
 from retinue.domain.result import FileChange
+from retinue.domain.scope import Groups
 from retinue.errors import WorkspaceError
 from retinue.ports import Completed, Entry, Match, Sandbox, Steps, Workspace, Written
 from retinue.threads import in_thread, to_the_end
@@ -71,9 +73,8 @@ class RecordedTree:
     def root(self) -> str:
         return self._tree.root
 
-    @property
-    def readable(self) -> tuple[str, ...]:
-        return self._tree.readable
+    def reach(self, write_scope: Groups, network: Network = Network.NONE) -> Reach:
+        return self._tree.reach(write_scope, network)
 
     def inside(self, path: str) -> str | None:
         return self._tree.inside(path)
@@ -140,6 +141,10 @@ class RecordedSandbox:
     @property
     def tier(self) -> str:
         return self._sandbox.tier
+
+    @property
+    def relocates(self) -> bool:
+        return self._sandbox.relocates
 
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int

@@ -7,30 +7,23 @@ it borrows nothing from the user's repository, so it lasts whatever they prune.
     refs/retinue/<run>/steps/<number>    made, in this order
     refs/retinue/<run>/undone/<number>   taken back since
     refs/retinue/<run>/kept/<agent>      never made: the work of a child that failed
+    refs/retinue/<run>/made/<agent>      made after all, when the user asked for it
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from retinue.ports import KeptChange
 from retinue.workspace.changes import Change, contents
 from retinue.workspace.depot import Depot
 from retinue.workspace.merge import Merged, merge_trees
 from retinue.workspace.snapshot import MAX_FILE_BYTES
 
 ROOT = "refs/retinue"
-
-
-class Kept(msgspec.Struct, frozen=True):
-    """A pair of the depot. The commit is the state after the change, its parent the one before."""
-
-    run_id: str
-    kind: str
-    name: str
-    commit: str
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -47,8 +40,8 @@ def kept_ref(run_id: str, agent_id: str) -> str:
     return f"{ROOT}/{run_id}/kept/{agent_id}"
 
 
-def undone_ref(run_id: str, number: int) -> str:
-    return f"{ROOT}/{run_id}/undone/{number}"
+def ref_of(change: KeptChange) -> str:
+    return f"{ROOT}/{change.run_id}/{change.kind}/{change.name}"
 
 
 def keep(depot: Depot, ref: str, changed: Sequence[Change], message: str) -> str:
@@ -74,16 +67,17 @@ def store(
     return made.decode().strip()
 
 
-def kept(depot: Depot, run_id: str = "") -> list[Kept]:
-    """All that is kept of a run, or of every run."""
+def kept(depot: Depot, run_id: str = "") -> list[KeptChange]:
+    """All that is kept of a run, or of every run, in the order in which it was made."""
     under = f"{ROOT}/{run_id}/" if run_id else f"{ROOT}/"
-    listed = depot.ask(["for-each-ref", "--format=%(objectname) %(refname)", under])
+    told = "--format=%(objectname) %(refname) %(contents:subject)"
     found = []
-    for line in listed.decode().splitlines():
-        commit, _, ref = line.partition(" ")
+    for line in depot.ask(["for-each-ref", told, under]).decode("utf-8", "replace").splitlines():
+        commit, ref, title = line.split(" ", 2)
         run, kind, name = ref.removeprefix(f"{ROOT}/").split("/", 2)
-        found.append(Kept(run, kind, name, commit))
-    return found
+        found.append(KeptChange(run_id=run, kind=kind, name=name, commit=commit, title=title))
+    # What has no number was made last, or never.
+    return sorted(found, key=lambda one: (one.run_id, one.number or float("inf")))
 
 
 def again(depot: Depot, commit: str, tree: str) -> Merged:
@@ -98,8 +92,14 @@ def without(depot: Depot, commit: str, tree: str) -> Merged:
     return merge_trees(depot, base=after, ours=tree, theirs=before)
 
 
-def mark(depot: Depot, ref: str, commit: str) -> None:
-    depot.ask(["update-ref", ref, commit])
+def renamed(depot: Depot, kinds: Mapping[str, str], moved: Sequence[KeptChange]) -> None:
+    """Keep changes under another kind from now on: all of them or none."""
+    orders = [
+        f"update {ref_of(msgspec.structs.replace(one, kind=kinds[one.kind]))} {one.commit}\n"
+        f"delete {ref_of(one)}\n"
+        for one in moved
+    ]
+    depot.ask(["update-ref", "--stdin"], stdin="".join(orders).encode())
 
 
 def unmark(depot: Depot, ref: str) -> None:

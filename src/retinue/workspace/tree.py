@@ -14,8 +14,11 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from retinue.domain.grant import Network
 from retinue.domain.paths import inside
+from retinue.domain.reach import Reach
 from retinue.domain.result import FileChange
+from retinue.domain.scope import Groups
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports import Entry, Match, Written
 from retinue.workspace.beneath import (
@@ -64,14 +67,18 @@ class DirectoryTree:
         known_as: str | None = None,
         known_to: Repository | None = None,
         readable: tuple[str, ...] = (),
+        lent: tuple[str, ...] = (),
     ) -> None:
         """`ripgrep` is the program to search with, if there is one of that name; None for never.
 
         `known_as` is another path that means this one, as that of the project does in a copy of it.
         `known_to` is the repository that knows its files, where `.git` must not be asked.
-        `readable` are folders elsewhere that commands in it have to read.
+        `readable` are folders elsewhere that commands in it have to read, and `lent` those of the
+        project that a copy has not.
         """
-        self.readable = readable
+        self._readable = readable
+        self._lent = lent
+        self._seen_at = known_as or ""
         self._root = os.path.realpath(root)
         self._named_root = known_as or os.path.abspath(root)
         self._known_to = known_to
@@ -89,6 +96,16 @@ class DirectoryTree:
     @property
     def root(self) -> str:
         return self._root
+
+    def reach(self, write_scope: Groups, network: Network = Network.NONE) -> Reach:
+        return Reach(
+            root=self.root,
+            write_scope=write_scope,
+            network=network,
+            readable=self._readable,
+            seen_at=self._seen_at,
+            lent=self._lent,
+        )
 
     def inside(self, path: str) -> str | None:
         normal = inside(path, self._root)
@@ -230,10 +247,18 @@ class DirectoryTree:
             finally:
                 os.close(parent)
         added, removed = changed_lines(before or b"", data)
+        was, now = None if before is None else sha256(before), sha256(data)
         return Written(
-            FileChange(path=shown(path), added=added, removed=removed, new=before is None),
-            None if before is None else sha256(before),
-            sha256(data),
+            FileChange(
+                path=shown(path),
+                added=added,
+                removed=removed,
+                new=before is None,
+                before_sha256=was,
+                after_sha256=now,
+            ),
+            was,
+            now,
             path=path,
             before=before,
             program=like is not None and bool(like.st_mode & 0o100),

@@ -14,7 +14,7 @@ from retinue.config.environment import Environment
 from retinue.domain.messages import Request, User
 from retinue.errors import ProviderError
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.commands import BY_NAME, COMMANDS, submit
+from retinue.interfaces.chat.commands import BY_NAME, COMMANDS, help_tables, submit
 from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.testing.server import ModelServer
 
@@ -464,6 +464,13 @@ async def test_help_names_every_command_and_helps_with_one(opened: Opened, said:
         assert "/mode [MODE]\nShow or change how much happens" in said(chat)
     for name in ("new", "stop", "exit", "permissions", "?"):
         assert name in BY_NAME
+
+
+def test_the_page_about_the_chat_tells_what_help_does() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "chat.md").read_text()
+    for title, rows in help_tables().items():
+        table = "".join(f"| `{what}` | {told} |\n" for what, told in rows)
+        assert f"## {title}\n\n| | |\n|---|---|\n{table}" in page, "script/pictures writes it anew"
 
 
 async def test_many_tasks_are_listed_up_to_a_number(opened: Opened, said: Said, wait: Wait) -> None:

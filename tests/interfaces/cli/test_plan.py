@@ -95,6 +95,10 @@ def test_a_plan_that_cannot_be_run_is_saved_to_be_mended(
         (["run"], "Say what to do: a TASK, or --plan FILE, and not both."),
         (["run", "x", "--plan", "p.toml"], "Say what to do: a TASK, or --plan FILE, and not both."),
         (["run", "--plan", "p.toml", "-c"], "A plan is no part of a session; leave out -c and -r."),
+        (
+            ["run", "--plan", "p.toml", "-f", "x"],
+            "A plan names files for each step, in context_files; leave out -f.",
+        ),
         (["run", "--plan", "no.toml"], "Cannot read the plan no.toml: No such file or directory."),
         (["run", "--plan", "latin.toml"], "Cannot read the plan latin.toml: it is not UTF-8."),
         (

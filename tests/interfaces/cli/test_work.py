@@ -57,6 +57,7 @@ def test_files_are_given_along(cli: Cli, script: Script, project: Path) -> None:
     assert cli("spawn", "-q", "planner", "-m", model, *files, "x").out == "a.md came along\n"
     done = cli("fan-out", "-q", "-m", model, *files, "x", "y")
     assert done.out.count("a.md came along") == 2
+    assert cli("run", "-q", "-m", model, *files, "x").out == "a.md came along\n"
     done = cli("spawn", "planner", "-m", model, "-f", "missing.md", "x")
     assert (done.code, done.out) == (2, "")
     assert "missing.md" in done.err

@@ -9,6 +9,7 @@ import msgspec
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event
 from retinue.domain.projection import RunView, fold
+from retinue.domain.result import Check, Conflict, FileChange
 from retinue.errors import ProviderError
 from retinue.interfaces.view.block import plain
 from retinue.interfaces.view.columns import Tone
@@ -113,3 +114,21 @@ def test_edits_are_shown_as_far_as_they_can_be_read() -> None:
     assert edit_lines("write_file", "{", 40) == []
     assert edit_lines("write_file", "[1]", 40) == []
     assert edit_lines("read_file", long, 40) == []
+
+
+async def test_what_was_checked_and_what_stood_in_the_way(record: Record) -> None:
+    events = await record({"": [say("Written.")]})
+    view = fold(events)
+    agent = view.agents["a0"]
+    agent.checks = [
+        Check(command="make lint", exit_code=0, output_sha256="", output="fine"),
+        Check(command="make test", exit_code=2, output_sha256="", output="1 failed\ntest_a"),
+    ]
+    agent.conflicts = (Conflict(path="a.py", sibling="a2 (root/executor.2)"),)
+    agent.kept = (FileChange(path="a.py", added=3, removed=1),)
+    found = sections(view, "a0", None, events)
+    assert found["Checks"] == (
+        "✓ make lint: passed\n✗ make test: failed (exit code 2)\n    1 failed\n    test_a"
+    )
+    assert found["Conflicts"] == "a.py (also changed by a2 (root/executor.2))"
+    assert found["Kept, not integrated"] == "a.py (+3/-1 lines)"

@@ -151,22 +151,21 @@ class ChatApp(App[None]):
         self._lines[name].show(lines)
 
     def _head(self, width: int) -> list[Line]:
-        ready = self.chat.engine.ready
-        terms = self.chat.runtime.terms if ready else None
-        right = "" if terms is None else f"{clip(terms.model, width // 2)}  {terms.mode}"
-        room = width - cells(right) - len("retinue  ") - 2
+        name = "retinue  "
+        right = ""
+        if self.chat.engine.ready:
+            terms = self.chat.runtime.terms
+            model = clip(terms.model, width // 2 - len(terms.mode))
+            right = f"{model}  {terms.mode}"
         home, place = str(self.chat.environment.home), str(self.chat.directory)
         if place.startswith(home + "/"):
             place = "~" + place[len(home) :]
-        place = place if cells(place) <= room else "…" + place[-max(0, room - 1) :]
-        gap = " " * (width - len("retinue  ") - cells(place) - cells(right))
-        return [
-            (
-                Span("retinue  ", Tone.STRONG),
-                Span(place + gap, Tone.DIM),
-                Span(right, Tone.DIM),
-            )
-        ]
+        room = width - cells(right) - len(name) - 2
+        if cells(place) > room:
+            # The end of it tells more.
+            place = f"…{place[-room:]}" if room > 3 else ""
+        gap = " " * (width - len(name) - cells(place) - cells(right))
+        return [(Span(name, Tone.STRONG), Span(place + gap, Tone.DIM), Span(right, Tone.DIM))]
 
     def _question(self, width: int) -> list[Line]:
         if not self.chat.questions.open:

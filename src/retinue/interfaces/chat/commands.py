@@ -95,20 +95,7 @@ def _help(chat: Chat, argument: str) -> None:
         command = BY_NAME[name]
         chat.talk.notice(f"/{command.name} {command.usage}\n{command.help}", Tone.PLAIN)
         return
-    commands = [(f"/{c.name} {c.usage}".rstrip(), c.help) for c in COMMANDS]
-    prefixes = [
-        ("@FILE", "Give a file of the project along with what you say."),
-        ("@ROLE task", "Send an agent of that role, like /spawn."),
-        ("@AGENT text", "Say something to an agent at work."),
-        ("!command", "Run a shell command; the next message tells its output to the model."),
-    ]
-    tables = {
-        "Commands": commands,
-        "Prefixes": prefixes,
-        "Keys": [(key.shown, key.help) for key in KEYS],
-        "Keys among the agents": [(key.shown, key.help) for key in TREE_KEYS],
-        "Keys in the details of an agent": [(key.shown, key.help) for key in DETAIL_KEYS],
-    }
+    tables = help_tables()
 
     def lines(width: int) -> list[Line]:
         shown: list[Line] = []
@@ -122,6 +109,22 @@ def _help(chat: Chat, argument: str) -> None:
         return shown
 
     chat.talk.notice(lines)
+
+
+def help_tables() -> dict[str, list[Choice]]:
+    """All that can be typed and pressed, with what it does, by title."""
+    return {
+        "Commands": [(f"/{c.name} {c.usage}".rstrip(), c.help) for c in COMMANDS],
+        "Prefixes": [
+            ("@FILE", "Give a file of the project along with what you say."),
+            ("@ROLE task", "Send an agent of that role, like /spawn."),
+            ("@AGENT text", "Say something to an agent at work."),
+            ("!command", "Run a shell command; the next message tells its output to the model."),
+        ],
+        "Keys": [(key.shown, key.help) for key in KEYS],
+        "Keys among the agents": [(key.shown, key.help) for key in TREE_KEYS],
+        "Keys in the details of an agent": [(key.shown, key.help) for key in DETAIL_KEYS],
+    }
 
 
 def _spawn(chat: Chat, argument: str) -> None:
@@ -304,7 +307,7 @@ def _limit(argument: str) -> tuple[str, int | float]:
 
 def _amount(budget: Budget, name: str) -> str:
     value = getattr(budget, name)
-    return "none" if value is None else f"{value:,}"
+    return "none" if value is None else f"{value:,g}" if isinstance(value, float) else f"{value:,}"
 
 
 def _status(chat: Chat, _: str) -> None:

@@ -1,4 +1,4 @@
-"""The command demo: a fan-out over a small bundled repository, with the model scripted."""
+"""The command demo: the embedded model at real work, then a fan-out and a merge with a script."""
 
 from __future__ import annotations
 
@@ -6,60 +6,91 @@ import asyncio
 import io
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
 import click
-import msgspec
 
 from retinue.app import open_runtime
 from retinue.config.environment import Environment
-from retinue.domain.events import (
-    AgentClosed,
-    AgentCreated,
-    Event,
-    LimitReached,
-    ModelFailed,
-    ToolDenied,
-    ToolFinished,
-    ToolStarted,
-)
-from retinue.domain.projection import AgentView, RunView
+from retinue.domain.events import Event, ToolFinished
+from retinue.domain.grant import Mode
 from retinue.domain.result import Result
-from retinue.errors import UsageError
-from retinue.interfaces.cli.console import Interrupts, JsonLines, perform
+from retinue.embedded.model import EmbeddedModel
+from retinue.errors import ProviderError, UsageError
+from retinue.interfaces.cli.console import Console, Interrupts, perform
 from retinue.interfaces.cli.options import as_json as json_option
 from retinue.interfaces.cli.records import audit, runs
 from retinue.interfaces.cli.show import show
+from retinue.interfaces.cli.stage import Stage
 from retinue.models.script_file import parse_script
 from retinue.models.scripted import Answer, ScriptedModel, Step
+from retinue.ports import Model
 from retinue.runtime.facade import Task
 
 AT_A_TIME = 3
 MAX_TOKENS = 100_000
-WIDEST = 100  # for text that is read, not scanned
-TASKS = (
+REPORT = "report.md"
+
+QUESTIONS = {
+    "README.md": "In one sentence: what is snip?",
+    "docs/hosting.md": "In one sentence: what does snip need to run?",
+    "docs/privacy.md": "In one sentence: what does snip store?",
+    "docs/abuse.md": "In one sentence: what is done about a harmful link?",
+    "docs/history.md": "In one sentence: who was snip made for?",
+}
+READERS = tuple(
+    Task(role="reader", task=question, context_files=(file,))
+    for file, question in QUESTIONS.items()
+)
+LOOKERS = (
     Task(role="researcher", task="How are short codes made, and can two links get the same one?"),
     Task(role="researcher", task="What does the README promise that the code does not do?"),
     Task(role="reviewer", task="Review snip/server.py for security problems."),
     Task(role="researcher", task="Which functions have no test?"),
     Task(role="planner", task="Say in one line what each file is for.", max_tool_calls=4),
 )
+WRITERS = (
+    Task(role="executor", task="Give codes six characters.", write=("snip/codes.py",)),
+    Task(role="executor", task="Say in the README that links stay.", write=("README.md",)),
+    Task(role="tester", task="Test that a link is found again."),
+)
+TASKS = (*LOOKERS, *WRITERS)
+# What the user does meanwhile, and to what.
+OWN_FILE, OWN_EDIT = "README.md", ("30 days", "60 days")
 
-INTRODUCTION = """\
-Five children look at a small repository, a URL shortener, three at a time.
-
-The model is scripted: what it says comes from a file. The tools, contracts,
-budgets, journal and audit are real. Four of the five will meet a difficulty.
+INTRODUCTION = """
+A small repository comes with retinue: snip, a URL shortener with a few pages of documentation.
+Children look at it and change it, three at a time, in a directory made for this.
+"""
+REAL = """
+Each of five children is given a page along and one question. The model is real and runs here:
+SmolLM2 with 135 million parameters, in about 350 MB. It is the smallest that answers at all,
+and some of its answers are wrong; a better one goes the same way.
+"""
+SCRIPTED = """
+The model is scripted from here on: its words were written beforehand, as a stronger model might
+say them. The tools, contracts, budgets, journal and audit are real. Four of the five will meet a
+difficulty.
+"""
+WRITING = """
+Three children write, each in a copy of the repository. What they made is merged in the order of
+the tasks. Meanwhile you edit the line of the README that one of them changes: your edit stays, and
+that child fails.
 """
 
 NEXT = """\
+The embedded model, which summarises and answers from files that it is given:
+
+  {program} spawn researcher -m embedded -f README.md "What is this about?"
+
 A local server (llama.cpp; Ollama has port 11434, LM Studio 1234, vLLM 8000):
 
   export RETINUE_MODEL=openai:MODEL@http://127.0.0.1:8080/v1
@@ -78,31 +109,168 @@ and then, in a project of yours:
 
 @click.command()
 @click.option("--keep", metavar="DIR", help="Work in this new directory, and leave it there.")
-@click.option("--fast", is_flag=True, help="Do not wait between the model's replies.")
+@click.option("--fast", is_flag=True, help="Do not wait between the replies of the script.")
 @json_option
 def demo(keep: str | None, fast: bool, as_json: bool) -> int:
-    """See a fan-out on a small bundled repository, with no model server and no key.
+    """See children at work on a small bundled repository, with no model server and no key.
+
+    First the embedded model, where it is installed, then one that is scripted.
 
     Example: retinue demo --keep /tmp/snip
     """
-    with _directory(keep) as root:
+    with _directory(keep) as root, tempfile.TemporaryDirectory(prefix="retinue-demo-") as home:
         copy(bundled() / "snip", root)
-        stage = Stage(shutil.get_terminal_size().columns)
-        if as_json:
-            listener = JsonLines().listen
-        else:
-            listener = stage.watch
-            stage.heading("retinue demo")
-            click.echo(INTRODUCTION)
-        results = perform(_fan_out(root, scripted_model(fast=fast), listener))
+        _commit(root)
+        show_it = _Demo(root, Path(home), fast=fast, as_json=as_json)
+        show_it.play()
+        if not as_json:
+            _print_next(show_it.stage, show_it.run_id, keep)
+    return 0
+
+
+class _Demo:
+    """The acts, in order."""
+
+    def __init__(self, root: Path, home: Path, *, fast: bool, as_json: bool) -> None:
+        self.stage = Stage(shutil.get_terminal_size().columns)
+        self.run_id = ""
+        self._root = root
+        self._home = home
+        self._fast = fast
+        self._console = Console(as_json=as_json, quiet=False)
+
+    def play(self) -> None:
+        self._tell("retinue demo", INTRODUCTION)
+        for act in (self._answer, self._look, self._write):
+            act()
+
+    def _answer(self) -> None:
+        self._tell("Act one: a real model answers from files", REAL)
+        user, progress = Environment.current(), self._console.progress
+
+        async def work() -> list[Result]:
+            # By the user's own settings of pip, which the runtime of the demo does not see.
+            model = EmbeddedModel(user.embedded, user.variables)
+            async with progress.shown():
+                await model.open(_once_each(progress.wait))
+                results = await self._fan_out(READERS, model, progress.listen, progress.hear)
+                progress.finish()
+            return results
+
+        try:
+            results = self._perform(work())
+        except (UsageError, ProviderError) as error:
+            self._tell("", f"Left out: {error}")
+            return
+        self._report(results, counted=True)
+        report = [f"# {file}\n\n{r.response}\n" for file, r in zip(QUESTIONS, results, strict=True)]
+        (self._root / REPORT).write_text("\n".join(report), "utf-8")
+        if not self._console.as_json:
+            self.stage.text(f"All of it is in {REPORT}.")
+
+    def _look(self) -> None:
+        self._tell("Act two: a fan-out that meets difficulties", SCRIPTED)
+        model = scripted_model(fast=self._fast)
+        results = self._perform(self._fan_out(LOOKERS, model, self._watch))
+        self._report(results)
+        self.run_id = results[0].run_id
+        if not self._console.as_json:
+            _print_journal(self.stage, self._root, self.run_id)
+
+    def _write(self) -> None:
+        if shutil.which("git") is None:
+            self._tell("", "Act three is left out: it needs git.")
+            return
+        self._tell("Act three: children that write", WRITING)
+        model, watch = scripted_model(fast=self._fast), self._watch_and_edit
+        results = self._perform(self._fan_out(WRITERS, model, watch, mode=Mode.AUTO))
+        self._report(results)
+        if not self._console.as_json:
+            click.secho("\n$ git status --short", bold=True)
+            self.stage.lines(_git(self._root, "status", "--short"))
+
+    def _perform(self, work: Coroutine[Any, Any, list[Result]]) -> list[Result]:
+        async def inside() -> list[Result] | None:
+            interrupts = Interrupts()
+            try:
+                with interrupts:
+                    return await work
+            except asyncio.CancelledError:
+                if not interrupts.happened:
+                    raise
+                return None
+
+        results = perform(inside())
         if results is None:
             click.echo("retinue: interrupted; every agent was closed.", err=True)
-            return 130
-        if not as_json:
-            stage.results(results)
-            _print_journal(stage, root, results[0].run_id)
-            _print_next(stage, results[0].run_id, keep)
-    return 0
+            raise click.exceptions.Exit(130)
+        return results
+
+    async def _fan_out(
+        self,
+        tasks: Sequence[Task],
+        model: Model,
+        on_event: Callable[[Event], None],
+        on_partial: Callable[[str, str], None] | None = None,
+        *,
+        mode: Mode = Mode.NORMAL,
+    ) -> list[Result]:
+        async with open_runtime(
+            self._root,
+            model=model,
+            mode=mode,
+            limits={"max_tokens": MAX_TOKENS},
+            shell=False,
+            on_event=on_event,
+            on_partial=on_partial,
+            # The same for everybody: neither the user's settings nor variables count here.
+            environment=Environment(variables={"HOME": str(self._home)}),
+        ) as runtime:
+            return await runtime.fan_out(tasks, max_concurrent=AT_A_TIME)
+
+    def _watch(self, event: Event) -> None:
+        if self._console.as_json:
+            self._console.progress.listen(event)
+        else:
+            self.stage.watch(event)
+
+    def _watch_and_edit(self, event: Event) -> None:
+        """Edit a file as the user might, just when a child has changed its copy of it."""
+        self._watch(event)
+        fact = event.fact
+        if not isinstance(fact, ToolFinished) or fact.tool != "edit_file":
+            return
+        path = self._root / OWN_FILE
+        text = path.read_text("utf-8")
+        if any(change.path == OWN_FILE for change in fact.receipt.changed) and OWN_EDIT[0] in text:
+            path.write_text(text.replace(*OWN_EDIT), "utf-8")
+            if not self._console.as_json:
+                self.stage.say(f"        you edit {OWN_FILE}: {OWN_EDIT[1]}", "magenta")
+
+    def _tell(self, heading: str, text: str) -> None:
+        if self._console.as_json:
+            return
+        if heading:
+            click.echo()
+            self.stage.heading(heading)
+        self.stage.text(text)
+        click.echo()
+
+    def _report(self, results: list[Result], *, counted: bool = False) -> None:
+        if not self._console.as_json:
+            self.stage.results(results, max_tokens=MAX_TOKENS, counted=counted)
+
+
+def _once_each(tell: Callable[[str], None]) -> Callable[[str], None]:
+    told = ""
+
+    def once(text: str) -> None:
+        nonlocal told
+        if text != told:
+            tell(text)
+        told = text
+
+    return once
 
 
 def scripted_model(*, fast: bool) -> ScriptedModel:
@@ -130,94 +298,6 @@ def copy(source: Traversable, to: Path) -> None:
             copy(item, to / item.name)
 
 
-class Stage:
-    """What a person sees: nothing is wider than the terminal, and long text is wrapped."""
-
-    def __init__(self, columns: int) -> None:
-        self._columns = max(40, columns)
-        self._view = RunView()
-
-    def heading(self, text: str) -> None:
-        click.secho(text, bold=True)
-
-    def lines(self, text: str) -> None:
-        for line in text.splitlines():
-            click.echo(self._clipped(f"  {line}"))
-
-    def watch(self, event: Event) -> None:
-        """Say what happened, if a child did it."""
-        self._view.apply(event)
-        agent = self._view.agents.get(event.agent_id)
-        if agent is None or agent.parent_id is None:
-            return
-        told = _told(event, agent)
-        if told is not None:
-            text, color = told
-            since_s = event.time - self._view.started_at
-            line = self._clipped(f"{since_s:5.1f}s  {agent.id}  {text}")
-            click.secho(line, fg=color, dim=color is None)
-
-    def results(self, results: list[Result]) -> None:
-        click.echo()
-        self.heading("What they found, in the order of the tasks")
-        for result in results:
-            click.secho(self._clipped(f"\n{result.agent_id}  {result.task}"), bold=True)
-            click.echo(
-                textwrap.fill(
-                    result.response,
-                    min(self._columns, WIDEST),
-                    initial_indent="    ",
-                    subsequent_indent="    ",
-                    break_long_words=False,
-                    break_on_hyphens=False,
-                )
-            )
-            if not result.ok:
-                click.secho(
-                    f"    {result.status}: {result.error}; this is what it had", fg="yellow"
-                )
-        click.echo()
-        usage = [result.usage for result in results]
-        click.echo(
-            f"{sum(r.ok for r in results)} of {len(results)} completed"
-            f" · {sum(u.turns for u in usage)} turns"
-            f" · {sum(u.tool_calls for u in usage)} tool calls\n"
-            f"{sum(u.tokens for u in usage):,} of {MAX_TOKENS:,} tokens used, as estimated:"
-            " no server counted them"
-        )
-
-    def _clipped(self, line: str) -> str:
-        return line if len(line) <= self._columns else line[: self._columns - 1] + "…"
-
-
-def _told(event: Event, agent: AgentView) -> tuple[str, str | None] | None:
-    """An event in a few words, with a colour if it should be noticed."""
-    fact = event.fact
-    match fact:
-        case AgentCreated():
-            return f"{fact.role}: {fact.title}", "cyan"
-        case ToolStarted():
-            return f"→ {fact.tool} {_plain(fact.arguments)}", None
-        case ToolFinished() if not fact.receipt.ok:
-            return f"✗ {fact.content.removeprefix('[ERROR] ')}", "yellow"
-        case ToolDenied():
-            return f"✗ {fact.tool} denied: {fact.content.removeprefix('[DENIED] ')}", "yellow"
-        case ModelFailed() | LimitReached():
-            return f"✗ {fact.summary}", "yellow"
-        case AgentClosed():
-            status = agent.status or fact.final_status
-            color = "green" if fact.final_status == "completed" else "yellow"
-            return f"{status} after {agent.turn} turns, {agent.usage.tokens:,} tokens", color
-        case _:
-            return None
-
-
-def _plain(arguments: str) -> str:
-    """The values of a call's arguments, without their names."""
-    values = msgspec.json.decode(arguments)
-    return " ".join(str(value).strip() for value in values.values())
-
-
 def _at_once(step: Step) -> Step:
     return step.after(0.0) if isinstance(step, Answer) else step
 
@@ -238,27 +318,29 @@ def _directory(keep: str | None) -> Iterator[Path]:
     yield path
 
 
-async def _fan_out(
-    root: Path, model: ScriptedModel, listener: Callable[[Event], None] | None
-) -> list[Result] | None:
-    """The children's results, or None if the user interrupted them."""
-    interrupts = Interrupts()
-    try:
-        with interrupts:
-            async with open_runtime(
-                root,
-                model=model,
-                limits={"max_tokens": MAX_TOKENS},
-                on_event=listener,
-                # The same for everybody: neither the user's settings nor variables count here.
-                environment=Environment(variables={"HOME": str(root)}),
-            ) as runtime:
-                interrupts.runtime = runtime
-                return await runtime.fan_out(TASKS, max_concurrent=AT_A_TIME)
-    except asyncio.CancelledError:
-        if not interrupts.happened:
-            raise
-        return None
+def _commit(root: Path) -> None:
+    """Make a repository of it, as most projects are one."""
+    if shutil.which("git") is not None:
+        _git(root, "init", "--quiet", "--initial-branch=main")
+        _git(root, "add", "--all")
+        _git(root, "commit", "--quiet", "--message=snip")
+
+
+def _git(root: Path, *arguments: str) -> str:
+    """By nobody's settings: those of the user may sign, or ask."""
+    variables = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    variables |= {
+        f"GIT_{who}_{what}": "demo" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+    }
+    done = subprocess.run(
+        ["git", *arguments],
+        cwd=root,
+        env={"PATH": Environment.current().get("PATH") or os.defpath, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
 
 
 def _print_journal(stage: Stage, root: Path, run_id: str) -> None:

@@ -16,7 +16,6 @@ from retinue.interfaces.cli.live import LiveTree
 from retinue.interfaces.cli.options import agent_argument, as_json, directory, run_argument
 from retinue.interfaces.cli.paper import say, width
 from retinue.interfaces.cli.screen import Screen
-from retinue.interfaces.cli.show import find
 from retinue.interfaces.view.block import agent_block
 from retinue.ports import Posts, Store
 from retinue.runtime.audit import read_all
@@ -89,7 +88,7 @@ def cancel(run: str, agent: str | None, directory: str, wait_s: float) -> None:
         async with open_journal(directory) as store:
             row = await store.run(run)
             view = fold(await read_all(store, row.id))
-            target = view.root if agent is None else find(view, agent)
+            target = view.root if agent is None else view.agent(agent)
             if row.status is not None:
                 raise RunError(f"Run {row.id} is over ({row.status}); there is nothing to stop.")
             assert target is not None, "a run that is on record has a root"

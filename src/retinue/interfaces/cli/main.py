@@ -26,6 +26,10 @@ COMMANDS = {
     "show": ("show", "Show a run, or one of its agents."),
     "watch": ("follow", "Follow a run in another terminal until it ends."),
     "cancel": ("follow", "Stop a run, or one of its agents."),
+    "diff": ("undo", "Show what a run, or one of its agents, did to the files."),
+    "undo": ("undo", "Take that back."),
+    "redo": ("undo", "Make again what was undone, or bring in what a child left."),
+    "clean": ("clean", "Remove what is old, and tell how much disk the rest takes."),
     "audit": ("records", "Check that a run's journal is what was written."),
     "help": ("help", "Tell about a topic, such as sessions or budgets."),
     "completion": ("completion", "Make your shell complete what you type."),
@@ -34,7 +38,7 @@ COMMANDS = {
     "doctor": ("doctor", "Say what is found, what is wrong, and the way out."),
     "tools": ("tools", "List the tools there are, those of MCP servers too."),
     "trust": ("trust", "Let a project start its own MCP servers and choose the model."),
-    "demo": ("demo", "See a fan-out on a small bundled repository."),
+    "demo": ("demo", "See children at work on a small bundled repository."),
 }
 
 

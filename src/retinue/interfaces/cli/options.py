@@ -69,7 +69,7 @@ context = click.option(
     "context_files",
     multiple=True,
     metavar="FILE",
-    help="Give the child this file of the project along; may be repeated.",
+    help="Give this file of the project along; may be repeated.",
 )
 
 limits = _all(

@@ -27,7 +27,6 @@ from retinue.domain.events import (
 from retinue.domain.messages import Timing
 from retinue.domain.projection import AgentView, RunView, fold, merged
 from retinue.domain.result import FileChange
-from retinue.errors import UsageError
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import agent_argument, as_json, directory, run_argument
 from retinue.interfaces.cli.paper import say, write
@@ -58,7 +57,7 @@ def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:
             events = await read_all(store, row.id)
             contracts = {a.id: a.context_json for a in await store.agents(row.id)}
         view = fold(events)
-        found = None if agent is None else find(view, agent)
+        found = None if agent is None else view.agent(agent)
         if found is not None:
             events = [event for event in events if event.agent_id == found.id]
         at_work = row.status is None and posts(directory).held(row.id)
@@ -71,15 +70,6 @@ def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:
             _print_agent(found, events, contracts[found.id], at_work=at_work)
 
     perform(inside())
-
-
-def find(view: RunView, name: str) -> AgentView:
-    """The agent of that id or path. Raises UsageError."""
-    for agent in view.agents.values():
-        if name in (agent.id, agent.path):
-            return agent
-    known = ", ".join(f"{a.id} ({a.path})" for a in list(view.agents.values())[:10])
-    raise UsageError(f"No agent {name!r} in run {view.id}; there are: {known}.")
 
 
 def _print_run(view: RunView, *, at_work: bool) -> None:
@@ -115,6 +105,8 @@ def _print_branch(view: RunView, agent: AgentView, indent: int, *, at_work: bool
         say(f"{'  ' * (indent + 3)}{agent.timing}")
     if agent.error and agent is not view.root:  # The head of the page says why the root failed.
         say(f"{'  ' * (indent + 3)}{agent.error}")
+    if agent.unverified:
+        say(f"{'  ' * (indent + 3)}unverified: {agent.unverified}")
     for child in agent.children:
         _print_branch(view, view.agents[child], indent + 1, at_work=at_work)
 
@@ -145,6 +137,12 @@ def _print_agent(
         say(f"  Note: {note}")
     if agent.files_modified:
         say("  Files modified: " + ", ".join(map(str, agent.files_modified.values())))
+    if agent.kept:
+        say("  Not integrated, and kept: " + ", ".join(map(str, agent.kept)))
+    for check in agent.checks:
+        say(f"  Check: {check}")
+    if agent.unverified:
+        say(f"  Unverified: {agent.unverified} (no check and no command shows it)")
     write(f"\n{contract.step.description}\n")
     for event in events:
         _print_event(event.fact)

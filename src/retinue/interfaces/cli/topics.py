@@ -85,6 +85,28 @@ this run, n. Where nobody can be asked, the command ends with exit code 4.
 Children never ask: in normal mode they do without what you would be asked.
 Shell commands are off in every mode unless --unsafe-no-sandbox allows them."""
 
+CHAT = """\
+`retinue` on a terminal opens the chat; its options are those of `run`:
+
+  retinue -c                      go on with the last conversation
+  retinue -m fast --mode auto     with another model, without questions
+
+  /help           all commands and keys; tab completes what is typed
+  @src/a.py       gives a file along with what you say
+  @reviewer look  sends an agent of that role, as /spawn reviewer look does
+  @a2 stop there  says something to an agent at work
+  !make test      runs a command in the agents' sandbox, and tells its output
+
+Who leads reads what you say meanwhile before its next turn. What it wants to do
+is shown below the conversation: y, n, or a for always, and enter.
+
+  tab     to the agents, and back; enter shows all about one, x stops it
+  ctrl+g  why an agent failed; again for the next one
+  ctrl+o  all that tools did, or little of it
+  esc     stops what is under way; ctrl+c twice leaves
+
+Colours are those of your terminal; NO_COLOR turns them off."""
+
 FILES = """\
 Agents work in the current directory, or in that of -C, and do not leave it.
 
@@ -95,6 +117,7 @@ Agents work in the current directory, or in that of -C, and do not leave it.
   .retinue/retinue.db             the journal of every run, and the memory
   .retinue/step-*-result.md       what each child of the last run reported
   .retinue/live/                  which runs are at work now
+  .retinue/history                what you typed in the chat
 
 .retinue ignores itself in git, but for the agents in it. Agents read neither
 .git nor .retinue."""
@@ -154,6 +177,7 @@ abandoned has lost its process; its journal stays."""
 
 TOPICS = {
     "budgets": ("limits of tokens, turns, tool calls, time and money", BUDGETS),
+    "chat": ("talking with an agent in the terminal", CHAT),
     "exit-codes": ("what the exit codes mean", ""),
     "files": ("which files are read and written", FILES),
     "journal": ("looking at runs, watching and stopping them", JOURNAL),

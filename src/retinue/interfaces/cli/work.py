@@ -35,6 +35,7 @@ from retinue.runtime.session import LAST
     help="Carry out the plan in a TOML or JSON file instead; - is stdin.",
 )
 @plan_flags
+@context
 @working
 @limits
 def run(
@@ -56,14 +57,18 @@ def run(
         raise UsageError("Say what to do: a TASK, or --plan FILE, and not both.")
     if plan_file is not None and (go_on or session is not None):
         raise UsageError("A plan is no part of a session; leave out -c and -r.")
+    if plan_file is not None and options["context_files"]:
+        raise UsageError("A plan names files for each step, in context_files; leave out -f.")
     data = None if plan_file is None else read_plan(plan_file)
     console, opened = opening_of(options)
+    files = options.pop("context_files")
 
     async def work(runtime: Runtime) -> list[Status]:
         if data is not None:
             plan = await runtime.check(data)
             return await carry_out(runtime, console, plan, yes=yes, max_concurrent=max_concurrent)
-        result = await runtime.run(task or "", session=LAST if go_on else session)
+        earlier = LAST if go_on else session
+        result = await runtime.run(task or "", session=earlier, context_files=files)
         console.print_result(result)
         return [result.status]
 

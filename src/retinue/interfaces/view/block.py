@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retinue.domain.projection import AgentView
-from retinue.domain.result import FileChange, Result, RunResult, Status
+from retinue.domain.result import Check, FileChange, Result, RunResult, Status
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.figures import clip, dollars, duration, one_line, some
 from retinue.interfaces.view.prose import prose
@@ -25,6 +25,8 @@ def agent_block(agent: AgentView, *, width: int, lines: int = RESULT_LINES) -> l
         cost_usd=agent.usage.cost_usd,
         cached=agent.cached,
         files=tuple(agent.files_modified.values()),
+        checks=tuple(agent.checks),
+        unverified=agent.unverified,
         response=agent.response,
         width=width,
         lines=lines,
@@ -46,6 +48,8 @@ def result_block(result: Result, *, width: int, lines: int = RESULT_LINES) -> li
         cost_usd=usage.cost_usd,
         cached=result.cached,
         files=result.files_modified,
+        checks=result.checks,
+        unverified=result.unverified,
         response=result.response,
         width=width,
         lines=lines,
@@ -65,6 +69,8 @@ def _block(
     cost_usd: float,
     cached: bool,
     files: tuple[FileChange, ...],
+    checks: tuple[Check, ...],
+    unverified: str,
     response: str,
     width: int,
     lines: int,
@@ -87,6 +93,11 @@ def _block(
     elif files:
         block.append((Span("  Files modified:", Tone.PLAIN),))
         block += [(Span(clip(f"    {change}", width), Tone.PLAIN),) for change in files]
+    for check in checks:
+        tone = Tone.PLAIN if check.ok else Tone.FAILED
+        block.append((Span(clip(f"  Check: {one_line(str(check))}", width), tone),))
+    if unverified:
+        block += _hanging("  Unverified: ", unverified, width, lines, Tone.FAILED)
     if response.strip() and lines:
         block += _hanging("  Result: ", response.strip(), width, lines, Tone.PLAIN)
     return block

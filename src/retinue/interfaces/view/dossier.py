@@ -11,7 +11,7 @@ import msgspec
 from retinue.domain import events as ev
 from retinue.domain.contract import Contract
 from retinue.domain.projection import AgentView
-from retinue.domain.result import Receipt
+from retinue.domain.result import Check, Receipt
 from retinue.domain.scope import ANYWHERE
 from retinue.interfaces.view.block import bill
 from retinue.interfaces.view.calls import call_text
@@ -43,9 +43,17 @@ def dossier(
     if agent.response:
         title = "Answer" if mark_of(agent) is Mark.DONE else "What it had"
         sections.append(Section(title, prose(agent.response.strip(), width)))
-    if agent.files_modified:
-        changes = agent.files_modified.values()
-        sections.append(Section("Files", [(Span(clip(str(c), width)),) for c in changes]))
+    for title, changes, tone in (
+        ("Files", agent.files_modified.values(), Tone.PLAIN),
+        ("Kept, not integrated", agent.kept, Tone.PLAIN),
+        ("Conflicts", agent.conflicts, Tone.FAILED),
+    ):
+        if changes:
+            sections.append(Section(title, [(Span(clip(str(c), width), tone),) for c in changes]))
+    if agent.checks:
+        sections.append(
+            Section("Checks", [line for c in agent.checks for line in _check(c, width)])
+        )
     if contract is not None:
         task = contract.step.description.strip()
         if one_line(task) != one_line(agent.title):
@@ -233,6 +241,12 @@ def _answer(content: str, width: int, ok: bool, *, whole: bool) -> list[Line]:
     if len(answered) > most:
         shown.append((Span(f"    … {some(len(answered) - most, 'more line')}", Tone.DIM),))
     return shown
+
+
+def _check(check: Check, width: int) -> list[Line]:
+    sign = Span("✓ ", Tone.DONE) if check.ok else Span("✗ ", Tone.FAILED)
+    head: Line = (sign, Span(clip(one_line(str(check)), width - 2)))
+    return [head] if check.ok else [head, *_answer(check.output, width, False, whole=True)]
 
 
 def _receipt(receipt: Receipt, width: int) -> Line:

@@ -1,0 +1,60 @@
+"""The command that removes what nobody needs any more, and tells how much is kept."""
+
+from __future__ import annotations
+
+import click
+
+from retinue.app import clean_up
+from retinue.domain.chore import Chore
+from retinue.interfaces.cli.console import perform
+from retinue.interfaces.cli.options import directory
+from retinue.interfaces.cli.paper import say
+from retinue.interfaces.view.figures import fill
+
+DAY_S = 24 * 3600.0
+_UNITS = ("B", "KB", "MB", "GB", "TB")
+
+
+@click.command()
+@directory
+@click.option(
+    "--older-than",
+    "days",
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="Remove all that is older; left out, each kind has an age of its own.",
+)
+@click.option("--dry-run", is_flag=True, help="Only tell how much there is.")
+def clean(directory: str, days: float | None, dry_run: bool) -> None:
+    """Remove what is kept of runs here and is old, and tell how much disk all of it takes.
+
+    That is copies of trees that a killed process has left behind (after 7 days), changes that could
+    be undone (90), and versions of files that neither needs (14). It happens by itself once a day.
+    What is in use is never touched.
+
+    Example: retinue clean --dry-run
+    """
+
+    async def inside() -> None:
+        older_s = None if days is None else days * DAY_S
+        chores = await clean_up(directory, older_s=older_s, look=dry_run)
+        for chore in chores:
+            say(_line(chore, gone="would go" if dry_run else "removed"))
+
+    perform(inside())
+
+
+def _line(chore: Chore, *, gone: str) -> str:
+    size = f", {size_text(chore.size_bytes)}" if chore.size_bytes else ""
+    freed = f" ({size_text(chore.old_bytes)})" if chore.old_bytes else ""
+    return f"{fill(chore.name, 28)}{chore.items:,}{size}; {gone}: {chore.old_items:,}{freed}"
+
+
+def size_text(size_bytes: int) -> str:
+    """Bytes for people: 512 B, 34.1 MB."""
+    size = float(size_bytes)
+    for unit in _UNITS:
+        if size < 1000 or unit == _UNITS[-1]:
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+
+from retinue.domain.evidence import still_tested, unverified
+from retinue.domain.result import FileChange, Receipt
+
+WROTE = Receipt(tool="write_file", ok=True, output_sha256="0", changed=(FileChange(path="a"),))
+
+
+def ran(command: str, exit_code: int = 0, changed: tuple[FileChange, ...] = ()) -> Receipt:
+    return Receipt(
+        tool="run_command",
+        ok=exit_code == 0,
+        output_sha256="0",
+        command=command,
+        exit_code=exit_code,
+        changed=changed,
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I fixed it. All tests pass.",
+        "Done: all 12 tests passed.",
+        "The test suite now passes!",
+        "12 passed in 0.3s",
+        "Implemented. The tests are passing and coverage is at 90 %.",
+        "Tests: all green",
+        "The build succeeds.",
+    ],
+)
+def test_a_claim_without_a_receipt_is_told(text: str) -> None:
+    assert unverified(text, tested=False) in text
+    assert unverified(text, tested=False) != ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I wrote the parser.",
+        "The tests do not pass yet.",
+        "The tests should pass now.",
+        "I could not run the tests, so nobody knows whether they pass.",
+        "Two tests failed and one passed its timeout.",
+        "Make sure that the tests pass before merging.",
+        "The password is passed on by the test fixture if it is set.",
+        "Run the tests; if they pass, merge it.",
+        "",
+    ],
+)
+def test_what_is_no_claim(text: str) -> None:
+    assert unverified(text, tested=False) == ""
+
+
+def seen_to_pass(*receipts: Receipt) -> bool:
+    found = False
+    for receipt in receipts:
+        found = still_tested(found, receipt)
+    return found
+
+
+@pytest.mark.parametrize("command", ["pytest -q", "npm test", "go test ./...", "make check", "tox"])
+def test_a_run_of_tests_after_the_last_change_bears_it_out(command: str) -> None:
+    assert seen_to_pass(WROTE, ran(command))
+    assert seen_to_pass(WROTE, ran(command), ran("ls"))
+    assert unverified("All tests pass.", tested=True) == ""
+
+
+def test_what_bears_nothing_out() -> None:
+    assert not seen_to_pass(ran("pytest", 1))
+    assert not seen_to_pass(ran("pytest"), WROTE)
+    assert not seen_to_pass(ran("ls"))
+    assert not seen_to_pass(ran("echo tes ted"))
+
+
+def test_tests_that_leave_files_behind_count() -> None:
+    assert seen_to_pass(WROTE, ran("pytest", changed=(FileChange(path="report.xml"),)))
+
+
+def test_a_long_claim_is_cut() -> None:
+    claim = unverified("All tests pass" + " and more" * 40, tested=False)
+    assert claim.endswith("…")
+    assert len(claim) == 160

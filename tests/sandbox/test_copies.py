@@ -1,0 +1,93 @@
+"""Commands in a copy of a project, which they find where the project is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.domain.scope import ANYWHERE, scope
+from retinue.sandbox.bubblewrap import Bubblewrap
+from retinue.sandbox.choice import choose
+from retinue.workspace.ground import UsersGround
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Repo
+
+
+@pytest.fixture
+async def sandbox() -> Bubblewrap:
+    found = (await choose({"PATH": os.defpath})).sandbox
+    if not isinstance(found, Bubblewrap):
+        pytest.skip("needs bubblewrap")
+    return found
+
+
+def users(repo: Repo, tmp_path: Path) -> UsersGround:
+    state = repo.root / ".retinue"
+    state.mkdir()
+    (state / ".gitignore").write_text("*\n")
+    return UsersGround(
+        str(repo.root),
+        state=str(state),
+        worktrees=str(tmp_path / "worktrees"),
+        home=str(repo.home),
+        config_home=str(repo.config),
+    )
+
+
+async def test_a_copy_is_seen_where_the_project_is_with_what_it_was_lent(
+    repo: Repo, tmp_path: Path, sandbox: Bubblewrap
+) -> None:
+    repo.init().commit({".gitignore": "node_modules/\n.env\n", "a": "1\n"})
+    repo.write("node_modules/tool", "lent\n")
+    repo.write(".env", "secret\n")
+    ground = users(repo, tmp_path)
+    copy = await ground.copy(await ground.state(None), name="c", directory=str(repo.root))
+    workspace = copy.workspace(str(repo.root))
+
+    async def sh(command: str, *allowed: str) -> str:
+        reach = workspace.reach(scope(*allowed) if allowed else ANYWHERE)
+        done = await sandbox.run(command, reach=reach, timeout_s=30, max_output_bytes=9999)
+        return done.output.strip()
+
+    root = str(repo.root)
+    assert await sh("pwd") == root
+    assert await sh(f"cat {root}/node_modules/tool") == "lent"
+    assert await sh("cat .env 2>/dev/null || echo none") == "none"
+    assert "Read-only" in await sh("touch node_modules/new")
+    assert await sh(f"echo 2 > {root}/a; mkdir -p d; echo 3 > d/b; git status --short") == (
+        "M a\n?? d/" if shutil.which("git") else ""
+    )
+    assert "Read-only" in await sh("echo 4 > a", "d/**")
+    assert (repo.root / "a").read_text() == "1\n"
+    proposal = await copy.propose(message="x")
+    assert [str(file) for file in proposal.files] == [
+        "a (+1/-1 lines)",
+        "d/b (+1 line, new file)",
+    ]
+    assert proposal.problems == ()
+    await copy.remove()
+
+
+async def test_a_place_that_became_a_link_is_lent_nothing(
+    repo: Repo, tmp_path: Path, sandbox: Bubblewrap
+) -> None:
+    repo.init().commit({".gitignore": "node_modules\n", "web/a": "1\n"})
+    repo.write("web/node_modules/tool", "lent\n")
+    ground = users(repo, tmp_path)
+    copy = await ground.copy(await ground.state(None), name="c", directory=str(repo.root))
+    reach = copy.workspace(str(repo.root)).reach(ANYWHERE)
+    assert reach.lent == ("web/node_modules",)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.rmtree(os.path.join(reach.root, "web"))
+    os.symlink(elsewhere, os.path.join(reach.root, "web"))
+    done = await sandbox.run("ls web", reach=reach, timeout_s=30, max_output_bytes=9999)
+    assert "tool" not in done.output
+    assert os.listdir(elsewhere) == []
+    await copy.remove()
