@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from retinue.app import open_runtime as open
     from retinue.domain.budget import Budget as Budget
     from retinue.domain.events import Event as Event
+    from retinue.domain.forecast import Forecast as Forecast
     from retinue.domain.grant import Mode as Mode
     from retinue.domain.outcome import PlanResult as PlanResult
     from retinue.domain.plan import Plan as Plan
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Budget": "retinue.domain.budget:Budget",
     "Event": "retinue.domain.events:Event",
+    "Forecast": "retinue.domain.forecast:Forecast",
     "Job": "retinue.runtime.staff:Job",
     "Mode": "retinue.domain.grant:Mode",
     "Plan": "retinue.domain.plan:Plan",
@@ -62,6 +64,7 @@ _HOMES = {
 __all__ = [
     "Budget",
     "Event",
+    "Forecast",
     "Job",
     "Mode",
     "Plan",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from retinue.domain.forecast import Forecast
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message, Thoughts, Timing, ToolCall, Usage
 from retinue.domain.plan import Plan
@@ -348,6 +349,8 @@ class PlanAdopted(_Fact, frozen=True, gc=False, tag="plan.adopted"):
 
     plan: Plan
     because: str = ""
+    forecast: Forecast | None = None
+    """What it will likely use."""
 
     @property
     def summary(self) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
 
+from retinue.domain.forecast import Forecast
 from retinue.domain.plan import Plan, PlanStep
 from retinue.domain.result import Result, Spent, Status, cap
 
@@ -45,6 +46,7 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
     total: Spent = Spent()
     review: Result | None = None
+    forecast: Forecast | None = None
     report: str = ""
 
     @property
@@ -69,7 +71,7 @@ def verdict(steps: Sequence[StepOutcome]) -> tuple[Status, str]:
     return status, f"{len(bad)} of {len(steps)} steps were not done ({'; '.join(parts)})"
 
 
-def markdown(result: PlanResult, *, figures: Iterable[str] = ()) -> str:
+def markdown(result: PlanResult) -> str:
     """The report of a plan: goal, steps, evidence, files, cost, what failed and how to go on."""
     done = sum(outcome.state is StepState.DONE for outcome in result.steps)
     lines = [
@@ -82,7 +84,7 @@ def markdown(result: PlanResult, *, figures: Iterable[str] = ()) -> str:
         f"- Used: {result.total.tokens:,} tokens, {result.total.tool_calls} tool calls,"
         f" {result.total.duration_s:.1f} s"
         + (f", {result.total.cost_usd:.4f} USD" if result.total.cost_usd else ""),
-        *(f"- {line}" for line in figures),
+        *([f"- Against the {result.forecast.against(result.total)}"] if result.forecast else []),
         "",
         "| step | role | status | tokens | seconds |",
         "|---|---|---|---|---|",

@@ -32,11 +32,12 @@ from retinue.domain.drafting import (
     workspace_for,
 )
 from retinue.domain.events import Event, RunStarted
+from retinue.domain.forecast import Forecast, forecast
 from retinue.domain.grant import Mode
 from retinue.domain.messages import estimate_tokens
 from retinue.domain.outcome import PlanResult
 from retinue.domain.plan import Means as PlanMeans
-from retinue.domain.plan import Plan, PlanStep, Problem, problems, read, refuse, shares
+from retinue.domain.plan import Plan, PlanStep, Problem, StepBudget, problems, read, refuse, shares
 from retinue.domain.result import Result, RunResult, Status
 from retinue.domain.role import Role, pick
 from retinue.domain.served import Load
@@ -49,7 +50,7 @@ from retinue.runtime.follow import follow as follow_journal
 from retinue.runtime.follow import nobody_writes
 from retinue.runtime.handover import handed_on
 from retinue.runtime.nursery import Nursery, to_its_end
-from retinue.runtime.planned import Desired, PlannedRun, expectations
+from retinue.runtime.planned import Desired, PlannedRun
 from retinue.runtime.planning import PLANNER, plan_schema, plan_task, planned, wrong_with
 from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.round import Round
@@ -314,6 +315,28 @@ class Runtime:
         refuse([*found, *problems(read_plan, await self._means(read_plan))], draft=read_plan)
         return read_plan
 
+    async def forecast(
+        self, work: Plan | Sequence[Task | tuple[str, str]], *, max_concurrent: int | None = None
+    ) -> Forecast:
+        """What a plan, or the tasks of a fan-out, will likely use: tokens, money and time.
+
+        It is taken from what earlier agents of the same roles have used in this project.
+        """
+        plan = work if isinstance(work, Plan) else _as_plan(work)
+        around = self._around
+        names = dict.fromkeys(step.role for step in plan.steps)
+        roles = {name: pick(self.roles, name) for name in names}
+        return forecast(
+            plan,
+            roles=roles,
+            history={name: await around.store.history(name) for name in names},
+            limits=shares(plan, self.roles, self._budget_of(plan).max_tokens),
+            price=lambda step: around.price_for(
+                around.route(step.model, None) or roles[step.role].model or self.terms.model
+            ),
+            slots=max_concurrent or around.max_concurrent,
+        )
+
     async def execute(
         self, plan: Plan | Mapping[str, Any], *, max_concurrent: int | None = None
     ) -> PlanResult:
@@ -337,7 +360,7 @@ class Runtime:
             ask=self._asked,
             means=lambda: self._means(plan, run),
             at_once=most,
-            weights=lambda plan: expectations(plan, lambda step: None),
+            forecast=lambda plan: self.forecast(plan, max_concurrent=most),
         )
 
         async def work() -> tuple[PlanResult, Status, str]:
@@ -346,6 +369,17 @@ class Runtime:
             return result, result.status, result.error or ""
 
         return await self._presided(run, work())
+
+    async def files(self, glob: str, *, limit: int = 1_000) -> list[str]:
+        """The files of the project that fit, sorted; without those that git ignores.
+
+        UsageError if there are more than `limit`.
+        """
+        workspace = self._around.workspace_for(self.terms.directory)
+        found, more = await asyncio.to_thread(workspace.find, glob, under=".", limit=limit)
+        if more:
+            raise UsageError(f"More than {limit:,} files fit {glob!r}; choose fewer.")
+        return list(found)
 
     async def start(self, role: str, task: str, **terms: Any) -> Job:
         """Give a task to a child in the background. Its contract is on record when this returns."""
@@ -720,6 +754,24 @@ class Runtime:
             )
         )
         return run
+
+
+def _as_plan(tasks: Sequence[Task | tuple[str, str]]) -> Plan:
+    """Tasks that need nothing of each other, as a plan."""
+    asked = [t if isinstance(t, Task) else as_task(*t, {}) for t in tasks]
+    return Plan(
+        goal="fan-out",
+        steps=tuple(
+            PlanStep(
+                name=str(number),
+                role=task.role,
+                task=task.task,
+                model=task.model,
+                budget=StepBudget(max_tokens=task.max_tokens),
+            )
+            for number, task in enumerate(asked)
+        ),
+    )
 
 
 def _each_for_itself(orders: Iterable[Order]) -> Iterator[Order]:

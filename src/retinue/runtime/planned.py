@@ -13,6 +13,7 @@ import msgspec
 from retinue.domain.budget import UNLIMITED
 from retinue.domain.drafting import Order
 from retinue.domain.events import PlanAdopted, StepFinished, StepStarted
+from retinue.domain.forecast import Forecast
 from retinue.domain.framing import frame
 from retinue.domain.messages import estimate_tokens
 from retinue.domain.outcome import PlanResult, StepOutcome, StepState, markdown, verdict
@@ -74,7 +75,7 @@ class PlannedRun:
         ask: Callable[[Desired], Awaitable[Order]],
         means: Callable[[], Awaitable[PlanMeans]],
         at_once: int,
-        weights: Callable[[Plan], Mapping[str, float]],
+        forecast: Callable[[Plan], Awaitable[Forecast]],
     ) -> None:
         """`order` makes orders of steps, within so many tokens for all of them; `ask` makes them of
         what else is asked for.
@@ -87,7 +88,8 @@ class PlannedRun:
         self._ask = ask
         self._means = means
         self._at_once = at_once
-        self._weights = weights
+        self._forecast = forecast
+        self._expected: Forecast | None = None
         self._steps: dict[str, PlanStep] = {}
         self._orders: dict[str, Order] = {}
         self._results: dict[str, list[Result]] = {}
@@ -123,8 +125,11 @@ class PlannedRun:
             self._steps[step.name] = step
         self._orders.update(orders)
         self._run.root.steps = max(self._run.root.steps, len(self._steps))
-        self._run.root.record(PlanAdopted(plan=plan, because=because))
-        self._schedule = Schedule(plan.needs, self._weights(plan))
+        expected = await self._forecast(plan)
+        self._expected = self._expected or expected
+        self._run.root.record(PlanAdopted(plan=plan, because=because, forecast=expected))
+        weights = {step.step: step.duration_s for step in expected.steps}
+        self._schedule = Schedule(plan.needs, weights)
         await carry_out(
             self._schedule,
             at_once=self._at_once,
@@ -371,20 +376,6 @@ class PlannedRun:
             steps=outcomes,
             total=self._run.total,
             review=review,
+            forecast=self._expected,
         )
         return msgspec.structs.replace(result, report=markdown(result))
-
-
-def expectations(plan: Plan, usual_s: Callable[[PlanStep], float | None]) -> dict[str, float]:
-    """How long each step may take: as it says, as its role usually does, or as the others do."""
-    known = {
-        step.name: took
-        for step in plan.steps
-        if (took := step.expect_s if step.expect_s is not None else usual_s(step)) is not None
-    }
-    middle = _middle(sorted(known.values()))
-    return {step.name: known.get(step.name, middle) for step in plan.steps}
-
-
-def _middle(values: Sequence[float]) -> float:
-    return values[len(values) // 2] if values else 1.0

@@ -11,7 +11,7 @@ import click
 
 from retinue.app import open_runtime, project
 from retinue.config.environment import Environment
-from retinue.config.settings import load
+from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD, load
 from retinue.domain.result import Status
 from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
 from retinue.interfaces.cli.trust import settle
@@ -32,6 +32,8 @@ def opening_of(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
         as_json=options["as_json"],
         quiet=options["quiet"],
         notify_after_s=settings.notify_after_s,
+        ask_above_tokens=settings.ask_above_tokens or ASK_ABOVE_TOKENS,
+        ask_above_usd=settings.ask_above_usd or ASK_ABOVE_USD,
     )
     return console, {
         "directory": options["directory"],

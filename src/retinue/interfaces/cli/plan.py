@@ -79,6 +79,7 @@ async def carry_out(
     runtime: Runtime, console: Console, plan: Plan, *, yes: bool, max_concurrent: int | None
 ) -> list[Status]:
     """Carry out a plan that can be, and print its report."""
+    await console.agree(await runtime.forecast(plan, max_concurrent=max_concurrent), yes=yes)
     result = await runtime.execute(plan, max_concurrent=max_concurrent)
     console.print_report(result)
     return [result.status]
@@ -104,9 +105,10 @@ def _save(file: str, text: str) -> None:
 
 async def _agreed(runtime: Runtime, console: Console, plan: Plan) -> Plan | None:
     """The plan as a person wants it, or None."""
-    shown: list[str] = outline(plan)
     while True:
-        answer = await console.decide(["", *shown, ""], "[r]un it, [e]dit it, [N]either? ")
+        expected = await runtime.forecast(plan)
+        shown = ["", *outline(plan), "", f"Forecast: {expected}.", ""]
+        answer = await console.decide(shown, "[r]un it, [e]dit it, [N]either? ")
         if answer in ("r", "run", "y", "yes"):
             return plan
         if answer not in ("e", "edit"):
@@ -117,7 +119,6 @@ async def _agreed(runtime: Runtime, console: Console, plan: Plan) -> Plan | None
             with console.progress.aside():
                 edited = await asyncio.to_thread(_edited, _commented(text, comments))
             if edited is None:  # Left without saving: it stays as it was.
-                shown = outline(plan)
                 break
             text = edited
             try:
@@ -128,7 +129,6 @@ async def _agreed(runtime: Runtime, console: Console, plan: Plan) -> Plan | None
                 if (await console.decide(lines, "[e]dit it again, [N]o? ")) not in ("e", "edit"):
                     return None
             else:
-                shown = outline(plan)
                 break
 
 

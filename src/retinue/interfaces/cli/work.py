@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+import msgspec
 
+from retinue.domain.drafting import FREE_HANDED
 from retinue.domain.result import Status
 from retinue.errors import UsageError
 from retinue.interfaces.cli import names
@@ -101,37 +103,76 @@ def spawn(role: str, task: str, **options: Any) -> int:
 @click.option(
     "-r",
     "--role",
-    default="researcher",
-    show_default=True,
     shell_complete=names.roles,
-    help="The children's role.",
+    help="The children's role; researcher if not said, for --each in auto mode executor.",
 )
 @click.option("--tasks", "file", type=click.File("r"), help="A file, a task per line; - is stdin.")
+@click.option(
+    "--each",
+    metavar="GLOB",
+    help="A task for each file of the project that fits, in which {path} stands for it.",
+)
 @click.option("--max-concurrent", type=int, metavar="N", help="Children at a time; 3 if not said.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, however much it will use.")
 @context
 @working
 @limits
 def fan_out(
-    tasks: tuple[str, ...], role: str, file: Any, max_concurrent: int | None, **options: Any
+    tasks: tuple[str, ...],
+    role: str | None,
+    file: Any,
+    each: str | None,
+    max_concurrent: int | None,
+    yes: bool,
+    **options: Any,
 ) -> int:
     """Give each of TASKS to a child of its own; the answers come in the order of the tasks.
 
-    A task may begin with a role of its own, as in "reviewer: look at the last commit".
+    A task may begin with a role of its own, as in "reviewer: look at the last commit". With --each,
+    a child that writes may write its own file and no other.
 
     Example: retinue fan-out "Summarise src/a.py" "Summarise src/b.py"
     """
     given = [*tasks, *(line.strip() for line in file or () if line.strip())]
     if not given:
         raise UsageError('No tasks. Write them behind the command: retinue fan-out "…" "…".')
+    if each is not None and not all(PATH in text for text in given):
+        raise UsageError(f"With --each, every task needs {PATH}, which stands for the file.")
     console, opened = opening_of(options)
 
     async def work(runtime: Runtime) -> list[Status]:
-        asked = [_task(runtime, role, text, chosen_terms(options)) for text in given]
+        terms = chosen_terms(options)
+        if each is None:
+            asked = [_task(runtime, role or READER, text, terms) for text in given]
+        else:
+            asked = await _for_each(runtime, role, each, given, terms)
+        expected = await runtime.forecast(asked, max_concurrent=max_concurrent)
+        await console.agree(expected, yes=yes)
         results = await runtime.fan_out(asked, max_concurrent=max_concurrent)
-        console.print_results(results)
+        console.print_results(results, expected)
         return [result.status for result in results]
 
     return perform_in(opened, console, work)
+
+
+PATH = "{path}"
+READER, WRITER = "researcher", "executor"
+
+
+async def _for_each(
+    runtime: Runtime, role: str | None, glob: str, texts: Sequence[str], terms: Mapping[str, Any]
+) -> list[Task]:
+    """The tasks for all files that fit."""
+    paths = await runtime.files(glob)
+    if not paths:
+        raise UsageError(f"No file fits --each {glob!r}; is it quoted, and seen from the project?")
+    usual = WRITER if runtime.terms.mode in FREE_HANDED else READER
+    tasks = [
+        (path, _task(runtime, role or usual, text.replace(PATH, path), terms))
+        for path in paths
+        for text in texts
+    ]
+    return [msgspec.structs.replace(task, write=(path,)) for path, task in tasks]
 
 
 def _task(runtime: Runtime, role: str, text: str, terms: Mapping[str, Any]) -> Task:
