@@ -128,6 +128,7 @@ async def test_the_plan_is_a_run_of_its_own(opened: Opened, project: Path) -> No
         "run completed",
     ]
     adopted = next(e.fact for e in events if isinstance(e.fact, PlanAdopted))
+    assert adopted.forecast == done.forecast is not None
     assert [s.name for s in adopted.plan.steps] == ["a", "b"]
     assert (project / ".retinue" / f"plan-{done.run_id}.md").read_text() == done.report
 
@@ -342,6 +343,75 @@ async def test_a_planner_that_fails_ends_it(opened: Opened) -> None:
     async with opened(model=model) as rt:
         done = await rt.execute(plan(step("bad", on_failure="replan")))
     assert done["bad"].reason.endswith("planned anew: planner: error: no such model")
+
+
+# Planning
+
+
+async def test_a_planner_writes_a_plan_and_does_nothing_of_it(
+    opened: Opened, project: Path
+) -> None:
+    (project / "notes.txt").write_text("Mind the gap.\n")
+    model = ScriptedModel(
+        {
+            "You are a planner": [
+                replanning(
+                    {"name": "look", "role": "researcher", "task": "Do look.", "writes": []},
+                    {"name": "do", "role": "executor", "task": "Do it.", "writes": ["src/**"]},
+                )
+            ]
+        }
+    )
+    async with opened(model=model, mode="auto") as rt:
+        plan = await rt.plan("Get there", context_files=["notes.txt"])
+    assert (plan.goal, plan.summary) == ("Get there", "Another way")
+    assert [(s.name, s.writes) for s in plan.steps] == [("look", None), ("do", ("src/**",))]
+    assert plan.review, "what writes is reviewed"
+    (asked,) = told(model, "Write a plan for this goal: Get there")
+    assert "Mind the gap." in asked
+    assert "- executor: Makes changes" in asked
+    assert not {"write_file", "edit_file", "run_command"} & {
+        t.name for t in model.requests[0].tools
+    }
+    async with open_journal(project) as store:
+        (run,) = await store.runs()
+    assert (run.task, run.status, run.agents) == ("Plan: Get there", "completed", 2)
+
+
+async def test_a_planner_is_told_once_what_is_wrong_with_its_plan(opened: Opened) -> None:
+    def answer(request: Any) -> Step:
+        mended = "An earlier plan could not be carried out" in request.messages[1].content
+        needs = [] if mended else ["nobody"]
+        return replanning({"name": "a", "role": "researcher", "task": "Do a.", "depends_on": needs})
+
+    model = ScriptedModel({"You are a planner": [answer]})
+    async with opened(model=model) as rt:
+        assert (await rt.plan("Get there")).steps[0].name == "a"
+    _, second = told(model, "Write a plan")
+    assert "- step 'a': depends_on: 'nobody' is no step; there are: a" in second
+
+
+async def test_a_plan_that_stays_wrong_is_an_error_with_the_draft(
+    opened: Opened, project: Path
+) -> None:
+    wrong = {"name": "a", "role": "researcher", "task": "Do a.", "depends_on": ["a"]}
+    model = ScriptedModel({"You are a planner": [replanning(wrong)]})
+    async with opened(model=model) as rt:
+        with pytest.raises(PlanError) as caught:
+            await rt.plan("Get there")
+    assert caught.value.problems == ("step 'a': depends_on: names the step itself",)
+    assert isinstance(caught.value.draft, Plan)
+    async with open_journal(project) as store:
+        (run,) = await store.runs()
+    assert run.status == "error"
+
+
+async def test_a_planner_that_comes_to_nothing_is_told(opened: Opened) -> None:
+    async with opened(model=ScriptedModel({"You are a planner": BROKEN})) as rt:
+        with pytest.raises(PlanError, match="The planner came to nothing: error: no such model"):
+            await rt.plan("Get there")
+        with pytest.raises(UsageError, match=r"nowhere\.txt"):
+            await rt.plan("Get there", context_files=["nowhere.txt"])
 
 
 # The review
