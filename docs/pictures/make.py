@@ -21,6 +21,7 @@ from retinue.errors import ProviderError
 from retinue.interfaces.chat.app import ChatApp
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.commands import help_tables, submit
+from retinue.interfaces.chat.prompt import Field
 from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.testing.clock import FakeClock
 
@@ -110,8 +111,10 @@ class Sitting:
             await self.pilot.pause(0.02)
 
     async def picture(self, name: str) -> None:
-        await self.pilot.pause(0.5)
-        picture = self.pilot.app.export_screenshot(title="retinue")
+        picture, before = "", None
+        while picture != before:
+            await self.pilot.pause(0.5)
+            before, picture = picture, self.pilot.app.export_screenshot(title="retinue")
         # Whoever looks at a picture should not have to fetch a font from somewhere for it.
         picture = re.sub(r"\s*@font-face \{.*?\}", "", picture, flags=re.DOTALL)
         # What differs every time: Textual's names of classes, and a hash over the id of the run.
@@ -132,6 +135,7 @@ async def sit(size: tuple[int, int], scene: Callable[[Sitting], Awaitable[None]]
     )
     app = ChatApp(chat)
     async with app.run_test(size=size) as pilot:
+        app.query_one(Field).cursor_blink = False
         sitting = Sitting(chat, pilot, studio)
         await sitting.until(lambda: chat.engine.ready)
         await scene(sitting)

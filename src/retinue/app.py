@@ -18,6 +18,7 @@ from retinue.config.permission import SERVER, permission
 from retinue.config.pools import EndpointSettings, Strategy
 from retinue.config.roles import LEAD, catalogue, is_of_project
 from retinue.config.routes import EMBEDDED, SERVICES, Route, Service, parse_route
+from retinue.config.seal import Seal
 from retinue.config.settings import (
     MAX_CONCURRENT,
     MAX_DEPTH,
@@ -225,6 +226,7 @@ async def open_runtime(
                     servers=clients,
                     max_concurrent=max_concurrent or settings.max_concurrent or MAX_CONCURRENT,
                     report_path_pattern=settings.report_path,
+                    seal=Seal(environment.state / "key").of,
                     breaker=Breaker(
                         warn_at=settings.warn_at_calls or WARN_AT_CALLS,
                         pause_at=settings.pause_at_calls or PAUSE_AT_CALLS,

@@ -511,7 +511,7 @@ def facts(events: list[Event], folder: Path, *, paths: dict[str, str]) -> list[A
         text = text.replace(str(folder), "FOLDER")
         text = re.sub(r"\ba\d+\b", lambda match: paths.get(match[0], match[0]), text)
         data = msgspec.json.decode(text)
-        for key in ("timing", "contract_sha256"):
+        for key in ("timing", "contract_sha256", "seal"):
             data.pop(key, None)
         found.append((paths.get(event.agent_id, "root"), data))
     return found

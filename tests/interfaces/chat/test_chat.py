@@ -436,6 +436,9 @@ async def test_every_command_there_is_answers(
             "resume": [f"{chat.session}", "1 message"],
             "compact": ["❯ Sum up the conversation so far.", "7 messages became a summary"],
             "export": ["Written to"],
+            "diff": ["This conversation has changed no files."],
+            "undo": ["There is nothing to undo in this conversation."],
+            "redo": ["There is nothing to redo in this conversation."],
             "help": ["/spawn [ROLE] TASK", "@FILE", "ctrl+g"],
         }
         for name, expected in answers.items():
@@ -501,6 +504,39 @@ async def test_a_conversation_is_exported(
     assert "\n\nIt is **empty**.\n\n" in text
     assert f"{project / 'talk.md'} is there already; name another: /export FILE" in said(chat, 300)
     assert "folder.md cannot be written: No such file or directory." in said(chat, 300)
+
+
+async def test_what_was_done_to_files_is_shown_and_taken_back(
+    opened: Opened, project: Path, said: Said, wait: Wait
+) -> None:
+    write = [call("write_file", path=f"{name}.txt", content=name) for name in ("one", "two")]
+    model = scripted(write[0], say("ok"), write[1], say("ok"), Dig=[say("Nothing.")])
+
+    async with opened(model, mode="auto") as chat:
+
+        async def told(line: str) -> str:
+            shown = len(said(chat))
+            submit(chat, line)
+            await wait(idle(chat))
+            return said(chat)[shown:]
+
+        assert "There is nothing to undo in this conversation." in await told("/undo")
+        assert "There is nothing to redo in this conversation." in await told("/redo")
+        assert "This conversation has changed no files." in await told("/diff")
+        await told("One")
+        await told("Two")
+        assert "step 1, by a0 (root): write two.txt\n" in await told("/diff")
+        assert "1 file undone:\n  two.txt (-1 line, removed)" in await told("/undo")
+        assert [p.name for p in project.glob("*.txt")] == ["one.txt"]  # noqa: ASYNC240
+        await told("/undo")
+        assert "1 file redone:\n  one.txt (+1 line, new file)" in await told("/redo")
+        assert "two.txt" in await told("/redo a0")
+        (project / "two.txt").write_text("mine")
+        refused = await told("/undo")
+        assert "Nothing was undone, for this is in the way: two.txt." in refused
+        await told("/spawn Dig")
+        assert "a1 has changed no files." in await told("/diff a1")
+        assert "There is nothing to undo of a1 in run" in await told("/undo a1")
 
 
 async def test_a_conversation_is_summed_up(opened: Opened, said: Said, wait: Wait) -> None:

@@ -205,6 +205,16 @@ async def test_hiding_the_agents(screen: Opening, wait: Any) -> None:
         await shown.shows("agent   ")
 
 
+async def test_showing_the_only_agent(screen: Opening) -> None:
+    async with screen(ScriptedModel([say("ok")])) as shown:
+        await shown.type("Go\n")
+        assert "● lead" not in await shown.shows(" ok")
+        await shown.press("ctrl+t")
+        await shown.shows("✓ lead")
+        await shown.press("tab", "enter")
+        await shown.shows("a0  root  completed")
+
+
 @about(KEYS, "shift+tab")
 async def test_the_next_mode(screen: Opening, wait: Any) -> None:
     async with screen(ScriptedModel([])) as shown:
@@ -231,7 +241,7 @@ async def test_scrolling(screen: Opening, wait: Any) -> None:
 
 @about(KEYS, "f1")
 async def test_help(screen: Opening) -> None:
-    async with screen(ScriptedModel([]), size=(100, 70)) as shown:
+    async with screen(ScriptedModel([]), size=(100, 90)) as shown:
         await shown.press("f1")
         text = await shown.shows("Commands", "Prefixes", "Keys")
         for key in (*KEYS, *TREE_KEYS, *DETAIL_KEYS):

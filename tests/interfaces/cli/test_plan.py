@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retinue.domain.plan import parse
+from retinue.models.scripted import say
 
 if TYPE_CHECKING:
-    from tests.interfaces.cli.conftest import Done, Terminal
+    from tests.interfaces.cli.conftest import Done, Serving, Terminal
 
 Cli = Callable[..., "Done"]
 
@@ -191,3 +193,38 @@ def test_standard_input_is_a_file_too(model: str, project: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(b"# G\n")
+
+
+@pytest.fixture
+def under_way(
+    program: Callable[..., subprocess.Popen[bytes]],
+    serve: Callable[..., Serving],
+    project: Path,
+) -> subprocess.Popen[bytes]:
+    """A plan whose first step waits for its model."""
+    server = serve(say("never").after(600))
+    (project / "plan.json").write_text(json.dumps({"goal": "G", **PLANNED}))
+    started = program("run", "-m", server.model, "--plan", "plan.json", "--max-concurrent", "1")
+    server.received(1)
+    return started
+
+
+def test_an_interrupted_plan_is_over(under_way: subprocess.Popen[bytes], cli: Cli) -> None:
+    under_way.send_signal(signal.SIGINT)
+    _, said = under_way.communicate()
+    assert under_way.returncode == 130, said
+    assert "cancelled" in cli("runs").out
+
+
+def test_a_plan_whose_process_is_gone_is_not_gone_on_with(
+    under_way: subprocess.Popen[bytes], cli: Cli
+) -> None:
+    under_way.kill()
+    under_way.communicate()
+    run_id = cli("runs").out.split()[0]
+    done = cli("resume", run_id)
+    assert done.code == 1
+    assert done.err == (
+        f"retinue: Run {run_id} is a plan, and plans are not gone on with. `retinue show {run_id}`"
+        " tells which steps are done; run a plan of those that are left.\n"
+    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
+import pytest
 
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event
@@ -14,14 +16,17 @@ from retinue.errors import ProviderError
 from retinue.interfaces.view.block import plain
 from retinue.interfaces.view.columns import Tone
 from retinue.interfaces.view.dossier import dossier, edit_lines
+from retinue.interfaces.view.patch import change_lines
 from retinue.models.scripted import Step, call, calls, fail, raw_call, say
+from retinue.runtime.undo import Changed
 
 Record = Callable[..., Awaitable[list[Event]]]
+PATCH = "diff --git a/a.py b/a.py\nindex 1..2 100644\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x\n+y\n"
 Contracts = Callable[[], Awaitable[dict[str, Contract]]]
 
 
 def sections(
-    view: RunView, agent: str, contract: Contract | None, events: list[Event], **options: bool
+    view: RunView, agent: str, contract: Contract | None, events: list[Event], **options: Any
 ) -> dict[str, str]:
     mine = [event for event in events if event.agent_id == agent]
     found = dossier(view.agents[agent], contract, mine, width=76, now=0.0, **options)
@@ -132,3 +137,26 @@ async def test_what_was_checked_and_what_stood_in_the_way(record: Record) -> Non
     )
     assert found["Conflicts"] == "a.py (also changed by a2 (root/executor.2))"
     assert found["Kept, not integrated"] == "a.py (+3/-1 lines)"
+    change = Changed(
+        state="made", number=3, agent_id="a0", path="root", title="write a.py", patch=PATCH
+    )
+    assert sections(view, "a0", None, events, changes=[change])["Diff"] == (
+        "step 3, by a0 (root): write a.py\n  --- a/a.py\n  +++ b/a.py\n  @@ -1 +1 @@\n  -x\n  +y"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "number", "agent", "head"),
+    [
+        ("undone", 2, "a1", "step 2, undone, by a1 (root): t"),
+        ("kept", None, "a1", "not integrated, by a1 (root): t"),
+        ("made", None, "a1", "brought in by redo, by a1 (root): t"),
+        ("made", 2, "", "step 2, by nobody knows whom: t"),
+    ],
+)
+def test_whose_a_change_is(state: str, number: int | None, agent: str, head: str) -> None:
+    path = "root" if agent else ""
+    change = Changed(state=state, number=number, agent_id=agent, path=path, title="t", patch=PATCH)
+    lines = change_lines(change, 76)
+    assert plain(lines).split("\n")[0] == head
+    assert [line[-1].tone for line in lines[4:]] == [Tone.REMOVED, Tone.ADDED]

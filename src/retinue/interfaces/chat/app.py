@@ -54,7 +54,6 @@ class ChatApp(App[None]):
     .wide #agents { border-left: solid ansi_bright_black; }
     .wide #tree { height: 1fr; }
     .some #agents { display: block; }
-    .bare #agents { display: none; }
     #question { height: auto; padding: 0 1; border-top: solid ansi_yellow; display: none; }
     .asked #question { display: block; }
     #prompt { height: auto; border-top: solid ansi_bright_black; }
@@ -80,6 +79,7 @@ class ChatApp(App[None]):
         super().__init__(ansi_color=True)
         self.chat = chat
         self._about_to_leave = False
+        self._agents_wanted: bool | None = None
         self._frame = 0
         self._talk = TalkPane(id="talk")
         self._tree = TreePane(chat.forest, id="tree")
@@ -131,7 +131,7 @@ class ChatApp(App[None]):
             tree.show(now, {question.path for question in chat.questions.open})
         main.set_class(width >= SIDE_BY_SIDE, "wide")
         main.set_class(height >= TALL, "tall")
-        main.set_class(any(len(t.run.agents) > 1 for t in chat.forest.trees.values()), "some")
+        main.set_class(self._shows_agents, "some")
         main.set_class(bool(chat.questions.open), "asked")
         if width < SIDE_BY_SIDE:
             # What it needs, and never so much that the conversation is pushed out.
@@ -146,6 +146,13 @@ class ChatApp(App[None]):
         self._show("status", [line])
         self._show("hints", [cut((Span(self._hints(), Tone.DIM),), width - 2)])
         self._talk.show(chat.talk.entries, Moment(now))
+
+    @property
+    def _shows_agents(self) -> bool:
+        """As the user said; else where there are more than one in a run."""
+        if self._agents_wanted is not None:
+            return self._agents_wanted
+        return any(len(tree.run.agents) > 1 for tree in self.chat.forest.trees.values())
 
     def _show(self, name: str, lines: list[Line]) -> None:
         self._lines[name].show(lines)
@@ -243,7 +250,8 @@ class ChatApp(App[None]):
             self._draw()
 
     def action_agents(self) -> None:
-        self._main.toggle_class("bare")
+        self._agents_wanted = not self._shows_agents
+        self._draw()
 
     def action_escape(self) -> None:
         if self._tree.has_focus:

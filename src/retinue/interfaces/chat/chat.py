@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from retinue.domain.approval import Rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import AgentTold, Event
-from retinue.domain.grant import Mode
+from retinue.domain.grant import Mode, Network
 from retinue.domain.lifecycle import State
 from retinue.domain.projection import AgentView
 from retinue.domain.reach import Reach
@@ -37,6 +37,7 @@ from retinue.runtime.clock import SystemClock
 from retinue.runtime.facade import Runtime
 from retinue.runtime.session import LAST
 from retinue.runtime.staff import Job
+from retinue.runtime.undo import Changed, Rewritten
 
 __all__ = ["LAST", "Chat"]
 
@@ -211,6 +212,38 @@ class Chat:
         self.runtime.cancel(agent.id, run_id=tree.run.id)
         return agent
 
+    async def changes(self, name: str) -> list[Changed]:
+        """What an agent has done to the files; without a name, the last run that did something."""
+        if name:
+            tree, agent = self.find(name)
+            return await self.runtime.diff(tree.run.id, agent.id)
+        for tree in reversed(self.forest.trees.values()):
+            if found := await self.runtime.diff(tree.run.id):
+                return found
+        return []
+
+    async def undo(self, name: str) -> Rewritten:
+        """Take back what an agent has done to the files; without a name, the last run that did
+        something that is not taken back yet."""
+        if name:
+            tree, agent = self.find(name)
+            return await self.runtime.undo(tree.run.id, agent.id)
+        run_id = await self._first_with("made", reversed(self.forest.trees))
+        if run_id is None:
+            raise UsageError("There is nothing to undo in this conversation.")
+        return await self.runtime.undo(run_id)
+
+    async def redo(self, name: str) -> Rewritten:
+        """Make again what was taken back; of an agent that failed, bring in what was kept."""
+        if name:
+            tree, agent = self.find(name)
+            return await self.runtime.redo(tree.run.id, agent.id)
+        # The earliest: what came after it was made on top of it.
+        run_id = await self._first_with("undone", self.forest.trees)
+        if run_id is None:
+            raise UsageError("There is nothing to redo in this conversation.")
+        return await self.runtime.redo(run_id)
+
     def begin_anew(self) -> None:
         """Leave the conversation and begin another."""
         self.session = None
@@ -257,6 +290,13 @@ class Chat:
         task.add_done_callback(self._commands.discard)
 
     # Inside
+
+    async def _first_with(self, state: str, runs: Iterable[str]) -> str | None:
+        """The first run with a change of that state."""
+        for run_id in runs:
+            if any(change.state == state for change in await self.runtime.diff(run_id)):
+                return run_id
+        return None
 
     async def _go_on(self) -> None:
         """What comes before all else: the conversation that is gone on with."""
@@ -323,8 +363,8 @@ class Chat:
         try:
             done = await sandbox.run(
                 command,
-                # The user's own words: they may write wherever an agent ever could.
-                reach=Reach(root=str(self.directory), write_scope=ANYWHERE),
+                # The user's own words reach as far as those of an agent ever could.
+                reach=Reach(root=str(self.directory), write_scope=ANYWHERE, network=Network.ALL),
                 timeout_s=SHELL_TIMEOUT_S,
                 max_output_bytes=SHELL_BYTES,
             )

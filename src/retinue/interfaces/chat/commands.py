@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,16 @@ from retinue.interfaces.view.figures import (
     short_count,
     some,
 )
+from retinue.interfaces.view.patch import change_lines
 from retinue.interfaces.view.prose import wrapped
 from retinue.interfaces.view.talk import cut
 from retinue.interfaces.view.tree import Mark, mark_of, reason_of, seconds
+from retinue.runtime.undo import Rewritten
 
 Choice = tuple[str, str]
 LISTED_TASKS = 40
 LISTED_SESSIONS = 15
+SHOWN_CHANGES = 400
 LIMITS: dict[str, type] = {
     "max_tool_calls": int,
     "max_turns": int,
@@ -233,6 +236,44 @@ def _cancel(chat: Chat, argument: str) -> None:
         raise UsageError("Nothing is at work.")
 
 
+def _diff(chat: Chat, argument: str) -> None:
+    chat.engine.begin(_show_changes(chat, argument))
+
+
+async def _show_changes(chat: Chat, name: str) -> None:
+    changes = await chat.changes(name)
+    if not changes:
+        raise UsageError(f"{name or 'This conversation'} has changed no files.")
+
+    def lines(width: int) -> list[Line]:
+        shown = [line for change in changes for line in change_lines(change, width)]
+        if len(shown) > SHOWN_CHANGES:
+            more = some(len(shown) - SHOWN_CHANGES, "more line")
+            shown = [*shown[:SHOWN_CHANGES], (Span(f"… {more}: `retinue diff`", Tone.DIM),)]
+        return shown
+
+    chat.talk.notice(lines)
+
+
+def _undo(chat: Chat, argument: str) -> None:
+    chat.engine.begin(_rewrite(chat, chat.undo(argument), "undone"))
+
+
+def _redo(chat: Chat, argument: str) -> None:
+    chat.engine.begin(_rewrite(chat, chat.redo(argument), "redone"))
+
+
+async def _rewrite(chat: Chat, work: Awaitable[Rewritten], done: str) -> None:
+    rewritten = await work
+    if not rewritten.ok:
+        raise UsageError(
+            f"Nothing was {done}, for this is in the way: {', '.join(rewritten.refused)}."
+            " Settle that first, or edit the files yourself."
+        )
+    files = [f"  {file}" for file in rewritten.files]
+    chat.talk.notice("\n".join([f"{some(len(files), 'file')} {done}:", *files]))
+
+
 def _resume(chat: Chat, argument: str) -> None:
     chat.engine.check_idle()
     if argument:
@@ -365,11 +406,20 @@ def _agent_choices(chat: Chat) -> list[Choice]:
     return [(agent.id, f"{agent.path}  {agent.title}") for _, agent in chat.at_work()]
 
 
+def _worker_choices(chat: Chat) -> list[Choice]:
+    return [(a.id, f"{a.path}  {a.title}") for _, a in chat.agents() if a.steps or a.kept]
+
+
 COMMANDS = (
     Command("spawn", "[ROLE] TASK", "Give a task to an agent beside the conversation.", _spawn,
             _role_choices),
     Command("tasks", "", "The tasks that were delegated, with status and duration.", _tasks),
     Command("agents", "", "The roles there are.", _agents),
+    Command("diff", "[AGENT]", "What the last message, or one agent, has done to the files.",
+            _diff, _worker_choices),
+    Command("undo", "[AGENT]", "Take that back; what you have changed since stays.", _undo,
+            _worker_choices),
+    Command("redo", "[AGENT]", "Make again what was taken back.", _redo, _worker_choices),
     Command("cancel", "[AGENT]", "Stop what is under way, or one agent.", _cancel, _agent_choices,
             ("stop",)),
     Command("model", "[NAME]", "Show or change the model.", _model, _models),

@@ -18,6 +18,7 @@ from retinue.interfaces.chat.keys import DETAIL_KEYS
 from retinue.interfaces.chat.panes import LONGEST_LINE, LinePane, Pane
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.dossier import dossier
+from retinue.runtime.undo import Changed
 
 HINTS = "esc back  n/p next/previous  f failure  t transcript  o all output  x stop"
 
@@ -53,6 +54,8 @@ class Detail(Screen[None]):
         self._agent_id = agent_id
         self._contract: Contract | None = None
         self._events: list[Event] = []
+        self._changes: list[Changed] = []
+        self._worked: object = None
         self._problem = ""
         self._known = -1
         self._whole = False
@@ -87,6 +90,12 @@ class Detail(Screen[None]):
     async def _read(self) -> None:
         try:
             self._contract, self._events = await self._chat.record(self._run_id, self._agent_id)
+            agent = self._chat.forest.trees[self._run_id].run.agents[self._agent_id]
+            worked = len(agent.steps), len(agent.kept), agent.state
+            if worked != self._worked and self._chat.engine.ready:
+                runtime = self._chat.runtime
+                self._worked = worked
+                self._changes = await runtime.diff(self._run_id, self._agent_id)
         except RetinueError as error:
             self._problem = str(error)
         self._draw()
@@ -100,6 +109,7 @@ class Detail(Screen[None]):
             self._events,
             width=width,
             now=self._chat.clock.now(),
+            changes=self._changes,
             whole=self._whole,
         )
         lines: list[Line] = []
@@ -120,6 +130,7 @@ class Detail(Screen[None]):
         """Show another agent."""
         self._run_id, self._agent_id = run_id, agent_id
         self._contract, self._events, self._problem, self._known = None, [], "", -1
+        self._changes, self._worked = [], None
         self.sheet.scroll_home(animate=False, immediate=True)
         self._look_up()
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "spawn": ("work", "Give one task to one child."),
     "fan-out": ("work", "Give many tasks to children side by side."),
     "plan": ("plan", "Have a goal planned, look at the plan, and carry it out."),
+    "resume": ("work", "Go on with a run that was left before its end."),
     "tasks": ("records", "List the tasks that were given to children."),
     "runs": ("records", "List the runs in this directory's journal."),
     "show": ("show", "Show a run, or one of its agents."),
@@ -38,6 +39,7 @@ COMMANDS = {
     "doctor": ("doctor", "Say what is found, what is wrong, and the way out."),
     "tools": ("tools", "List the tools there are, those of MCP servers too."),
     "trust": ("trust", "Let a project start its own MCP servers and choose the model."),
+    "init": ("init", "Begin a project: a commented retinue.toml and an agent."),
     "demo": ("demo", "See children at work on a small bundled repository."),
 }
 

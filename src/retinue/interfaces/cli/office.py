@@ -7,12 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import click
-
 from retinue.app import open_runtime, project
 from retinue.config.environment import Environment
 from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD, load
 from retinue.domain.result import Status
+from retinue.errors import StoreError
 from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
 from retinue.interfaces.cli.trust import settle
 from retinue.runtime.agent import ROOT
@@ -25,17 +24,20 @@ def chosen_terms(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in _TERMS if options.get(name) is not None}
 
 
-def opening_of(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
+def console_of(options: Mapping[str, Any]) -> Console:
     environment = Environment.current()
     settings = load(environment.user_settings, project(options["directory"])).merged
-    console = Console(
+    return Console(
         as_json=options["as_json"],
         quiet=options["quiet"],
         notify_after_s=settings.notify_after_s,
         ask_above_tokens=settings.ask_above_tokens or ASK_ABOVE_TOKENS,
         ask_above_usd=settings.ask_above_usd or ASK_ABOVE_USD,
     )
-    return console, {
+
+
+def opening_of(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
+    return console_of(options), {
         "directory": options["directory"],
         "model": options["model"],
         "mode": options["mode"],
@@ -55,7 +57,7 @@ def perform_in(
     """Open a runtime, do `work` in it, and make an exit code of how that ended."""
 
     async def inside() -> int:
-        interrupts = Interrupts()
+        interrupts = Interrupts(on_first=console.print_stopping)
         try:
             with interrupts:
                 async with (
@@ -66,7 +68,7 @@ def perform_in(
                         approve=console.approve,
                         ask=console.ask,
                         choose=console.choose,
-                        on_event=console.progress.listen,
+                        on_event=console.listen,
                         on_text=partial(console.progress.hear, ROOT),
                         on_partial=console.progress.hear,
                         on_wait=console.progress.wait,
@@ -77,9 +79,11 @@ def perform_in(
         except asyncio.CancelledError:
             if not interrupts.happened:
                 raise
-            if not console.as_json:
-                click.echo("retinue: interrupted; every agent was closed.", err=True)
+            console.print_way_back("interrupted", opened["directory"])
             return 130
+        except StoreError:
+            console.print_way_back("the journal could not be written", opened["directory"])
+            raise
 
     if console.people:
         settle(opened["directory"], model=opened["model"])

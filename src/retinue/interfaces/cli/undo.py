@@ -14,7 +14,8 @@ from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import agent_argument, directory, run_argument
 from retinue.interfaces.cli.paper import say, write
 from retinue.interfaces.view.figures import some
-from retinue.runtime.undo import Changed, Past, Rewritten
+from retinue.interfaces.view.patch import change_head
+from retinue.runtime.undo import Past, Rewritten
 
 one_object = click.option("--json", "as_json", is_flag=True, help="One JSON object per change.")
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -41,20 +42,10 @@ def diff(run: str, agent: str | None, directory: str, as_json: bool) -> None:
             if as_json:
                 click.echo(msgspec.json.encode(change))
             else:
-                say(_head(change))
+                say(f"# {change_head(change)}")
                 _print_patch(change.patch)
 
     perform(inside())
-
-
-def _head(change: Changed) -> str:
-    what = "not integrated" if change.number is None else f"step {change.number}"
-    if change.state == "undone":
-        what += ", undone"
-    elif change.state == "made" and change.number is None:
-        what = "brought in by redo"
-    who = f"{change.agent_id} ({change.path})" if change.agent_id else "nobody knows whom"
-    return f"# {what}, by {who}: {change.title}"
 
 
 def _print_patch(patch: str) -> None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 import msgspec
 
+from retinue.app import open_journal, posts
 from retinue.domain.drafting import FREE_HANDED
+from retinue.domain.projection import RunView, fold
 from retinue.domain.result import Status
-from retinue.errors import UsageError
+from retinue.errors import RunError, UsageError
 from retinue.interfaces.cli import names
-from retinue.interfaces.cli.office import chosen_terms, opening_of, perform_in
-from retinue.interfaces.cli.options import context, limits, plan_flags, role_argument, working
+from retinue.interfaces.cli.office import chosen_terms, console_of, opening_of, perform_in
+from retinue.interfaces.cli.options import (
+    context,
+    limits,
+    plan_flags,
+    resuming,
+    role_argument,
+    working,
+)
 from retinue.interfaces.cli.plan import carry_out, read_plan
 from retinue.runtime.facade import Runtime, Task
 from retinue.runtime.session import LAST
@@ -175,6 +185,53 @@ async def _for_each(
     return [msgspec.structs.replace(task, write=(path,)) for path, task in tasks]
 
 
+@click.command()
+@click.argument("run", required=False, shell_complete=names.runs)
+@resuming
+def resume(run: str | None, **options: Any) -> int:
+    """Go on with RUN where it was left: one that was interrupted, or whose process is gone.
+
+    Without RUN, with the latest of those; `retinue runs` lists them. Who is done stays so, replies
+    that were paid for are not asked for again, and budgets go on from what was spent.
+
+    Example: retinue resume k3f9
+    """
+    console = console_of(options)
+    left = asyncio.run(_left(options["directory"], run))
+
+    async def work(runtime: Runtime) -> list[Status]:
+        async for event in runtime.events(left.id):
+            console.progress.recall(event)
+        result = await runtime.resume(left.id)
+        if not result.results:
+            console.print_result(result)
+            return [result.status]
+        console.print_results(list(result.results))
+        return [result.status for result in result.results]
+
+    opened = {
+        "directory": options["directory"],
+        "model": left.model,
+        "mode": left.mode,
+        "unsafe_no_sandbox": options["unsafe_no_sandbox"],
+    }
+    return perform_in(opened, console, work)
+
+
+async def _left(directory: str, run: str | None) -> RunView:
+    """The beginning of the run to go on with. Raises RunError where there is none."""
+    held = posts(directory).held
+    async with open_journal(directory) as store:
+        if run is None:
+            rows = await store.runs(limit=ALL)
+            row = next((row for row in rows if row.status is None and not held(row.id)), None)
+            if row is None:
+                raise RunError("There is nothing to resume: no run was left before its end.")
+        else:
+            row = await store.run(run)
+        return fold(await store.events(row.id, limit=1))
+
+
 def _task(runtime: Runtime, role: str, text: str, terms: Mapping[str, Any]) -> Task:
     # The longest name that fits: `claude:reviewer` is one, and has a colon itself.
     for name in sorted(runtime.roles, key=len, reverse=True):
@@ -182,3 +239,6 @@ def _task(runtime: Runtime, role: str, text: str, terms: Mapping[str, Any]) -> T
             role, text = name, text[len(name) + 1 :].strip()
             break
     return Task(role=role, task=text, **terms)
+
+
+ALL = 1_000_000

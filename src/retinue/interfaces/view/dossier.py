@@ -17,8 +17,10 @@ from retinue.interfaces.view.block import bill
 from retinue.interfaces.view.calls import call_text
 from retinue.interfaces.view.columns import SIGNS, Line, Span, Tone
 from retinue.interfaces.view.figures import clip, duration, lines_of, one_line, some
+from retinue.interfaces.view.patch import change_lines
 from retinue.interfaces.view.prose import chopped, prose, wrapped
 from retinue.interfaces.view.tree import Mark, doing, mark_of, seconds
+from retinue.runtime.undo import Changed
 
 SHOWN_OUTPUT = 8
 PARAGRAPHS = ("model.replied", "agent.told", "agent.subagent_attempt")
@@ -36,6 +38,7 @@ def dossier(
     *,
     width: int,
     now: float,
+    changes: Sequence[Changed] = (),
     whole: bool = False,
 ) -> list[Section]:
     """The sections, in the order of what is asked first. `whole` shows all that tools answered."""
@@ -43,13 +46,16 @@ def dossier(
     if agent.response:
         title = "Answer" if mark_of(agent) is Mark.DONE else "What it had"
         sections.append(Section(title, prose(agent.response.strip(), width)))
-    for title, changes, tone in (
+    for title, listed, tone in (
         ("Files", agent.files_modified.values(), Tone.PLAIN),
         ("Kept, not integrated", agent.kept, Tone.PLAIN),
         ("Conflicts", agent.conflicts, Tone.FAILED),
     ):
-        if changes:
-            sections.append(Section(title, [(Span(clip(str(c), width), tone),) for c in changes]))
+        if listed:
+            sections.append(Section(title, [(Span(clip(str(c), width), tone),) for c in listed]))
+    if changes:
+        shown = [line for change in changes for line in change_lines(change, width)]
+        sections.append(Section("Diff", shown))
     if agent.checks:
         sections.append(
             Section("Checks", [line for c in agent.checks for line in _check(c, width)])
