@@ -287,6 +287,14 @@ class Ground(Protocol):
         """A copy of `base` for an agent to work in."""
         ...
 
+    async def reopen(self, base: str, *, name: str, directory: str) -> Copy:
+        """The copy of that name, as another process has left it."""
+        ...
+
+    async def discard(self, names: Sequence[str]) -> None:
+        """Remove the copies of these names that another process has left."""
+        ...
+
     async def merge(self, head: str, commit: str, *, base: str, message: str) -> Merge:
         """`head` with what `commit` has over `base`."""
         ...
@@ -325,6 +333,10 @@ class Copy(Ground, Protocol):
 
     async def remove(self) -> None: ...
 
+    def let_go(self) -> None:
+        """Leave it to whoever reopens it."""
+        ...
+
 
 class Subtask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     # A comment and not a docstring, which would cost tokens in the schema that is made of this: one
@@ -360,11 +372,13 @@ class Errand(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class Delegation(Protocol):
     """What an agent can do with children. Everything is answered in words; nothing raises."""
 
-    async def spawn(self, errand: Errand) -> Outcome: ...
+    async def spawn(self, errand: Errand, call: str) -> Outcome:
+        """`call` is the one that asks. Where its child is there already, that one is meant."""
+        ...
 
     async def wait(self, job_ids: str) -> Outcome: ...
 
-    async def delegate(self, plan: str, subtasks: Sequence[Subtask]) -> Outcome: ...
+    async def delegate(self, plan: str, subtasks: Sequence[Subtask], call: str) -> Outcome: ...
 
     async def message(self, id: str, text: str) -> Outcome: ...
 
@@ -392,6 +406,8 @@ class Hands(msgspec.Struct, frozen=True, kw_only=True):
     ask: Ask | None = None
     vault: Vault | None = None
     run_id: str = ""
+    call: str = ""
+    """The call that is made, for who has children: no other of its agent's is called so."""
     depth: int = 0
     """How far below the root; a child has more than 0."""
     remembered: bool = False
@@ -413,6 +429,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     after_sha256: str | None = None
     command: str | None = None
     exit_code: int | None = None
+    about: tuple[str, ...] = ()
+    """The children in the background whose end it tells of."""
     untrusted: bool = False
     """Whether the text is somebody else's: from the network, or a tool that nobody vouches for."""
 
@@ -463,6 +481,8 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     agents: int
     head_seq: int
     head_hash: str
+    epoch: int
+    """How often it was begun or resumed."""
     session: str | None
     """The id of the first run of its session; None for a run that a program leads."""
 
@@ -573,12 +593,13 @@ class Post(Protocol):
 
 
 class Posts(Protocol):
-    """Who works on which run, of all processes that share a journal. Nothing here raises."""
+    """Who works on which run, of all processes that share a journal."""
 
     def take(self, run_id: str) -> Post:
         """Be the one who works on that run, for as long as this process lives or until it leaves.
 
-        Where that cannot be made known, the post hears nothing.
+        RunError if a living process does already. Where it cannot be made known who does, the post
+        hears nothing, and the journal alone keeps a second one out.
         """
         ...
 

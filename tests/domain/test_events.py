@@ -46,6 +46,7 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     float: st.floats(allow_nan=False, allow_infinity=False, width=32),
     bool: st.booleans(),
     type(None): st.none(),
+    msgspec.Raw: texts.map(lambda text: msgspec.Raw(msgspec.json.encode(text))),
 }
 
 any_fact: st.SearchStrategy[Fact] = st.one_of([values(cls) for cls in FACTS])
@@ -90,6 +91,9 @@ def test_stored_tags_keep_their_spelling() -> None:
     assert tags["ToolStarted"] == "tool.started"
     assert tags["ToolFinished"] == "tool.finished"
     assert tags["ToolDenied"] == "tool.denied"
+    assert tags["RunSuspended"] == "run.suspended"
+    assert tags["RunResumed"] == "run.resumed"
+    assert tags["TasksGiven"] == "run.tasks_given"
 
 
 def test_a_closing_says_what_the_execution_spec_requires() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.chain import verify
+from retinue.domain.chain import GENESIS, verify
 from retinue.domain.events import AgentStarted, LimitReached, TurnStarted
 from retinue.errors import StoreError
 from retinue.ports import Change, Store
-from retinue.runtime.journal import Journal
+from retinue.runtime.journal import End, Journal
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import EPOCH, FakeClock
 from retinue.testing.store_contract import Scribe
@@ -46,7 +46,9 @@ async def store(tmp_path: Path) -> AsyncIterator[WatchedStore]:
 
 
 def journal_on(store: Store, clock: FakeClock | None = None, *, epoch: int = 1) -> Journal:
-    return Journal(store, clock or FakeClock(), "k3f9", epoch=epoch, listener=None)
+    return Journal(
+        store, clock or FakeClock(), "k3f9", end=End(epoch - 1, 0, GENESIS), listener=None
+    )
 
 
 async def test_events_are_numbered_chained_and_handed_on_at_once(store: WatchedStore) -> None:

@@ -27,7 +27,15 @@ from retinue.testing.server import Answering, ModelServer, Received, failing, st
 
 Open = Callable[..., AbstractAsyncContextManager[Runtime]]
 
-_VARYING = {"contract_sha256", "directory", "model", "output_sha256", "retry_in_s", "timing"}
+_VARYING = {
+    "seal",
+    "contract_sha256",
+    "directory",
+    "model",
+    "output_sha256",
+    "retry_in_s",
+    "timing",
+}
 
 
 @pytest.fixture

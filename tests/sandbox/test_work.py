@@ -9,9 +9,12 @@ import sys
 
 import pytest
 
+from retinue.domain.reach import Reach
 from retinue.domain.scope import ANYWHERE, scope
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.testing.cell import Cell
+
+PYTHON = os.path.realpath(sys.executable)
 
 
 def needs(program: str) -> None:
@@ -44,6 +47,64 @@ async def test_node(cell: Cell) -> None:
     needs("node")
     done = await cell.run("node -e 'console.log([1,2].map(x => x * 2).join())'")
     assert (done.exit_code, done.output) == (0, "2,4\n")
+
+
+async def test_node_with_processes_and_a_server(cell: Cell) -> None:
+    needs("node")
+    if not cell.full:
+        pytest.skip("the reduced tier has no sockets, and says so")
+    (cell.root / "server.js").write_text(
+        """
+const http = require("http"), { fork } = require("child_process");
+if (process.argv[2]) { process.send("from a child"); process.exit(); }
+fork(__filename, ["child"]).on("message", (told) => {
+  const server = http.createServer((_, answer) => answer.end(told));
+  server.listen(0, "127.0.0.1", () => {
+    http.get({ port: server.address().port }, (answer) => {
+      answer.on("data", (data) => console.log(String(data))).on("end", () => server.close());
+    });
+  });
+});
+"""
+    )
+    done = await cell.run("node server.js")
+    assert (done.exit_code, done.output) == (0, "from a child\n")
+
+
+async def test_pytest(cell: Cell) -> None:
+    (cell.root / "tests" / "test_a.py").write_text(
+        """
+import concurrent.futures, multiprocessing, socket, subprocess, sys, threading
+
+def test_folder(tmp_path):
+    (tmp_path / "a").write_text("x")
+
+def test_processes():
+    context = multiprocessing.get_context("forkserver")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        assert pool.submit(abs, -1).result() == 1
+
+def test_server():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=lambda: server.accept()[0].sendall(b"hi")).start()
+        with socket.create_connection(server.getsockname()) as there:
+            assert there.recv(10) == b"hi"
+
+def test_program():
+    assert subprocess.run([sys.executable, "-c", "print(1)"], capture_output=True).stdout == b"1\\n"
+"""
+    )
+    chosen = "" if cell.full else "-k 'folder or program'"
+    packages = tuple(path for path in sys.path if path.endswith("site-packages"))
+    python = f"PYTHONPATH={':'.join(packages)} {PYTHON} -m pytest -q -p no:cacheprovider"
+    done = await cell.sandbox.run(
+        f"{python} --disable-plugin-autoload tests {chosen}",
+        reach=Reach(root=str(cell.root), write_scope=scope("tests/**"), readable=packages),
+        timeout_s=60,
+        max_output_bytes=20_000,
+    )
+    assert done.exit_code == 0, done.output
+    assert ("4 passed" if cell.full else "2 passed") in done.output
 
 
 async def test_a_virtual_environment(cell: Cell) -> None:

@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from retinue.errors import RunError
 from retinue.store.posts import FilePosts
 
 HOLD = """
@@ -90,6 +92,44 @@ def test_a_process_that_was_killed_is_gone(folder: Path) -> None:
         assert FilePosts(folder).send("k3f9", "cancel a2")
         assert list(post.heard()) == ["cancel a2"]
         post.leave()
+
+
+def test_a_run_has_one_owner_while_that_lives(folder: Path) -> None:
+    posts = FilePosts(folder)
+    with another(folder) as process:
+        with pytest.raises(RunError) as refused:
+            posts.take("k3f9")
+        assert str(refused.value) == (
+            "Another process works on run k3f9; `retinue watch k3f9` follows it, and"
+            " `retinue cancel k3f9` stops it."
+        )
+        assert not posts.send("k3f8", "cancel a1")
+        assert heard(process) == "", "the first is not disturbed"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        post = posts.take("k3f9")
+        with pytest.raises(RunError, match="Run k3f9 is being worked on already"):
+            posts.take("k3f9")
+        post.leave()
+        posts.take("k3f9").leave()
+
+
+def test_who_only_looks_keeps_nobody_out(folder: Path) -> None:
+    """Looking locks the file for a moment, as a reader does."""
+    posts, done = FilePosts(folder), threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            FilePosts(folder).held("k3f9")
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(200):
+            posts.take("k3f9").leave()
+    finally:
+        done.set()
+        looking.join()
 
 
 def test_who_leaves_leaves_nothing(folder: Path) -> None:

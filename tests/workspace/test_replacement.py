@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from retinue.workspace.beneath import DIRECTORY
-from retinue.workspace.replacement import changed_lines, replace
+from retinue.workspace.replacement import changed_lines, replace, sweep
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,19 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     finally:
         os.close(fd)
     assert os.listdir(tmp_path) == ["taken"]
+
+
+def test_what_a_killed_process_has_left_is_swept_away(tmp_path: Path) -> None:
+    """And neither what a living one is about to rename, nor what others call so."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (tmp_path / f".retinue-{dead.pid}-0123456789abcdef.tmp").write_text("half")
+    kept = {f".retinue-{os.getpid()}-0123456789abcdef.tmp", ".retinue-mine.tmp", "a.tmp"}
+    for name in kept:
+        (tmp_path / name).write_text("kept")
+    fd = os.open(tmp_path, DIRECTORY)
+    try:
+        sweep(fd)
+    finally:
+        os.close(fd)
+    assert set(os.listdir(tmp_path)) == kept

@@ -78,8 +78,12 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def trust(self) -> Path:
         """Where it is kept which projects the user trusts."""
+        return self.state / "trust"
+
+    @property
+    def state(self) -> Path:
         base = self.get("XDG_STATE_HOME")
-        return (Path(base) if base else self.home / ".local" / "state") / "retinue" / "trust"
+        return (Path(base) if base else self.home / ".local" / "state") / "retinue"
 
     @property
     def cache(self) -> Path:

@@ -33,6 +33,8 @@ class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     sandbox: str
     earlier: tuple[str, ...] = ()
     """The runs of the session that it goes on with, oldest first; none where it begins one."""
+    seal: str = ""
+    """What shows that this user has begun it on this machine; without it, it is not resumed."""
 
     @property
     def summary(self) -> str:
@@ -50,6 +52,39 @@ class RunFinished(_Fact, frozen=True, gc=False, tag="run.finished"):
         return f"run {self.status}" + (f": {_line(self.reason)}" if self.reason else "")
 
 
+class RunSuspended(_Fact, frozen=True, gc=False, tag="run.suspended"):
+    """The work has stopped, and can go on where it is: whoever is not closed is still at it."""
+
+    reason: str
+
+    @property
+    def summary(self) -> str:
+        return f"run suspended: {_line(self.reason)}"
+
+
+class RunResumed(_Fact, frozen=True, gc=False, tag="run.resumed"):
+    """Another process goes on with the run. The events from here on are of a new epoch."""
+
+    retinue_version: str
+    sandbox: str
+
+    @property
+    def summary(self) -> str:
+        return "run resumed"
+
+
+class TasksGiven(_Fact, frozen=True, gc=False, tag="run.tasks_given"):
+    """What a program that leads wants done, each as its own terms say; their numbers go on."""
+
+    first: int
+    tasks: tuple[msgspec.Raw, ...]
+    max_concurrent: int
+
+    @property
+    def summary(self) -> str:
+        return f"{len(self.tasks)} task{'' if len(self.tasks) == 1 else 's'} given"
+
+
 class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
     sub_agent_id: str
     step_idx: int
@@ -59,6 +94,9 @@ class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
     title: str
     contract_sha256: str
     notes: tuple[str, ...] = ()
+    errand: str = ""
+    """What of its parent's asked for it: a call, a part of one, or a task of a program."""
+    background: bool = False
 
     @property
     def summary(self) -> str:
@@ -148,6 +186,10 @@ class ToolFinished(_Fact, frozen=True, gc=False, tag="tool.finished"):
     receipt: Receipt
     failed: bool = False
     """Whether the model was told that the call went wrong; a command's exit code is no such."""
+    note: str = ""
+    """What the model was told besides, about its budget."""
+    about: tuple[str, ...] = ()
+    """The children in the background whose end it tells of."""
 
     @property
     def summary(self) -> str:
@@ -165,6 +207,7 @@ class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
     counted: bool = True
     failed: bool = True
     """Whether the model was told that the call was wrong, and not just that the user said no."""
+    note: str = ""
 
     @property
     def summary(self) -> str:
@@ -297,6 +340,8 @@ class AgentWaiting(_Fact, frozen=True, gc=False, tag="agent.subagent_waiting_for
     sub_agent_id: str
     response: str
     files_modified: tuple[FileChange, ...] = ()
+    commit: str = ""
+    """What is to be integrated, if that is a copy."""
 
     @property
     def summary(self) -> str:
@@ -342,6 +387,9 @@ class AgentClosed(_Fact, frozen=True, gc=False, tag="agent.subagent_closed"):
 Fact = (
     RunStarted
     | RunFinished
+    | RunSuspended
+    | RunResumed
+    | TasksGiven
     | AgentCreated
     | AgentStarted
     | AgentAttempted

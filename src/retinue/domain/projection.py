@@ -48,6 +48,8 @@ class AgentView:
     models: dict[str, None] = field(default_factory=dict)
     """Of a pool, those that have answered."""
     doing: str = ""
+    said: str = ""
+    """What its model said last, until it is closed."""
     status: Status | None = None
     error: str = ""
     response: str = ""
@@ -88,6 +90,8 @@ class RunView:
     finished_at: float | None = None
     status: Status | None = None
     reason: str = ""
+    suspended: str | None = None
+    """Why the work has stopped that can go on."""
     last_seq: int = 0
     usage: Usage = field(default_factory=Usage)
     """Of all agents together."""
@@ -117,6 +121,12 @@ class RunView:
                 self.earlier = fact.earlier
             case ev.RunFinished():
                 self.status, self.reason, self.finished_at = fact.status, fact.reason, event.time
+            case ev.RunSuspended():
+                self.suspended = fact.reason
+            case ev.RunResumed():
+                self.suspended = None
+            case ev.TasksGiven():
+                pass
             case ev.AgentCreated():
                 self._create(event, fact)
             case _:
@@ -179,6 +189,7 @@ class RunView:
                 agent.usage += fact.usage
                 self.usage += fact.usage
                 agent.turns, agent.setback = agent.turns + 1, ""
+                agent.said = fact.content.strip() or agent.said
                 agent.queued = len(fact.calls)
                 agent.timing += fact.timing
                 if fact.model:
@@ -233,7 +244,7 @@ class RunView:
                 agent.response = fact.response or agent.response
             case ev.AgentClosed():
                 agent.state, agent.closed_at = move(agent.state, State.CLOSED), event.time
-                agent.close_reason, agent.doing = fact.close_reason, ""
+                agent.close_reason, agent.doing, agent.said = fact.close_reason, "", ""
                 agent.unverified = fact.unverified
                 agent.pending.clear()
             case _:

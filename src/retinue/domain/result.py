@@ -146,6 +146,8 @@ class RunResult(Result, frozen=True, gc=False, kw_only=True, omit_defaults=True)
     children: int = 0
     session: str = ""
     """The id of the first run of the session, to go on with: `rt.run(task, session=…)`."""
+    results: tuple[Result, ...] = ()
+    """Of a run that a program led and that was resumed: what became of its tasks, in order."""
 
     @property
     def id(self) -> str:

@@ -15,11 +15,13 @@ from retinue.domain.messages import Usage
 from retinue.domain.projection import merged
 from retinue.domain.result import Check, Conflict, FileChange, Receipt, Result, Spent
 from retinue.ports import Clock, Ground, NewAgent
+from retinue.runtime.halt import Halt
 from retinue.runtime.journal import Journal
 
 if TYPE_CHECKING:
     from retinue.runtime.join import Seat
     from retinue.runtime.recorder import Recorder
+    from retinue.runtime.recovery import Past
 
 ROOT = "a0"  # the id of every run's root; children are a1, a2, …
 
@@ -39,6 +41,7 @@ class Agent:
         clock: Clock,
         parent: Agent | None,
         ground: Ground,
+        halt: Halt,
     ) -> None:
         self.id = id
         self.path = path
@@ -46,6 +49,9 @@ class Agent:
         self.contract = contract
         self.account = account
         self.parent = parent
+        self.errand = ""
+        """What of its parent's asked for it."""
+        self.background = False
         self.ground = ground
         """The files that it works on."""
         self.seat: Seat | None = None
@@ -84,6 +90,11 @@ class Agent:
         """Whether work of its that was not integrated is kept."""
         self.steps = 0
         self.names: dict[str, int] = {}
+        self.past: Past | None = None
+        """What another process has seen of its life, until this one has taken it up."""
+        self.halt = halt
+        self.paused = False
+        """Whether it has nothing more to say before the run goes on."""
         self._journal = journal
         self._clock = clock
 
@@ -113,6 +124,13 @@ class Agent:
             self.stop_reason = why
             if self.deadline is not None:
                 self.deadline.reschedule(asyncio.get_running_loop().time())
+
+    async def pause(self) -> None:
+        """Wait for the end of this process's work on the run. It is cancelled, and nothing else."""
+        self.paused = True
+        self.halt.changed()
+        with self.waiting():
+            await asyncio.Event().wait()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -153,6 +171,19 @@ class Agent:
         for change in receipt.changed:
             before = self.files_modified.get(change.path)
             self.files_modified[change.path] = merged(before, change)
+
+    def remember(self, past: Past) -> None:
+        """Be who another process has known."""
+        view = past.view
+        self.account.book(past.spent)
+        self.past = past
+        self.errand, self.background = past.created.errand, past.created.background
+        self.notes = past.created.notes
+        self.attempt, self.usage, self.last_text = view.attempt, view.usage, view.said
+        self.files_read, self.files_modified = view.files_read, view.files_modified
+        self.receipts, self.tainted, self.wary = view.receipts, past.tainted, past.wary
+        self.checks, self.tested, self.kept = view.checks, past.tested, bool(view.kept)
+        self.inbox = [("parent", words) for words in past.messages]
 
     def hear_of(self, child: Agent) -> None:
         """Take over what is known of a child that has ended."""

@@ -27,6 +27,12 @@ Confine = Callable[[], Awaitable[Sandbox | None]]
 """What confines commands here, whether or not agents have any; None if nothing does."""
 
 
+def copy_names(run_id: str, agent_id: str) -> tuple[str, str, str]:
+    """What the copies for an agent are called: its own, for its conflicts, and for checks."""
+    name = f"{run_id}-{agent_id}"
+    return name, f"{name}-merge", f"{name}-check"
+
+
 class Checks:
     """Runs them on fresh copies. The same check of the same commit is run once."""
 
@@ -47,7 +53,7 @@ class Checks:
         copies: list[Copy] = []
 
         async def fresh() -> None:
-            name = f"{agent.contract.parent.run_id}-{agent.id}-check"
+            *_, name = copy_names(agent.contract.parent.run_id, agent.id)
             copies.append(await ground.copy(commit, name=name, directory=directory))
 
         try:

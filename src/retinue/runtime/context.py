@@ -28,6 +28,7 @@ SUM_UP = (
     "The conversation is too long to go on. Write down what was asked, what you did and found (with"
     " paths and facts you will need) and what is left to do. No tools."
 )
+SUMMING_UP = "context"  # who tells an agent to sum up
 SUMMED_UP = "The conversation so far was too long. This is what you wrote down about it:\n{summary}"
 PER_MESSAGE_TOKENS = 16  # what a chat template puts around one message, generously
 KEPT_ANSWERS = 2  # the newest tool answers are never masked: the model is about to use them

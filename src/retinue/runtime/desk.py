@@ -57,12 +57,16 @@ class Desk:
         self._earlier = earlier
         self._cap = boss.contract.outputs.result_cap_tokens
 
-    async def spawn(self, errand: Errand) -> Outcome:
+    async def spawn(self, errand: Errand, call: str) -> Outcome:
+        job = self._staff.known(call)
         try:
-            order = await self._order(errand)
             if not errand.background:
-                return self._outcome(await self._staff.employ(order))
-            job = await self._staff.hire(order)
+                return self._outcome(
+                    await self._staff.employ(await self._order(errand), call)
+                    if job is None
+                    else await self._staff.go_on(job)
+                )
+            job = job or await self._staff.hire(await self._order(errand), call)
         except UsageError as error:
             return _refused(str(error))
         told = [f"{job.id} started in the background; spawn_await gets its report."]
@@ -76,32 +80,34 @@ class Desk:
             wanted = [job.id for job in self._staff.background]
         if not wanted:
             return Outcome(content="No jobs found.")
-        blocks = []
+        blocks, about = [], []
         for job_id in wanted:
             job = self._staff.jobs.get(job_id)
             result = await (self._earlier(job_id) if job is None else job.result())
             if job is not None:
                 job.delivered = True
+                about.append(job_id)
             blocks.append(
                 not_found(job_id) if result is None else job_block(result, cap_tokens=self._cap)
             )
-        return Outcome(content="\n\n".join(blocks))
+        return Outcome(content="\n\n".join(blocks), about=tuple(about))
 
-    async def delegate(self, plan: str, subtasks: Sequence[Subtask]) -> Outcome:
+    async def delegate(self, plan: str, subtasks: Sequence[Subtask], call: str) -> Outcome:
         problem = _problem(subtasks)
         if problem is not None:
             return _refused(problem)
         reports: list[str] = []
         results: dict[int, Result] = {}
         for index, subtask in enumerate(subtasks):
-            if index:
+            part = f"{call}/{index}"
+            if index and self._staff.known(part) is None:
                 try:
                     # The call itself paid for the first one.
                     self._boss.account.spend(ONE_CALL)
                 except BudgetExceeded:
                     reports.append(f"{index}. skipped: no tool calls are left for it")
                     break
-            step = await self._step(plan, index, subtask, results)
+            step = await self._step(plan, index, subtask, results, part)
             if isinstance(step, str):
                 reports.append(f"{index}. {step}")
                 break
@@ -121,8 +127,11 @@ class Desk:
         )
 
     async def _step(
-        self, plan: str, index: int, subtask: Subtask, results: Mapping[int, Result]
+        self, plan: str, index: int, subtask: Subtask, results: Mapping[int, Result], part: str
     ) -> Result | str:
+        job = self._staff.known(part)
+        if job is not None:
+            return await self._staff.go_on(job)
         errand = Errand(task=subtask.task, role=subtask.role, scope=subtask.scope)
         try:
             order = await self._order(errand)
@@ -133,7 +142,7 @@ class Desk:
             )
             # Each step begins from what the one before it has made.
             return await self._staff.employ(
-                msgspec.structs.replace(order, context=context, notes=notes), Round()
+                msgspec.structs.replace(order, context=context, notes=notes), part, Round()
             )
         except UsageError as error:
             return f"[ERROR] {error}"
@@ -160,7 +169,7 @@ class Desk:
         job.cancel("cancelled by its parent")
         result = await job.result()
         job.delivered = True
-        return Outcome(content=stopped_text(result, cap_tokens=self._cap))
+        return Outcome(content=stopped_text(result, cap_tokens=self._cap), about=(id,))
 
     async def result(self, id: str, start: int) -> Outcome:
         job = self._staff.jobs.get(id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -30,23 +30,25 @@ from retinue.domain.drafting import (
     without_delegation,
     workspace_for,
 )
-from retinue.domain.events import Event, RunStarted
+from retinue.domain.events import Event, RunResumed, RunStarted, TasksGiven
 from retinue.domain.grant import Mode
+from retinue.domain.lifecycle import State
 from retinue.domain.result import Result, RunResult, Status
 from retinue.domain.role import Role, pick
 from retinue.domain.served import Load
 from retinue.domain.toolname import picked
-from retinue.errors import ContractError, UsageError
-from retinue.ports import Sandbox
-from retinue.runtime.agent import Agent
+from retinue.errors import ContractError, RunError, StoreError, UsageError
+from retinue.ports import Post, Sandbox
+from retinue.runtime.agent import ROOT, Agent
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.follow import follow as follow_journal
 from retinue.runtime.follow import nobody_writes
 from retinue.runtime.nursery import Nursery, to_its_end
 from retinue.runtime.prompts import Prompts, listed_profiles
+from retinue.runtime.recovery import Recovered, recover
 from retinue.runtime.round import Round
 from retinue.runtime.run import Run, Surroundings
-from retinue.runtime.session import NEW, Session, recall
+from retinue.runtime.session import NEW, Session, chain, recall
 from retinue.runtime.shape import schema_text
 from retinue.runtime.staff import Job, Staff
 from retinue.runtime.undo import Changed, Past, Rewritten, past
@@ -55,6 +57,10 @@ from retinue.runtime.windows import fitted, notes_on, within
 from retinue.version import VERSION
 
 LISTEN_S = 0.2
+NOT_YOURS = (
+    "Run {run_id} was not begun by you on this machine (or by an earlier version), so it is not"
+    " gone on with. `retinue show {run_id}` shows it; begin a new one."
+)
 COMPACT = "Sum up the conversation so far."
 
 PROGRAM = Role(
@@ -64,7 +70,7 @@ PROGRAM = Role(
 )
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One piece of work for a child, with the terms that differ from its role's.
 
     `scope` are the paths to keep to, `write` those it may write, `context` and `context_files` what
@@ -135,7 +141,8 @@ class Runtime:
         self._runs: dict[str, Run] = {}
         self._under_way = asyncio.Event()
         self._office: Run | None = None
-        self._rejected = 0
+        self._given = 0
+        """How many tasks the program has given so far."""
 
     async def __aenter__(self) -> Self:
         await self._nursery.__aenter__()
@@ -187,6 +194,26 @@ class Runtime:
         for run in self._runs.values():
             run.stop(why)
 
+    def suspend(self, why: str, then: Callable[[], None] | None = None) -> None:
+        """Stop all work so that it can be resumed.
+
+        Nothing new is begun; whoever is between two turns says what they have, and `then` is called
+        when nobody has anything more to say. Cancel the tasks then, or sooner: what is under way
+        stays in the journal as it is, for `resume`.
+        """
+        left = len(self._runs)
+
+        def one_less() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0 and then is not None:
+                then()
+
+        for run in self._runs.values():
+            run.suspend(why, one_less)
+        if not self._runs and then is not None:
+            then()
+
     # Work
 
     async def run(
@@ -219,19 +246,59 @@ class Runtime:
         try:
             result = await run.lead(sums_up=sums_up)
         except BaseException as error:
-            await to_its_end(run.finish(*_outcome(run, error)))
+            await to_its_end(_left(run, error))
             raise
         else:
             await run.finish(result.status, result.error or "")
             return run.with_total(result)
         finally:
-            self._runs.pop(run.id)
-            if not self._runs:
-                self._under_way.clear()
+            self._forget(run)
+
+    async def resume(self, run_id: str) -> RunResult:
+        """Go on with a run that was suspended, or whose process is gone, from where it was.
+
+        Who is closed stays so; whoever was at work goes on from the last reply that is on record,
+        under the same contract and with what is left of the budget. A tool that was under way is
+        run again if it only reads; otherwise the model is told. Of a run that a program led, every
+        task that was given is seen through, and `results` has all of them in order.
+
+        RunError if the run is over, or another process works on it.
+        """
+        around = self._around
+        row = await around.store.run(run_id)
+        post = around.posts.take(row.id)
+        try:
+            found = await recover(around.store, row.id)
+            seal = around.seal(row.id)
+            if not seal or not secrets.compare_digest(found.started.seal, seal):
+                raise RunError(NOT_YOURS.format(run_id=row.id))
+            session = await chain(around.store, found.started.earlier)
+        except BaseException:
+            post.leave()
+            raise
+        run = self._resumed(found, session, post)
+        try:
+            await run.tidy(found)
+            if found.started.kind == "run":
+                result = await run.lead(sums_up=found.started.task == COMPACT)
+                await run.finish(result.status, result.error or "")
+                return run.with_total(result)
+            results = await self._see_through(run, found)
+            await _close(run)
+            assert run.root.result is not None, "it is closed"
+            return msgspec.structs.replace(run.with_total(run.root.result), results=tuple(results))
+        except BaseException as error:
+            await to_its_end(_left(run, error))
+            raise
+        finally:
+            self._forget(run)
 
     async def spawn(self, role: str, task: str, **terms: Any) -> Result:
         """Give one task to one child and wait for it."""
-        return await self._employ(await self._order(as_task(role, task, terms)))
+        asked = as_task(role, task, terms)
+        order = await self._order(asked)
+        run = await self._open_office(title_of(order.task))
+        return await self._employ(run, order, self._give(run, [asked]))
 
     async def fan_out(
         self, tasks: Sequence[Task | tuple[str, str]], *, max_concurrent: int | None = None
@@ -243,36 +310,41 @@ class Runtime:
         most = self._around.max_concurrent if max_concurrent is None else max_concurrent
         if most < 1:
             raise UsageError(f"max_concurrent must be at least 1, not {most}.")
-        asked = [t if isinstance(t, Task) else as_task(*t, {}) for t in tasks]
+        asked = _each_for_itself(t if isinstance(t, Task) else as_task(*t, {}) for t in tasks)
         # All of them first: a wrong one is told before any work begins.
         orders = [await self._order(task) for task in asked]
-        if orders:
-            first = title_of(orders[0].task)
-            await self._open_office(first if len(orders) == 1 else f"{len(orders)} tasks: {first}")
+        if not orders:
+            return []
+        first = title_of(orders[0].task)
+        run = await self._open_office(
+            first if len(orders) == 1 else f"{len(orders)} tasks: {first}"
+        )
+        number = self._give(run, asked, most)
         slots, round = asyncio.Semaphore(most), Round()
         results: dict[int, Result] = {}
 
         async def work(index: int, order: Order) -> None:
             try:
-                results[index] = await self._employ(order, round)
+                results[index] = await self._employ(run, order, number + index, round)
             finally:
                 slots.release()
 
         async with Nursery() as nursery:
             # A child is made when there is a slot for it: ten thousand tasks cost no more memory
             # than those that run.
-            for index, order in enumerate(_each_for_itself(orders)):
+            for index, order in enumerate(orders):
                 await slots.acquire()
                 nursery.create_task(work(index, order))
         return [results[index] for index in range(len(orders))]
 
     async def start(self, role: str, task: str, **terms: Any) -> Job:
         """Give a task to a child in the background. Its contract is on record when this returns."""
-        order = await self._order(as_task(role, task, terms))
+        asked = as_task(role, task, terms)
+        order = await self._order(asked)
         run = await self._open_office(title_of(order.task))
         if self._staff is None:
             self._staff = run.staff_of(run.root, self._nursery)
-        job = await self._staff.hire(order)
+        job = await self._staff.hire(order, _errand(self._give(run, [asked])))
         await job.agent.durable()
         return job
 
@@ -357,8 +429,46 @@ class Runtime:
             for run in list(self._runs.values()):
                 run.listen()
 
-    async def _employ(self, order: Order, round: Round | None = None) -> Result:
-        run = await self._open_office(title_of(order.task))
+    def _give(self, run: Run, tasks: Sequence[Task], max_concurrent: int | None = None) -> int:
+        """Put on record what the program wants done; answers the number of the first."""
+        first, self._given = self._given, self._given + len(tasks)
+        run.give(
+            TasksGiven(
+                first=first,
+                tasks=tuple(map(_on_record, tasks)),
+                max_concurrent=max_concurrent or self._around.max_concurrent,
+            )
+        )
+        return first
+
+    async def _see_through(self, run: Run, found: Recovered) -> list[Result]:
+        """Have all done that a program wanted to be done."""
+        program = found.agents[run.root.id]
+        if program.state is State.CREATED:
+            run.preside()
+        run.reseat(run.root, program)
+        results: dict[int, Result] = {}
+
+        async def work(number: int, task: Task, slots: asyncio.Semaphore, round: Round) -> None:
+            async with slots:
+                child = run.employed(_errand(number))
+                results[number] = (
+                    await self._employ(run, await self._order(task), number, round)
+                    if child is None
+                    else child.result or await run.see_through(child)
+                )
+
+        async with Nursery() as nursery:
+            for given in found.tasks:
+                slots, round = asyncio.Semaphore(given.max_concurrent), Round()
+                for number, task in enumerate(given.tasks, given.first):
+                    asked = msgspec.json.decode(task, type=Task)
+                    nursery.create_task(work(number, asked, slots, round))
+        return [results[number] for number in sorted(results)]
+
+    async def _employ(
+        self, run: Run, order: Order, number: int, round: Round | None = None
+    ) -> Result:
         if run.root.stop_reason is not None:
             return Result(
                 status=Status.CANCELLED,
@@ -369,9 +479,9 @@ class Runtime:
                 error=run.root.stop_reason,
             )
         try:
-            child = await run.create(order, run.root, round)
+            child = await run.create(order, run.root, round, errand=_errand(number))
         except ContractError as error:
-            self._rejected += 1
+            run.rejected += 1
             spent_up = run.root.account.unspent().tokens == 0
             return Result(
                 status=Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED,
@@ -455,17 +565,24 @@ class Runtime:
         return self._office
 
     async def _adjourn(self, run: Run, error: BaseException | None) -> None:
-        failed = run.failures + self._rejected
         if error is not None:
-            outcome = _outcome(run, error)
-        elif run.root.stop_reason is not None:
-            outcome = Status.CANCELLED, run.root.stop_reason
-        elif failed:
-            asked = run.children + self._rejected
-            outcome = Status.ERROR, f"{failed} of {asked} children failed"
+            await _left(run, error)
         else:
-            outcome = Status.COMPLETED, ""
-        await run.finish(*outcome)
+            await _close(run)
+
+    def _forget(self, run: Run) -> None:
+        self._runs.pop(run.id)
+        if not self._runs:
+            self._under_way.clear()
+
+    def _resumed(self, found: Recovered, session: Session, post: Post) -> Run:
+        root, around = found.agents[ROOT], self._around
+        drafted = Draft(root.contract, root.created.notes)
+        run = Run(found.row.id, drafted, around, session, post=post, end=found.end)
+        self._runs[run.id] = run
+        self._under_way.set()
+        run.resume(RunResumed(retinue_version=VERSION, sandbox=_tier(around)), found)
+        return run
 
     async def _open_run(
         self, task: str, role: Role, session: str | None, context: str, files: Sequence[str]
@@ -538,20 +655,35 @@ class Runtime:
                 model=terms.model,
                 mode=terms.mode,
                 retinue_version=VERSION,
-                sandbox="none" if around.sandbox is None else around.sandbox.tier,
+                sandbox=_tier(around),
                 earlier=session.runs,
+                seal=around.seal(run_id),
             )
         )
         return run
 
 
-def _each_for_itself(orders: Iterable[Order]) -> Iterator[Order]:
+def _each_for_itself(tasks: Iterable[Task]) -> list[Task]:
     """Who asks the same several times at once wants several answers, not one of them repeated."""
     seen: set[tuple[str, str]] = set()
-    for order in orders:
-        same = (order.role.name, order.task)
-        yield msgspec.structs.replace(order, cache=False) if same in seen else order
+    found = []
+    for task in tasks:
+        same = (task.role, task.task)
+        found.append(msgspec.structs.replace(task, cache=False) if same in seen else task)
         seen.add(same)
+    return found
+
+
+def _on_record(task: Task) -> msgspec.Raw:
+    if task.output_schema is not None:
+        schema = schema_text(task.output_schema)
+        task = msgspec.structs.replace(task, output_schema=schema)
+    return msgspec.Raw(_encoder.encode(task))
+
+
+def _errand(number: int) -> str:
+    """What a task of a program is called in the record of the child that it has made."""
+    return f"task {number}"
 
 
 def _check_text(**texts: str | None) -> None:
@@ -567,13 +699,39 @@ def _check_text(**texts: str | None) -> None:
 
 
 _LIMITS = Budget.__struct_fields__
+_encoder = msgspec.json.Encoder()
 
 
-def _outcome(run: Run, error: BaseException) -> tuple[Status, str]:
-    """How a run ends that an exception has ended."""
-    if isinstance(error, asyncio.CancelledError):
-        return Status.CANCELLED, run.why_stopped
-    return Status.ERROR, f"the program ended with {type(error).__name__}"
+async def _close(run: Run) -> None:
+    """Write the outcome of a run that a program led."""
+    failed = run.failures
+    if run.root.stop_reason is not None:
+        outcome = Status.CANCELLED, run.root.stop_reason
+    elif failed:
+        asked = run.children + run.rejected
+        outcome = Status.ERROR, f"{failed} of {asked} children failed"
+    else:
+        outcome = Status.COMPLETED, ""
+    await run.finish(*outcome)
+
+
+async def _left(run: Run, error: BaseException) -> None:
+    """End a run that an exception has ended; one that was suspended can go on.
+
+    So can one whose journal has failed: what was meant to be its end is not on record.
+    """
+    if isinstance(error, StoreError):
+        await run.leave(str(error))
+    elif not isinstance(error, asyncio.CancelledError):
+        await run.finish(Status.ERROR, f"the program ended with {type(error).__name__}")
+    elif run.suspended:
+        await run.leave(run.why_suspended)
+    else:
+        await run.finish(Status.CANCELLED, run.why_stopped)
+
+
+def _tier(around: Surroundings) -> str:
+    return "none" if around.sandbox is None else around.sandbox.tier
 
 
 def as_task(role: str, task: str, terms: Mapping[str, Any]) -> Task:

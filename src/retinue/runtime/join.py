@@ -14,21 +14,25 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.events import AgentWaiting, WorkKept, WorktreeCreated, WorktreeMerged
-from retinue.domain.lease import Leases
+from retinue.domain.lease import Leases, overlap
 from retinue.domain.result import Conflict, Status
-from retinue.domain.scope import ANYWHERE, contains
+from retinue.domain.scope import ANYWHERE, Groups, contains
 from retinue.ports import Copy, Ground, Merge, Proposal
 from retinue.runtime.agent import Agent
-from retinue.runtime.checks import Checks
+from retinue.runtime.checks import Checks, copy_names
 from retinue.runtime.life import Ending
 from retinue.runtime.nursery import to_its_end
 from retinue.runtime.recorder import Authors, Recorder
-from retinue.runtime.round import Head, Round
+from retinue.runtime.round import Head, Passed, Round
+
+if TYPE_CHECKING:
+    from retinue.runtime.recovery import Past
 
 SHOWN = 10
 USER = "the user"
@@ -37,12 +41,15 @@ USER = "the user"
 class Seat:
     """A writing child's place in the order of its siblings."""
 
-    def __init__(self, join: Join, agent: Agent, round: Round, after: Sequence[Seat]) -> None:
+    def __init__(self, join: Join, agent: Agent, round: Round) -> None:
         self.join = join
         self.agent = agent
         self.round = round
-        self.after = after
+        self.after: Sequence[Seat] = ()
+        """Who must have passed before it may begin."""
         self.copy: Copy | None = None
+        self.proposal: Proposal | None = None
+        """What it has made, once that is on record."""
         self.base = ""
         self.since = 0
         """How many changes of its parent's files there were when it began."""
@@ -50,7 +57,12 @@ class Seat:
         self.passed = asyncio.Event()
         self.left = False
         self.applied = False
-        self.head: Head | None = None
+        self.left_behind: Passed | None = None
+
+    @property
+    def scope(self) -> Groups:
+        """Where others must not write while it does."""
+        return ANYWHERE if self.shared else self.agent.contract.permissions.write_scope
 
     @property
     def shared(self) -> bool:
@@ -85,13 +97,20 @@ class Join:
 
     # The order
 
-    def enter(self, agent: Agent, round: Round) -> Seat:
-        """Take the next seat. Nothing is awaited: the order is that of the steps."""
-        grant = agent.contract.permissions
-        shared = agent.contract.execution.workspace is WorkspaceKind.SHARED
-        after = self._leases.ask(agent.id, ANYWHERE if shared else grant.write_scope)
-        before = [self._seats[name] for name in after]
-        seat = self._seats[agent.id] = Seat(self, agent, round, before)
+    def enter(self, agent: Agent, round: Round, past: Past | None = None) -> Seat:
+        """Take the next seat. Nothing is awaited: the order is that of the steps.
+
+        `past` is what another process has seen of it.
+        """
+        seat = Seat(self, agent, round)
+        after = self._leases.ask(agent.id, seat.scope)
+        seat.after = [self._seats[name] for name in after]
+        self._seats[agent.id] = seat
+        if past is not None and past.worktree is not None:
+            seat.base = past.worktree.base
+        if past is not None and past.waiting is not None and past.waiting.commit:
+            waiting = past.waiting
+            seat.proposal = Proposal(commit=waiting.commit, files=waiting.files_modified)
         line = self._lines[round.background]
         line.append(seat)
         self._advance(line)
@@ -107,7 +126,9 @@ class Join:
             seat = line.popleft()
             self._leases.give_back(seat.agent.id)
             del self._seats[seat.agent.id]
-            seat.head = self._head
+            passed = Passed(seat.scope, self._head, seat.shared)
+            seat.left_behind = passed
+            seat.round.passed.append(passed)
             seat.passed.set()
         if line:
             line[0].turn.set()
@@ -131,25 +152,38 @@ class Join:
         agent = seat.agent
         # The contract is on record before any work is done under it.
         await agent.durable()
-        seat.base = (await self._base(seat)).commit
-        seat.since = len(self._authors)
+        known = bool(seat.base)
+        if not known:
+            seat.base = (await self._base(seat)).commit
+            seat.since = len(self._authors)
         directory = agent.contract.execution.working_directory
+        name, *_ = copy_names(agent.contract.parent.run_id, agent.id)
+        make = self._ground.reopen if known else self._ground.copy
 
-        async def make() -> Copy:
-            name = f"{agent.contract.parent.run_id}-{agent.id}"
-            seat.copy = await self._ground.copy(seat.base, name=name, directory=directory)
+        async def made() -> Copy:
+            seat.copy = await make(seat.base, name=name, directory=directory)
             return seat.copy
 
-        agent.ground = copy = await to_its_end(make())
-        root = copy.workspace(directory).root
-        agent.record(WorktreeCreated(base=seat.base, directory=root))
+        agent.ground = copy = await to_its_end(made())
+        if not known:
+            root = copy.workspace(directory).root
+            agent.record(WorktreeCreated(base=seat.base, directory=root))
 
     async def _base(self, seat: Seat) -> Head:
-        if any(other.shared for other in seat.after):
-            # Who worked in the parent's own files has left no commit.
+        before = [other.left_behind for other in seat.after if other.left_behind]
+        # Some may have passed before it was made; who writes elsewhere is none of its concern.
+        before += [one for one in seat.round.passed if overlap(one.scope, seat.scope)]
+        if seat.round.base is None or any(one.shared for one in before):
+            # Nobody has said where to begin; or who worked in the parent's own files, and has left
+            # no commit.
             return await self._state()
-        heads = [seat.round.base, *(other.head for other in seat.after)]
+        heads = [seat.round.base, *(one.head for one in before)]
         return max((head for head in heads if head), key=lambda head: head.position)
+
+    async def _files(self) -> Head:
+        """The first state that is known of, in a process that goes on with the work of another."""
+        self._head = Head(0, await self._ground.state(None))
+        return self._head
 
     async def _state(self) -> Head:
         """The files as they are now. What somebody has done to them since is taken over."""
@@ -167,18 +201,35 @@ class Join:
     async def abandon(self, seat: Seat) -> None:
         """Keep what a child has done that is stopped. It has nothing more to say."""
         if seat.copy is not None:
-            await self._keep(seat, await self._harvest(seat, seat.copy))
+            await self._keep(seat, seat.proposal or await self._harvest(seat, seat.copy))
+
+    def let_go(self, seat: Seat) -> None:
+        """Leave its copy as it is, for whoever goes on with it."""
+        if seat.copy is not None:
+            seat.copy.let_go()
+
+    async def clear(self, seat: Seat) -> None:
+        """Remove its copy, which nobody needs any more."""
+        copy, seat.copy = seat.copy, None
+        if copy is not None:
+            await copy.remove()
+        elif seat.proposal is not None:
+            names = copy_names(seat.agent.contract.parent.run_id, seat.agent.id)
+            await self._ground.discard(names)
 
     async def integrate(self, seat: Seat, ending: Ending) -> Ending:
         """Bring the work of a child that has ended into the files, if nothing speaks against it."""
-        if seat.copy is None:
-            return ending
-        proposal = await self._harvest(seat, seat.copy)
+        proposal = seat.proposal
+        if proposal is None:
+            if seat.copy is None:
+                return ending
+            proposal = await self._harvest(seat, seat.copy)
         try:
             if ending.status is Status.COMPLETED:
                 ending = await self._propose(seat, proposal, ending)
         except BaseException:
-            await to_its_end(self._keep(seat, proposal))
+            if seat.agent.halt.why is None:
+                await to_its_end(self._keep(seat, proposal))
             raise
         if ending.status is not Status.COMPLETED:
             await self._keep(seat, proposal)
@@ -189,8 +240,7 @@ class Join:
             try:
                 return await copy.propose(message=_message(seat.agent))
             finally:
-                seat.copy, seat.agent.ground = None, self._ground
-                await copy.remove()
+                seat.agent.ground = self._ground
 
         return await to_its_end(gather())
 
@@ -208,11 +258,16 @@ class Join:
     async def _propose(self, seat: Seat, proposal: Proposal, ending: Ending) -> Ending:
         agent = seat.agent
         agent.files_modified = {file.path: file for file in proposal.files}
-        waiting = AgentWaiting(
-            sub_agent_id=agent.id, response=ending.text, files_modified=proposal.files
-        )
-        agent.record(waiting)
-        ending = msgspec.structs.replace(ending, proposed=True)
+        if not ending.proposed:
+            seat.proposal = proposal
+            waiting = AgentWaiting(
+                sub_agent_id=agent.id,
+                response=ending.text,
+                files_modified=proposal.files,
+                commit=proposal.commit,
+            )
+            agent.record(waiting)
+            ending = msgspec.structs.replace(ending, proposed=True)
         wrong = outside(agent, proposal.paths) or "; ".join(proposal.problems)
         if wrong:
             return msgspec.structs.replace(ending, status=Status.ERROR, reason=wrong)
@@ -232,8 +287,7 @@ class Join:
 
     async def _merge(self, seat: Seat, proposal: Proposal, *, again: bool = False) -> str:
         """Merge, check, apply; why one of them was not possible, or ""."""
-        agent, head = seat.agent, self._head
-        assert head is not None, "it began with one"
+        agent, head = seat.agent, self._head or await self._files()
         if not proposal.files:
             return await self._checks.run(agent, self._ground, head.commit)
         merge = await self._ground.merge(
@@ -276,7 +330,7 @@ class Join:
         if agent.contract.outputs.on_conflict is not OnConflict.RESOLVE:
             return None
         contract = agent.contract
-        name = f"{contract.parent.run_id}-{agent.id}-merge"
+        _, name, _ = copy_names(contract.parent.run_id, agent.id)
         directory = contract.execution.working_directory
         copy = await to_its_end(self._ground.copy(merge.commit, name=name, directory=directory))
         try:
@@ -323,10 +377,11 @@ async def examined(agent: Agent, ending: Ending, checks: Checks) -> Ending:
         agent.contract.outputs.checks and must_check(agent, changed=bool(agent.files_modified))
     ):
         changed = tuple(agent.files_modified.values())
-        agent.record(
-            AgentWaiting(sub_agent_id=agent.id, response=ending.text, files_modified=changed)
-        )
-        ending = msgspec.structs.replace(ending, proposed=True)
+        if not ending.proposed:
+            agent.record(
+                AgentWaiting(sub_agent_id=agent.id, response=ending.text, files_modified=changed)
+            )
+            ending = msgspec.structs.replace(ending, proposed=True)
         with agent.waiting():
             wrong = await checks.run(agent, agent.ground, await agent.ground.state(None))
     if not wrong:

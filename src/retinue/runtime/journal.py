@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,6 +12,17 @@ from retinue.domain.events import VERSION, Event, Fact, encode_fact, type_of
 from retinue.ports import Change, Clock, NewAgent, Store
 
 Listener = Callable[[Event], None]
+
+
+class End(NamedTuple):
+    """Where an earlier owner has left a journal."""
+
+    epoch: int
+    seq: int
+    hash: str
+
+
+NOTHING_YET = End(0, 0, GENESIS)
 
 
 class Journal:
@@ -22,16 +34,22 @@ class Journal:
     """
 
     def __init__(
-        self, store: Store, clock: Clock, run_id: str, *, epoch: int = 1, listener: Listener | None
+        self,
+        store: Store,
+        clock: Clock,
+        run_id: str,
+        *,
+        end: End = NOTHING_YET,
+        listener: Listener | None,
     ) -> None:
         self.run_id = run_id
         self._store = store
         self._clock = clock
-        self._epoch = epoch
+        self._epoch = end.epoch + 1
         self._listener = listener
         self._unsaid: Exception | None = None
-        self._seq = 0
-        self._head = GENESIS
+        self._seq = end.seq
+        self._head = end.hash
 
     def record(
         self,

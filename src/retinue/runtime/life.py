@@ -7,11 +7,12 @@ it (`close`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from retinue.domain.approval import Rules
+from retinue.domain.budget import MIN_TIMEOUT_S
 from retinue.domain.events import (
     AgentAttempted,
     AgentClosed,
@@ -21,6 +22,7 @@ from retinue.domain.events import (
     AgentWaiting,
 )
 from retinue.domain.evidence import unverified
+from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message
 from retinue.domain.price import Price, Tariff
 from retinue.domain.result import Result, Status, cap
@@ -36,6 +38,9 @@ from retinue.runtime.shape import Shape
 from retinue.runtime.staff import Staff
 from retinue.runtime.toolbox import NO_RULES, Breaker, Toolbox, Tools
 
+if TYPE_CHECKING:
+    from retinue.runtime.recovery import Past
+
 DONE = "its parent is done"
 
 
@@ -48,7 +53,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     approve: Approve
     allowance: Allowance
     clock: Clock
-    staff: Callable[[Agent, Nursery], Staff]
+    staff: Callable[[Agent, Nursery, Past | None], Staff]
     desk: Callable[[Agent, Staff], Delegation]
     at_once: int
     """How many of its calls that may run side by side do so."""
@@ -84,12 +89,13 @@ async def live(agent: Agent, means: Means) -> Ending:
     """Run the attempts of `agent`. Only a cancellation or a broken store raises."""
     # The contract is on record before any work is done under it.
     await agent.durable()
-    agent.record(AgentStarted(sub_agent_id=agent.id))
+    if agent.past is None or agent.past.state is State.CREATED:
+        agent.record(AgentStarted(sub_agent_id=agent.id))
     if (why := agent.why_stopped) is not None:
         return Ending(Status.CANCELLED, "", why)
     tries = agent.contract.execution.max_retries + 1
     because = ""
-    for number in range(1, tries + 1):
+    for number in range(max(1, agent.attempt), tries + 1):
         agent.attempt = number
         ending = await _attempt(agent, means, number, tries, because)
         if not ending.again or number == tries:
@@ -99,19 +105,26 @@ async def live(agent: Agent, means: Means) -> Ending:
 
 
 async def _attempt(agent: Agent, means: Means, number: int, tries: int, because: str) -> Ending:
-    """One try at the contract, from an empty conversation."""
+    """One try at the contract, from an empty conversation, or from where it was left."""
     timeout_s = agent.contract.execution.attempt_timeout_ms / 1000
-    messages = opening(agent.contract, means.hands.directory, because=because)
-    agent.record(
-        AgentAttempted(
-            number=number, of=tries, timeout_s=timeout_s, opening=messages, because=because
+    past, agent.past = agent.past, None
+    left_s = timeout_s
+    if past is not None and past.attempted is not None:
+        messages = past.attempted.opening
+        left_s = max(MIN_TIMEOUT_S, timeout_s - past.attempt.seconds)
+    else:
+        past = None
+        messages = opening(agent.contract, means.hands.directory, because=because)
+        agent.record(
+            AgentAttempted(
+                number=number, of=tries, timeout_s=timeout_s, opening=messages, because=because
+            )
         )
-    )
     agent.silent_s, agent.given_up = None, False
-    agent.deadline = means.clock.timeout(timeout_s)
+    agent.deadline = means.clock.timeout(left_s)
     try:
         async with agent.deadline:
-            answer = await _work(agent, means, messages)
+            answer = await _work(agent, means, messages, past)
     except TimeoutError:
         if agent.stop_reason is not None:
             return Ending(Status.CANCELLED, agent.last_text, agent.stop_reason)
@@ -130,15 +143,17 @@ async def _attempt(agent: Agent, means: Means, number: int, tries: int, because:
     return _ending(agent, answer)
 
 
-async def _work(agent: Agent, means: Means, messages: Any) -> Answer:
+async def _work(
+    agent: Agent, means: Means, messages: tuple[Message, ...], past: Past | None
+) -> Answer:
     grant, schema = agent.contract.permissions, agent.contract.outputs.output_schema
     shape = None if schema is None else Shape(schema)
     if not grant.can_spawn_children:
-        return await _converse(agent, means, messages, means.hands, None, shape)
+        return await _converse(agent, means, messages, means.hands, None, shape, past)
     async with Nursery() as nursery:
-        staff = means.staff(agent, nursery)
+        staff = means.staff(agent, nursery, past)
         hands = msgspec.structs.replace(means.hands, delegation=means.desk(agent, staff))
-        answer = await _converse(agent, means, messages, hands, staff, shape)
+        answer = await _converse(agent, means, messages, hands, staff, shape, past)
         await staff.dismiss(DONE)
     return answer
 
@@ -146,10 +161,11 @@ async def _work(agent: Agent, means: Means, messages: Any) -> Answer:
 async def _converse(
     agent: Agent,
     means: Means,
-    messages: Any,
+    messages: tuple[Message, ...],
     hands: Hands,
     staff: Staff | None,
     shape: Shape | None,
+    past: Past | None,
 ) -> Answer:
     toolbox = Toolbox(
         agent,
@@ -172,9 +188,11 @@ async def _converse(
         price=means.price,
         on_text=means.on_text,
     )
+    script = None if past is None else mind.recall(past.facts)
     if means.sums_up:
-        return Answer(await mind.sum_up())
-    return await converse(agent, mind, toolbox, staff, shape)
+        known = None if script is None else script.summed_up
+        return Answer(await mind.sum_up() if known is None else known)
+    return await converse(agent, mind, toolbox, staff, shape, script)
 
 
 def _ending(agent: Agent, answer: Answer) -> Ending:
@@ -187,6 +205,22 @@ def _ending(agent: Agent, answer: Answer) -> Ending:
         why = f"the answer does not fit the output schema: {answer.problem}"
         return Ending(Status.ERROR, answer.text, why)
     return Ending(Status.COMPLETED, answer.text, data=answer.data)
+
+
+def conclude(agent: Agent, past: Past) -> None:
+    """Write the rest of an ending that is on record in part."""
+    if past.state is State.WAITING_FOR_MERGE:
+        agent.record(AgentCompleted(sub_agent_id=agent.id))
+    failed = past.state is State.FAILED
+    agent.record(
+        AgentClosed(
+            sub_agent_id=agent.id,
+            step_idx=agent.contract.parent.step_idx,
+            final_status="failed" if failed else "completed",
+            close_reason=past.view.error if failed else "done",
+            unverified=past.claim,
+        )
+    )
 
 
 def close(agent: Agent, ending: Ending, *, duration_s: float = 0.0) -> Result:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from retinue.domain.budget import UNLIMITED, Amounts, Cover, Reservation
 from retinue.domain.events import (
     AgentTold,
     ContextCompacted,
+    Fact,
     LimitReached,
     ModelFailed,
     ModelReplied,
@@ -19,7 +20,8 @@ from retinue.errors import BudgetExceeded, ContextOverflow, ModelError, Provider
 from retinue.ports import Clock, Model
 from retinue.runtime.agent import Agent
 from retinue.runtime.allowance import Allowance, WorstCase
-from retinue.runtime.context import LAST_TURN, SUM_UP, Conversation
+from retinue.runtime.context import LAST_TURN, SUM_UP, SUMMING_UP, Conversation
+from retinue.runtime.transcript import Transcript
 
 MAX_OUTPUT_TOKENS = 8_192
 MIN_OUTPUT_TOKENS = 256
@@ -70,6 +72,11 @@ class Mind:
         self._agent.record(AgentTold(content=content, source=source, about=about))
         self.conversation.add(User(content))
 
+    @property
+    def asked(self) -> bool:
+        """Whether there is a conversation yet."""
+        return self._asked > 0
+
     def limit(self) -> str | None:
         """The limit that leaves this agent only one more turn, if one does."""
         if self._asked == 0:
@@ -116,16 +123,36 @@ class Mind:
 
     async def sum_up(self) -> str:
         """Have the model write down what matters, and go on from that alone; answers it."""
-        self.conversation.add(User(SUM_UP))
+        self.tell(SUM_UP, source=SUMMING_UP)
         reply = await self._turn((), None, last=False)
-        summary = reply.message.content
+        return self._replace(reply.message.content)
+
+    def _replace(self, summary: str) -> str:
         dropped = self.conversation.summed_up(summary)
         self._agent.record(ContextCompacted(dropped=dropped, content=summary))
         return summary
 
-    async def ask(self, *, limit: str | None = None, tools: bool = True) -> Reply:
-        """The model's next reply. At a `limit` it is asked for its last word, without tools."""
-        if limit is not None:
+    def recall(self, facts: Iterable[Fact]) -> Transcript:
+        """Take the conversation up again where the journal leaves it."""
+        transcript = Transcript(self.conversation, exact=True)
+        for fact in facts:
+            transcript.apply(fact)
+        self._asked = transcript.turns
+        if transcript.replied is not None:
+            self._answered_by = transcript.replied.model
+        if (summary := transcript.summary) is not None:
+            transcript.replied = None
+            transcript.summed_up = self._replace(summary)
+        return transcript
+
+    async def ask(
+        self, *, limit: str | None = None, told: bool = False, tools: bool = True
+    ) -> Reply:
+        """The model's next reply. At a `limit` it is asked for its last word, without tools.
+
+        `told` is whether it knows of the limit already.
+        """
+        if limit is not None and not told:
             self._agent.record(LimitReached(limit=limit, detail=_detail(self._agent, limit)))
             self.conversation.add(User(LAST_TURN.format(limit=limit)))
         # Tools would be of no use where no turn is left to read what they find.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from retinue.domain.scope import Groups
+
 
 class Head(msgspec.Struct, frozen=True):
     """The state of the parent's files after some of the children; `position` counts them."""
@@ -12,11 +14,21 @@ class Head(msgspec.Struct, frozen=True):
     commit: str
 
 
+class Passed(msgspec.Struct, frozen=True):
+    """A child whose turn is over: where it wrote, and how the files were after it."""
+
+    scope: Groups
+    head: Head | None
+    shared: bool
+
+
 class Round:
     """Children that begin from the same state: those of one turn of a model, or of one fan-out."""
 
     def __init__(self, *, background: bool = False) -> None:
         self.background = background
         self.base: Head | None = None
+        self.passed: list[Passed] = []
+        """Those before, in their order: who is made when they are done begins from their work."""
         self.over = False
         """Whether the parent has seen a result since: who comes later begins from later files."""

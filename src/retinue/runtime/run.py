@@ -13,7 +13,17 @@ from retinue.domain.approval import Rules
 from retinue.domain.budget import Account
 from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.drafting import Draft, Order, Superior, draft
-from retinue.domain.events import AgentCached, AgentCreated, AgentStarted, RunFinished, RunStarted
+from retinue.domain.events import (
+    AgentCached,
+    AgentCreated,
+    AgentStarted,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    RunSuspended,
+    TasksGiven,
+)
+from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect
 from retinue.domain.price import Price, Tariff
 from retinue.domain.report import markdown
@@ -30,6 +40,7 @@ from retinue.ports import (
     History,
     Model,
     NewAgent,
+    Post,
     Posts,
     Reports,
     Sandbox,
@@ -42,15 +53,17 @@ from retinue.runtime.agent import Agent
 from retinue.runtime.agreement import agree
 from retinue.runtime.allowance import Allowance
 from retinue.runtime.cache import Cache, Hit
-from retinue.runtime.checks import NO_SANDBOX, Checks, Confine
+from retinue.runtime.checks import NO_SANDBOX, Checks, Confine, copy_names
 from retinue.runtime.desk import Desk
-from retinue.runtime.join import Join, examined
-from retinue.runtime.journal import Journal, Listener
-from retinue.runtime.life import Ending, Means, close, live
+from retinue.runtime.halt import Halt
+from retinue.runtime.join import Join, Seat, examined
+from retinue.runtime.journal import NOTHING_YET, End, Journal, Listener
+from retinue.runtime.life import Ending, Means, close, conclude, live
 from retinue.runtime.mind import OnText
 from retinue.runtime.nursery import Nursery, to_its_end
 from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.recorder import Authors, Recorder
+from retinue.runtime.recovery import Past, Recovered
 from retinue.runtime.resolution import resolution, unsettled
 from retinue.runtime.round import Round
 from retinue.runtime.session import NEW, Session, earlier_result
@@ -87,6 +100,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     servers: Servers
     max_concurrent: int
     report_path_pattern: str
+    seal: Callable[[str], str]
     breaker: Breaker | None = None
     rules: Rules = NO_RULES
     ask: Ask | None = None
@@ -99,19 +113,32 @@ class Run:
     """Start it, give it work, finish it. Everything between is in its journal."""
 
     def __init__(
-        self, run_id: str, root: Draft, around: Surroundings, session: Session = NEW
+        self,
+        run_id: str,
+        root: Draft,
+        around: Surroundings,
+        session: Session = NEW,
+        *,
+        post: Post | None = None,
+        end: End = NOTHING_YET,
     ) -> None:
+        """`post` and `end` are of a run that another process has left."""
         self.id = run_id
         self._around = around
         self._session = session
         self._sums_up = False
         self._allowance = Allowance()
         self._creating = asyncio.Lock()
-        self._journal = Journal(around.store, around.clock, run_id, listener=around.listener)
+        self._halt = Halt()
+        self._journal = Journal(
+            around.store, around.clock, run_id, end=end, listener=around.listener
+        )
         self._ids = 0
         self._open: dict[str, Agent] = {}
         self.why_stopped = STOPPED
         self._failed = 0
+        self.rejected = 0
+        """How many tasks of a program no contract could be written for."""
         self._prompts = Prompts(around.workspace_for(root.contract.execution.working_directory))
         self._total = Spent()
         self._started_at = around.clock.monotonic()
@@ -123,7 +150,9 @@ class Run:
         self._root_notes = root.notes
         # What a conversation calls a3 is one child for as long as it goes on.
         self._ids += session.children
-        self._post = around.posts.take(run_id)
+        self._post = post or around.posts.take(run_id)
+        self._errands: dict[str, Agent] = {}
+        self._children: dict[str, Agent] = {}
 
     @property
     def agents(self) -> Iterable[Agent]:
@@ -136,17 +165,74 @@ class Run:
 
     @property
     def failures(self) -> int:
-        """Children that did not complete. One that is still open when it is asked never will."""
-        return self._failed + sum(agent is not self.root for agent in self._open.values())
+        """Tasks that did not come to anything. Who is still open when it is asked never will."""
+        still_open = sum(agent is not self.root for agent in self._open.values())
+        return self._failed + self.rejected + still_open
 
     def start(self, fact: RunStarted) -> None:
         root = self.root
         self._journal.record(fact, agent_id=root.id, parent_agent_id=None)
         self._create(root, self._root_notes)
 
+    def resume(self, fact: RunResumed, found: Recovered) -> None:
+        """Be where the journal says that the run was left."""
+        self._journal.record(fact, agent_id=self.root.id, parent_agent_id=None)
+        agents: dict[str, Agent] = {}
+        for agent_id, past in found.agents.items():
+            parent = agents.get(past.view.parent_id or "")
+            agent = self.root
+            if parent is not None:
+                agent = self._agent(past.contract, past.created.path, parent)
+                assert agent.id == agent_id, "ids are counted"
+                parent.steps += 1
+                number = parent.names.get(agent.role, 0) + 1
+                parent.names[agent.role] = number
+            agents[agent_id] = agent
+            agent.remember(past)
+            agent.cache_key = self._around.cache.key(past.contract)
+            if parent is self.root:
+                self._errands[agent.errand] = agent
+            if past.state is State.CLOSED:
+                agent.result = past.result(self.id)
+                self._count(agent, agent.result)
+            else:
+                self._open[agent_id] = agent
+        self._children = agents
+        self._steps = itertools.count(found.steps + 1)
+        self._authors.extend(found.authors)
+
+    def employed(self, errand: str) -> Agent | None:
+        """The child of the root that an errand has made already, in another process."""
+        return self._errands.get(errand)
+
     def stop(self, why: str) -> None:
         """Say why the tasks that are about to be cancelled are cancelled."""
         self.why_stopped = why
+
+    def suspend(self, why: str, then: Callable[[], None] | None = None) -> None:
+        """Stop so that it can go on later: whoever is between two turns says what they have.
+
+        `then` is called when nobody has anything more to say. The tasks are to be cancelled after
+        that, or any time before; agents that have not ended stay as they are in the journal.
+        """
+        self._halt.call(why, at_work=self._at_work, then=then)
+
+    @property
+    def why_suspended(self) -> str:
+        return self._halt.why or ""
+
+    @property
+    def suspended(self) -> bool:
+        return self._halt.why is not None
+
+    def _at_work(self) -> bool:
+        """Is there anybody who may come to a pause? Parents wait for their children."""
+        parents = {agent.parent for agent in self._open.values()}
+        return any(
+            agent.deadline is not None and not agent.paused and not agent.excused
+            for agent in self._open.values()
+            if agent not in parents
+        )
 
     def cancel(self, agent: Agent) -> None:
         """Stop one agent of this run, and all below it, for good."""
@@ -175,6 +261,10 @@ class Run:
         """Let the calling program be the root: it gives the orders, and no model does."""
         self.root.record(AgentStarted(sub_agent_id=self.root.id))
 
+    def give(self, fact: TasksGiven) -> None:
+        """Write down what the program wants done, before any of it is."""
+        self.root.record(fact)
+
     async def finish(self, status: Status, reason: str) -> None:
         """Write the outcome, which nobody but the run may do, and see it safe."""
         for agent in reversed(list(self._open.values())):
@@ -186,6 +276,17 @@ class Run:
         self._journal.record(
             RunFinished(status=status, reason=reason), agent_id=self.root.id, parent_agent_id=None
         )
+        await self._over()
+
+    async def leave(self, reason: str) -> None:
+        """Write down that the work on it stops here, and can go on."""
+        self._journal.record(
+            RunSuspended(reason=reason), agent_id=self.root.id, parent_agent_id=None
+        )
+        await self._over()
+
+    async def _over(self) -> None:
+        """See all of it safe, and let go of the run."""
         try:
             await self._journal.durable()
         finally:
@@ -211,19 +312,34 @@ class Run:
         if by.wary:
             await agree(order, by, around.tools.effects, around.rules, around.approve)
 
-    async def create(self, order: Order, by: Agent, round: Round | None = None) -> Agent:
+    async def create(
+        self,
+        order: Order,
+        by: Agent,
+        round: Round | None = None,
+        *,
+        errand: str = "",
+        background: bool = False,
+    ) -> Agent:
         """Write the contract for `order` and bring its child into being. Raises UsageError.
 
         Children of one round begin from the same files; one without begins from what is there.
         """
         async with self._creating:  # In the order of asking, whatever has to be read for it first.
             round = round or Round()
-            child = await self._written(order, by, round)
+            child = await self._written(order, by, round, errand, background)
             if child.contract.execution.workspace is not WorkspaceKind.READONLY:
                 child.seat = self._join_of(by).enter(child, round)
             return child
 
-    async def _written(self, order: Order, by: Agent, round: Round | None) -> Agent:
+    async def _written(
+        self,
+        order: Order,
+        by: Agent,
+        round: Round | None,
+        errand: str = "",
+        background: bool = False,
+    ) -> Agent:
         role = order.role
         instructions, left_out = await self._prompts.assemble(role, order.extra_instructions)
         order = msgspec.structs.replace(order, instructions=instructions)
@@ -238,6 +354,7 @@ class Run:
                 raise ContractError(str(error)) from error
         self._around.model_for(contract.execution.model)  # Unknown models fail here.
         child = self._agent(contract, by.next_path(role.name), by)
+        child.errand, child.background = errand, background
         child.cache_key = self._around.cache.key(contract) if order.cache else None
         window = contract.execution.max_context_tokens
         hidden = self._around.tools.left_out(contract.permissions, window=window)
@@ -308,34 +425,56 @@ class Run:
 
     async def see_through(self, agent: Agent, slot: Slot | None = None) -> Result:
         """Let `agent` live, from its contract to its closing, once there is a slot for it."""
-        seat = agent.seat
+        past, seat = agent.past, agent.seat
+        if past is not None and past.state in (State.COMPLETED, State.FAILED, State.CLOSED):
+            return await self._concluded(agent, past)
+        now = self._around.clock.monotonic()
         try:
-            if seat is not None and seat.after:
+            if past is not None and past.state is State.WAITING_FOR_MERGE:
+                agent.past, agent.since = None, now - past.life.seconds
+                # They are made again, on what there is to be integrated now.
+                agent.checks, ending = [], past.ending
+            else:
+                if seat is not None and seat.after:
+                    if slot is not None:
+                        slot.leave()
+                    await seat.join.ready(seat)
                 if slot is not None:
-                    slot.leave()
-                await seat.join.ready(seat)
-            if slot is not None:
-                await slot.take()
-            try:
-                agent.since = self._around.clock.monotonic()
-                ending = await self._live(agent)
-            finally:
-                if slot is not None:
-                    slot.leave()
+                    await slot.take()
+                try:
+                    now = self._around.clock.monotonic()
+                    agent.since = now - (0.0 if past is None else past.life.seconds)
+                    ending = await self._live(agent)
+                finally:
+                    if slot is not None:
+                        slot.leave()
             if agent.contract.execution.workspace is not WorkspaceKind.READONLY or agent.recorder:
                 ending = await self._integrated(agent, ending)
         except asyncio.CancelledError:
+            if self.suspended:
+                if seat is not None:
+                    seat.join.let_go(seat)
+                raise
             why = agent.why_stopped or _late(agent) or self.why_stopped
             try:
                 if seat is not None:
                     await to_its_end(seat.join.abandon(seat))
             finally:
                 self._end(agent, Ending(Status.CANCELLED, agent.last_text, why))
+            if seat is not None:
+                await to_its_end(self._cleared(agent, seat))
             raise
         result = self._end(agent, ending)
         # Closing is on record before anybody reads the result.
         await agent.durable()
+        if seat is not None:
+            await to_its_end(self._cleared(agent, seat))
         return result
+
+    async def _cleared(self, agent: Agent, seat: Seat) -> None:
+        """Remove the copy of one that is closed, and not sooner: until then it may be needed."""
+        await agent.durable()
+        await seat.join.clear(seat)
 
     async def _integrated(self, agent: Agent, ending: Ending) -> Ending:
         """The ending of one that can write, when it is decided what becomes of its work."""
@@ -364,6 +503,28 @@ class Run:
         tools = (*grant.allowed_tools, *grant.ask_tools)
         return any(effects.get(name) is Effect.EXECUTE for name in tools)
 
+    async def _concluded(self, agent: Agent, past: Past) -> Result:
+        """The result of one that has ended, which is written down in part."""
+        if agent.result is None:
+            del self._open[agent.id]
+            if agent.seat is not None:
+                agent.seat.join.leave(agent.seat)
+            conclude(agent, past)
+            agent.result = past.result(self.id)
+            self._count(agent, agent.result)
+            self._halt.changed()
+            await agent.durable()
+            await self._around.ground.discard(copy_names(self.id, agent.id))
+        return agent.result
+
+    async def tidy(self, found: Recovered) -> None:
+        """Clear up after a process that was killed: whoever is closed needs no copy."""
+        names: list[str] = []
+        for agent_id, past in found.agents.items():
+            if past.state is State.CLOSED:
+                names += copy_names(self.id, agent_id)
+        await self._around.ground.discard(names)
+
     async def _live(self, agent: Agent) -> Ending:
         around, contract = self._around, agent.contract
         if agent.seat is not None:
@@ -388,7 +549,7 @@ class Run:
             remembered=agent.cache_key is not None,
             waiting=agent.waiting,
         )
-        if agent.cache_key is not None:
+        if agent.cache_key is not None and agent.past is None:
             hit = await around.cache.find(agent.cache_key, hands)
             if hit is not None:
                 return await _repeat(agent, hit)
@@ -420,8 +581,23 @@ class Run:
             return around.on_text
         return None if around.on_partial is None else partial(around.on_partial, agent.id)
 
-    def staff_of(self, boss: Agent, nursery: Nursery) -> Staff:
-        return Staff(self, boss, nursery, max_concurrent=self._around.max_concurrent)
+    def staff_of(self, boss: Agent, nursery: Nursery, past: Past | None = None) -> Staff:
+        staff = Staff(self, boss, nursery, max_concurrent=self._around.max_concurrent)
+        if past is not None:
+            self.reseat(boss, past)
+            staff.take_up(past, self._children)
+        return staff
+
+    def reseat(self, boss: Agent, past: Past) -> None:
+        """Give those of its children that are still open their places again, in their order."""
+        for agent_id in past.children:
+            child = self._children[agent_id]
+            if child.result is not None or child.past is None:
+                continue
+            child.ground = boss.ground
+            if child.contract.execution.workspace is not WorkspaceKind.READONLY:
+                round = Round(background=child.background)
+                child.seat = self._join_of(boss).enter(child, round, child.past)
 
     def _desk_of(self, boss: Agent, staff: Staff) -> Desk:
         around = self._around
@@ -442,17 +618,22 @@ class Run:
         del self._open[agent.id]
         if agent.seat is not None:
             agent.seat.join.leave(agent.seat)
-        self._bill(agent)
         duration_s = self._around.clock.monotonic() - agent.since
         result = agent.result = close(agent, ending, duration_s=duration_s)
+        self._halt.changed()
         if agent.parent is not None:
             agent.parent.hear_of(agent)
-        if agent is not self.root:
-            self._failed += not result.ok
-            self._report(agent, result)
+        self._count(agent, result)
         if agent.cache_key is not None and result.ok:
             self._around.cache.completed(agent.cache_key)
         return result
+
+    def _count(self, agent: Agent, result: Result) -> None:
+        """Take one that is closed into the sums, and write its report."""
+        self._bill(agent)
+        if agent is not self.root:
+            self._failed += not result.ok
+            self._report(agent, result)
 
     def _report(self, agent: Agent, result: Result) -> None:
         outputs = agent.contract.outputs
@@ -489,6 +670,7 @@ class Run:
             journal=self._journal,
             clock=self._around.clock,
             parent=parent,
+            halt=self._halt,
             ground=self._around.ground if parent is None else parent.ground,
         )
 
@@ -506,6 +688,8 @@ class Run:
                 title=contract.step.title,
                 contract_sha256=contract.digest,
                 notes=notes,
+                errand=agent.errand,
+                background=agent.background,
             ),
             born=NewAgent(
                 run_id=self.id,

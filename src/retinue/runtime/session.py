@@ -13,27 +13,20 @@ import msgspec
 from retinue.domain.events import (
     AgentAttempted,
     AgentFailed,
-    AgentTold,
     AgentWaiting,
     ContextCompacted,
     Event,
-    ModelReplied,
     RunFinished,
-    ToolDenied,
-    ToolFinished,
-    ToolStarted,
-    TurnStarted,
 )
-from retinue.domain.messages import Assistant, Message, System, ToolAnswer, ToolCall, User
+from retinue.domain.messages import Message, System, User
 from retinue.domain.result import Result, Status
 from retinue.errors import RunError
-from retinue.ports import Posts, Store
+from retinue.ports import Posts, RunRow, Store
 from retinue.runtime.agent import ROOT
 from retinue.runtime.context import Conversation
-from retinue.runtime.toolbox import INTERRUPTED
+from retinue.runtime.transcript import Transcript
 
 LAST = "last"  # No run is called so: ids have no l.
-NOT_RUN = "[ERROR] interrupted before it was run"
 ENDED = "[This was ended before it was done: {why}]"
 
 
@@ -63,6 +56,15 @@ async def recall(store: Store, posts: Posts, name: str) -> Session:
             f"The session is still at work, in run {rows[-1].id}; wait for it, or stop it with"
             f" `retinue cancel {rows[-1].id}`."
         )
+    return await _told(store, rows)
+
+
+async def chain(store: Store, runs: Sequence[str]) -> Session:
+    """The session of exactly these runs, oldest first."""
+    return await _told(store, [await store.run(run_id) for run_id in runs])
+
+
+async def _told(store: Store, rows: Sequence[RunRow]) -> Session:
     journals: list[Sequence[Event]] = []
     for row in reversed(rows):
         journals.append(await store.agent_events(row.id, ROOT))
@@ -111,45 +113,18 @@ def said(events: Iterable[Event], *, before: Sequence[Message] = ()) -> tuple[Me
     The journal is that of the agent, and `before` what its conversation went on from. Words about
     its budget are left out: they are not true any more.
     """
-    talk = Conversation((System(""),), (), before=before)
-    calls: tuple[ToolCall, ...] = ()
-    answers: dict[str, tuple[str, bool]] = {}
+    script = Transcript(Conversation((System(""),), (), before=before))
     finished: RunFinished | None = None
-
-    def answered() -> None:
-        """Put the answers to the last calls in, in the order of the calls."""
-        nonlocal calls
-        for call in calls:
-            content, failed = answers.pop(call.id, (NOT_RUN, True))
-            talk.add(ToolAnswer(call.id, content, failed))
-        calls = ()
-
     for event in events:
         match event.fact:
             case AgentAttempted(opening=opening):
-                talk, calls = Conversation(opening, (), before=before), ()
-            case ModelReplied(content=content, calls=asked, thoughts=thoughts):
-                if content.strip() or asked:
-                    talk.add(Assistant(content, asked, thoughts))
-                calls = asked
-            case ToolStarted(call_id=call_id):
-                answers[call_id] = INTERRUPTED, True
-            case ToolFinished() | ToolDenied() as fact:
-                answers[fact.call_id] = fact.content, fact.failed
-            case TurnStarted():
-                answered()
-            case AgentTold(content=content):
-                answered()
-                talk.add(User(content))
-            case ContextCompacted(masked=masked, dropped=dropped, content=content):
-                answered()
-                if dropped:
-                    talk.summed_up(content)
-                else:
-                    talk.mask_oldest(masked)
+                script = Transcript(Conversation(opening, (), before=before))
             case RunFinished() as outcome:
                 finished = outcome
-    answered()
+            case fact:
+                script.apply(fact)
+    script.go_on()
+    talk = script.talk
     if finished is None:
         talk.add(User(ENDED.format(why="the process is gone")))
     elif finished.status is not Status.COMPLETED:

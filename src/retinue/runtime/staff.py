@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from retinue.domain.drafting import Order
 from retinue.domain.result import Result
 from retinue.runtime.agent import Agent
 from retinue.runtime.nursery import Nursery
 from retinue.runtime.round import Round
+
+if TYPE_CHECKING:
+    from retinue.runtime.recovery import Past
 
 
 class Slot:
@@ -38,7 +41,15 @@ class Employer(Protocol):
 
     async def agree(self, order: Order, by: Agent) -> None: ...
 
-    async def create(self, order: Order, by: Agent, round: Round | None = None) -> Agent: ...
+    async def create(
+        self,
+        order: Order,
+        by: Agent,
+        round: Round | None = None,
+        *,
+        errand: str = "",
+        background: bool = False,
+    ) -> Agent: ...
 
     async def see_through(self, agent: Agent, slot: Slot | None = None) -> Result: ...
 
@@ -47,16 +58,18 @@ class Job:
     """A child, under way or done. One in the background has a task of its own."""
 
     def __init__(
-        self, agent: Agent, round: Round, task: asyncio.Task[Result] | None = None
+        self,
+        agent: Agent,
+        round: Round,
+        task: asyncio.Task[Result] | None = None,
+        *,
+        background: bool = False,
     ) -> None:
         self.agent = agent
+        self.background = background or task is not None
         self._round = round
         self.delivered = False
         self._task = task
-
-    @property
-    def background(self) -> bool:
-        return self._task is not None
 
     @property
     def id(self) -> str:
@@ -117,9 +130,38 @@ class Staff:
         self._nursery = nursery
         self._slots = asyncio.Semaphore(max_concurrent)
         self._jobs: dict[str, Job] = {}
+        self._errands: dict[str, Job] = {}
         self._told_of_loose_ends = False
         self._round = Round()
         self._background_round = Round(background=True)
+
+    def take_up(self, past: Past, children: Mapping[str, Agent]) -> None:
+        """Have the children again that another process has employed in the same attempt."""
+        self._told_of_loose_ends = past.told_of_loose_ends
+        for agent_id in past.children:
+            agent = children[agent_id]
+            task = None
+            if agent.background and agent.result is None:
+                work = self._employer.see_through(agent, Slot(self._slots))
+                task = self._nursery.create_task(work)
+            job = Job(agent, Round(), task, background=agent.background)
+            job.delivered = agent_id in past.delivered
+            self._jobs[agent_id] = self._errands[agent.errand] = job
+
+    def known(self, errand: str) -> Job | None:
+        """The child that an errand has made already, in another process."""
+        return self._errands.get(errand)
+
+    async def go_on(self, job: Job) -> Result:
+        """Wait for a child that another process has employed."""
+        if job.background or job.done:
+            return await job.result()
+        slot = Slot(self._slots)
+        await slot.take()
+        try:
+            return await self._employer.see_through(job.agent, slot)
+        finally:
+            slot.leave()
 
     @property
     def jobs(self) -> Mapping[str, Job]:
@@ -129,7 +171,7 @@ class Staff:
     def background(self) -> list[Job]:
         return [job for job in self._jobs.values() if job.background]
 
-    async def employ(self, order: Order, round: Round | None = None) -> Result:
+    async def employ(self, order: Order, errand: str, round: Round | None = None) -> Result:
         """Have a child do it, and wait for it. Raises ContractError.
 
         A child is made when there is a slot for it: a thousand that a model asks for in one reply
@@ -142,19 +184,19 @@ class Staff:
         slot = Slot(self._slots)
         await slot.take()
         try:
-            agent = await self._create(order, round)
+            agent = await self._create(order, round, errand)
             self._jobs[agent.id] = Job(agent, round)
             return await self._employer.see_through(agent, slot)
         finally:
             slot.leave()
 
-    async def hire(self, order: Order) -> Job:
+    async def hire(self, order: Order, errand: str) -> Job:
         """Write the contract and set the child to work in the background. Raises ContractError."""
         await self._employer.agree(order, self._boss)
         if self._background_round.over:
             self._background_round = Round(background=True)
         round = self._background_round
-        agent = await self._create(order, round)
+        agent = await self._create(order, round, errand, background=True)
         work = self._employer.see_through(agent, Slot(self._slots))
         task = self._nursery.create_task(work)
         job = self._jobs[agent.id] = Job(agent, round, task)
@@ -162,8 +204,12 @@ class Staff:
         await asyncio.sleep(0)
         return job
 
-    async def _create(self, order: Order, round: Round) -> Agent:
-        agent = await self._employer.create(order, self._boss, round)
+    async def _create(
+        self, order: Order, round: Round, errand: str, *, background: bool = False
+    ) -> Agent:
+        agent = await self._employer.create(
+            order, self._boss, round, errand=errand, background=background
+        )
         # A stranger's words may be in its task.
         agent.wary = self._boss.wary
         return agent

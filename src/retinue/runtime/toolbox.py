@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from itertools import groupby
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -28,6 +28,9 @@ from retinue.errors import (
 from retinue.ports import Approve, Hands, Outcome, Tool
 from retinue.runtime.agent import Agent
 from retinue.runtime.nursery import Nursery
+
+if TYPE_CHECKING:
+    from retinue.runtime.transcript import Transcript
 
 # A child sees to its own record: its contract is safe before it works, its end before it is told.
 _CHANGING = (Effect.WRITE, Effect.EXECUTE, Effect.REMEMBER, Effect.EXTERNAL)
@@ -86,6 +89,8 @@ class Toolbox:
         self.exhausted = False
         self._breaker = breaker
         self._warning: str | None = None
+        self._begun: frozenset[str] = frozenset()
+        """Calls that are paid for and on record, and are made once more."""
         self._broken: tuple[str, str] | None = None
         self._broken_times = 0
 
@@ -102,6 +107,23 @@ class Toolbox:
                 for call in batch:
                     answers.append(await self._answer(call))
         return answers
+
+    async def finish(self, script: Transcript) -> None:
+        """Answer those calls of a reply that an earlier process has left unanswered.
+
+        What only reads, or has children, is begun again if it was begun: nothing is done twice by
+        it. Of anything else nobody knows whether it was done, which the model is told.
+        """
+        left = [call for call in script.calls if call.id not in script.answers]
+        for call in left:
+            tool = self._tools.get(call.name)
+            if call.id in script.begun and (tool is None or tool.effect in _CHANGING):
+                note = self._interrupted(call)
+                script.answers[call.id] = ToolAnswer(call.id, INTERRUPTED + note, failed=True)
+        self._begun = frozenset(script.begun)
+        left = [call for call in left if call.id not in script.answers]
+        script.answers.update((answer.call_id, answer) for answer in await self.run(left))
+        self._begun = frozenset()
 
     def _company(self, call: ToolCall) -> str:
         """What neighbours must have in common to run side by side; nothing, for what runs alone."""
@@ -127,19 +149,20 @@ class Toolbox:
         return [answers[index] for index in range(len(calls))]
 
     async def _answer(self, call: ToolCall) -> ToolAnswer:
-        account = self._agent.account
-        try:
-            account.spend(ONE_CALL)
-        except BudgetExceeded:
-            self.exhausted = True
-            text = "No tool calls are left. Answer with what you have."
-            return self._deny(call, text, counted=False)
-        if self._breaker is not None and not await self._go_on(self._breaker):
-            self.exhausted = True
-            return self._deny(call, "The user wants no more tool calls. Answer with what you have.")
-        content, ok = await self._run(call)
-        self._watch_for_repetition(call, content, ok)
-        return ToolAnswer(call.id, content + self._what_is_left(), failed=not ok)
+        if call.id not in self._begun:
+            try:
+                self._agent.account.spend(ONE_CALL)
+            except BudgetExceeded:
+                self.exhausted = True
+                text = "No tool calls are left. Answer with what you have."
+                return self._deny(call, text, counted=False, noted=False)
+            if self._breaker is not None and not await self._go_on(self._breaker):
+                self.exhausted = True
+                text = "The user wants no more tool calls. Answer with what you have."
+                return self._deny(call, text, noted=False)
+        answer = await self._run(call)
+        self._watch_for_repetition(call, answer)
+        return answer
 
     def _what_is_left(self) -> str:
         """A line about the budget, when it matters."""
@@ -156,8 +179,8 @@ class Toolbox:
             notes.append(f"{tokens:,} tokens left")
         return f"\n[{', '.join(notes)}]" if notes else ""
 
-    def _watch_for_repetition(self, call: ToolCall, content: str, ok: bool) -> None:
-        if ok:
+    def _watch_for_repetition(self, call: ToolCall, answer: ToolAnswer) -> None:
+        if not answer.failed:
             self._broken = None
             return
         same = (call.name, call.arguments)
@@ -166,7 +189,7 @@ class Toolbox:
         if self._broken_times == BROKEN_TIMES:
             raise ModelStuck(
                 f"the model sent the same broken call {BROKEN_TIMES} times in a row:"
-                f" {call.name} {call.arguments[:200]} was answered: {content[:300]}"
+                f" {call.name} {call.arguments[:200]} was answered: {answer.content[:300]}"
             )
 
     async def _go_on(self, breaker: Breaker) -> bool:
@@ -191,20 +214,21 @@ class Toolbox:
                 return True  # Nobody to ask: the hard stop is near enough.
         return True
 
-    async def _run(self, call: ToolCall) -> tuple[str, bool]:
-        """The text for the model, and whether the call made sense and worked."""
+    async def _run(self, call: ToolCall) -> ToolAnswer:
+        """What the model is told, and whether the call made sense and worked."""
         tool = self._tools.get(call.name)
         if tool is None or call.name not in self._allowed | self._ask:
-            return self._deny(call, self._not_yours(call.name, tool)).content, False
+            return self._deny(call, self._not_yours(call.name, tool))
         try:
             arguments = _arguments(call)
         except ToolFailure as failure:
-            return self._deny(call, str(failure), mark="ERROR").content, False
+            return self._deny(call, str(failure), mark="ERROR")
         refusal = await self._refusal(call, tool, arguments)
         if refusal is not None:
-            return self._deny(call, refusal, failed=False).content, True
+            return self._deny(call, refusal, failed=False)
         agent = self._agent
-        agent.record(ToolStarted(call_id=call.id, tool=call.name, arguments=call.arguments))
+        if call.id not in self._begun:
+            agent.record(ToolStarted(call_id=call.id, tool=call.name, arguments=call.arguments))
         if tool.effect in _CHANGING:
             # Nothing may change outside before the journal knows that it was tried.
             await agent.durable()
@@ -212,20 +236,12 @@ class Toolbox:
             # A command has a time limit of its own, and a person may think.
             patient = tool.effect is Effect.EXECUTE or call.name == ASK_USER
             with agent.waiting() if patient else nullcontext():
-                outcome = await self._act(tool, arguments)
+                outcome = await self._act(call, tool, arguments)
         except (asyncio.CancelledError, ApprovalNeeded):
+            if agent.halt.why is not None and tool.effect not in _CHANGING:
+                raise  # It is run again when the run goes on.
             # Nobody will hear of it, but who reads the journal must not think that it never began.
-            receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(INTERRUPTED))
-            agent.keep(receipt)
-            agent.record(
-                ToolFinished(
-                    call_id=call.id,
-                    tool=call.name,
-                    content=INTERRUPTED,
-                    receipt=receipt,
-                    failed=True,
-                )
-            )
+            self._interrupted(call)
             raise
         receipt = Receipt(
             tool=call.name,
@@ -241,6 +257,7 @@ class Toolbox:
         )
         agent.keep(receipt)
         worked = outcome.ok or outcome.acted or outcome.exit_code is not None
+        note = self._what_is_left()
         agent.record(
             ToolFinished(
                 call_id=call.id,
@@ -248,12 +265,31 @@ class Toolbox:
                 content=outcome.content,
                 receipt=receipt,
                 failed=not worked,
+                note=note,
+                about=outcome.about,
             )
         )
         if tool.effect in _CHANGING:
             # And nothing may be built upon a change before the journal knows what it was.
             await agent.durable()
-        return outcome.content, worked
+        return ToolAnswer(call.id, outcome.content + note, failed=not worked)
+
+    def _interrupted(self, call: ToolCall) -> str:
+        """Write down that nobody knows what became of a call; answers the note beside that."""
+        receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(INTERRUPTED))
+        note = self._what_is_left()
+        self._agent.keep(receipt)
+        self._agent.record(
+            ToolFinished(
+                call_id=call.id,
+                tool=call.name,
+                content=INTERRUPTED,
+                receipt=receipt,
+                failed=True,
+                note=note,
+            )
+        )
+        return note
 
     def _not_yours(self, name: str, tool: Tool | None) -> str:
         if tool is not None and tool.effect is Effect.DELEGATE:
@@ -261,9 +297,14 @@ class Toolbox:
         have = ", ".join(spec.name for spec in self.offered) or "none"
         return f"You have no tool {name!r}. You have: {have}."
 
-    async def _act(self, tool: Tool, arguments: Mapping[str, Any]) -> Outcome:
+    async def _act(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> Outcome:
+        hands = self._hands
+        if tool.effect is Effect.DELEGATE:
+            # Ids are the model's, and may come again in another turn.
+            turn = self._agent.account.spent.turns
+            hands = msgspec.structs.replace(hands, call=f"{turn}:{call.id}")
         try:
-            outcome = await tool.run(arguments, self._hands)
+            outcome = await tool.run(arguments, hands)
         except ToolFailure as failure:
             return Outcome(content=f"[ERROR] {printable(str(failure))}", ok=False)
         except (StoreError, ApprovalNeeded):
@@ -329,10 +370,12 @@ class Toolbox:
         text: str,
         *,
         counted: bool = True,
+        noted: bool = True,
         failed: bool = True,
         mark: str = "DENIED",
     ) -> ToolAnswer:
         content = f"[{mark}] {text}"
+        note = self._what_is_left() if noted else ""
         self._agent.record(
             ToolDenied(
                 call_id=call.id,
@@ -341,9 +384,10 @@ class Toolbox:
                 content=content,
                 counted=counted,
                 failed=failed,
+                note=note,
             )
         )
-        return ToolAnswer(call.id, content, failed=failed)
+        return ToolAnswer(call.id, content + note, failed=failed)
 
 
 async def nobody(wish: Wish) -> bool:

@@ -24,8 +24,10 @@ from retinue.sandbox.etc import RESOLVER, etc
 from retinue.sandbox.gate import WAIT, Gate
 from retinue.sandbox.limits import Limits
 from retinue.sandbox.openings import CLOSED, openings
-from retinue.sandbox.process import check, holding, run_process
-from retinue.sandbox.seccomp import families_for, program
+from retinue.sandbox.process import Disk, check, holding, run_process
+from retinue.sandbox.repositories import repositories
+from retinue.sandbox.seccomp import AF_UNIX, families_for, program
+from retinue.sandbox.sockets import sockets_in
 from retinue.sandbox.system import programs
 from retinue.sandbox.toolchains import base_of_venv, homes, toolchains
 
@@ -95,12 +97,16 @@ class Bubblewrap:
         """Run a shell command. A non-zero exit is a result, never an exception."""
         check(command, reach)
         async with contextlib.AsyncExitStack() as held:
-            rules = holding(held, program(families=_families(reach.network), namespaced=True))
+            shown = [*self._shown, *base_of_venv(_seen(reach), self._home)]
+            families = _families(reach, shown)
+            rules = holding(held, program(families=families, namespaced=True))
             gate = Gate(held, self._limits.of_a_process(counted=self._cgroups.counted))
             places = _places(held, reach)
             held.enter_context(_closed(reach, places))
+            closed = await repositories(path for _, path in places)
+            nested = _nested(held, reach, places, closed)
             place = await held.enter_async_context(self._cgroups.place())
-            argv = [*place.words, self._bwrap, *self._world(reach, places)]
+            argv = [*place.words, self._bwrap, *self._world(reach, shown, places, nested)]
             argv += ["--seccomp", str(rules), *gate.options, "--", "/bin/sh", "-c", WAIT + command]
             held.enter_context(gate.kept())
             done = await run_process(
@@ -111,8 +117,14 @@ class Bubblewrap:
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
                 stdin=gate.stdin,
-                pass_fds=(rules, *gate.descriptors, *(fd for fd, _ in places)),
+                pass_fds=(
+                    rules,
+                    *gate.descriptors,
+                    *(fd for fd, _ in places),
+                    *(fd for fd, _, _ in nested),
+                ),
                 born=place.born,
+                disk=Disk(reach.root),
             )
             if not done.timed_out and not gate.ended:
                 # Never once more without: what failed is the sandbox, and not the command.
@@ -123,7 +135,9 @@ class Bubblewrap:
     def _world(
         self,
         reach: Reach,
+        shown: Sequence[str],
         places: Sequence[tuple[int, str]],
+        nested: Sequence[tuple[int, str, str]],
     ) -> Iterator[str]:
         yield from (
             "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts",
@@ -137,15 +151,18 @@ class Bubblewrap:
         yield from ("--ro-bind", etc(self._cache), "/etc")
         if reach.network is Network.ALL:
             yield from ("--ro-bind-try", RESOLVER, RESOLVER)
-        for folder in dict.fromkeys((*self._shown, *base_of_venv(_seen(reach), self._home))):
+        for folder in dict.fromkeys(shown):
             if folder != reach.root:
                 yield from ("--ro-bind-try", folder, folder)
         # Much of it belongs to root, who is root in here too; some of it reboots the machine.
         yield from ("--proc", "/proc", "--remount-ro", "/proc")
         size = ("--size", str(self._limits.tmp_bytes)) if "--size" in self._options else ()
-        yield from ("--dev", "/dev", *size, "--tmpfs", "/dev/shm")
+        # Closed itself, as nothing limits what would be put there.
+        yield from ("--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
         yield from (*size, "--tmpfs", "/tmp", "--dir", HOME)
         yield from _workspace(reach, places)
+        for fd, path, option in nested:
+            yield from (option, str(fd), _seen(reach) + path.removeprefix(reach.root))
         yield from ("--remount-ro", "/", "--chdir", _seen(reach))
 
 
@@ -187,8 +204,13 @@ def _system() -> tuple[str, ...]:
     return tuple(words)
 
 
-def _families(network: Network) -> tuple[int, ...]:
-    return families_for(network, namespaced=network is not Network.ALL)
+def _families(reach: Reach, shown: Sequence[str]) -> tuple[int, ...]:
+    """Without those of unix sockets where there is one of somebody else's to speak to."""
+    families = families_for(reach.network, namespaced=reach.network is not Network.ALL)
+    lent = (os.path.join(_seen(reach), name) for name in reach.lent)
+    if sockets_in((reach.root, *shown, *programs(), *reach.readable, *lent)):
+        return tuple(family for family in families if family != AF_UNIX)
+    return families
 
 
 def _places(held: contextlib.AsyncExitStack, reach: Reach) -> list[tuple[int, str]]:
@@ -202,6 +224,35 @@ def _places(held: contextlib.AsyncExitStack, reach: Reach) -> list[tuple[int, st
             held.callback(os.close, fd)
             places.append((fd, path))
     return places
+
+
+def _nested(
+    held: contextlib.AsyncExitStack,
+    reach: Reach,
+    places: Sequence[tuple[int, str]],
+    closed: Sequence[str],
+) -> list[tuple[int, str, str]]:
+    """What closes repositories inside of `places`: descriptors, paths, and options for them.
+
+    A folder on the way to one is a mount as well, which cannot be renamed to make room for another.
+    """
+    mounts: dict[str, str] = {}
+    own = os.path.join(reach.root, ".git")
+    for path in closed:
+        if path == own:  # Closed already, whatever it is.
+            continue
+        top = max((p for _, p in places if path.startswith(f"{p}/")), key=len)
+        steps = os.path.relpath(path, top).split(os.sep)
+        for depth in range(1, len(steps)):
+            mounts.setdefault(os.path.join(top, *steps[:depth]), "--bind-fd")
+        mounts[path] = "--ro-bind-fd"
+    found: list[tuple[int, str, str]] = []
+    for path, option in sorted(mounts.items()):
+        fd = _descend(reach.root, os.path.relpath(path, reach.root))
+        if fd is not None:
+            held.callback(os.close, fd)
+            found.append((fd, path, option))
+    return found
 
 
 @contextlib.contextmanager

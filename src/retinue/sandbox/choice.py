@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from retinue.ports import Sandbox
+from retinue.programs import program
 from retinue.sandbox import seccomp
 from retinue.sandbox.canaries import Trial, try_out
 from retinue.sandbox.cgroups import cgroups
@@ -26,11 +26,17 @@ _HOLDS = {
 }
 # What gets through in the reduced tier, told to the user as it is.
 LEAKS = {
-    "arguments": "the command lines of other programs can be read",
+    "arguments": "the command lines of other programs can be read, and the list of connections",
     "rights": "rights and times of files outside can be changed, where they are the user's",
     "existence": "it can be seen whether a file outside exists, and its size and times",
     "space": "files outside of the workspace are limited in size, but not in number",
 }
+# Of the full tier: a mount that cannot be written does not keep anybody from such a pipe.
+PIPES = "a named pipe in the workspace can be written to, for the program that reads it"
+# Of every tier.
+REPOSITORIES = (
+    "a repository that a command makes is one: git, used in it, runs what is set up there"
+)
 # What does not work in it.
 LACKS = (
     "sockets: without network there are none, so that no test server works",
@@ -93,7 +99,8 @@ async def choose(
                 name=name,
                 rejected=tuple(rejected),
                 leaks=(
-                    *(LEAKS.values() if reduced else ()),
+                    *(LEAKS.values() if reduced else (PIPES,)),
+                    REPOSITORIES,
                     *(text for what, text in _UNCOUNTED.items() if what not in counted),
                 ),
                 lacks=LACKS if reduced else (),
@@ -117,7 +124,7 @@ def _candidates(
     from retinue.sandbox import bubblewrap, landlock
 
     namespaces: Sandbox | str
-    bwrap = shutil.which("bwrap", path=environment.get("PATH"))
+    bwrap = program("bwrap", path=environment.get("PATH"))
     if bwrap is None:
         namespaces = f"not found. {INSTALL}"
     elif bubblewrap.NEEDED not in bubblewrap.options(bwrap):

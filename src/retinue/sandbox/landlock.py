@@ -21,8 +21,9 @@ from retinue.ports import Completed
 from retinue.sandbox import launcher
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.limits import Limits
-from retinue.sandbox.openings import openings
-from retinue.sandbox.process import check, holding, run_process
+from retinue.sandbox.openings import around, openings
+from retinue.sandbox.process import Disk, check, holding, run_process
+from retinue.sandbox.repositories import repositories
 from retinue.sandbox.seccomp import families_for, program
 from retinue.sandbox.system import etc_files, etc_folders, programs
 from retinue.sandbox.toolchains import base_of_venv, homes, toolchains
@@ -78,7 +79,10 @@ class Landlock:
         private = tempfile.mkdtemp(prefix="retinue-")
         async with contextlib.AsyncExitStack() as held:
             held.callback(shutil.rmtree, private, ignore_errors=True)
-            order = holding(held, self._order(command, reach, private))
+            opened = openings(reach.root, reach.write_scope, whole_root=False)
+            closed = await repositories(opened)
+            write = [private, *(part for path in opened for part in around(path, closed))]
+            order = holding(held, self._order(command, reach, private, write))
             place = await held.enter_async_context(self._cgroups.place())
             done = await run_process(
                 (*place.words, sys.executable, "-I", "-S", launcher.__file__, str(order)),
@@ -89,6 +93,7 @@ class Landlock:
                 max_output_bytes=max_output_bytes,
                 pass_fds=(order,),
                 born=place.born,
+                disk=Disk(reach.root),
             )
         if done.exit_code == launcher.FAILED and "sandbox failed: " in done.output:
             raise WorkspaceError(
@@ -96,7 +101,7 @@ class Landlock:
             )
         return done
 
-    def _order(self, command: str, reach: Reach, private: str) -> bytes:
+    def _order(self, command: str, reach: Reach, private: str, write: Sequence[str]) -> bytes:
         shown = [
             *programs(),
             *etc_files(),
@@ -128,7 +133,7 @@ class Landlock:
                     *_shown(reach),
                 ],
                 "devices": _DEVICES,
-                "write": [private, *openings(reach.root, reach.write_scope, whole_root=False)],
+                "write": write,
                 "limits": self._limits.of_a_process(counted=self._cgroups.counted),
                 "filter": program(
                     families=families_for(reach.network, namespaced=False), namespaced=False

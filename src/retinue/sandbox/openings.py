@@ -8,8 +8,9 @@ file tools can.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, contains
 
@@ -42,6 +43,22 @@ def openings(root: str, write_scope: Groups, *, whole_root: bool = True) -> list
             if files < MAX_FILES and contains(write_scope, path):
                 found.append(os.path.join(root, path))
                 files += 1
+    return found
+
+
+def around(path: str, closed: Iterable[str]) -> list[str]:
+    """`path`, or all in it but what is `closed`: for those who cannot close what is open above.
+
+    In a folder that leads to something closed no new names can be made then.
+    """
+    within = [one for one in closed if one.startswith(f"{path}/")]
+    if not within:
+        return [path]
+    found: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(path) as listing:
+        for entry in sorted(listing, key=lambda entry: entry.name):
+            if entry.path not in within and not entry.is_symlink():
+                found += around(entry.path, within)
     return found
 
 

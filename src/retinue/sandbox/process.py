@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any
 
 from retinue.domain.reach import Reach
 from retinue.errors import ToolFailure, WorkspaceError
@@ -19,6 +20,8 @@ from retinue.sandbox.output import CappedOutput
 _LINGER_S = 0.5
 _KILL_S = 5.0
 _CHUNK_BYTES = 65_536
+_LOOK_S = 0.25
+_RESERVE_BYTES = 1024**3
 # Of Linux, for one argument: 32 pages, less the byte that ends it.
 _MAX_COMMAND_BYTES = 131_071
 
@@ -56,6 +59,29 @@ def holding(held: contextlib.ExitStack | contextlib.AsyncExitStack, data: bytes)
     return fd
 
 
+class Disk:
+    """The room that was left when a command began: its files are limited in size, not number."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        total, free = self._room()
+        self._least = min(_RESERVE_BYTES, total // 20, free // 2)
+
+    def check(self) -> None:
+        """Raise WorkspaceError when hardly any is left."""
+        if self._room()[1] < self._least:
+            raise WorkspaceError(
+                f"The command was ended: the disk that {self._path} is on is all but full."
+            )
+
+    def _room(self) -> tuple[int, int]:
+        try:
+            found = os.statvfs(self._path)
+        except OSError:
+            return 0, 0
+        return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
+
+
 def nothing_left(_: int) -> None:
     """For what takes everything along when it ends."""
 
@@ -77,10 +103,12 @@ async def run_process(
     stdin: int = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
     born: Birth = here,
+    disk: Disk | None = None,
 ) -> Completed:
     """Run a program to its end, or to its time limit. Nothing that it starts outlives this call.
 
-    `kill` ends it while it runs; `sweep` ends what it may have left behind.
+    `kill` ends it while it runs; `sweep` ends what it may have left behind. WorkspaceError if it
+    had to be ended because it all but filled `disk`.
     """
     read_fd, write_fd = os.pipe()
     try:
@@ -105,7 +133,8 @@ async def run_process(
             os.close(write_fd)
         with _exit_of(process) as gone:
             output = CappedOutput(max_output_bytes)
-            return await _finish(process, gone, read_fd, output, timeout_s, kill, sweep)
+            waiting = _end_of(gone, disk)
+            return await _finish(process, gone, waiting, read_fd, output, timeout_s, kill, sweep)
     finally:
         os.close(read_fd)
 
@@ -141,9 +170,20 @@ def _exit_of(process: subprocess.Popen[bytes]) -> Iterator[asyncio.Event]:
         os.close(fd)
 
 
+async def _end_of(gone: asyncio.Event, disk: Disk | None) -> None:
+    while not gone.is_set():
+        try:
+            async with asyncio.timeout(None if disk is None else _LOOK_S):
+                await gone.wait()
+        except TimeoutError:
+            assert disk is not None
+            disk.check()
+
+
 async def _finish(
     process: subprocess.Popen[bytes],
     gone: asyncio.Event,
+    waiting: Coroutine[Any, Any, None],
     read_fd: int,
     output: CappedOutput,
     timeout_s: float,
@@ -170,7 +210,7 @@ async def _finish(
     try:
         try:
             async with asyncio.timeout(timeout_s):
-                await gone.wait()
+                await waiting
         except TimeoutError:
             timed_out = True
         finally:

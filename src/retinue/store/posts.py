@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from retinue.errors import RunError
+
 LONGEST_BYTES = 64 * 1024
+LOOKS, LOOK_S = 5, 0.01
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -43,6 +47,17 @@ class FilePost:
             self._file = None
 
 
+def _lock(file: int) -> None:
+    """Lock a file; BlockingIOError if somebody keeps it locked."""
+    for _ in range(LOOKS):
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        # It may be somebody who just looks whether it is locked, which takes a moment.
+        time.sleep(LOOK_S)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 class FilePosts:
     """Implements the port `Posts` in one folder, which is made when it is needed."""
 
@@ -51,14 +66,36 @@ class FilePosts:
         self._mine: set[str] = set()
 
     def take(self, run_id: str) -> FilePost:
-        self._mine.add(run_id)
+        if run_id in self._mine:
+            raise RunError(f"Run {run_id} is being worked on already.")
         file = None
         # A file system may know neither locks nor our rights.
         with suppress(OSError):
             self._folder.mkdir(exist_ok=True)
-            file = self._open(run_id, _FILE | os.O_CREAT)
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file = self._locked(run_id)
+        self._mine.add(run_id)
         return FilePost(self, run_id, file)
+
+    def _locked(self, run_id: str) -> int:
+        """The file of a run, locked. Raises RunError where another process has it."""
+        while True:
+            file = self._open(run_id, _FILE | os.O_CREAT)
+            try:
+                _lock(file)
+            except BlockingIOError:
+                os.close(file)
+                raise RunError(
+                    f"Another process works on run {run_id}; `retinue watch {run_id}` follows it,"
+                    f" and `retinue cancel {run_id}` stops it."
+                ) from None
+            except OSError:
+                os.close(file)
+                raise
+            # Its owner removes it when it leaves: a lock on what is gone keeps nobody out.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file), os.stat(self._folder / run_id)):
+                    return file
+            os.close(file)
 
     def forget(self, run_id: str) -> None:
         self._mine.discard(run_id)

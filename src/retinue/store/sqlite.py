@@ -29,6 +29,7 @@ MANY = 32
 # Each transaction under load passes the interpreter lock to and fro some twenty times: with 10 ms a
 # fan-out took a twentieth more CPU.
 PACE_S = 0.025
+_TAKEN = "Another process has taken over run {run_id}; this one must stop."
 _LARGEST_CHUNK = 1024  # 12 columns each; SQLite takes 32,766 place holders
 
 
@@ -287,6 +288,8 @@ class Writer:
                 heads[event.run_id] = event
                 if event.seq == 1:
                     _insert_run(connection, event)
+                elif event.type == "run.resumed":
+                    self._take_over(connection, event)
                 if change.agent is not None:
                     agents.append(change.agent)
             _insert(connection, "insert_agents", 8, map(_agent_columns, agents), len(agents))
@@ -305,13 +308,22 @@ class Writer:
             raise
         self._heads.update({run_id: event.seq for run_id, event in heads.items()})
 
+    def _take_over(self, connection: sqlite3.Connection, event: Event) -> None:
+        before = event.seq - 1
+        done = connection.execute(
+            queries()["take_over"], (event.epoch, event.run_id, event.epoch - 1, before)
+        )
+        if done.rowcount != 1:
+            raise StoreError(_TAKEN.format(run_id=event.run_id))
+        self._heads[event.run_id] = before
+
     def _advance(self, connection: sqlite3.Connection, run_id: str, event: Event) -> None:
         before = self._heads.get(run_id, 0)
         done = connection.execute(
             queries()["advance_head"], (event.seq, event.hash, run_id, event.epoch, before)
         )
         if done.rowcount != 1:
-            raise StoreError(f"Another process has taken over run {run_id}; this one must stop.")
+            raise StoreError(_TAKEN.format(run_id=run_id))
 
 
 def _insert(
@@ -404,7 +416,7 @@ _EVENT_TYPES = [
     for parent in (str, type(None))
 ]
 _RUN_TYPES = [
-    (str, str, str, *outcome, int, int, str, session)
+    (str, str, str, *outcome, int, int, str, int, session)
     for outcome in ((type(None), float, type(None)), (str, float, float))
     for session in (str, type(None))
 ]
@@ -457,7 +469,7 @@ def _as(kind: type, value: object) -> object:
 def _run(row: Any) -> RunRow:
     if tuple(map(type, row)) not in _RUN_TYPES:
         raise ChainBroken(f"The row of run {row[0]} is not what was written.")
-    run_id, kind, task, status, started, finished, agents, head_seq, head_hash, session = row
+    run_id, kind, task, status, started, finished, agents, head_seq, head_hash, epoch, session = row
     return RunRow(
         id=run_id,
         kind=kind,
@@ -468,6 +480,7 @@ def _run(row: Any) -> RunRow:
         agents=agents,
         head_seq=head_seq,
         head_hash=head_hash,
+        epoch=epoch,
         session=session,
     )
 

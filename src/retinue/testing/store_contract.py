@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from retinue.domain.chain import verify
+from retinue.domain.chain import GENESIS, verify
 from retinue.domain.contract import Contract, Execution, Parent, Step
 from retinue.domain.events import (
     AgentClosed,
@@ -39,7 +39,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.result import Status
 from retinue.errors import StoreError, UnknownRun
 from retinue.ports import Change, Clock, NewAgent, Store
-from retinue.runtime.journal import Journal
+from retinue.runtime.journal import End, Journal
 from retinue.testing.clock import EPOCH, FakeClock
 
 TEXTS = (
@@ -58,7 +58,9 @@ class Scribe:
         self, store: Store, run_id: str, *, epoch: int = 1, clock: Clock | None = None
     ) -> None:
         self.run_id = run_id
-        self.journal = Journal(store, clock or FakeClock(), run_id, epoch=epoch, listener=None)
+        self.journal = Journal(
+            store, clock or FakeClock(), run_id, end=End(epoch - 1, 0, GENESIS), listener=None
+        )
 
     def begin(
         self, task: str = "Do it.", *, kind: str = "run", earlier: tuple[str, ...] = ()

@@ -58,7 +58,7 @@ async def spawn_agent(
         timeout_s=timeout_s,
         background=background,
     )
-    return await _delegation(hands).spawn(errand)
+    return await _delegation(hands).spawn(errand, hands.call)
 
 
 @tool(effect=Effect.DELEGATE)
@@ -85,7 +85,7 @@ async def delegate_task(
         except msgspec.MsgspecError as error:
             raise ToolFailure(f"delegate_task: subtasks is no list of subtasks: {error}.") from None
     each = [Subtask(task=one) if isinstance(one, str) else one for one in subtasks]
-    return await _delegation(hands).delegate(plan, each)
+    return await _delegation(hands).delegate(plan, each, hands.call)
 
 
 @tool(effect=Effect.DELEGATE)

@@ -67,9 +67,17 @@ class Copy:
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
 
+    def let_go(self) -> None:
+        """Leave it to whoever reopens it."""
+        os.close(self._lock)
+
 
 def make_copy(depot: Depot, folder: str, base: str) -> Copy:
-    """Check the commit `base` out into the new `folder`."""
+    """Check the commit `base` out into the new `folder`.
+
+    What a process that was killed has left there, before anybody knew of it, is removed.
+    """
+    discard_copy(folder)
     try:
         os.makedirs(folder, mode=0o700)
     except OSError as error:
@@ -89,6 +97,32 @@ def make_copy(depot: Depot, folder: str, base: str) -> Copy:
         copy.remove()
         raise
     return copy
+
+
+def reopen_copy(depot: Depot, folder: str, base: str) -> Copy:
+    """The copy in `folder`, which another process has made of `base`."""
+    try:
+        copy = Copy(depot, folder, base)
+    except OSError as error:
+        raise WorkspaceError(
+            f"The copy of its files is gone ({folder}: {error.strerror})."
+        ) from error
+    if not os.path.isdir(copy.top):
+        copy.let_go()
+        raise WorkspaceError(f"The copy of its files is gone ({folder}).")
+    return copy
+
+
+def discard_copy(folder: str) -> None:
+    """Remove a copy that nobody uses, if it is there."""
+    if not os.path.isdir(folder):
+        return
+    try:
+        lock = _locked(folder, os.O_CREAT, fcntl.LOCK_EX)
+    except OSError as error:
+        raise WorkspaceError(f"{folder} cannot be removed ({error.strerror}).") from error
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
 
 
 def _leave_out(depot: Depot, where: Repository) -> None:

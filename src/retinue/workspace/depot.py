@@ -18,8 +18,9 @@ from retinue.errors import WorkspaceError
 from retinue.workspace.git import Repository, answer
 from retinue.workspace.source import Source
 
-# Our own state is no part of a tree, but for agents that people write.
-_STATE = b"**/.retinue/*\n!**/.retinue/agents/\n"
+# Our own state is no part of a tree, but for agents that people write; nor is half of a file that
+# somebody was killed over.
+_STATE = b"**/.retinue/*\n!**/.retinue/agents/\n.retinue-*.tmp\n"
 
 
 class Depot:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -12,6 +11,7 @@ from functools import cache
 import msgspec
 
 from retinue.errors import GitError, WorkspaceError
+from retinue.programs import program
 
 _HARDENED = (
     "core.fsmonitor=false",
@@ -158,19 +158,19 @@ def names(listed: bytes) -> list[str]:
 @cache
 def version() -> tuple[int, ...] | None:
     """The version of the installed git, such as (2, 39); None if there is none."""
-    program = shutil.which("git")
-    if program is None:
+    found = program("git")
+    if found is None:
         return None
-    done = subprocess.run([program, "--version"], capture_output=True, check=False, env={})
-    found = re.search(rb"(\d+)\.(\d+)", done.stdout)
-    return None if found is None else (int(found[1]), int(found[2]))
+    done = subprocess.run([found, "--version"], capture_output=True, check=False, env={})
+    told = re.search(rb"(\d+)\.(\d+)", done.stdout)
+    return None if told is None else (int(told[1]), int(told[2]))
 
 
 def _program() -> str:
-    program = shutil.which("git")
-    if program is None:
+    found = program("git")
+    if found is None:
         raise WorkspaceError("git is not installed, or not on the PATH.")
-    return program
+    return found
 
 
 def _quoted(path: str) -> str:

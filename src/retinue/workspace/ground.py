@@ -17,7 +17,7 @@ from retinue.threads import in_thread, to_the_end
 from retinue.workspace import merge as merges
 from retinue.workspace.apply import Refused, apply, recover
 from retinue.workspace.changes import changes, contents, described, problems
-from retinue.workspace.copies import Copy, make_copy
+from retinue.workspace.copies import Copy, discard_copy, make_copy, reopen_copy
 from retinue.workspace.depot import Depot
 from retinue.workspace.housekeeping import (
     COPIES_S,
@@ -98,6 +98,20 @@ class _Ground:
     def _copy(self, base: str, name: str, directory: str) -> CopiedGround:
         copy = make_copy(self._site().depot, os.path.join(self._worktrees, name), base)
         return CopiedGround(copy, self._project, self._worktrees, directory)
+
+    async def reopen(self, base: str, *, name: str, directory: str) -> CopiedGround:
+        return await in_thread(partial(self._reopen, base, name, directory))
+
+    def _reopen(self, base: str, name: str, directory: str) -> CopiedGround:
+        copy = reopen_copy(self._site().depot, os.path.join(self._worktrees, name), base)
+        return CopiedGround(copy, self._project, self._worktrees, directory)
+
+    async def discard(self, names: Sequence[str]) -> None:
+        await to_the_end(partial(self._discard, names))
+
+    def _discard(self, names: Sequence[str]) -> None:
+        for name in names:
+            discard_copy(os.path.join(self._worktrees, name))
 
     async def merge(self, head: str, commit: str, *, base: str, message: str) -> Merge:
         return await in_thread(partial(self._merge, head, commit, base, message))
@@ -319,6 +333,9 @@ class CopiedGround(_Ground):
 
     async def remove(self) -> None:
         await to_the_end(self._copied.remove)
+
+    def let_go(self) -> None:
+        self._copied.let_go()
 
 
 class Changed(msgspec.Struct, frozen=True):

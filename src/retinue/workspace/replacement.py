@@ -9,7 +9,9 @@ import secrets
 import stat
 from collections import Counter
 
-from retinue.workspace.beneath import PASS, SAFE, Opening
+from retinue.workspace.beneath import DIRECTORY, PASS, SAFE, Opening
+
+_PREFIX, _SUFFIX = ".retinue-", ".tmp"
 
 
 def read_regular(fd: int, max_bytes: int) -> bytes | None:
@@ -28,7 +30,7 @@ def read_regular(fd: int, max_bytes: int) -> bytes | None:
 
 def replace(directory_fd: int, name: str, data: bytes, like: os.stat_result | None) -> None:
     """Put `data` under `name`, with the mode and owner of `like`, the file that it replaces."""
-    temporary = f".retinue-{secrets.token_hex(8)}.tmp"
+    temporary = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | SAFE
     fd = os.open(temporary, flags, 0o666, dir_fd=directory_fd)
     try:
@@ -44,6 +46,32 @@ def replace(directory_fd: int, name: str, data: bytes, like: os.stat_result | No
     except BaseException:
         os.unlink(temporary, dir_fd=directory_fd)
         raise
+
+
+def sweep(directory_fd: int) -> None:
+    """Remove what processes that were killed in the middle of a `replace` have left in a folder."""
+    # It may have been opened only to be passed through, and cannot be listed then.
+    listed = os.open(".", DIRECTORY, dir_fd=directory_fd)
+    try:
+        names = os.listdir(listed)
+    finally:
+        os.close(listed)
+    for name in names:
+        if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
+            pid = name.removeprefix(_PREFIX).partition("-")[0]
+            if pid.isdecimal() and not _is_alive(int(pid)):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=directory_fd)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def take_after(fd: int, like: os.stat_result) -> None:

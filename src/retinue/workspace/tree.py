@@ -8,7 +8,6 @@ import errno
 import hashlib
 import os
 import posixpath
-import shutil
 import stat
 import weakref
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from retinue.domain.result import FileChange
 from retinue.domain.scope import Groups
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports import Entry, Match, Written
+from retinue.programs import program
 from retinue.workspace.beneath import (
     DIRECTORY,
     PASS,
@@ -40,6 +40,7 @@ from retinue.workspace.replacement import (
     read_regular,
     replace,
     sha256,
+    sweep,
 )
 from retinue.workspace.search import MAX_FILE_BYTES, TooSlow, search
 
@@ -84,7 +85,7 @@ class DirectoryTree:
         self._known_to = known_to
         self._open = opening or preferred()
         self._listed: set[tuple[int, int]] = set()
-        self._ripgrep = None if ripgrep is None else shutil.which(ripgrep)
+        self._ripgrep = None if ripgrep is None else program(ripgrep)
         try:
             self._fd = os.open(self._root, DIRECTORY)
         except OSError as error:
@@ -242,6 +243,8 @@ class DirectoryTree:
             parent = open_folder(self._open, self._fd, folder or ".")
             try:
                 before, like = self._existing(parent, path, name)
+                # Who was killed while writing is told so, and writes again.
+                sweep(parent)
                 if data != before:
                     replace(parent, name, data, like)
             finally:

@@ -129,7 +129,10 @@ def test_a_run_whose_process_is_gone_cannot_be_stopped(
     process.kill()
     process.communicate()
     run = run_id(cli)
-    gone = "it is not finished, and the process that worked on it is gone."
+    gone = (
+        "it is not finished, and the process that worked on it is gone."
+        f" `retinue resume {run}` goes on with it."
+    )
     assert cli("cancel", run) == (
         1,
         "",
@@ -222,9 +225,10 @@ def test_the_events_of_a_run_are_followed_as_json(cli: Cli, serve: Serve, progra
     assert watching.stdout is not None
     assert json.loads(watching.stdout.readline())["type"] == "run.started"
     process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
     out, err = watching.communicate()
     last = json.loads(out.splitlines()[-1])
-    assert (last["type"], err) == ("run.finished", b"")
+    assert (last["type"], err) == ("run.suspended", b"")
     assert watching.returncode == 130
     process.communicate()
 

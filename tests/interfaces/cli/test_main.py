@@ -73,22 +73,28 @@ def test_the_version(cli: Cli) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", [("run", "x"), ("fan-out", "x", "y", "z")])
-def test_interrupted_everything_is_closed(
+def test_interrupted_nothing_is_lost(
     cli: Cli, serve: Serve, program: Program, number: signal.Signals, command: tuple[str, ...]
 ) -> None:
     server = serve(*[Response(ending=Ending.HANG)] * 3)
     process = program(*command, "-q", "-m", server.model)
     server.received(len(command) - 1)
     process.send_signal(number)
+    process.send_signal(number)
     out, err = process.communicate()
     assert process.returncode == 130
-    assert (out, err) == (b"", b"retinue: interrupted; every agent was closed.\n")
     (row,) = [json.loads(line) for line in cli("runs", "--json").out.splitlines()]
-    assert row["status"] == "cancelled"
+    assert row["status"] is None
+    told = f"retinue: interrupted; to go on: retinue resume {row['id']}\n"
+    assert (out, err) == (b"", told.encode())
+    assert "  interrupted " in cli("runs").out
+    assert cli("show", row["id"]).out.startswith(f"run {row['id']}: interrupted\n")
     assert cli("audit", row["id"]).code == 0
     shown = [json.loads(line) for line in cli("show", "--json", row["id"]).out.splitlines()]
-    closed = [e["payload"]["close_reason"] for e in shown if e["type"] == "agent.subagent_closed"]
-    assert closed == ["interrupted by the user"] * row["agents"]
+    assert (shown[-1]["type"], shown[-1]["payload"]["reason"]) == (
+        "run.suspended",
+        "interrupted by the user",
+    )
 
 
 def test_interrupted_in_json_nothing_else_is_printed(serve: Serve, program: Program) -> None:
@@ -96,10 +102,10 @@ def test_interrupted_in_json_nothing_else_is_printed(serve: Serve, program: Prog
     process = program("run", "--json", "x", "-m", server.model)
     server.received(1)
     process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     assert (process.returncode, err) == (130, b"")
-    last = json.loads(out.splitlines()[-1])
-    assert (last["type"], last["payload"]["status"]) == ("run.finished", "cancelled")
+    assert json.loads(out.splitlines()[-1])["type"] == "run.suspended"
 
 
 def test_interrupted_no_process_is_left(script: Script, program: Program, project: Path) -> None:

@@ -31,6 +31,7 @@ class Terminal(Protocol):
 
 
 Script = Callable[[str], str]
+WAY_BACK = r"retinue: interrupted; to go on: retinu *e *resume \w{8}$"
 Start = Callable[..., Terminal]
 
 # The children answer when the day is over.
@@ -95,8 +96,10 @@ def test_ctrl_c_leaves_the_terminal_clean(terminal: Start, script: Script) -> No
     term.see("(turn 3/10, ")
     term.type("some keys\r\r")
     term.type("\x03")
+    term.see("Stopping when it is said what there is; Ctrl-C stops now.")
+    term.type("\x03")
     assert term.end() == 130
-    assert term.text.endswith("\nretinue: interrupted; every agent was closed.")
+    assert re.search(WAY_BACK, term.text.replace("\n", " "))
     assert "(turn " not in term.text, "nothing is left of the tree"
     assert "some keys" not in term.text
     assert term.cursor_is_shown
@@ -170,8 +173,10 @@ def test_many_children_fit_any_screen(
     assert not wrapped(text)
     assert len(text.splitlines()) == min(lines - 2, 24)
     term.type("\x03")
+    term.see("Stopping")
+    term.type("\x03")
     assert term.end() == 130
-    assert term.text.replace("\n", "") == "retinue: interrupted; every agent was closed."
+    assert re.search(WAY_BACK, term.text.replace("\n", " "))
 
 
 def test_a_terminal_that_changes_its_size_is_followed(terminal: Start, script: Script) -> None:
@@ -300,7 +305,7 @@ def test_ctrl_c_at_a_question_ends_the_run(terminal: Start, script: Script) -> N
     term.see("[N]o?")
     term.type("\x03")
     assert term.end() == 130
-    assert term.text.endswith("\nretinue: interrupted; every agent was closed.")
+    assert re.search(WAY_BACK, term.text.replace("\n", " "))
 
 
 def test_a_long_run_pauses_for_a_word(terminal: Start, script: Script, project: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shlex
 import signal
 import sys
 import termios
@@ -44,6 +45,7 @@ from retinue.runtime.toolbox import nobody
 T = TypeVar("T")
 
 INTERRUPTED = "interrupted by the user"
+GRACE_S = 3.0  # How long agents have to say what they have.
 PIPE_CLOSED = 128 + signal.SIGPIPE
 
 
@@ -61,32 +63,46 @@ def perform(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Interrupts:
-    """While entered, SIGINT and SIGTERM tell the runtime why, and cancel the task that entered.
+    """While entered, SIGINT and SIGTERM suspend the runtime, and cancel the task that entered.
 
-    Enter it around the opening of the runtime, not inside: a second one must find the handlers in
-    place while everything is being closed.
+    At the first one agents have a few seconds to say what they have, and the second is obeyed at
+    once. Enter it around the opening of the runtime, not inside: a second one must find the
+    handlers in place while everything is being closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_first: Callable[[], None] | None = None) -> None:
         self.runtime: Runtime | None = None
         self.happened = False
+        self._on_first = on_first
+        self._patience: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Interrupts:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
 
-        def interrupt() -> None:
+        def leave() -> None:
             if not self.happened:
                 self.happened = True
-                if self.runtime is not None:
-                    self.runtime.stop(INTERRUPTED)
                 task.cancel()
+
+        def interrupt() -> None:
+            first = self._patience is None
+            if first:
+                self._patience = loop.call_later(GRACE_S, leave)
+            if not first or self.runtime is None:
+                leave()
+                return
+            if self._on_first is not None:
+                self._on_first()
+            self.runtime.suspend(INTERRUPTED, leave)
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, interrupt)
         return self
 
     def __exit__(self, *exc: object) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
@@ -96,6 +112,10 @@ class Progress(Protocol):
     """How work under way is told of."""
 
     def listen(self, event: Event) -> None: ...
+
+    def recall(self, event: Event) -> None:
+        """Know of an event of long ago, which is not told of again."""
+        ...
 
     def hear(self, agent_id: str, text: str) -> None:
         """Words that an agent's model has just said."""
@@ -122,6 +142,8 @@ class Silence:
     """Nothing is told."""
 
     def listen(self, event: Event) -> None: ...
+
+    def recall(self, event: Event) -> None: ...
 
     def hear(self, agent_id: str, text: str) -> None: ...
 
@@ -161,6 +183,15 @@ class Console:
         elif not quiet:
             self.progress = Lines()
         self._questions = Questions(self._asking)
+        self.unfinished: dict[str, None] = {}
+        """The runs that have begun here and have no outcome."""
+
+    def listen(self, event: Event) -> None:
+        if event.type in ("run.started", "run.resumed"):
+            self.unfinished[event.run_id] = None
+        elif event.type == "run.finished":
+            self.unfinished.pop(event.run_id, None)
+        self.progress.listen(event)
 
     @property
     def people(self) -> bool:
@@ -198,6 +229,19 @@ class Console:
         if sys.stderr.isatty() and not self.quiet and 0 < self._notify_after_s <= took_s:
             sys.stderr.write(notice(Environment.current(), f"retinue {what}"))
             sys.stderr.flush()
+
+    def print_stopping(self) -> None:
+        if not self.as_json and not self.quiet:
+            with self.progress.aside():
+                click.echo("Stopping when it is said what there is; Ctrl-C stops now.", err=True)
+
+    def print_way_back(self, what: str, directory: str) -> None:
+        """Say how to go on with what has ended early."""
+        if self.as_json:
+            return
+        elsewhere = "" if directory == "." else f" -C {shlex.quote(directory)}"
+        for run_id in self.unfinished:
+            click.echo(f"retinue: {what}; to go on: retinue resume {run_id}{elsewhere}", err=True)
 
     def print_result(self, result: Result) -> None:
         self.progress.finish()

@@ -36,6 +36,7 @@ from retinue.errors import ConfigError, RetinueError
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import directory
 from retinue.interfaces.view.figures import some
+from retinue.programs import program
 from retinue.version import VERSION
 
 
@@ -157,8 +158,8 @@ async def programs(patient: Patient) -> AsyncIterator[Finding]:
         yield _ok("ripgrep", ripgrep)
 
 
-def _version(program: str) -> str | None:
-    path = shutil.which(program)
+def _version(name: str) -> str | None:
+    path = program(name)
     if path is None:
         return None
     done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)

@@ -9,6 +9,7 @@ import click
 
 from retinue.app import open_journal, posts
 from retinue.domain.projection import AgentView, RunView, fold
+from retinue.domain.result import Status
 from retinue.errors import RunError
 from retinue.interfaces.cli.console import JsonLines, Progress, draws, exit_code, perform, styles
 from retinue.interfaces.cli.lines import Lines
@@ -23,7 +24,12 @@ from retinue.runtime.clock import SystemClock
 from retinue.runtime.follow import follow
 from retinue.runtime.run import CANCEL, STOPPED_BY_USER
 
-ABANDONED = "Run {id} was abandoned: it is not finished, and the process that worked on it is gone."
+ABANDONED = (
+    "Run {id} was abandoned: it is not finished, and the process that worked on it is gone."
+    " `retinue resume {id}` goes on with it."
+)
+
+INTERRUPTED = "retinue: interrupted; to go on: retinue resume {id}"
 
 
 @click.command()
@@ -56,6 +62,10 @@ def watch(run: str, directory: str, as_json: bool) -> int:
             progress.finish()
         if not as_json and view.root is not None:
             _print_end(view.root)
+        if view.suspended is not None:
+            if not as_json:
+                click.echo(INTERRUPTED.format(id=row.id), err=True)
+            return exit_code([Status.CANCELLED])
         if view.status is None:
             raise RunError(ABANDONED.format(id=row.id))
         return exit_code([view.status])

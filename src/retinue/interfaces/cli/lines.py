@@ -11,7 +11,7 @@ import click
 
 from retinue.domain.events import AgentCreated, Event, ModelFailed
 from retinue.domain.projection import RunView
-from retinue.interfaces.view.block import agent_block, plain
+from retinue.interfaces.view.block import agent_block, paused_blocks, plain
 from retinue.interfaces.view.tasks import about, has_block
 from retinue.runtime.nursery import Nursery
 
@@ -64,12 +64,17 @@ class Lines:
     def wait(self, what: str) -> None:
         self._say(f"  {what}")
 
+    def recall(self, event: Event) -> None:
+        self._view.apply(event)
+
     def listen(self, event: Event) -> None:
         self._view.apply(event)
         fact = event.fact
         if isinstance(fact, AgentCreated):
             for note in fact.notes:
                 self._line(event, f"note: {note}")
+        if event.type == "run.suspended" and (said := paused_blocks(self._view, width=WIDTH)):
+            self._say(plain(said))
         if event.type not in SHOWN or (event.parent_agent_id is None and event.attempt == 0):
             return
         if event.type == "agent.subagent_attempt" and event.attempt == 1:

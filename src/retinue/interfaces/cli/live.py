@@ -22,7 +22,7 @@ from retinue.domain.events import (
 )
 from retinue.domain.projection import AgentView
 from retinue.interfaces.cli.screen import Screen
-from retinue.interfaces.view.block import agent_block
+from retinue.interfaces.view.block import agent_block, paused_blocks
 from retinue.interfaces.view.calls import call_text
 from retinue.interfaces.view.columns import SIGNS, SPINNER, Line, Span, Tone
 from retinue.interfaces.view.figures import clip, dollars, one_line, short_count, some
@@ -96,6 +96,10 @@ class LiveTree:
         """Say what is waited for before anything happens."""
         self._waiting = what
 
+    def recall(self, event: Event) -> None:
+        """Know of an event of long ago."""
+        self._tree.apply(event)
+
     def listen(self, event: Event) -> None:
         self._tree.apply(event)
         agent = self._tree.run.agents.get(event.agent_id)
@@ -112,6 +116,8 @@ class LiveTree:
         width, _ = self._screen.size
         if event.type == "agent.subagent_closed" and has_block(self._tree.run, agent):
             return agent_block(agent, width=width, lines=RESULT_LINES)
+        if event.type == "run.suspended":
+            return paused_blocks(self._tree.run, width=width, lines=RESULT_LINES)
         fact = event.fact
         if event.type in ("turn.started", "model.replied"):
             self._saying.pop(agent.id, None)

@@ -20,6 +20,7 @@ COMMANDS = {
     "run": ("work", "Let an agent do one job in this directory."),
     "spawn": ("work", "Give one task to one child."),
     "fan-out": ("work", "Give many tasks to children side by side."),
+    "resume": ("work", "Go on with a run that was left before its end."),
     "tasks": ("records", "List the tasks that were given to children."),
     "runs": ("records", "List the runs in this directory's journal."),
     "show": ("show", "Show a run, or one of its agents."),
@@ -29,6 +30,7 @@ COMMANDS = {
     "undo": ("undo", "Take that back."),
     "redo": ("undo", "Make again what was undone, or bring in what a child left."),
     "clean": ("clean", "Remove what is old, and tell how much disk the rest takes."),
+    "export": ("export", "Write a run to a file, to be read elsewhere."),
     "audit": ("records", "Check that a run's journal is what was written."),
     "help": ("help", "Tell about a topic, such as sessions or budgets."),
     "completion": ("completion", "Make your shell complete what you type."),
@@ -37,6 +39,7 @@ COMMANDS = {
     "doctor": ("doctor", "Say what is found, what is wrong, and the way out."),
     "tools": ("tools", "List the tools there are, those of MCP servers too."),
     "trust": ("trust", "Let a project start its own MCP servers and choose the model."),
+    "init": ("init", "Begin a project: a commented retinue.toml and an agent."),
     "demo": ("demo", "See children at work on a small bundled repository."),
 }
 

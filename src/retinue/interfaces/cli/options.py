@@ -30,6 +30,13 @@ agent_argument = click.argument("agent", required=False, shell_complete=agents)
 role_argument = click.argument("role", shell_complete=roles)
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON event per line.")
 
+quiet = click.option("-q", "--quiet", is_flag=True, help="Print the answer and nothing else.")
+unsafe_no_sandbox = click.option(
+    "--unsafe-no-sandbox",
+    is_flag=True,
+    help="Let agents run shell commands, although nothing confines them.",
+)
+resuming = _all(directory, as_json, quiet, unsafe_no_sandbox)
 opening = _all(
     directory,
     click.option(
@@ -50,17 +57,13 @@ opening = _all(
         help="Write the model's traffic to FILE; -m replay:FILE serves it back.",
     ),
     click.option("--no-cache", is_flag=True, help="Never use an earlier child's result."),
-    click.option(
-        "--unsafe-no-sandbox",
-        is_flag=True,
-        help="Let agents run shell commands, although nothing confines them.",
-    ),
+    unsafe_no_sandbox,
 )
 
 working = _all(
     opening,
     as_json,
-    click.option("-q", "--quiet", is_flag=True, help="Print the answer and nothing else."),
+    quiet,
 )
 
 context = click.option(

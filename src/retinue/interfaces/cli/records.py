@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 
 import click
 import msgspec
 
-from retinue.app import open_journal, posts
+from retinue.app import open_journal, open_run, posts
 from retinue.domain.lifecycle import State
 from retinue.domain.projection import AgentView, RunView, fold
 from retinue.errors import ChainBroken, UnknownRun
@@ -21,7 +22,8 @@ from retinue.ports import RunRow, Store
 from retinue.runtime.audit import audit as audit_run
 from retinue.runtime.audit import read_all
 
-RUNNING, ABANDONED = "running", "abandoned"
+RUNNING, ABANDONED, INTERRUPTED = "running", "abandoned", "interrupted"
+LEFT = (ABANDONED, INTERRUPTED)
 LONG_AGO_S = 300 * 24 * 3600
 one_object = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 
@@ -34,19 +36,21 @@ def runs(directory: str, limit: int, as_json: bool) -> None:
     """List the runs in this directory's journal, newest first.
 
     A session is named after its first run; what spawn and fan-out begin has none. A run without an
-    outcome is "running", or "abandoned" where its process is gone. Pipes get no headings.
+    outcome is "running", or was "interrupted" by you, or "abandoned" where its process is gone; the
+    last two can be resumed. Pipes get no headings.
 
     Example: retinue runs -n 5
     """
 
     async def inside() -> None:
+        held = posts(directory).held
         async with open_journal(directory) as store:
             rows = await store.runs(limit=limit)
-        if as_json:
-            for row in rows:
-                click.echo(msgspec.json.encode(row))
-            return
-        held = posts(directory).held
+            if as_json:
+                for row in rows:
+                    click.echo(msgspec.json.encode(row))
+                return
+            statuses = {row.id: await _status(store, row, held(row.id)) for row in rows}
         print_table(
             ("RUN", "SESSION", "BEGAN", "STATUS", "TIME", "AGENTS", "TASK"),
             [
@@ -54,7 +58,7 @@ def runs(directory: str, limit: int, as_json: bool) -> None:
                     row.id,
                     row.session or "-",
                     _when(row.started_at),
-                    row.status or (RUNNING if held(row.id) else ABANDONED),
+                    statuses[row.id],
                     "" if row.finished_at is None else duration(row.finished_at - row.started_at),
                     f"{row.agents:,}",
                     one_line(row.task),
@@ -63,7 +67,21 @@ def runs(directory: str, limit: int, as_json: bool) -> None:
             ],
         )
 
+        left = [run_id for run_id, status in statuses.items() if status in LEFT]
+        if left and sys.stdout.isatty():
+            say(f"To go on with what was left: retinue resume {left[0]}")
+
     perform(inside())
+
+
+async def _status(store: Store, row: RunRow, at_work: bool) -> str:
+    """How it is with a run, in a word."""
+    if row.status is not None:
+        return row.status
+    if at_work:
+        return RUNNING
+    last = await store.events(row.id, after=row.head_seq - 1)
+    return INTERRUPTED if last and last[0].type == "run.suspended" else ABANDONED
 
 
 def _when(started_at: float) -> str:
@@ -139,7 +157,7 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
             agent_id=agent.id,
             path=agent.path,
             role=agent.role,
-            status=status_of(agent, at_work=at_work),
+            status=status_of(view, agent, at_work=at_work),
             seconds=_seconds(agent, time.time() if at_work else None),
             turns=agent.turns,
             tool_calls=agent.tool_calls,
@@ -149,12 +167,17 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def status_of(agent: AgentView, *, at_work: bool) -> str:
+def left_as(view: RunView) -> str:
+    """What to call a run that nobody works on and that is not over."""
+    return ABANDONED if view.suspended is None else INTERRUPTED
+
+
+def status_of(view: RunView, agent: AgentView, *, at_work: bool) -> str:
     """How it is with an agent, in a word; what a process has left behind is abandoned."""
     if agent.status is not None:
         return agent.status
     if not at_work:
-        return ABANDONED
+        return left_as(view)
     return "waiting" if agent.state is State.CREATED else RUNNING
 
 
@@ -201,9 +224,9 @@ def audit(run: str, directory: str, as_json: bool) -> int:
     """
 
     async def inside() -> int:
-        async with open_journal(directory) as store:
+        async with open_run(directory, run) as (store, run_id):
             try:
-                found = await audit_run(store, run)
+                found = await audit_run(store, run_id)
             except ChainBroken as broken:
                 if as_json:
                     click.echo(

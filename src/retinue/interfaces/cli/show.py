@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from retinue.app import open_journal, posts
+from retinue.app import open_run, posts
 from retinue.domain.contract import decode_contract
 from retinue.domain.events import (
     AgentAttempted,
@@ -30,7 +30,7 @@ from retinue.domain.result import FileChange
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import agent_argument, as_json, directory, run_argument
 from retinue.interfaces.cli.paper import say, write
-from retinue.interfaces.cli.records import ABANDONED, RUNNING, status_of
+from retinue.interfaces.cli.records import RUNNING, left_as, status_of
 from retinue.interfaces.view.figures import dollars, duration, some
 from retinue.runtime.audit import read_all
 
@@ -45,6 +45,8 @@ SHOWN_LINES = 12
 def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:
     """Show RUN as a tree, or one AGENT of it in full. A unique beginning of the id is enough.
 
+    RUN may also be a file that `retinue export` has written.
+
     AGENT is an id such as a2, or a path such as root/tester.1. Of each answer of a tool the first
     lines are shown; --json has all of it.
 
@@ -52,8 +54,8 @@ def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:
     """
 
     async def inside() -> None:
-        async with open_journal(directory) as store:
-            row = await store.run(run)
+        async with open_run(directory, run) as (store, run_id):
+            row = await store.run(run_id)
             events = await read_all(store, row.id)
             contracts = {a.id: a.context_json for a in await store.agents(row.id)}
         view = fold(events)
@@ -67,14 +69,15 @@ def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:
         elif found is None:
             _print_run(view, at_work=at_work)
         else:
-            _print_agent(found, events, contracts[found.id], at_work=at_work)
+            status = status_of(view, found, at_work=at_work)
+            _print_agent(found, events, contracts[found.id], status)
 
     perform(inside())
 
 
 def _print_run(view: RunView, *, at_work: bool) -> None:
     usage = view.usage
-    status = view.status or (RUNNING if at_work else ABANDONED)
+    status = view.status or (RUNNING if at_work else left_as(view))
     say(f"run {view.id}: {status}{_because(view.reason)}")
     say(f"  {view.task}")
     if view.earlier:
@@ -96,7 +99,7 @@ def _print_run(view: RunView, *, at_work: bool) -> None:
 def _print_branch(view: RunView, agent: AgentView, indent: int, *, at_work: bool) -> None:
     say(
         f"{'  ' * (indent + 1)}{agent.id:<4} {agent.path.rpartition('/')[2]:<14}"
-        f" {status_of(agent, at_work=at_work):<15}"
+        f" {status_of(view, agent, at_work=at_work):<15}"
         f" turn {agent.turn}/{agent.max_turns}, {some(agent.tool_calls, 'tool call')},"
         f" {some(agent.usage.tokens, 'token')}, {duration(agent.duration_s)}"
         f"{', cached' if agent.cached else ''}  {agent.title}"
@@ -111,12 +114,9 @@ def _print_branch(view: RunView, agent: AgentView, indent: int, *, at_work: bool
         _print_branch(view, view.agents[child], indent + 1, at_work=at_work)
 
 
-def _print_agent(
-    agent: AgentView, events: list[Event], context_json: str, *, at_work: bool
-) -> None:
+def _print_agent(agent: AgentView, events: list[Event], context_json: str, status: str) -> None:
     contract = decode_contract(context_json)
     grant, execution = contract.permissions, contract.execution
-    status = status_of(agent, at_work=at_work)
     say(f"{agent.id} {agent.path}: {status}{_because(agent.error)}")
     say(f"  Contract {agent.contract_sha256[:12]}, {execution.role}, {execution.model}")
     if agent.models:

@@ -173,7 +173,8 @@ Another terminal can follow a run, and stop it or one of its agents for good:
   $ retinue watch RUN
 
 `retinue cancel RUN [AGENT]` waits until it has stopped. A run that `runs` calls
-abandoned has lost its process; its journal stays."""
+interrupted (by you) or abandoned (its process is gone) goes on where it was
+with `retinue resume RUN`."""
 
 TOPICS = {
     "budgets": ("limits of tokens, turns, tool calls, time and money", BUDGETS),

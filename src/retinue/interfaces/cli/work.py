@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
-from retinue.app import open_runtime, project
+from retinue.app import open_journal, open_runtime, posts, project
 from retinue.config.environment import Environment
 from retinue.config.settings import load
+from retinue.domain.projection import RunView, fold
 from retinue.domain.result import Result
-from retinue.errors import UsageError
+from retinue.errors import RunError, StoreError, UsageError
 from retinue.interfaces.cli import names
 from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
-from retinue.interfaces.cli.options import context, limits, role_argument, working
+from retinue.interfaces.cli.options import context, limits, resuming, role_argument, working
 from retinue.interfaces.cli.trust import settle
 from retinue.runtime.agent import ROOT
 from retinue.runtime.facade import Runtime, Task
@@ -115,6 +116,53 @@ def fan_out(
     return _perform(opened, console, work)
 
 
+@click.command()
+@click.argument("run", required=False, shell_complete=names.runs)
+@resuming
+def resume(run: str | None, **options: Any) -> int:
+    """Go on with RUN where it was left: one that was interrupted, or whose process is gone.
+
+    Without RUN, with the latest of those; `retinue runs` lists them. Who is done stays so, replies
+    that were paid for are not asked for again, and budgets go on from what was spent.
+
+    Example: retinue resume k3f9
+    """
+    console = _console(options)
+    left = asyncio.run(_left(options["directory"], run))
+
+    async def work(runtime: Runtime) -> list[Result]:
+        async for event in runtime.events(left.id):
+            console.progress.recall(event)
+        result = await runtime.resume(left.id)
+        if not result.results:
+            console.print_result(result)
+            return [result]
+        console.print_results(list(result.results))
+        return list(result.results)
+
+    opened = {
+        "directory": options["directory"],
+        "model": left.model,
+        "mode": left.mode,
+        "unsafe_no_sandbox": options["unsafe_no_sandbox"],
+    }
+    return _perform(opened, console, work)
+
+
+async def _left(directory: str, run: str | None) -> RunView:
+    """The beginning of the run to go on with. Raises RunError where there is none."""
+    held = posts(directory).held
+    async with open_journal(directory) as store:
+        if run is None:
+            rows = await store.runs(limit=ALL)
+            row = next((row for row in rows if row.status is None and not held(row.id)), None)
+            if row is None:
+                raise RunError("There is nothing to resume: no run was left before its end.")
+        else:
+            row = await store.run(run)
+        return fold(await store.events(row.id, limit=1))
+
+
 def _task(runtime: Runtime, role: str, text: str, terms: Mapping[str, Any]) -> Task:
     # The longest name that fits: `claude:reviewer` is one, and has a colon itself.
     for name in sorted(runtime.roles, key=len, reverse=True):
@@ -124,6 +172,7 @@ def _task(runtime: Runtime, role: str, text: str, terms: Mapping[str, Any]) -> T
     return Task(role=role, task=text, **terms)
 
 
+ALL = 1_000_000
 _TERMS = ("context_files", "max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
 
 
@@ -131,15 +180,18 @@ def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in _TERMS if options.get(name) is not None}
 
 
-def _opened(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
+def _console(options: Mapping[str, Any]) -> Console:
     environment = Environment.current()
     settings = load(environment.user_settings, project(options["directory"])).merged
-    console = Console(
+    return Console(
         as_json=options["as_json"],
         quiet=options["quiet"],
         notify_after_s=settings.notify_after_s,
     )
-    return console, {
+
+
+def _opened(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
+    return _console(options), {
         "directory": options["directory"],
         "model": options["model"],
         "mode": options["mode"],
@@ -159,7 +211,7 @@ def _perform(
     """Open a runtime, do `work` in it, and make an exit code of its results."""
 
     async def inside() -> int:
-        interrupts = Interrupts()
+        interrupts = Interrupts(on_first=console.print_stopping)
         try:
             with interrupts:
                 async with (
@@ -170,7 +222,7 @@ def _perform(
                         approve=console.approve,
                         ask=console.ask,
                         choose=console.choose,
-                        on_event=console.progress.listen,
+                        on_event=console.listen,
                         on_text=partial(console.progress.hear, ROOT),
                         on_partial=console.progress.hear,
                         on_wait=console.progress.wait,
@@ -181,9 +233,11 @@ def _perform(
         except asyncio.CancelledError:
             if not interrupts.happened:
                 raise
-            if not console.as_json:
-                click.echo("retinue: interrupted; every agent was closed.", err=True)
+            console.print_way_back("interrupted", opened["directory"])
             return 130
+        except StoreError:
+            console.print_way_back("the journal could not be written", opened["directory"])
+            raise
 
     if console.people:
         settle(opened["directory"], model=opened["model"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.domain.projection import AgentView
+from retinue.domain.projection import AgentView, RunView
 from retinue.domain.result import Check, FileChange, Result, RunResult, Status
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.figures import clip, dollars, duration, one_line, some
@@ -31,6 +31,18 @@ def agent_block(agent: AgentView, *, width: int, lines: int = RESULT_LINES) -> l
         width=width,
         lines=lines,
     )
+
+
+def paused_blocks(view: RunView, *, width: int, lines: int = RESULT_LINES) -> list[Line]:
+    """What those had who were at work when their run was suspended, and have said something."""
+    found: list[Line] = []
+    for agent in view.agents.values():
+        if agent.said:
+            head = f"[{agent.role}] Paused: "
+            title = Span(clip(f'"{one_line(agent.title)}"', width - len(head)), Tone.STRONG)
+            found.append((Span(clip(head, width), Tone.STOPPED), title))
+            found += _hanging("  So far: ", agent.said, width, lines, Tone.PLAIN)
+    return found
 
 
 def result_block(result: Result, *, width: int, lines: int = RESULT_LINES) -> list[Line]:

@@ -28,6 +28,10 @@ UPDATE runs SET status = ?, finished_at = ? WHERE id = ?
 -- Move the end of a chain. No row is changed if another owner has moved it: the batch is then undone.
 UPDATE runs SET head_seq = ?, head_hash = ? WHERE id = ? AND epoch = ? AND head_seq = ?
 
+-- name: take_over
+-- Go on with a run that has no outcome, as its next owner: whoever still thinks to be one is refused.
+UPDATE runs SET epoch = ? WHERE id = ? AND epoch = ? AND head_seq = ? AND status IS NULL
+
 -- name: events_after
 -- The events of a run behind a cursor.
 SELECT seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, version, summary, payload,
@@ -46,7 +50,7 @@ FROM events WHERE run_id = ? AND agent_id = ? ORDER BY seq
 -- name: runs_latest
 -- The latest runs, of one kind or of any, newest first.
 SELECT id, kind, task, status, started_at, finished_at,
-       (SELECT count(*) FROM sub_agents WHERE run_id = runs.id), head_seq, head_hash,
+       (SELECT count(*) FROM sub_agents WHERE run_id = runs.id), head_seq, head_hash, runs.epoch,
        CASE kind WHEN 'run' THEN coalesce(json_extract(first.payload, '$.earlier[0]'), id) END
 FROM runs LEFT JOIN events AS first
      ON first.run_id = id AND first.seq = 1 AND json_valid(first.payload)
@@ -55,7 +59,7 @@ WHERE kind = coalesce(?, kind) ORDER BY started_at DESC, id LIMIT ?
 -- name: runs_like
 -- Runs whose id begins so (two are enough to know that it is ambiguous); `{` sorts after every id.
 SELECT id, kind, task, status, started_at, finished_at,
-       (SELECT count(*) FROM sub_agents WHERE run_id = runs.id), head_seq, head_hash,
+       (SELECT count(*) FROM sub_agents WHERE run_id = runs.id), head_seq, head_hash, runs.epoch,
        CASE kind WHEN 'run' THEN coalesce(json_extract(first.payload, '$.earlier[0]'), id) END
 FROM runs LEFT JOIN events AS first
      ON first.run_id = id AND first.seq = 1 AND json_valid(first.payload)
@@ -64,7 +68,7 @@ WHERE id >= ?1 AND id < ?1 || '{' ORDER BY id = ?1 DESC, id LIMIT 2
 -- name: runs_of_session
 -- The runs of a session with the runs that each goes on from, the longest chain last.
 SELECT id, kind, task, status, started_at, finished_at,
-       (SELECT count(*) FROM sub_agents WHERE run_id = runs.id), head_seq, head_hash,
+       (SELECT count(*) FROM sub_agents WHERE run_id = runs.id), head_seq, head_hash, runs.epoch,
        CASE kind WHEN 'run' THEN coalesce(json_extract(first.payload, '$.earlier[0]'), id) END AS session,
        json_extract(first.payload, '$.earlier')
 FROM runs LEFT JOIN events AS first

@@ -1,0 +1,35 @@
+"""Sum up each file of a kind in a sentence: python examples/batch.py DIR "docs/*.md"
+
+The files are given along, so no tools are needed: RETINUE_MODEL=embedded is enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import retinue
+
+
+async def main(directory: str, pattern: str) -> None:
+    root = Path(directory)
+    files = sorted(path.relative_to(root).as_posix() for path in root.glob(pattern))
+    tasks = [
+        retinue.Task(
+            role="researcher",
+            task=f"In one sentence: what is {file} about?",
+            context_files=(file,),
+            tools=(),
+        )
+        for file in files
+    ]
+    # However many files there are, all of it together stays below this.
+    async with retinue.open(root, limits={"max_tokens": 200_000}) as rt:
+        results = await rt.fan_out(tasks, max_concurrent=3)
+    for file, result in zip(files, results, strict=True):
+        print(f"{file}: {result.response if result.ok else result.error}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,81 @@
+"""What `retinue init` writes is what the code does: it parses, names every setting, and every
+default in it is the real one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from retinue.config.settings import (
+    MAX_CONCURRENT,
+    MAX_DEPTH,
+    PAUSE_AT_CALLS,
+    RUN_BUDGET,
+    SILENCE_S,
+    WARN_AT_CALLS,
+    Settings,
+    read,
+)
+from retinue.config.template import EXAMPLES, OWN, settings_file
+from retinue.domain.grant import Mode
+
+DEFAULTS, _, REST = settings_file().partition(EXAMPLES)
+EXAMPLE, _, OWN_FILE = REST.partition(OWN)
+# What the runtime takes where a setting says nothing.
+IMPLIED = {
+    "mode": Mode.NORMAL,
+    "max_concurrent": MAX_CONCURRENT,
+    "max_depth": MAX_DEPTH,
+    "silence_s": SILENCE_S,
+    "warn_at_calls": WARN_AT_CALLS,
+    "pause_at_calls": PAUSE_AT_CALLS,
+    "on_conflict": "fail",
+}
+
+
+def _written(part: str, path: Path) -> tuple[Settings, set[str]]:
+    """The settings of a part once its lines are uncommented, and the names at its top."""
+    code = [line[2:] for line in part.splitlines() if line.startswith("# ")]
+    lines = [line for line in code if line.startswith("[") or " = " in line]
+    (path / "retinue.toml").write_text("\n".join(lines))
+    tables = {line.strip("[]").partition(".")[0] for line in lines if line.startswith("[")}
+    keys = {line.partition(" = ")[0] for line in lines if not line.startswith("[")}
+    return read(path / "retinue.toml"), tables | keys & set(Settings.__struct_fields__)
+
+
+def test_as_it_is_it_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "retinue.toml").write_text(settings_file())
+    assert read(tmp_path / "retinue.toml") == Settings()
+
+
+def test_each_default_is_the_real_one(tmp_path: Path) -> None:
+    settings, names = _written(DEFAULTS, tmp_path)
+    assert len(names) == 14
+    for name in names - {"budget"}:
+        default = getattr(Settings(), name)
+        real = IMPLIED[name] if default is None else default
+        assert getattr(settings, name) == real, name
+    budget = settings.budget.chosen()
+    assert budget == {name: getattr(RUN_BUDGET, name) for name in budget}
+    unlimited = {f for f in RUN_BUDGET.__struct_fields__ if getattr(RUN_BUDGET, f) is None}
+    assert set(budget) | unlimited == set(RUN_BUDGET.__struct_fields__)
+
+
+def test_what_counts_in_the_own_file_only_has_its_defaults_too(tmp_path: Path) -> None:
+    settings, names = _written(OWN_FILE, tmp_path)
+    for name in ("allow", "endpoints", "report_path", "notify_after_s"):
+        assert getattr(settings, name) == getattr(Settings(), name)
+    tables = {"models", "pools", "servers", "prices"}
+    assert names == {"allow", "endpoints", "report_path", "notify_after_s", *tables}
+
+
+def test_every_setting_is_in_it(tmp_path: Path) -> None:
+    parts = [_written(part, tmp_path)[1] for part in (DEFAULTS, EXAMPLE, OWN_FILE)]
+    assert set().union(*parts) == set(Settings.__struct_fields__)
+
+
+@pytest.mark.parametrize("name", sorted(IMPLIED))
+def test_what_is_implied_is_not_said(name: str) -> None:
+    assert msgspec.structs.asdict(Settings())[name] is None

@@ -1,0 +1,36 @@
+"""A runtime in a directory of its own, whose journal can be cut off anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import retinue
+from retinue.config.environment import Environment
+from retinue.runtime.facade import Runtime
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    path = tmp_path / "project"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    home = tmp_path / "home"
+    home.mkdir()
+    return Environment(variables={"HOME": str(home), "PATH": "/usr/bin:/bin"})
+
+
+@pytest.fixture
+def opened(
+    project: Path, environment: Environment
+) -> Callable[..., AbstractAsyncContextManager[Runtime]]:
+    """`retinue.open` of the project, untouched by the environment of whoever runs the tests."""
+    return partial(retinue.open, project, environment=environment, shell=False)

@@ -1,0 +1,314 @@
+"""A run whose process is killed again and again ends as if nobody had touched it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import retinue
+from retinue.app import open_journal
+from retinue.domain.events import (
+    AgentCreated,
+    AgentTold,
+    Event,
+    ModelReplied,
+    ToolFinished,
+    ToolStarted,
+)
+from retinue.domain.projection import RunView
+from retinue.models.scripted import Answer, call, calls, say
+from retinue.runtime.audit import audit, read_all
+from retinue.runtime.toolbox import INTERRUPTED
+from retinue.testing.server import ModelServer, Received
+
+WORK = Path(__file__).parent / "programs" / "work.py"
+
+
+def spawn(task: str, role: str = "researcher", **terms: object) -> Answer:
+    return call("spawn_agent", task=task, role=role, **terms)
+
+
+def writer(name: str) -> list[Answer]:
+    return [
+        call("write_file", path=f"{name}/one.txt", content=f"{name} one\n"),
+        call("note", text=name),
+        call("write_file", path=f"{name}/two.txt", content=f"{name} two\n"),
+        say(f"{name} is written."),
+    ]
+
+
+LOOK = [calls(call("list_dir"), call("read_file", path="notes.txt")), say("Looked.")]
+SCRIPTS: Mapping[str, list[Answer]] = {
+    "parent:": [
+        calls(
+            spawn("reader: of parent, in the background", role="reviewer", background=True),
+            spawn("writer: nested", role="executor", scope="nested"),
+        ),
+        call("spawn_await", job_ids="*"),
+        say("Mine are done."),
+    ],
+    "reader:": LOOK,
+    "writer: a": writer("a"),
+    "writer: b": writer("b"),
+    "writer: c": writer("c"),
+    "writer: nested": writer("nested"),
+    "Lead.": [
+        calls(
+            spawn("reader: one, in the background", background=True),
+            spawn("writer: a", role="executor", scope="a", background=True),
+            spawn("parent: go", role="executor", scope="nested", background=True),
+        ),
+        calls(
+            spawn("reader: two"),
+            spawn("reader: three"),
+            spawn("writer: b", role="executor", scope="b"),
+            spawn("writer: c", role="executor", scope="c"),
+        ),
+        call(
+            "delegate_task",
+            plan="two things",
+            subtasks=[
+                {"task": "reader: four", "role": "researcher"},
+                {"task": "reader: five", "role": "reviewer", "depends_on": 0},
+                {"task": "reader: six", "role": "researcher"},
+            ],
+        ),
+        call("spawn_await", job_ids="*"),
+        call("write_file", path="done.txt", content="done\n"),
+        call("note", text="root"),
+        say("All done."),
+    ],
+}
+SETTINGS = """
+[roles.executor]
+spawns = ["reviewer", "executor"]
+tools = ["list_dir", "read_file", "write_file", "note"]
+"""
+CHILDREN = 12
+WRITERS = ("a", "b", "c", "nested")
+
+
+class Sales:
+    """Answers as the scripts say, and knows what was sold: each reply has a number of its own."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        """What was asked for with each reply."""
+
+    def __call__(self, request: Received) -> Answer:
+        messages = request.json["messages"]
+        number = len(self.asked)
+        self.asked.append(hashlib.sha256(msgspec.json.encode(messages)).hexdigest())
+        steps = next(s for key, s in SCRIPTS.items() if messages[1]["content"].startswith(key))
+        return msgspec.structs.replace(steps[_place(messages)], text=f"#{number} {steps[-1].text}")
+
+
+def _place(messages: list[Any]) -> int:
+    """How far a conversation is. A write of which nobody knows whether it was done is repeated."""
+    place = 0
+    for message, after in zip(messages, [*messages[1:], {}], strict=True):
+        if message["role"] == "assistant" and message.get("tool_calls"):
+            again = message["tool_calls"][0]["function"]["name"] == "write_file"
+            told = after.get("content") or ""
+            place += not (again and INTERRUPTED in told)
+    return place
+
+
+def git(project: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", project, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    path = tmp_path / "project"
+    path.mkdir()
+    (path / "notes.txt").write_text("note\n")
+    git(path, "init", "-q")
+    git(path, "add", ".")
+    git(path, "-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "begin")
+    return path
+
+
+class Chaos:
+    """Processes that work on one run after the other, and are killed."""
+
+    def __init__(self, project: Path, home: Path, model: str) -> None:
+        self.project = project
+        self._home = home
+        self._model = model
+        self.notes = home / "notes"
+        self.notes.touch()
+        settings = home / ".config" / "retinue" / "config.toml"
+        settings.parent.mkdir(parents=True)
+        settings.write_text(SETTINGS)
+        self.run_id = ""
+        self.kills = 0
+
+    async def work(self, kill_at: int) -> bool:
+        """Work on the run, until an event of this process; True if it is done."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(WORK),
+            str(self.project),
+            self._model,
+            str(self.notes),
+            str(kill_at),
+            *([self.run_id] if self.run_id else []),
+            env={"HOME": str(self._home), "PATH": os.environ["PATH"]},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        lines = out.decode().splitlines()
+        if process.returncode == 0:
+            assert lines[-1] == "completed ", lines
+            return True
+        if b"was ended before it had begun" in err or b"No run" in err:
+            self.run_id = ""  # Nothing of it was on record yet.
+            return False
+        assert process.returncode == -9, (kill_at, err.decode())
+        self.kills += 1
+        if not self.run_id:
+            self.run_id = lines[0]
+        return False
+
+    def stray(self) -> list[str]:
+        """What is left over: copies, locks, processes."""
+        left = [str(path) for path in (self._home / ".cache/retinue/worktrees").glob("*")]
+        left += [str(path) for path in (self.project / ".retinue/live").glob("*")]
+        mark = f"HOME={self._home}".encode()
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if mark in (folder / "environ").read_bytes().split(b"\0"):
+                        left.append((folder / "cmdline").read_text())
+        return left
+
+
+def tree(project: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(project)): path.read_text()
+        for path in sorted(project.rglob("*"))
+        if path.is_file() and not {".retinue", ".git"} & set(path.relative_to(project).parts)
+    }
+
+
+FINAL = {
+    "notes.txt": "note\n",
+    "done.txt": "done\n",
+    **{f"{name}/{n}.txt": f"{name} {n}\n" for name in WRITERS for n in ("one", "two")},
+}
+
+
+async def whole(project: Path) -> tuple[RunView, list[Event]]:
+    async with open_journal(project) as store:
+        for row in await store.runs():
+            await audit(store, row.id)
+        row = next(row for row in await store.runs() if row.status is not None)
+        events = await read_all(store, row.id)
+    return retinue.fold(events), events
+
+
+def check_reports(events: list[Event]) -> None:
+    """The end of each child is told to its parent, unasked at most once, and answered once."""
+    background, errands, told = set[str](), Counter[str](), set[str]()
+    for event in events:
+        match event.fact:
+            case AgentCreated(errand=errand, background=is_background):
+                errands[f"{event.parent_agent_id} {errand}"] += 1
+                if is_background:
+                    background.add(event.agent_id)
+            case ToolFinished(about=about):
+                told.update(about)
+            case AgentTold(source="staff", about=about):
+                assert not told & set(about), "it knew that already"
+                told.update(about)
+    assert told == background
+    assert len(errands) == CHILDREN + 1
+    assert set(errands.values()) == {1}, "nobody is employed twice for the same"
+
+
+def check_calls(events: list[Event]) -> None:
+    """Each call that was begun is answered once."""
+    begun = Counter((e.agent_id, e.fact.call_id) for e in events if isinstance(e.fact, ToolStarted))
+    ended = Counter(
+        (e.agent_id, e.fact.call_id) for e in events if isinstance(e.fact, ToolFinished)
+    )
+    assert begun == ended
+
+
+def check_sales(events: list[Event], sales: Sales) -> None:
+    """What is on record was not asked for again."""
+    for event in events:
+        if isinstance(event.fact, ModelReplied):
+            number = int(event.fact.content.split()[0].removeprefix("#"))
+            asked = sales.asked[number]
+            assert asked not in sales.asked[number + 1 :], f"bought again: {event.summary}"
+
+
+async def killed_until_it_ends(tmp_path: Path, project: Path, seed: int) -> int:
+    drawn, sales = random.Random(seed), Sales()
+    async with ModelServer(sales) as server:
+        home = tmp_path / "home"
+        home.mkdir(exist_ok=True)
+        chaos = Chaos(project, home, f"openai:m@{server.base_url}")
+        while not await chaos.work(drawn.randrange(1, 60)):
+            assert chaos.kills < 200, "it does not get on"
+    where = f"seed {seed}, {chaos.kills} kills"
+    view, events = await whole(project)
+    assert view.status == "completed", where
+    assert len(view.agents) == CHILDREN + 1, where
+    assert {a.status for a in view.agents.values()} == {"completed"}, where
+    assert tree(project) == FINAL, where
+    check_reports(events)
+    check_calls(events)
+    check_sales(events, sales)
+    lines = chaos.notes.read_text().splitlines()
+    assert len(lines) == len(set(lines)), f"{where}: what writes was run twice"
+    assert chaos.stray() == [], where
+    return chaos.kills
+
+
+async def test_left_alone_it_ends_by_itself(tmp_path: Path, project: Path) -> None:
+    sales = Sales()
+    async with ModelServer(sales) as server:
+        chaos = Chaos(project, tmp_path, f"openai:m@{server.base_url}")
+        assert await chaos.work(0)
+    view, events = await whole(project)
+    assert tree(project) == FINAL
+    assert len(sales.asked) == sum(isinstance(e.fact, ModelReplied) for e in events)
+    assert sorted(chaos.notes.read_text().splitlines()) == sorted([*WRITERS, "root"])
+    assert sum(e.type == "agent.worktree_created" for e in events) == len(WRITERS) + 1
+    assert len(view.agents) == CHILDREN + 1
+    check_reports(events)
+    check_calls(events)
+    assert chaos.stray() == []
+
+
+async def test_killed_at_random_points(tmp_path: Path, project: Path) -> None:
+    assert await killed_until_it_ends(tmp_path, project, seed=1) >= 3
+
+
+@pytest.mark.slow
+async def test_killed_at_two_hundred_points(tmp_path: Path, project: Path) -> None:
+    kills = seed = 0
+    while kills < 200:
+        seed += 1
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        copy = folder / "project"
+        shutil.copytree(project, copy)
+        kills += await killed_until_it_ends(folder, copy, seed=seed)

@@ -1,0 +1,105 @@
+"""Going on with runs that were left: killed, interrupted, or still somebody's."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from retinue.models.scripted import call, say
+from retinue.testing.server import Ending, Response
+
+Cli = Callable[..., Any]
+Serve = Callable[..., Any]
+Program = Callable[..., "subprocess.Popen[bytes]"]
+
+RETINUE = "from retinue.interfaces.cli.main import main; main()"
+HANG = Response(ending=Ending.HANG)
+
+
+def run_id(cli: Cli) -> str:
+    return str(json.loads(cli("runs", "--json").out.splitlines()[0])["id"])
+
+
+def test_a_run_that_was_killed_goes_on(cli: Cli, serve: Serve, program: Program) -> None:
+    spawn = call("spawn_agent", task="Look around.", role="researcher")
+    server = serve(spawn, call("list_dir"), HANG, say("Nothing here."), say("An empty project."))
+    process = program("run", "-q", "What is this?", "-m", server.model)
+    server.received(3)
+    run = run_id(cli)
+    held = cli("resume", run)
+    assert (held.code, held.err) == (
+        1,
+        f"retinue: Another process works on run {run}; `retinue watch {run}` follows it, and"
+        f" `retinue cancel {run}` stops it.\n",
+    )
+    process.kill()
+    process.communicate()
+    done = cli("resume", run)
+    assert (done.code, done.out) == (0, "An empty project.\n")
+    # What was there before is known, and not told again.
+    assert "list_dir" not in done.err
+    assert '[researcher] Completed: "Look around."' in done.err
+    assert len(server.requests) == 5, "what was paid for is not bought again"
+    assert cli("audit", run).code == 0
+    assert "  completed " in cli("runs").out
+    over = cli("resume")
+    assert (over.code, over.err) == (
+        1,
+        "retinue: There is nothing to resume: no run was left before its end.\n",
+    )
+
+
+def test_tasks_that_nobody_had_begun_are_done_later(
+    cli: Cli, serve: Serve, program: Program
+) -> None:
+    server = serve(HANG, *[say(f"Done {n}.") for n in range(3)])
+    process = program("fan-out", "one", "two", "three", "--max-concurrent", "1", "-m", server.model)
+    server.received(1)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    found = re.search(rb"to go on: retinue resume (\w+)\n$", err)
+    assert found is not None
+    done = cli("resume")
+    assert done.code == 0
+    assert re.findall(r"^## (.*)\n+(.*)$", done.out, re.MULTILINE) == [
+        ("a1 researcher [ok] one", "Done 0."),
+        ("a2 researcher [ok] two", "Done 1."),
+        ("a3 researcher [ok] three", "Done 2."),
+    ]
+    assert run_id(cli) == found[1].decode()
+
+
+def test_as_json_there_is_what_is_new(cli: Cli, serve: Serve, program: Program) -> None:
+    server = serve(HANG, say("Done."))
+    process = program("run", "-q", "x", "-m", server.model)
+    server.received(1)
+    process.kill()
+    process.communicate()
+    done = cli("resume", "--json")
+    events = [json.loads(line) for line in done.out.splitlines()]
+    assert [events[0]["type"], events[-1]["type"]] == ["run.resumed", "run.finished"]
+    assert {event["epoch"] for event in events} == {2}
+    assert done.err == ""
+
+
+def test_a_full_disk_ends_a_run_that_can_go_on(cli: Cli, serve: Serve) -> None:
+    server = serve(say("x" * 2_000_000), say("Short."))
+    limited = f"ulimit -f 1000; exec {sys.executable} -c '{RETINUE}' run -q x -m {server.model}"
+    done = subprocess.run(["sh", "-c", limited], capture_output=True, text=True)
+    run = run_id(cli)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 2, done.stderr
+    told, why = done.stderr.splitlines()
+    assert told == (f"retinue: the journal could not be written; to go on: retinue resume {run}")
+    assert re.search(r"disk of .*retinue\.db", why)
+    assert "  abandoned " in cli("runs").out
+    assert cli("audit", run).code == 0
+    assert cli("resume", "-q") == (0, "Short.\n", "")
+    assert cli("audit", run).code == 0

@@ -1,0 +1,87 @@
+"""Every example is run as a newcomer would run it, with a script for the model."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from retinue.embedded.model import installed
+from retinue.interfaces.cli.demo import bundled, copy
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+# name: its arguments, the script, and what it prints.
+RUNS = {
+    "ask": (["How is it tested?"], "steps: [{call: list_dir}, {say: By pytest.}]", "By pytest.\n"),
+    "batch": (
+        ["docs/*.md"],
+        "rules: [{match: docs/abuse.md, steps: [{say: Spam.}]}, {match: '', steps: "
+        "[{say: Else.}, {say: Else.}, {say: Else.}]}]",
+        "docs/abuse.md: Spam.\ndocs/history.md: Else.\ndocs/hosting.md: Else.\n"
+        "docs/privacy.md: Else.\n",
+    ),
+    "custom_tool": (
+        [],
+        "steps: [{calls: [{call: in_stock, args: {item: pears}},"
+        " {call: in_stock, args: {item: x}}]}, {say: Pears.}]",
+        "Pears.\n  in_stock: ok\n  in_stock: failed\n",
+    ),
+    "custom_role": (
+        [],
+        "rules: [{match: You write one line for a changelog, steps: [{say: Codes are longer.}]}]",
+        "Codes are longer.\n",
+    ),
+    "structured": (
+        ["snip/links.py"],
+        """steps: [{say: '{"findings": [{"line": 16, "problem": "A code may be taken."}]}'}]""",
+        "snip/links.py:16: A code may be taken.\n",
+    ),
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    copy(bundled() / "snip", tmp_path / "snip")
+    return tmp_path / "snip"
+
+
+def _run(name: str, project: Path, arguments: list[str], **variables: str) -> tuple[int, str, str]:
+    own = ("RETINUE_", "OPENAI_", "ANTHROPIC_", "OLLAMA_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(own)}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py"), str(project), *arguments],
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_each_has_a_run_and_a_line_in_the_list() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(RUNS)
+    listed = (EXAMPLES / "README.md").read_text()
+    assert [name for name in RUNS if f"[{name}.py]({name}.py)" not in listed] == []
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_it_does_what_it_says(name: str, project: Path, tmp_path: Path) -> None:
+    arguments, script, expected = RUNS[name]
+    (tmp_path / "script.yaml").write_text(script)
+    model = f"scripted:{tmp_path / 'script.yaml'}"
+    code, out, err = _run(name, project, arguments, RETINUE_MODEL=model, HOME=str(tmp_path))
+    assert (code, out) == (0, expected), err
+
+
+@pytest.mark.live
+def test_the_embedded_model_is_enough_for_the_batch(project: Path) -> None:
+    if not installed():
+        pytest.skip("llama.cpp is missing: run script/servers")
+    code, out, err = _run("batch", project, ["docs/*.md"], RETINUE_MODEL="embedded")
+    assert code == 0, err
+    assert [line.partition(":")[0] for line in out.splitlines() if line.startswith("docs/")] == [
+        "docs/abuse.md", "docs/history.md", "docs/hosting.md", "docs/privacy.md",
+    ]  # fmt: skip
