@@ -290,8 +290,12 @@ class ChatApp(App[None]):
 
     def action_leave(self) -> None:
         """Close what is open, and only then go."""
-        self.chat.engine.close()
         self._leave()
+
+    async def closed(self) -> None:
+        """Close what is open; every agent is closed when this returns."""
+        self.chat.engine.close()
+        await self._serving.wait()
 
     @work
     async def _serve(self) -> None:
@@ -299,7 +303,7 @@ class ChatApp(App[None]):
 
     @work
     async def _leave(self) -> None:
-        await self._serving.wait()
+        await self.closed()
         self.exit()
 
     # Beyond the screen

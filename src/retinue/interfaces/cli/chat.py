@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +20,10 @@ from retinue.interfaces.cli.main import at_terminal
 from retinue.interfaces.cli.options import limits, opening
 from retinue.interfaces.cli.trust import settle
 
+if TYPE_CHECKING:
+    from retinue.interfaces.chat.app import ChatApp
+
+LEAVING_S = 5
 LIMITS = ("max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
 
 
@@ -65,12 +70,23 @@ def chat(go_on: bool, session: str | None, **options: Any) -> None:
         )
         app = ChatApp(talk)
         # Whoever is killed, or loses the terminal, still closes every agent.
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, app.action_leave)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, app.action_leave)
+        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(_vanish(app)))
         await app.run_async()
 
     gc.freeze()
     asyncio.run(inside())
+
+
+async def _vanish(app: ChatApp) -> None:
+    """End without a terminal, which Textual would wait for without end: close, and be gone."""
+    signal.alarm(LEAVING_S)  # The kernel sees to it, if we do not.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):
+        os.dup2(nowhere, output)
+    await app.closed()
+    os._exit(128 + signal.SIGHUP)
 
 
 def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
