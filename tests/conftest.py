@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,12 @@ class Repo:
                 )
                 found[str(path.relative_to(self.root))] = f"{mode} {data}"
         return found
+
+
+@pytest.fixture
+def repos(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Repo]:
+    """Makes one empty folder after the other, for tests of many examples."""
+    return lambda: Repo(tmp_path_factory.mktemp("repo"))
 
 
 @pytest.fixture

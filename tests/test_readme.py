@@ -34,6 +34,8 @@ from retinue.tools.delegate import delegation_tools
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
+# The pages whose every command is run.
+TEXTS = {"README.md": README, "tutorial.md": (ROOT / "docs/tutorial.md").read_text("utf-8")}
 CONFIG = "~/.config/retinue/config.toml"
 ADDRESS = "http://127.0.0.1:8080/v1"  # of the server that the README takes for granted
 
@@ -47,11 +49,12 @@ PLAN = '{"steps": [{"name": "look", "role": "researcher", "task": "Look at snip.
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A fenced block: what stands behind the fence, its line, and what is between the fences.
+    """A fenced block: its page and line, what stands behind the fence, and what is between them.
 
     The word behind the fence is a language; a second one is the file that the block is.
     """
 
+    page: str
     info: str
     line: int
     text: str
@@ -65,12 +68,15 @@ class Block(msgspec.Struct, frozen=True):
         return self.info.partition(" ")[2]
 
     def __str__(self) -> str:
-        return f"line {self.line} {self.info}"
+        return f"{self.page} line {self.line} {self.info}"
 
 
 def blocks() -> list[Block]:
-    found = re.finditer(r"^```([^\n]*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    return [Block(m[1], README.count("\n", 0, m.start()) + 1, m[2]) for m in found]
+    return [
+        Block(page, m[1], text.count("\n", 0, m.start()) + 1, m[2])
+        for page, text in TEXTS.items()
+        for m in re.finditer(r"^```([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    ]
 
 
 class Project:
@@ -183,7 +189,8 @@ def _check_agent(project: Project, file: str) -> None:
 
 
 def test_no_fence_is_left_out() -> None:
-    assert len(re.findall(r"^\s*(?:```|~~~)", README, re.MULTILINE)) == 2 * len(blocks())
+    fences = [re.findall(r"^\s*(?:```|~~~)", text, re.MULTILINE) for text in TEXTS.values()]
+    assert sum(map(len, fences)) == 2 * len(blocks())
 
 
 def test_no_command_line_hides_in_the_text() -> None:

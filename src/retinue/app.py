@@ -42,7 +42,7 @@ from retinue.domain.price import Price, Tariff
 from retinue.domain.role import Role
 from retinue.domain.served import BY_SLOT, Load, Served
 from retinue.domain.toolserver import ToolServer
-from retinue.errors import ConfigError, RunError, StoreError, UsageError
+from retinue.errors import ConfigError, RunError, StoreError, UnknownRun, UsageError
 from retinue.models.gate import Gate, Line
 from retinue.models.pool import Door, Pool
 from retinue.models.repair import Repaired
@@ -54,6 +54,7 @@ from retinue.runtime.facade import Runtime, Terms
 from retinue.runtime.run import Surroundings
 from retinue.runtime.toolbox import Breaker, nobody
 from retinue.runtime.undo import Past, past
+from retinue.store.export import export_run
 from retinue.store.posts import FilePosts
 from retinue.store.reports import FileReports
 from retinue.store.sqlite import SqliteStore
@@ -386,6 +387,44 @@ async def clean_up(
             " the age away."
         )
     return await _ground(root, environment or Environment.current()).clean(older_s, look=look)
+
+
+@asynccontextmanager
+async def open_run(directory: str | Path, run: str) -> AsyncIterator[tuple[SqliteStore, str]]:
+    """A journal for reading, and the name of a run in it: of a project, or what was exported.
+
+    `run` is an id, or the file that `export` has written.
+    """
+    exported = _file(run)
+    if exported is None:
+        async with open_journal(directory) as store:
+            yield store, run
+        return
+    store = SqliteStore(exported, write=False)
+    try:
+        rows = await store.runs(limit=1)
+        if not rows:
+            raise UnknownRun(f"There is no run in {run}.")
+        yield store, rows[0].id
+    finally:
+        await store.aclose()
+
+
+def _file(name: str) -> Path | None:
+    path = Path(name)
+    return path if path.is_file() else None
+
+
+async def export_journal(directory: str | Path, run: str, target: Path | None) -> Path:
+    """Write a run to a file of its own; answers which. The file must not be there yet."""
+    database = project(directory) / STATE_DIR / DATABASE
+    async with open_journal(directory) as store:
+        row = await store.run(run)
+    target = target or Path(f"{row.id}.retinue")
+    # A journal of an earlier version is brought up to date first.
+    async with _store(project(directory)):
+        await asyncio.to_thread(export_run, database, row.id, target)
+    return target
 
 
 def posts(directory: str | Path = ".") -> FilePosts:

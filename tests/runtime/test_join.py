@@ -783,3 +783,17 @@ async def test_where_nothing_was_changed_only_the_checks_of_the_task_are_run(
     assert (root.ok, root.checks, child.ok, child.checks) == (True, (), True, ())
     assert held.error == "a check failed: false: failed (exit code 1)"
     assert said.error == "a check failed: echo a; echo no; exit 3: failed (exit code 3): no"
+
+
+async def test_who_is_made_when_others_are_done_begins_from_their_work(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    model = ScriptedModel(
+        {"one.": edits("line 3\n", "three\n"), "two.": edits("three\n", "THREE\n")}
+    )
+    async with opened(model=model, mode="auto") as rt:
+        tasks = [("executor", "one."), ("executor", "two.")]
+        results = await rt.fan_out(tasks, max_concurrent=1)
+    assert [result.error for result in results] == [None, None]
+    assert "THREE" in (project / "shared.txt").read_text()

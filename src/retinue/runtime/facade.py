@@ -51,7 +51,7 @@ from retinue.domain.result import Result, RunResult, Status
 from retinue.domain.role import Role, pick
 from retinue.domain.served import Load
 from retinue.domain.toolname import picked
-from retinue.errors import ContractError, PlanError, RunError, UsageError
+from retinue.errors import ContractError, PlanError, RunError, StoreError, UsageError
 from retinue.ports import Post, Sandbox
 from retinue.runtime.agent import ROOT, Agent
 from retinue.runtime.enclosures import enclose
@@ -961,11 +961,16 @@ async def _close(run: Run) -> None:
 
 
 async def _left(run: Run, error: BaseException) -> None:
-    """End a run that an exception has ended; one that was suspended can go on."""
-    if not isinstance(error, asyncio.CancelledError):
+    """End a run that an exception has ended; one that was suspended can go on.
+
+    So can one whose journal has failed: what was meant to be its end is not on record.
+    """
+    if isinstance(error, StoreError):
+        await run.leave(str(error))
+    elif not isinstance(error, asyncio.CancelledError):
         await run.finish(Status.ERROR, f"the program ended with {type(error).__name__}")
     elif run.suspended:
-        await run.leave()
+        await run.leave(run.why_suspended)
     else:
         await run.finish(Status.CANCELLED, run.why_stopped)
 

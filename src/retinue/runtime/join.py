@@ -20,16 +20,16 @@ import msgspec
 
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.events import AgentWaiting, WorkKept, WorktreeCreated, WorktreeMerged
-from retinue.domain.lease import Leases
+from retinue.domain.lease import Leases, overlap
 from retinue.domain.result import Conflict, Status
-from retinue.domain.scope import ANYWHERE, contains
+from retinue.domain.scope import ANYWHERE, Groups, contains
 from retinue.ports import Copy, Ground, Merge, Proposal
 from retinue.runtime.agent import Agent
 from retinue.runtime.checks import Checks, copy_names
 from retinue.runtime.life import Ending
 from retinue.runtime.nursery import to_its_end
 from retinue.runtime.recorder import Authors, Recorder
-from retinue.runtime.round import Head, Round
+from retinue.runtime.round import Head, Passed, Round
 
 if TYPE_CHECKING:
     from retinue.runtime.recovery import Past
@@ -41,11 +41,12 @@ USER = "the user"
 class Seat:
     """A writing child's place in the order of its siblings."""
 
-    def __init__(self, join: Join, agent: Agent, round: Round, after: Sequence[Seat]) -> None:
+    def __init__(self, join: Join, agent: Agent, round: Round) -> None:
         self.join = join
         self.agent = agent
         self.round = round
-        self.after = after
+        self.after: Sequence[Seat] = ()
+        """Who must have passed before it may begin."""
         self.copy: Copy | None = None
         self.proposal: Proposal | None = None
         """What it has made, once that is on record."""
@@ -56,7 +57,12 @@ class Seat:
         self.passed = asyncio.Event()
         self.left = False
         self.applied = False
-        self.head: Head | None = None
+        self.left_behind: Passed | None = None
+
+    @property
+    def scope(self) -> Groups:
+        """Where others must not write while it does."""
+        return ANYWHERE if self.shared else self.agent.contract.permissions.write_scope
 
     @property
     def shared(self) -> bool:
@@ -96,11 +102,10 @@ class Join:
 
         `past` is what another process has seen of it.
         """
-        grant = agent.contract.permissions
-        shared = agent.contract.execution.workspace is WorkspaceKind.SHARED
-        after = self._leases.ask(agent.id, ANYWHERE if shared else grant.write_scope)
-        before = [self._seats[name] for name in after]
-        seat = self._seats[agent.id] = Seat(self, agent, round, before)
+        seat = Seat(self, agent, round)
+        after = self._leases.ask(agent.id, seat.scope)
+        seat.after = [self._seats[name] for name in after]
+        self._seats[agent.id] = seat
         if past is not None and past.worktree is not None:
             seat.base = past.worktree.base
         if past is not None and past.waiting is not None and past.waiting.commit:
@@ -121,7 +126,9 @@ class Join:
             seat = line.popleft()
             self._leases.give_back(seat.agent.id)
             del self._seats[seat.agent.id]
-            seat.head = self._head
+            passed = Passed(seat.scope, self._head, seat.shared)
+            seat.left_behind = passed
+            seat.round.passed.append(passed)
             seat.passed.set()
         if line:
             line[0].turn.set()
@@ -163,11 +170,14 @@ class Join:
             agent.record(WorktreeCreated(base=seat.base, directory=root))
 
     async def _base(self, seat: Seat) -> Head:
-        if seat.round.base is None or any(other.shared for other in seat.after):
+        before = [other.left_behind for other in seat.after if other.left_behind]
+        # Some may have passed before it was made; who writes elsewhere is none of its concern.
+        before += [one for one in seat.round.passed if overlap(one.scope, seat.scope)]
+        if seat.round.base is None or any(one.shared for one in before):
             # Nobody has said where to begin; or who worked in the parent's own files, and has left
             # no commit.
             return await self._state()
-        heads = [seat.round.base, *(other.head for other in seat.after)]
+        heads = [seat.round.base, *(one.head for one in before)]
         return max((head for head in heads if head), key=lambda head: head.position)
 
     async def _files(self) -> Head:

@@ -218,6 +218,10 @@ class Run:
         self._halt.call(why, at_work=self._at_work, then=then)
 
     @property
+    def why_suspended(self) -> str:
+        return self._halt.why or ""
+
+    @property
     def suspended(self) -> bool:
         return self._halt.why is not None
 
@@ -274,9 +278,8 @@ class Run:
         )
         await self._over()
 
-    async def leave(self) -> None:
+    async def leave(self, reason: str) -> None:
         """Write down that the work on it stops here, and can go on."""
-        reason = self._halt.why or self.why_stopped
         self._journal.record(
             RunSuspended(reason=reason), agent_id=self.root.id, parent_agent_id=None
         )

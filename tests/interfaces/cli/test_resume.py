@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ Cli = Callable[..., Any]
 Serve = Callable[..., Any]
 Program = Callable[..., "subprocess.Popen[bytes]"]
 
+RETINUE = "from retinue.interfaces.cli.main import main; main()"
 HANG = Response(ending=Ending.HANG)
 
 
@@ -85,3 +87,19 @@ def test_as_json_there_is_what_is_new(cli: Cli, serve: Serve, program: Program) 
     assert [events[0]["type"], events[-1]["type"]] == ["run.resumed", "run.finished"]
     assert {event["epoch"] for event in events} == {2}
     assert done.err == ""
+
+
+def test_a_full_disk_ends_a_run_that_can_go_on(cli: Cli, serve: Serve) -> None:
+    server = serve(say("x" * 2_000_000), say("Short."))
+    limited = f"ulimit -f 1000; exec {sys.executable} -c '{RETINUE}' run -q x -m {server.model}"
+    done = subprocess.run(["sh", "-c", limited], capture_output=True, text=True)
+    run = run_id(cli)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 2, done.stderr
+    told, why = done.stderr.splitlines()
+    assert told == (f"retinue: the journal could not be written; to go on: retinue resume {run}")
+    assert re.search(r"disk of .*retinue\.db", why)
+    assert "  abandoned " in cli("runs").out
+    assert cli("audit", run).code == 0
+    assert cli("resume", "-q") == (0, "Short.\n", "")
+    assert cli("audit", run).code == 0

@@ -31,6 +31,7 @@ COMMANDS = {
     "undo": ("undo", "Take that back."),
     "redo": ("undo", "Make again what was undone, or bring in what a child left."),
     "clean": ("clean", "Remove what is old, and tell how much disk the rest takes."),
+    "export": ("export", "Write a run to a file, to be read elsewhere."),
     "audit": ("records", "Check that a run's journal is what was written."),
     "help": ("help", "Tell about a topic, such as sessions or budgets."),
     "completion": ("completion", "Make your shell complete what you type."),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from retinue.app import open_journal, posts
+from retinue.app import open_journal, open_run, posts
 from retinue.domain.lifecycle import State
 from retinue.domain.projection import AgentView, RunView, fold
 from retinue.errors import ChainBroken, UnknownRun
@@ -224,9 +224,9 @@ def audit(run: str, directory: str, as_json: bool) -> int:
     """
 
     async def inside() -> int:
-        async with open_journal(directory) as store:
+        async with open_run(directory, run) as (store, run_id):
             try:
-                found = await audit_run(store, run)
+                found = await audit_run(store, run_id)
             except ChainBroken as broken:
                 if as_json:
                     click.echo(

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from retinue.app import open_journal, posts
+from retinue.app import open_run, posts
 from retinue.domain.contract import decode_contract
 from retinue.domain.events import (
     AgentAttempted,
@@ -45,6 +45,8 @@ SHOWN_LINES = 12
 def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:
     """Show RUN as a tree, or one AGENT of it in full. A unique beginning of the id is enough.
 
+    RUN may also be a file that `retinue export` has written.
+
     AGENT is an id such as a2, or a path such as root/tester.1. Of each answer of a tool the first
     lines are shown; --json has all of it.
 
@@ -52,8 +54,8 @@ def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:
     """
 
     async def inside() -> None:
-        async with open_journal(directory) as store:
-            row = await store.run(run)
+        async with open_run(directory, run) as (store, run_id):
+            row = await store.run(run_id)
             events = await read_all(store, row.id)
             contracts = {a.id: a.context_json for a in await store.agents(row.id)}
         view = fold(events)

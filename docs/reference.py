@@ -1,0 +1,124 @@
+"""Writes the pages of the reference from the code: `python docs/reference.py FOLDER`.
+
+They are made when the documentation is built and kept nowhere, so they cannot go stale.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import get_args
+
+import click
+import msgspec
+
+import retinue
+from retinue.config.pools import EndpointSettings, PoolSettings
+from retinue.config.settings import (
+    BudgetSettings,
+    ProfileSettings,
+    RoleSettings,
+    ServerSettings,
+    Settings,
+)
+from retinue.config.template import settings_file
+from retinue.domain.events import Event, Fact
+from retinue.domain.price import Price
+from retinue.interfaces.cli.exits import EXIT_CODES
+from retinue.interfaces.cli.main import COMMANDS, cli
+
+TABLES = {
+    "": Settings,
+    "budget": BudgetSettings,
+    "roles.NAME": RoleSettings,
+    "profiles.NAME": ProfileSettings,
+    "pools.NAME": PoolSettings,
+    'servers."ADDRESS"': EndpointSettings,
+    "prices.NAME": Price,
+    "mcp.NAME": ServerSettings,
+}
+
+
+def pages() -> dict[str, str]:
+    """The text of each page by the name of its file."""
+    made = {"commands": _commands, "settings": _settings, "events": _events, "python": _python}
+    return {f"{name}.md": "\n".join(lines()) + "\n" for name, lines in made.items()}
+
+
+def _commands() -> Iterator[str]:
+    yield "# Commands\n"
+    yield "`retinue` alone opens the chat.\n"
+    context = click.Context(cli, info_name="retinue")
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        with click.Context(command, info_name=name, parent=context, terminal_width=90) as inner:
+            yield f"## {name}\n\n```text\n{command.get_help(inner)}\n```\n"
+    yield "## Exit codes\n\n| code | meaning |\n|---|---|"
+    yield from (f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())
+
+
+def _settings() -> Iterator[str]:
+    yield "# Settings\n"
+    yield "What `retinue init` writes: every default, and examples.\n"
+    yield f"```toml\n{settings_file()}```\n"
+    yield "What each table may hold:\n"
+    for table, kind in TABLES.items():
+        yield f"## {f'`[{table}]`' if table else 'At the top'}\n\n{_said(kind)}"
+        yield from _fields(kind)
+
+
+def _events() -> Iterator[str]:
+    yield "# Events\n"
+    yield "Each line of `--json` is an event: an envelope, and a fact in its `payload`.\n"
+    yield f"## The envelope\n\n{_said(Event)}"
+    yield from _fields(Event)
+    for fact in get_args(Fact):
+        yield f"## `{fact.__struct_config__.tag}`\n\n{_said(fact)}"
+        yield from _fields(fact)
+
+
+def _python() -> Iterator[str]:
+    yield "# Python\n"
+    for name in sorted(retinue.__all__):
+        thing = getattr(retinue, name)
+        if inspect.isclass(thing):
+            yield f"## `retinue.{name}`\n\n{_said(thing)}"
+            if issubclass(thing, msgspec.Struct):
+                yield from _fields(thing)
+            for method in sorted(vars(thing)):
+                if inspect.isfunction(found := vars(thing)[method]) and not method.startswith("_"):
+                    yield f"### `{method}{_signature(found)}`\n\n{_said(found)}"
+        elif callable(thing):
+            yield f"## `retinue.{name}{_signature(thing)}`\n\n{_said(thing)}"
+
+
+def _fields(kind: type[msgspec.Struct]) -> Iterator[str]:
+    yield "| name | type | if left out |\n|---|---|---|"
+    for field in msgspec.structs.fields(kind):
+        default = "" if field.default is msgspec.NODEFAULT else f"`{field.default!r}`"
+        if field.default_factory is not msgspec.NODEFAULT:
+            default = f"`{field.default_factory()!r}`"
+        said = kind.__annotations__.get(field.name, field.type)
+        text = str(said).replace("|", "\\|")
+        yield f"| `{field.name}` | `{text}` | {default or 'must be there'} |"
+    yield ""
+
+
+def _signature(function: Callable[..., object]) -> str:
+    return str(inspect.signature(function)).replace("'", "")
+
+
+def _said(thing: type | Callable[..., object]) -> str:
+    """Its own docstring, and not one that it has inherited."""
+    own = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
+    return f"{inspect.cleandoc(own or '')}\n"
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, text in pages().items():
+        (folder / file).write_text(text, "utf-8")

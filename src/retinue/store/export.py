@@ -1,0 +1,51 @@
+"""A run as a file of its own, to be read elsewhere: a database with that run and nothing else."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from retinue.errors import StoreError, UsageError
+from retinue.store.database import APPLICATION_ID, named, statements
+from retinue.store.queries import migrations
+
+_TABLES = {"runs": "id", "sub_agents": "run_id", "events": "run_id"}
+
+
+def export_run(database: Path, run_id: str, target: Path) -> None:
+    """Write the run to the new file `target`. Rows are copied as they are, true or not."""
+    try:
+        target.touch(exist_ok=False, mode=0o600)
+    except FileExistsError:
+        raise UsageError(f"{str(target)!r} is there already; name another file.") from None
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written ({error.strerror}).") from error
+    try:
+        with closing(sqlite3.connect(target, isolation_level=None, uri=True)) as connection:
+            _copy(connection, database, run_id)
+    except BaseException as error:
+        target.unlink()
+        if isinstance(error, sqlite3.Error):
+            raise named(error, target) from error
+        raise
+
+
+def _copy(connection: sqlite3.Connection, database: Path, run_id: str) -> None:
+    made = [statement for script in migrations() for statement in statements(script)]
+    # Guards against changes would not let a row be what it has become.
+    guards = [statement for statement in made if "CREATE TRIGGER" in statement]
+    connection.execute("ATTACH ? AS journal", (f"{database.absolute().as_uri()}?mode=ro",))
+    connection.execute("BEGIN")
+    for statement in made:
+        if statement not in guards:
+            connection.execute(statement)
+    for table, column in _TABLES.items():
+        # Both have the same columns in the same order.
+        rows = f"SELECT * FROM journal.{table} WHERE {column} = ?"
+        connection.execute(f"INSERT INTO {table} {rows}", (run_id,))
+    for statement in guards:
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {len(migrations())}")
+    connection.execute("COMMIT")

@@ -1,0 +1,136 @@
+"""What is the user's own stays theirs, whatever children do: over random trees and edits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import retinue
+from retinue.config.environment import Environment
+from retinue.errors import RunError
+from retinue.models.scripted import ScriptedModel, call, say
+from retinue.runtime.facade import Task
+
+if TYPE_CHECKING:
+    from tests.conftest import Repo
+
+paths = st.sampled_from(["a", "b c", "d/e", "d/f/g", "h.txt", "ünï", "-x", "d/.hidden"])
+LINES = ["1\n", "2\n", "3\n", "\n", "x"]  # Few, so that edits meet each other.
+
+
+class World(NamedTuple):
+    """What is committed, what went into the index since, what is in the tree, what is ignored."""
+
+    committed: dict[str, str]
+    staged: dict[str, str]
+    tree: dict[str, str]
+    ignored: dict[str, str]
+    edits: list[tuple[str, str]]
+    """What each child writes."""
+    crlf: bool
+
+
+def worlds(children: int) -> st.SearchStrategy[World]:
+    # Where git is told to mend the ends of lines, it mends those of children as well.
+    return st.one_of(_worlds(children, [*LINES, "3\r\n"], crlf=False), _worlds(children, LINES))
+
+
+def _worlds(children: int, lines: list[str], *, crlf: bool = True) -> st.SearchStrategy[World]:
+    texts = st.lists(st.sampled_from(lines), max_size=6).map("".join)
+    files = st.dictionaries(paths, texts, max_size=6)
+    return st.builds(
+        World,
+        committed=files,
+        staged=files,
+        tree=files,
+        ignored=st.dictionaries(st.sampled_from(["ig", "node_modules/x", "d/ig"]), texts),
+        edits=st.lists(st.tuples(paths, texts), min_size=children, max_size=children),
+        crlf=st.just(crlf),
+    )
+
+
+def populate(repo: Repo, world: World) -> None:
+    repo.init()
+    repo.git("config", "core.autocrlf", "input" if world.crlf else "false")
+    repo.commit({**world.committed, ".gitignore": "ig\nnode_modules\n", "stashed": "1\n"})
+    repo.write("stashed", "2\n")
+    repo.git("stash", "-q")
+    hooks = repo.root / ".git" / "hooks"
+    for name in ("pre-commit", "post-checkout", "post-index-change", "reference-transaction"):
+        hook = hooks / name
+        hook.write_text(f"#!/bin/sh\ntouch {repo.home}/ran\n")
+    for path, text in world.staged.items():
+        repo.write(path, text)
+    repo.git("add", "-A")
+    for path, text in (world.tree | world.ignored).items():
+        repo.write(path, text)
+    for hook in hooks.iterdir():
+        hook.chmod(0o755)
+
+
+async def live_through(repo: Repo, world: World) -> None:
+    """Children, merges, applying, undoing; and nothing but what they wrote has changed."""
+    populate(repo, world)
+    git_dir, before = repo.git_dir(), repo.files()
+    script = {
+        f"Edit {number}.": [call("write_file", path=path, content=text), say("Done.")]
+        for number, (path, text) in enumerate(world.edits)
+    }
+    open_here = partial(
+        retinue.open,
+        repo.root,
+        mode="auto",
+        environment=Environment(variables={"HOME": str(repo.home)}),
+        shell=False,
+    )
+    tasks = [
+        Task(role="executor", task=task, write=(path,))
+        for task, (path, _) in zip(script, world.edits, strict=True)
+    ]
+    async with open_here(model=ScriptedModel(script)) as rt:
+        results = await rt.fan_out(tasks, max_concurrent=4)
+    assert all(result.ok for result in results), [result.error for result in results]
+    assert repo.git_dir() == git_dir
+    after = repo.files()
+    written = dict(world.edits)
+    untouched = {path: data for path, data in before.items() if path not in written}
+    assert {path: data for path, data in after.items() if path not in written} == untouched
+    assert {path: after[path].partition(" ")[2] for path in written} == written
+    async with open_here(model=ScriptedModel([])) as rt:
+        try:
+            undone = await rt.undo(results[0].run_id)
+        except RunError:  # What they wrote was there already.
+            undone = None
+        assert undone is None or undone.ok
+        assert repo.files() == before
+        if undone is not None:
+            assert (await rt.redo(results[0].run_id)).ok
+            assert repo.files() == after
+    assert repo.git_dir() == git_dir
+    assert not (repo.home / "ran").exists()
+
+
+usual = settings(
+    max_examples=4,
+    # An example takes a second: making a failing one smaller would take minutes.
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@usual
+@given(world=worlds(5))
+async def test_what_is_the_users_stays_as_it_was(repos: Callable[[], Repo], world: World) -> None:
+    await live_through(repos(), world)
+
+
+@pytest.mark.slow
+@settings(usual, max_examples=10)
+@given(world=worlds(20))
+async def test_with_twenty_children(repos: Callable[[], Repo], world: World) -> None:
+    await live_through(repos(), world)

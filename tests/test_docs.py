@@ -1,0 +1,58 @@
+"""The documentation: its reference has all there is, and it is built without a warning."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import retinue
+from retinue.config.settings import Settings
+from retinue.domain.events import Fact
+from retinue.interfaces.cli.main import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def reference() -> Mapping[str, str]:
+    pages: Mapping[str, str] = runpy.run_path(str(ROOT / "docs" / "reference.py"))["pages"]()
+    return pages
+
+
+def _headings(text: str) -> set[str]:
+    return set(re.findall(r"^## `?(?:retinue\.)?([\w.-]+)", text, re.MULTILINE))
+
+
+def test_the_reference_has_every_command_event_setting_and_name(
+    reference: Mapping[str, str],
+) -> None:
+    assert set(COMMANDS) <= _headings(reference["commands.md"])
+    tags = {fact.__struct_config__.tag for fact in get_args(Fact)}
+    assert tags <= _headings(reference["events.md"])
+    for name in Settings.__struct_fields__:
+        assert f"| `{name}` |" in reference["settings.md"]
+    names = set(retinue.__all__) - {"__version__", "errors"}
+    assert names <= _headings(reference["python.md"])
+
+
+def test_every_page_is_in_the_list() -> None:
+    listed = (ROOT / "docs" / "index.md").read_text()
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert [page for page in sorted(pages) if f"\n{page}\n" not in listed] == []
+
+
+@pytest.mark.slow
+def test_it_is_built_without_a_warning() -> None:
+    if shutil.which("bash") is None:
+        pytest.skip("there is no bash")
+    done = subprocess.run(
+        [ROOT / "script" / "docs"], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert (done.returncode, done.stderr) == (0, "")
