@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -101,10 +101,18 @@ def markdown(result: PlanResult) -> str:
     for outcome in result.steps:
         lines += ["", f"## {outcome.step.name}: {outcome.step.shown}", "", *_told(outcome)]
     if result.review is not None:
-        lines += ["", "## Review", "", result.review.response.strip() or "(nothing)"]
+        lines += ["", "## Review", "", *_reviewed(result.review)]
     if not result.ok:
         lines += ["", "## How to go on", "", *_ways_on(result)]
     return "\n".join(lines) + "\n"
+
+
+def _reviewed(review: Result) -> list[str]:
+    """What the reviewer says; a review that failed has no more than words."""
+    if not isinstance(review.data, Mapping):
+        return [review.response.strip() or f"{review.status}: {review.error}"]
+    found = [f"- {finding['task']}" for finding in review.data["findings"]]
+    return [str(review.data["summary"]), *(["", *found] if found else [])]
 
 
 def _row(outcome: StepOutcome) -> str:
