@@ -55,6 +55,30 @@ def test_a_step_is_taken_back_and_made_again_beside_later_edits(repo: Repo) -> N
     assert again(depot, commit, undone.tree).tree == now
 
 
+def test_a_step_never_touches_files_that_only_look_like_its_own(repo: Repo) -> None:
+    """What it removed is like a file of the user's, which was not renamed from it."""
+    depot = repo.init().depot()
+    before, after = {"a": LINES, "b": LINES + "b\n"}, {"b": LINES + "b\n"}
+    commit = step(repo, depot, before, after)
+    assert plain(repo, depot, without(depot, commit, tree(repo, depot, after)).tree) == before
+    commit = step(repo, depot, {"a": LINES}, {"a": LINES.replace("2\n", "two\n")})
+    now = tree(repo, depot, {"mine": LINES.replace("2\n", "two\n")})
+    undone = without(depot, commit, now)
+    assert [side.path for side in undone.conflicts] == ["a"]
+    assert plain(repo, depot, undone.tree)["mine"] == LINES.replace("2\n", "two\n")
+    now = tree(repo, depot, {"mine": LINES})
+    assert plain(repo, depot, again(depot, commit, now).tree)["mine"] == LINES
+
+
+def test_a_step_that_made_a_folder_of_a_file_is_taken_back(repo: Repo) -> None:
+    depot = repo.init().depot()
+    before, after = {"d": "1", "z": "1"}, {"d/x": "2", "z": "1"}
+    commit = step(repo, depot, before, after)
+    undone = without(depot, commit, tree(repo, depot, after | {"z": "2"}))
+    assert plain(repo, depot, undone.tree) == before | {"z": "2"}
+    assert plain(repo, depot, again(depot, commit, undone.tree).tree) == after | {"z": "2"}
+
+
 def test_a_later_edit_of_the_same_lines_is_in_the_way(repo: Repo) -> None:
     depot = repo.init().depot()
     commit = step(repo, depot, {"a": "1\n", "b": "1"}, {"a": "2\n", "b": "1", "new": "1\n"})

@@ -20,6 +20,7 @@ import msgspec
 from retinue.ports import KeptChange
 from retinue.workspace.changes import Change, contents
 from retinue.workspace.depot import Depot
+from retinue.workspace.git import answer
 from retinue.workspace.merge import Merged, merge_trees
 from retinue.workspace.snapshot import MAX_FILE_BYTES
 
@@ -82,14 +83,46 @@ def kept(depot: Depot, run_id: str = "") -> list[KeptChange]:
 
 def again(depot: Depot, commit: str, tree: str) -> Merged:
     """`tree` with the change that `commit` keeps."""
-    before, after = f"{commit}^^{{tree}}", f"{commit}^{{tree}}"
+    before, after = _overlaid(depot, commit, tree)
     return merge_trees(depot, base=before, ours=tree, theirs=after)
 
 
 def without(depot: Depot, commit: str, tree: str) -> Merged:
     """`tree` without the change that `commit` keeps; what was done since stays, or conflicts."""
-    before, after = f"{commit}^^{{tree}}", f"{commit}^{{tree}}"
+    before, after = _overlaid(depot, commit, tree)
     return merge_trees(depot, base=after, ours=tree, theirs=before)
+
+
+def _overlaid(depot: Depot, commit: str, tree: str) -> tuple[str, str]:
+    """`tree` with the paths of a step as they were before it, and as they were after it.
+
+    Other files are the same in all three: a merge of the small trees alone takes one of them for
+    a file of the step that was renamed, and rewrites it.
+    """
+    states = [_listed(depot, name) for name in (f"{commit}^", commit)]
+    # A file may be a folder in the other state, so all of them make room first.
+    gone = b"".join(b"0 %b\t%b\0" % (b"0" * len(tree), path) for path in {**states[0], **states[1]})
+    trees = []
+    with depot.temporary() as folder:
+        where = depot.at(depot.source.top, os.path.join(folder, "index"))
+        answer(where, ["read-tree", tree])
+        for state in states:
+            entries = [b"%b\t%b\0" % (about, path) for path, about in state.items()]
+            update = ["update-index", "-z", "--replace", "--index-info"]
+            answer(where, update, stdin=gone + b"".join(entries))
+            trees.append(answer(where, ["write-tree", "--missing-ok"]).decode().strip())
+    before, after = trees
+    return before, after
+
+
+def _listed(depot: Depot, commit: str) -> dict[bytes, bytes]:
+    """The files of a commit: path, and mode and blob."""
+    found = {}
+    for line in depot.ask(["ls-tree", "-r", "-z", commit]).split(b"\0")[:-1]:
+        about, path = line.split(b"\t", 1)
+        mode, _, blob = about.split(b" ")
+        found[path] = mode + b" " + blob
+    return found
 
 
 def renamed(depot: Depot, kinds: Mapping[str, str], moved: Sequence[KeptChange]) -> None:
