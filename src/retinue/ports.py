@@ -313,10 +313,6 @@ class Ground(Protocol):
         """Keep work that was not integrated, for the user to look at."""
         ...
 
-    async def revert(self, commits: Sequence[str], steps: Steps, *, message: str) -> Applied:
-        """Take steps back, the last first."""
-        ...
-
     def recorded(
         self, workspace: Workspace, sandbox: Sandbox | None, directory: str, steps: Steps | None
     ) -> tuple[Workspace, Sandbox | None]:

@@ -473,7 +473,7 @@ async def test_what_a_command_changed_outside_the_scope_fails_the_child(
     assert (project / "src" / "a").read_text() == "1\n"
 
 
-async def test_in_place_what_was_changed_outside_the_scope_is_taken_back(
+async def test_in_place_what_was_changed_outside_the_scope_is_told_and_left(
     opened: Opened, project: Path
 ) -> None:
     (project / "docs").mkdir()
@@ -487,15 +487,17 @@ async def test_in_place_what_was_changed_outside_the_scope_is_taken_back(
         "works in the project itself, one writer at a time: the project is no git repository",
     )
     assert result.status == "error"
+    # It may as well have been the user: nobody takes that back for them.
     assert result.error == (
-        "it changed what its contract does not let it write: docs/b; it was taken back"
+        "it changed what its contract does not let it write: docs/b; unless that was you, take it"
+        f" back: retinue undo {result.run_id} {result.agent_id}"
     )
-    assert (project / "docs" / "b").read_text() == "1\n"
-    assert not (project / "a").exists()
+    assert (project / "docs" / "b").read_text() == "2\n"
+    assert (project / "a").read_text() == "2\n"
 
 
 @pytest.mark.parametrize("versioned", [True, False])
-async def test_a_reviewers_commands_change_nothing_even_without_a_sandbox(
+async def test_what_a_reviewers_commands_change_without_a_sandbox_fails_it(
     opened: Opened, repo: Repo, project: Path, versioned: bool
 ) -> None:
     repo.write("a", "1\n")
@@ -506,9 +508,9 @@ async def test_a_reviewers_commands_change_nothing_even_without_a_sandbox(
         result = await rt.spawn("reviewer", "Review.")
     assert result.status == "error"
     assert result.error == (
-        "it changed what its contract does not let it write: a; it was taken back"
+        "it changed what its contract does not let it write: a; unless that was you, take it back:"
+        f" retinue undo {result.run_id} {result.agent_id}"
     )
-    assert (project / "a").read_text() == "1\n"
 
 
 async def test_without_a_repository_writers_take_turns_in_the_project_itself(
