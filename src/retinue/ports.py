@@ -333,6 +333,10 @@ class Copy(Ground, Protocol):
         """Leave it to whoever reopens it."""
         ...
 
+    def leave(self) -> str:
+        """Leave it to the user, since the work in it cannot be had otherwise; where it is."""
+        ...
+
 
 class Subtask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     # A comment and not a docstring, which would cost tokens in the schema that is made of this: one

@@ -726,6 +726,32 @@ async def test_stopped_while_it_waits_its_turn(opened: Opened, repo: Repo, proje
     assert not (project / "2").exists()
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_work_that_cannot_be_taken_from_its_copy_is_left_in_it(
+    opened: Opened, repo: Repo, project: Path, cancelled: bool
+) -> None:
+    repo.init().commit({"a": "1"})
+    gate, listener = asyncio.Event(), Listener()
+    filled = "echo work > b; for n in $(seq 20); do truncate -s 64M $n; done"
+    steps: list[Step] = [call("run_command", command=filled), hold(gate, say("Done."))]
+    model = ScriptedModel(steps, strict=False)
+    async with opened(
+        model=model, mode="auto", shell=True, unsafe_no_sandbox=True, on_event=listener
+    ) as rt:
+        job = await rt.start("executor", "Write.")
+        await listener.seen("a1", "tool.finished")
+        if cancelled:
+            job.cancel()
+        else:
+            gate.set()
+        result = await job.result()
+    assert (result.status, result.kept) == ("cancelled" if cancelled else "error", False)
+    told, left = (result.error or "").split(" Its work is left in ")
+    assert "has too many files that git does not know" in told
+    assert told.startswith("cancelled by the program; ") == cancelled
+    assert Path(left, "b").read_text() == "work\n"
+
+
 async def test_no_place_for_a_copy_fails_the_child_and_says_why(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
@@ -768,6 +794,19 @@ async def test_in_a_copy_the_projects_own_path_is_held_to_the_scope(
     assert result.ok
     assert [file.path for file in result.files_modified] == ["in/x"]
     assert "does not let you write 'out'" in str(model.requests[1].messages)
+
+
+async def test_the_same_check_in_another_folder_is_another_check(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"one/here": "1", "two/there": "1"})
+    model = ScriptedModel([say("Done."), say("Done.")])
+    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+        results = [
+            await rt.spawn("executor", "x", checks=("test -e here",), directory=str(project / name))
+            for name in ("one", "two")
+        ]
+    assert [result.ok for result in results] == [True, False]
 
 
 async def test_where_nothing_was_changed_only_the_checks_of_the_task_are_run(

@@ -23,6 +23,7 @@ from retinue.domain.events import AgentWaiting, WorkKept, WorktreeCreated, Workt
 from retinue.domain.lease import Leases, overlap
 from retinue.domain.result import Conflict, Status
 from retinue.domain.scope import ANYWHERE, Groups, contains
+from retinue.errors import WorkspaceError
 from retinue.ports import Copy, Ground, Merge, Proposal
 from retinue.runtime.agent import Agent
 from retinue.runtime.checks import Checks, copy_names
@@ -239,6 +240,9 @@ class Join:
         async def gather() -> Proposal:
             try:
                 return await copy.propose(message=_message(seat.agent))
+            except WorkspaceError as error:
+                seat.copy = None
+                raise WorkspaceError(f"{error} Its work is left in {copy.leave()}") from error
             finally:
                 seat.agent.ground = self._ground
 

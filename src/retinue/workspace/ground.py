@@ -334,6 +334,9 @@ class CopiedGround(_Ground):
     def let_go(self) -> None:
         self._copied.let_go()
 
+    def leave(self) -> str:
+        return self._copied.leave()
+
 
 class Changed(msgspec.Struct, frozen=True):
     applied: Applied
