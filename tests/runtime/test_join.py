@@ -399,6 +399,38 @@ async def test_a_conflict_that_nobody_settles_stays_one(
     assert not (project / "other").exists()
 
 
+async def test_a_conflict_without_markers_is_not_settled_by_doing_nothing(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    gate = asyncio.Event()
+    edit = {"path": "shared.txt", "old_text": "line 3\n", "new_text": "by the root\n"}
+    model = ScriptedModel(
+        {
+            **resolving(say("It is fine.")),
+            ROOT: [
+                call("spawn_agent", task="theirs.", role="executor", background=True),
+                call("edit_file", **edit),
+                call("spawn_await", job_ids="*"),
+                say("Done."),
+            ],
+            "theirs.": [
+                call("run_command", command="rm shared.txt"),
+                hold(gate, say("Removed.")),
+            ],
+        }
+    )
+    listener = await led(
+        opened, model, gate, on_conflict="resolve", shell=True, unsafe_no_sandbox=True
+    )
+    view = retinue.fold(listener.events)
+    assert view.agents["a1"].status == "conflict"
+    assert view.agents["a2"].error == (
+        "nothing was changed in shared.txt, which has the version of one side only"
+    )
+    assert "by the root" in (project / "shared.txt").read_text()
+
+
 async def test_an_edit_of_the_users_is_never_lost_and_the_refusal_says_what_to_do(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
@@ -749,7 +781,7 @@ async def test_work_that_cannot_be_taken_from_its_copy_is_left_in_it(
     told, left = (result.error or "").split(" Its work is left in ")
     assert "has too many files that git does not know" in told
     assert told.startswith("cancelled by the program; ") == cancelled
-    assert Path(left, "b").read_text() == "work\n"
+    assert (project / left / "b").read_text() == "work\n"
 
 
 async def test_no_place_for_a_copy_fails_the_child_and_says_why(

@@ -335,7 +335,9 @@ class Join:
             return None
         contract = agent.contract
         _, name, _ = copy_names(contract.parent.run_id, agent.id)
-        directory = contract.execution.working_directory
+        assert agent.parent is not None, "only a child is merged"
+        # Where a conflict is told from, and where who settles it works.
+        directory = agent.parent.contract.execution.working_directory
         copy = await to_its_end(self._ground.copy(merge.commit, name=name, directory=directory))
         try:
             if await self._resolve(agent, copy):
