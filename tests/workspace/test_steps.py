@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.errors import GitError
+from retinue.errors import GitError, WorkspaceError
 from retinue.workspace.changes import changes, contents, described, problems
 from retinue.workspace.depot import Depot
 from retinue.workspace.merge import merge_trees
-from retinue.workspace.snapshot import users_tree
+from retinue.workspace.snapshot import MAX_FILE_BYTES, users_tree
 from retinue.workspace.steps import Entry, again, keep, kept, patch, store, without
 
 if TYPE_CHECKING:
@@ -96,6 +96,21 @@ def test_what_is_kept_lasts_when_the_users_repository_is_gone(repo: Repo) -> Non
     repo.git("prune", "--expire=now")
     assert plain(repo, depot, f"{commit}^") == {"a": "1\n", "b": "2\n"}
     assert b"-1\n+changed\n" in patch(depot, commit)
+
+
+def test_a_step_with_a_file_too_large_to_keep_is_not_undone_by_halves(repo: Repo) -> None:
+    repo.init()
+    with (repo.root / "large").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    repo.commit({"a": "1"})
+    depot = repo.depot()
+    before = users_tree(depot).tree
+    now = tree(repo, depot, {"a": "2"})
+    commit = keep(depot, REF, changes(depot, before, now), "x")
+    for rewritten in (without, again):
+        with pytest.raises(WorkspaceError, match="'large' was too large to be kept"):
+            rewritten(depot, commit, now)
+    assert b"-1\n" in patch(depot, commit)
 
 
 def test_names_and_contents_of_any_bytes(repo: Repo) -> None:
