@@ -314,10 +314,6 @@ class Ground(Protocol):
         """Keep work that was not integrated, for the user to look at."""
         ...
 
-    async def revert(self, commits: Sequence[str], steps: Steps, *, message: str) -> Applied:
-        """Take steps back, the last first."""
-        ...
-
     def recorded(
         self, workspace: Workspace, sandbox: Sandbox | None, directory: str, steps: Steps | None
     ) -> tuple[Workspace, Sandbox | None]:
@@ -336,6 +332,10 @@ class Copy(Ground, Protocol):
 
     def let_go(self) -> None:
         """Leave it to whoever reopens it."""
+        ...
+
+    def leave(self) -> str:
+        """Leave it to the user, since the work in it cannot be had otherwise; where it is."""
         ...
 
 

@@ -399,6 +399,38 @@ async def test_a_conflict_that_nobody_settles_stays_one(
     assert not (project / "other").exists()
 
 
+async def test_a_conflict_without_markers_is_not_settled_by_doing_nothing(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    gate = asyncio.Event()
+    edit = {"path": "shared.txt", "old_text": "line 3\n", "new_text": "by the root\n"}
+    model = ScriptedModel(
+        {
+            **resolving(say("It is fine.")),
+            ROOT: [
+                call("spawn_agent", task="theirs.", role="executor", background=True),
+                call("edit_file", **edit),
+                call("spawn_await", job_ids="*"),
+                say("Done."),
+            ],
+            "theirs.": [
+                call("run_command", command="rm shared.txt"),
+                hold(gate, say("Removed.")),
+            ],
+        }
+    )
+    listener = await led(
+        opened, model, gate, on_conflict="resolve", shell=True, unsafe_no_sandbox=True
+    )
+    view = retinue.fold(listener.events)
+    assert view.agents["a1"].status == "conflict"
+    assert view.agents["a2"].error == (
+        "nothing was changed in shared.txt, which has the version of one side only"
+    )
+    assert "by the root" in (project / "shared.txt").read_text()
+
+
 async def test_an_edit_of_the_users_is_never_lost_and_the_refusal_says_what_to_do(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
@@ -473,7 +505,7 @@ async def test_what_a_command_changed_outside_the_scope_fails_the_child(
     assert (project / "src" / "a").read_text() == "1\n"
 
 
-async def test_in_place_what_was_changed_outside_the_scope_is_taken_back(
+async def test_in_place_what_was_changed_outside_the_scope_is_told_and_left(
     opened: Opened, project: Path
 ) -> None:
     (project / "docs").mkdir()
@@ -487,15 +519,17 @@ async def test_in_place_what_was_changed_outside_the_scope_is_taken_back(
         "works in the project itself, one writer at a time: the project is no git repository",
     )
     assert result.status == "error"
+    # It may as well have been the user: nobody takes that back for them.
     assert result.error == (
-        "it changed what its contract does not let it write: docs/b; it was taken back"
+        "it changed what its contract does not let it write: docs/b; unless that was you, take it"
+        f" back: retinue undo {result.run_id} {result.agent_id}"
     )
-    assert (project / "docs" / "b").read_text() == "1\n"
-    assert not (project / "a").exists()
+    assert (project / "docs" / "b").read_text() == "2\n"
+    assert (project / "a").read_text() == "2\n"
 
 
 @pytest.mark.parametrize("versioned", [True, False])
-async def test_a_reviewers_commands_change_nothing_even_without_a_sandbox(
+async def test_what_a_reviewers_commands_change_without_a_sandbox_fails_it(
     opened: Opened, repo: Repo, project: Path, versioned: bool
 ) -> None:
     repo.write("a", "1\n")
@@ -506,9 +540,9 @@ async def test_a_reviewers_commands_change_nothing_even_without_a_sandbox(
         result = await rt.spawn("reviewer", "Review.")
     assert result.status == "error"
     assert result.error == (
-        "it changed what its contract does not let it write: a; it was taken back"
+        "it changed what its contract does not let it write: a; unless that was you, take it back:"
+        f" retinue undo {result.run_id} {result.agent_id}"
     )
-    assert (project / "a").read_text() == "1\n"
 
 
 async def test_without_a_repository_writers_take_turns_in_the_project_itself(
@@ -724,6 +758,32 @@ async def test_stopped_while_it_waits_its_turn(opened: Opened, repo: Repo, proje
     assert not (project / "2").exists()
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_work_that_cannot_be_taken_from_its_copy_is_left_in_it(
+    opened: Opened, repo: Repo, project: Path, cancelled: bool
+) -> None:
+    repo.init().commit({"a": "1"})
+    gate, listener = asyncio.Event(), Listener()
+    filled = "echo work > b; for n in $(seq 20); do truncate -s 64M $n; done"
+    steps: list[Step] = [call("run_command", command=filled), hold(gate, say("Done."))]
+    model = ScriptedModel(steps, strict=False)
+    async with opened(
+        model=model, mode="auto", shell=True, unsafe_no_sandbox=True, on_event=listener
+    ) as rt:
+        job = await rt.start("executor", "Write.")
+        await listener.seen("a1", "tool.finished")
+        if cancelled:
+            job.cancel()
+        else:
+            gate.set()
+        result = await job.result()
+    assert (result.status, result.kept) == ("cancelled" if cancelled else "error", False)
+    told, left = (result.error or "").split(" Its work is left in ")
+    assert "has too many files that git does not know" in told
+    assert told.startswith("cancelled by the program; ") == cancelled
+    assert (project / left / "b").read_text() == "work\n"
+
+
 async def test_no_place_for_a_copy_fails_the_child_and_says_why(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
@@ -766,6 +826,19 @@ async def test_in_a_copy_the_projects_own_path_is_held_to_the_scope(
     assert result.ok
     assert [file.path for file in result.files_modified] == ["in/x"]
     assert "does not let you write 'out'" in str(model.requests[1].messages)
+
+
+async def test_the_same_check_in_another_folder_is_another_check(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"one/here": "1", "two/there": "1"})
+    model = ScriptedModel([say("Done."), say("Done.")])
+    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+        results = [
+            await rt.spawn("executor", "x", checks=("test -e here",), directory=str(project / name))
+            for name in ("one", "two")
+        ]
+    assert [result.ok for result in results] == [True, False]
 
 
 async def test_where_nothing_was_changed_only_the_checks_of_the_task_are_run(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from retinue.errors import WorkspaceError
 from retinue.workspace.apply import Refused, apply, recover
 from retinue.workspace.changes import Change, changes
 from retinue.workspace.depot import Depot
@@ -218,6 +219,49 @@ def test_a_file_that_somebody_keeps_writing_never_loses_a_line(repo: Repo) -> No
     assert (repo.root / "b").read_text() == saved[-1]
 
 
+def test_what_cannot_be_put_back_is_rescued_and_the_refusal_says_where(repo: Repo) -> None:
+    """Somebody appends, as fast as they can: while the file is aside, that makes another."""
+    repo.init()
+    depot = repo.depot()
+    changed = difference(repo, depot, {"d/b": "1\n"}, {"d/b": "2\n"})
+    lines: list[str] = []
+    stop = threading.Event()
+
+    def edit() -> None:
+        while not stop.is_set():
+            with (repo.root / "d" / "b").open("a") as file:
+                file.write(f"edit {len(lines)}\n")
+            lines.append(f"edit {len(lines)}")
+
+    editor = threading.Thread(target=edit)
+    editor.start()
+    while not lines:
+        pass
+    told = ""
+    while "could not be put back" not in told:
+        with pytest.raises(Refused) as refusal:
+            bring(repo, depot, changed)
+        told = str(refusal.value)
+    stop.set()
+    editor.join()
+    (folder,) = (repo.root / ".retinue" / "rescued").iterdir()
+    assert told == (
+        f"'d/b' was changed meanwhile; files that could not be put back are in {folder}"
+    )
+    saved = (folder / "d" / "b").read_text() + (repo.root / "d" / "b").read_text()
+    assert sorted(saved.splitlines()) == sorted(["1", *lines])
+    assert os.listdir(os.path.join(depot.path, "tmp")) == []
+
+
+def test_no_place_to_work_is_told(repo: Repo, tmp_path: Path) -> None:
+    repo.init()
+    depot = repo.depot()
+    changed = difference(repo, depot, {"a": "1"}, {"a": "2"})
+    beside = tmp_path / "nowhere"
+    with pytest.raises(WorkspaceError, match=f"{beside} cannot be written"):
+        apply(depot, str(repo.root), changed, beside=str(beside))
+
+
 KILLED = """
 import sys
 from retinue.workspace.apply import apply
@@ -235,8 +279,8 @@ print("done", flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moved", [500, 1999])
-def test_killed_in_the_middle_it_is_put_back(repo: Repo, moved: int) -> None:
+@pytest.mark.parametrize(("moved", "elsewhere"), [(500, False), (1999, False), (500, True)])
+def test_killed_in_the_middle_it_is_put_back(repo: Repo, moved: int, elsewhere: bool) -> None:
     repo.init()
     depot = repo.depot()
     before = {f"d{i}/{j}": f"{i}{j}" for i in range(10) for j in range(200)}
@@ -260,6 +304,10 @@ def test_killed_in_the_middle_it_is_put_back(repo: Repo, moved: int) -> None:
         assert process.poll() is None
     process.send_signal(signal.SIGKILL)
     process.communicate()
+    if elsewhere:
+        repo.root = repo.root.rename(repo.root.with_name("renamed"))
+        depot = repo.depot()
+        beside = Path(depot.path, "tmp")
     assert users_tree(depot).tree != start
     assert len(recover(depot, str(beside))) == len(before) + len(before) // 10
     assert users_tree(depot).tree == start

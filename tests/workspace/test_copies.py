@@ -124,3 +124,16 @@ def test_what_is_tracked_is_not_lent(repo: Repo) -> None:
     copy = copied(repo)
     assert copy.lent(copy.top, str(repo.root)) == ()
     copy.remove()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everything")
+def test_a_copy_with_folders_that_nobody_may_write_is_removed(repo: Repo) -> None:
+    repo.init().commit({"a": "1"})
+    copy = copied(repo)
+    folder = Path(copy.top, "built", "cache")
+    folder.mkdir(parents=True)
+    (folder / "x").write_text("1")
+    folder.chmod(0o000)
+    folder.parent.chmod(0o500)
+    copy.remove()
+    assert not Path(copy.folder).exists()

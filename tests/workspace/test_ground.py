@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -219,8 +220,7 @@ async def test_writes_and_commands_in_the_users_tree_become_steps(
     assert [number for number, _, _ in log.made_steps] == [1, 2, 3]
     # All of it is taken back, beside what the user did since.
     repo.write("mine", "1")
-    commits = [commit for _, commit, _ in log.made_steps]
-    applied = await ground.revert(commits, log, message="undo")
+    applied = await ground.undo(await ground.kept("run1"))
     assert applied.refused == ()
     assert {path: text.split(" ", 1)[1] for path, text in repo.files().items()} == {
         "a": "1\n",
@@ -256,6 +256,72 @@ async def test_a_command_is_not_blamed_for_what_others_do_meanwhile(
         "echo x > mine", reach=all_of(directory), timeout_s=60, max_output_bytes=1000
     )
     assert [file.path for file in done.changed] == ["mine"]
+
+
+async def test_a_confined_command_is_not_blamed_for_what_the_user_does_meanwhile(
+    repo: Repo, ground_at: Grounds
+) -> None:
+    repo.init().commit({"a": "1\n", "src/b": "1\n"})
+    ground, log = ground_at(repo.root), Log()
+    directory = str(repo.root)
+
+    class Confined(Unconfined):
+        tier = "full"
+
+        async def run(
+            self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+        ) -> Completed:
+            repo.write("a", "mine\n")
+            return await super().run(
+                command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
+            )
+
+    _, sandbox = ground.recorded(
+        ground.workspace(directory), Confined({"PATH": "/usr/bin:/bin"}), directory, log
+    )
+    assert sandbox is not None
+    reach = Reach(root=directory, write_scope=(("src/**",),))
+    done = await sandbox.run("echo 2 > src/b", reach=reach, timeout_s=60, max_output_bytes=1000)
+    assert [file.path for file in done.changed] == ["src/b"]
+    assert (await ground.undo(await ground.kept("run1"))).refused == ()
+    assert ((repo.root / "a").read_text(), (repo.root / "src/b").read_text()) == ("mine\n", "1\n")
+
+
+async def test_a_command_that_was_cancelled_stays_cancelled_when_the_tree_cannot_be_looked_at(
+    repo: Repo, ground_at: Grounds
+) -> None:
+    from retinue.workspace import snapshot
+
+    ground, log = ground_at(repo.root), Log()
+    directory = str(repo.root)
+
+    class Filling(Unconfined):
+        async def run(
+            self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+        ) -> Completed:
+            for number in range(snapshot.MAX_NEW_BYTES // snapshot.MAX_FILE_BYTES + 1):
+                with (repo.root / f"large{number}").open("wb") as file:
+                    file.truncate(snapshot.MAX_FILE_BYTES)
+            if command == "stop":
+                raise asyncio.CancelledError
+            return await super().run(
+                command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
+            )
+
+    async def run(command: str) -> Completed:
+        for path in repo.root.glob("large*"):
+            path.unlink()
+        _, sandbox = ground.recorded(
+            ground.workspace(directory), Filling({"PATH": "/usr/bin:/bin"}), directory, log
+        )
+        assert sandbox is not None
+        reach = all_of(directory)
+        return await sandbox.run(command, reach=reach, timeout_s=60, max_output_bytes=1000)
+
+    with pytest.raises(asyncio.CancelledError):
+        await run("stop")
+    done = await run("echo hello")
+    assert done.output.startswith("hello\n\n[What commands change here cannot be undone: ")
 
 
 async def test_a_tree_that_cannot_be_looked_at_stops_no_command(

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.errors import GitError
+from retinue.errors import GitError, WorkspaceError
 from retinue.workspace.changes import changes, contents, described, problems
 from retinue.workspace.depot import Depot
 from retinue.workspace.merge import merge_trees
-from retinue.workspace.snapshot import users_tree
+from retinue.workspace.snapshot import MAX_FILE_BYTES, users_tree
 from retinue.workspace.steps import Entry, again, keep, kept, patch, store, without
 
 if TYPE_CHECKING:
@@ -55,6 +55,30 @@ def test_a_step_is_taken_back_and_made_again_beside_later_edits(repo: Repo) -> N
     assert again(depot, commit, undone.tree).tree == now
 
 
+def test_a_step_never_touches_files_that_only_look_like_its_own(repo: Repo) -> None:
+    """What it removed is like a file of the user's, which was not renamed from it."""
+    depot = repo.init().depot()
+    before, after = {"a": LINES, "b": LINES + "b\n"}, {"b": LINES + "b\n"}
+    commit = step(repo, depot, before, after)
+    assert plain(repo, depot, without(depot, commit, tree(repo, depot, after)).tree) == before
+    commit = step(repo, depot, {"a": LINES}, {"a": LINES.replace("2\n", "two\n")})
+    now = tree(repo, depot, {"mine": LINES.replace("2\n", "two\n")})
+    undone = without(depot, commit, now)
+    assert [side.path for side in undone.conflicts] == ["a"]
+    assert plain(repo, depot, undone.tree)["mine"] == LINES.replace("2\n", "two\n")
+    now = tree(repo, depot, {"mine": LINES})
+    assert plain(repo, depot, again(depot, commit, now).tree)["mine"] == LINES
+
+
+def test_a_step_that_made_a_folder_of_a_file_is_taken_back(repo: Repo) -> None:
+    depot = repo.init().depot()
+    before, after = {"d": "1", "z": "1"}, {"d/x": "2", "z": "1"}
+    commit = step(repo, depot, before, after)
+    undone = without(depot, commit, tree(repo, depot, after | {"z": "2"}))
+    assert plain(repo, depot, undone.tree) == before | {"z": "2"}
+    assert plain(repo, depot, again(depot, commit, undone.tree).tree) == after | {"z": "2"}
+
+
 def test_a_later_edit_of_the_same_lines_is_in_the_way(repo: Repo) -> None:
     depot = repo.init().depot()
     commit = step(repo, depot, {"a": "1\n", "b": "1"}, {"a": "2\n", "b": "1", "new": "1\n"})
@@ -72,6 +96,21 @@ def test_what_is_kept_lasts_when_the_users_repository_is_gone(repo: Repo) -> Non
     repo.git("prune", "--expire=now")
     assert plain(repo, depot, f"{commit}^") == {"a": "1\n", "b": "2\n"}
     assert b"-1\n+changed\n" in patch(depot, commit)
+
+
+def test_a_step_with_a_file_too_large_to_keep_is_not_undone_by_halves(repo: Repo) -> None:
+    repo.init()
+    with (repo.root / "large").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    repo.commit({"a": "1"})
+    depot = repo.depot()
+    before = users_tree(depot).tree
+    now = tree(repo, depot, {"a": "2"})
+    commit = keep(depot, REF, changes(depot, before, now), "x")
+    for rewritten in (without, again):
+        with pytest.raises(WorkspaceError, match="'large' was too large to be kept"):
+            rewritten(depot, commit, now)
+    assert b"-1\n" in patch(depot, commit)
 
 
 def test_names_and_contents_of_any_bytes(repo: Repo) -> None:

@@ -34,12 +34,12 @@ def copy_names(run_id: str, agent_id: str) -> tuple[str, str, str]:
 
 
 class Checks:
-    """Runs them on fresh copies. The same check of the same commit is run once."""
+    """Runs them on fresh copies. The same check in the same folder of a commit is run once."""
 
     def __init__(self, confine: Confine, clock: Clock) -> None:
         self._confine = confine
         self._clock = clock
-        self._known: dict[tuple[str, str], Check] = {}
+        self._known: dict[tuple[str, str, str], Check] = {}
 
     async def possible(self) -> bool:
         return await self._confine() is not None
@@ -58,12 +58,13 @@ class Checks:
 
         try:
             for command in commands:
-                check = self._known.get((commit, command))
+                check = self._known.get((commit, directory, command))
                 if check is None:
                     if not copies:
                         await to_its_end(fresh())
                     place = copies[0].workspace(directory)
-                    check = self._known[commit, command] = await self._checked(command, place)
+                    check = await self._checked(command, place)
+                    self._known[commit, directory, command] = check
                 agent.checks.append(check)
                 agent.record(CheckFinished(check=check))
                 if not check.ok:

@@ -23,6 +23,7 @@ from retinue.domain.events import AgentWaiting, WorkKept, WorktreeCreated, Workt
 from retinue.domain.lease import Leases, overlap
 from retinue.domain.result import Conflict, Status
 from retinue.domain.scope import ANYWHERE, Groups, contains
+from retinue.errors import WorkspaceError
 from retinue.ports import Copy, Ground, Merge, Proposal
 from retinue.runtime.agent import Agent
 from retinue.runtime.checks import Checks, copy_names
@@ -239,6 +240,9 @@ class Join:
         async def gather() -> Proposal:
             try:
                 return await copy.propose(message=_message(seat.agent))
+            except WorkspaceError as error:
+                seat.copy = None
+                raise WorkspaceError(f"{error} Its work is left in {copy.leave()}") from error
             finally:
                 seat.agent.ground = self._ground
 
@@ -331,7 +335,9 @@ class Join:
             return None
         contract = agent.contract
         _, name, _ = copy_names(contract.parent.run_id, agent.id)
-        directory = contract.execution.working_directory
+        assert agent.parent is not None, "only a child is merged"
+        # Where a conflict is told from, and where who settles it works.
+        directory = agent.parent.contract.execution.working_directory
         copy = await to_its_end(self._ground.copy(merge.commit, name=name, directory=directory))
         try:
             if await self._resolve(agent, copy):
@@ -367,12 +373,14 @@ class Join:
 async def examined(agent: Agent, ending: Ending, checks: Checks) -> Ending:
     """The ending of an agent that worked in its parent's own files, which have its changes already.
 
-    What it had no right to change is taken back.
+    What it had no right to change is told and left as it is. Only commands that nothing confines
+    can have done that, and then it may as well have been the user, who works there too.
     """
     wrong = outside(agent, agent.files_modified)
     if wrong:
         if agent.recorder is not None:
-            wrong += await to_its_end(_taken_back(agent, agent.recorder))
+            run_id = agent.contract.parent.run_id
+            wrong += f"; unless that was you, take it back: retinue undo {run_id} {agent.id}"
     elif ending.status is Status.COMPLETED and (
         agent.contract.outputs.checks and must_check(agent, changed=bool(agent.files_modified))
     ):
@@ -387,13 +395,6 @@ async def examined(agent: Agent, ending: Ending, checks: Checks) -> Ending:
     if not wrong:
         return ending
     return msgspec.structs.replace(ending, status=Status.ERROR, reason=wrong)
-
-
-async def _taken_back(agent: Agent, recorder: Recorder) -> str:
-    undone = await agent.ground.revert(list(recorder.commits), recorder, message="taken back")
-    if undone.refused:
-        return f"; it could not be taken back, for others have changed {', '.join(undone.refused)}"
-    return "; it was taken back"
 
 
 def must_check(agent: Agent, *, changed: bool) -> bool:

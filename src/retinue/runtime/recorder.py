@@ -26,7 +26,6 @@ class Recorder:
         self._numbers = numbers
         self._authors = authors
         self._loop = asyncio.get_running_loop()
-        self.commits: list[str] = []
 
     @property
     def run_id(self) -> str:
@@ -40,7 +39,6 @@ class Recorder:
         self._loop.call_soon_threadsafe(partial(self._note, number, commit, files))
 
     def _note(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
-        self.commits.append(commit)
         who = f"{self._agent.id} ({self._agent.path})"
         self._authors.extend((file.path, who) for file in files)
         self._agent.record(FilesChanged(step=number, commit=commit, files=files))

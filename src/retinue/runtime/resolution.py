@@ -5,7 +5,7 @@ from __future__ import annotations
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.drafting import Order
 from retinue.domain.role import Role
-from retinue.errors import ToolFailure
+from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports import Copy
 from retinue.runtime.agent import Agent
 from retinue.threads import in_thread
@@ -38,11 +38,27 @@ def resolution(agent: Agent, role: Role) -> Order:
 async def unsettled(agent: Agent, copy: Copy, directory: str) -> str:
     """What is left to settle of the conflicts of `agent`, in words; "" if nothing is."""
     workspace = copy.workspace(directory)
+    try:
+        proposal = await copy.propose(message="")
+    except WorkspaceError as error:
+        return str(error)
+    if proposal.problems:
+        return "; ".join(proposal.problems)
+    changed = {file.path: file for file in proposal.files}
     for conflict in agent.conflicts:
+        path = conflict.path
+        file = changed.pop(path, None)
+        if file is not None and file.gone:
+            continue  # Which settles it as well.
         try:
-            data = await in_thread(lambda: workspace.read(conflict.path, max_bytes=MAX_BYTES))  # noqa: B023
-        except ToolFailure:
-            continue  # Removed, which settles it as well.
+            data = await in_thread(lambda: workspace.read(path, max_bytes=MAX_BYTES))  # noqa: B023
+        except ToolFailure as failure:
+            return str(failure)
         if any(line.startswith(_MARKERS) for line in data.splitlines()):
-            return f"there are conflict markers left in {conflict.path}"
+            return f"there are conflict markers left in {path}"
+        if file is None:
+            # Of a file that one has removed, or that is not text, there is one side and no marker.
+            return f"nothing was changed in {path}, which has the version of one side only"
+    if changed:
+        return f"it changed more than the conflicts: {', '.join(changed)}"
     return ""

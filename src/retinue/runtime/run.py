@@ -470,6 +470,8 @@ class Run:
             try:
                 if seat is not None:
                     await to_its_end(seat.join.abandon(seat))
+            except WorkspaceError as error:
+                why = f"{why}; {error}"
             finally:
                 self._end(agent, Ending(Status.CANCELLED, agent.last_text, why))
             if seat is not None:

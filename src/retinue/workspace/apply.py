@@ -3,7 +3,8 @@
 `git read-tree -u` looks at all files first and then writes: an edit in between is lost, and a file
 that cannot be written leaves half of a change behind. Here the file that is there is moved aside
 and looked at where nobody can reach it; the new one is put into the empty place, which fails if
-somebody has filled it. Whatever goes wrong, everything is moved back.
+somebody has filled it. Whatever goes wrong, everything is moved back; what cannot be, since its
+place is taken, goes to `.retinue/rescued` and is never removed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import msgspec
 
+from retinue.errors import WorkspaceError
 from retinue.workspace.beneath import DIRECTORY, PASS, READ, preferred
 from retinue.workspace.changes import Change, is_link
 from retinue.workspace.depot import Depot
@@ -40,10 +42,15 @@ class Refused(Exception):
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{quoted(path)} {why}")
+        self.path = path
+        self.why = why
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """What is under way, for whoever finds it left behind. Paths are bytes."""
+    """What is under way, for whoever finds it left behind. Paths are bytes.
+
+    `top` is seen from the depot, which moves with the project.
+    """
 
     top: bytes
     ref: str | None
@@ -61,16 +68,21 @@ def apply(
 ) -> str | None:
     """Make all of the changes in the tree at `top`, or none of them and raise Refused.
 
+    WorkspaceError if there is no place to work.
+
     `beside` is a folder on the same file system that no agent can write. What a process leaves
     there that is killed meanwhile is put back by `recover`. With `ref` the change is kept under it,
     so that it can be undone, and its commit is returned.
     """
-    staging = tempfile.mkdtemp(prefix=_PREFIX, dir=beside)
+    try:
+        staging = tempfile.mkdtemp(prefix=_PREFIX, dir=beside)
+    except OSError as error:
+        raise _unwritable(beside, error) from error
     try:
         _stage(depot, top, changed, staging)
         plan = os.path.join(staging, _PLAN)
         with open(plan, "wb") as file:
-            file.write(_encoded(top, ref, changed))
+            file.write(_encoded(os.path.relpath(top, depot.path), ref, changed))
         commit = None if ref is None else keep(depot, ref, changed, message)
         try:
             with _Exchange(depot, top, staging) as exchange:
@@ -81,9 +93,20 @@ def apply(
             raise
         # From here on it is done, and no recovery takes it back.
         os.unlink(plan)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    except BaseException as error:
+        rescued = _put_away(depot, staging, changed)
+        word = rescued and f"; files that could not be put back are in {rescued}"
+        if isinstance(error, Refused) and word:
+            raise Refused(error.path, error.why + word) from error
+        if isinstance(error, OSError):
+            raise _unwritable(staging, error, word) from error
+        raise
+    shutil.rmtree(staging, ignore_errors=True)
     return commit
+
+
+def _unwritable(folder: str, error: OSError, word: str = "") -> WorkspaceError:
+    return WorkspaceError(f"{folder} cannot be written ({error.strerror}){word}.")
 
 
 def recover(depot: Depot, beside: str) -> list[str]:
@@ -93,17 +116,45 @@ def recover(depot: Depot, beside: str) -> list[str]:
         if not name.startswith(_PREFIX):
             continue
         staging = os.path.join(beside, name)
-        with suppress(FileNotFoundError, msgspec.DecodeError), ExitStack() as stack:
+        try:
             with open(os.path.join(staging, _PLAN), "rb") as file:
-                plan = msgspec.msgpack.decode(file.read(), type=_Plan)
+                written = file.read()
+        except FileNotFoundError:
+            # Not begun, or done.
+            shutil.rmtree(staging, ignore_errors=True)
+            continue
+        changed: list[Change] = []
+        with suppress(OSError, msgspec.DecodeError):
+            plan = msgspec.msgpack.decode(written, type=_Plan)
             changed = [_decoded(*fields) for fields in plan.changed]
-            exchange = stack.enter_context(_Exchange(depot, os.fsdecode(plan.top), staging))
-            exchange.put_back(changed)
+            top = os.path.normpath(os.path.join(depot.path, os.fsdecode(plan.top)))
+            with _Exchange(depot, top, staging) as exchange:
+                exchange.put_back(changed)
             if plan.ref is not None:
                 unmark(depot, plan.ref)
             found += [change.path for change in changed]
-        shutil.rmtree(staging, ignore_errors=True)
+        _put_away(depot, staging, changed)
     return found
+
+
+def _put_away(depot: Depot, staging: str, changed: Sequence[Change]) -> str:
+    """Remove the folder of a change that was not made, but nothing of the user's that is in it.
+
+    Where that is now, which could not be put back; "" if there is nothing.
+    """
+    old, rescued = os.path.join(staging, "old"), ""
+    try:
+        for number in os.listdir(old) if os.path.isdir(old) else ():
+            parent = os.path.join(os.path.dirname(depot.path), "rescued", os.path.basename(staging))
+            # Without a plan that can be read, nobody knows its name.
+            target = os.path.join(parent, changed[int(number)].path if changed else number)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            shutil.move(os.path.join(old, number), target)
+            rescued = parent
+    except OSError:
+        return old
+    shutil.rmtree(staging, ignore_errors=True)
+    return rescued
 
 
 def _stage(depot: Depot, top: str, changed: Sequence[Change], staging: str) -> None:
@@ -180,16 +231,21 @@ class _Exchange:
             raise Refused(path, "was changed meanwhile")
 
     def _restore(self, number: int, change: Change) -> None:
-        """Bring an old file back, unless somebody has put another there: that one is newer."""
+        """Bring an old file back, unless somebody has put another there: that one is newer.
+
+        What cannot be brought back stays where it is.
+        """
         aside, name = os.path.join(self._old_path, str(number)), _name(change.path)
         with (
-            suppress(FileNotFoundError, FileExistsError),
+            suppress(OSError),
             _opened(open_folder(preferred(), self._root, _folder(change.path))) as parent,
         ):
             if stat.S_ISDIR(os.lstat(aside).st_mode):
                 os.rename(aside, name, dst_dir_fd=parent)
             else:
                 _place(aside, name, parent)
+                with suppress(FileNotFoundError):
+                    os.unlink(aside)
 
     def _put_in(self, number: int, change: Change, back: ExitStack) -> None:
         path = change.path

@@ -19,6 +19,8 @@ from retinue.workspace.replacement import changed_lines, sha256
 # Of larger files, neither lines nor hashes are told: they would have to be held in memory.
 _MAX_TOLD_BYTES = 8 * 1024 * 1024
 
+GITLINK = 0o160000
+
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One path. A mode is git's, and 0 where there is nothing; an id names a blob."""
@@ -41,7 +43,7 @@ def is_link(mode: int) -> bool:
 
 
 def is_gitlink(mode: int) -> bool:
-    return mode == 0o160000
+    return mode == GITLINK
 
 
 def changes(depot: Depot, before: str, after: str) -> list[Change]:

@@ -14,6 +14,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 
@@ -64,12 +65,20 @@ class Copy:
         return tuple(found)
 
     def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_folder(self.folder)
         os.close(self._lock)
 
     def let_go(self) -> None:
         """Leave it to whoever reopens it."""
         os.close(self._lock)
+
+    def leave(self) -> str:
+        """Leave it to the user, by a name under which nobody discards it; where the files are."""
+        with suppress(OSError):
+            os.rename(self.folder, f"{self.folder}-left")
+            self.top = self.top.replace(self.folder, f"{self.folder}-left", 1)
+        os.close(self._lock)
+        return self.top
 
 
 def make_copy(depot: Depot, folder: str, base: str) -> Copy:
@@ -93,6 +102,9 @@ def make_copy(depot: Depot, folder: str, base: str) -> Copy:
             _leave_out(depot, where)
         answer(where, ["checkout-index", "--all", "--quiet", "--index"])
         _make_git_dir(depot, copy)
+    except OSError as error:
+        copy.remove()
+        raise WorkspaceError(f"{folder} cannot be filled ({error.strerror}).") from error
     except BaseException:
         copy.remove()
         raise
@@ -121,8 +133,19 @@ def discard_copy(folder: str) -> None:
         lock = _locked(folder, os.O_CREAT, fcntl.LOCK_EX)
     except OSError as error:
         raise WorkspaceError(f"{folder} cannot be removed ({error.strerror}).") from error
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_folder(folder)
     os.close(lock)
+
+
+def remove_folder(folder: str) -> None:
+    """Remove a folder, also with folders in it that their owner has no rights to."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for parent, names, _ in os.walk(folder):
+        for path in (os.path.join(parent, name) for name in names):
+            with suppress(OSError):
+                if not os.path.islink(path):
+                    os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _leave_out(depot: Depot, where: Repository) -> None:

@@ -155,9 +155,6 @@ class _Ground:
 
         return await to_the_end(partial(self._change, wanted, steps, message))
 
-    async def revert(self, commits: Sequence[str], steps: Steps, *, message: str) -> Applied:
-        return await to_the_end(partial(self._change, partial(reverted, commits), steps, message))
-
     def _change(
         self,
         wanted: Callable[[Depot, str], merges.Merged],
@@ -336,6 +333,9 @@ class CopiedGround(_Ground):
 
     def let_go(self) -> None:
         self._copied.let_go()
+
+    def leave(self) -> str:
+        return self._copied.leave()
 
 
 class Changed(msgspec.Struct, frozen=True):

@@ -8,14 +8,13 @@ runs began from; a run under way may still need them, so only old ones go.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 from retinue.domain.chore import Chore
 from retinue.errors import WorkspaceError
-from retinue.workspace.copies import stale_copies
+from retinue.workspace.copies import remove_folder, stale_copies
 from retinue.workspace.depot import Depot
 from retinue.workspace.git import answer
 from retinue.workspace.steps import ROOT, kept, ref_of, unmark
@@ -39,7 +38,7 @@ def sweep_daily(depot: Depot, worktrees: str) -> None:
         with open(stamp, "wb"):
             os.utime(stamp)
         for folder in _old_copies(worktrees, COPIES_S):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
         clean_steps(depot, older_s=STEPS_S)
         _prune(depot, OBJECTS_S)
 
@@ -50,7 +49,7 @@ def clean_copies(worktrees: str, *, older_s: float, look: bool = False) -> Chore
     old = _old_copies(worktrees, older_s)
     if not look:
         for folder in old:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
     return Chore(
         name="copies of trees",
         items=len(sizes),

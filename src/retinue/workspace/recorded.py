@@ -158,6 +158,7 @@ class RecordedSandbox:
             return self._with_a_word(done, error)
         others = self._ledger.begin()
         changed: tuple[FileChange, ...] = ()
+        unseen: WorkspaceError | None = None
         try:
             done = await self._sandbox.run(
                 command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
@@ -165,14 +166,23 @@ class RecordedSandbox:
         finally:
             # Also of one that was cancelled: it may have changed something until then.
             try:
-                changed = await to_the_end(partial(self._record, before, others, command))
+                changed = await to_the_end(partial(self._record, before, others, command, reach))
+            except WorkspaceError as error:
+                # What the command itself ended with, a cancellation above all, counts for more.
+                unseen = error
             finally:
                 self._ledger.end(others)
-        return msgspec.structs.replace(done, changed=changed)
+        done = msgspec.structs.replace(done, changed=changed)
+        return done if unseen is None else self._with_a_word(done, unseen)
 
-    def _record(self, before: Look, others: set[str], command: str) -> tuple[FileChange, ...]:
+    def _record(
+        self, before: Look, others: set[str], command: str, reach: Reach
+    ) -> tuple[FileChange, ...]:
         after = self._look()
         found = [c for c in changes(after.depot, before.tree, after.tree) if c.path not in others]
+        if self.tier != "none":
+            # What the sandbox has made impossible was somebody else, such as the user.
+            found = [c for c in found if reach.may_write(after.from_directory(c.path))]
         if not found:
             return ()
         files = described(found, contents(after.depot, found), after.from_directory)

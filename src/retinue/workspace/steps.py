@@ -8,6 +8,8 @@ it borrows nothing from the user's repository, so it lasts whatever they prune.
     refs/retinue/<run>/undone/<number>   taken back since
     refs/retinue/<run>/kept/<agent>      never made: the work of a child that failed
     refs/retinue/<run>/made/<agent>      made after all, when the user asked for it
+
+What is too large to be kept is a gitlink in these trees, with the name of what was there.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from retinue.errors import WorkspaceError
 from retinue.ports import KeptChange
-from retinue.workspace.changes import Change, contents
+from retinue.workspace.changes import GITLINK, Change, contents, is_gitlink
 from retinue.workspace.depot import Depot
+from retinue.workspace.git import answer
 from retinue.workspace.merge import Merged, merge_trees
+from retinue.workspace.names import quoted
 from retinue.workspace.snapshot import MAX_FILE_BYTES
 
 ROOT = "refs/retinue"
@@ -47,9 +52,15 @@ def ref_of(change: KeptChange) -> str:
 def keep(depot: Depot, ref: str, changed: Sequence[Change], message: str) -> str:
     """Store a change of trees under `ref`; the commit of the state after it."""
     blobs = contents(depot, changed, max_bytes=MAX_FILE_BYTES)
-    before = [Entry(c.path, c.old_mode, blobs[c.old_id]) for c in changed if c.old_id in blobs]
-    after = [Entry(c.path, c.new_mode, blobs[c.new_id]) for c in changed if c.new_id in blobs]
+    before = [_entry(c.path, c.old_mode, c.old_id, blobs) for c in changed if c.old_mode]
+    after = [_entry(c.path, c.new_mode, c.new_id, blobs) for c in changed if c.new_mode]
     return store(depot, ref, before, after, message)
+
+
+def _entry(path: str, mode: int, blob: str, blobs: Mapping[str, bytes]) -> Entry:
+    if blob in blobs:
+        return Entry(path, mode, blobs[blob])
+    return Entry(path, GITLINK, blob.encode())
 
 
 def store(
@@ -82,14 +93,52 @@ def kept(depot: Depot, run_id: str = "") -> list[KeptChange]:
 
 def again(depot: Depot, commit: str, tree: str) -> Merged:
     """`tree` with the change that `commit` keeps."""
-    before, after = f"{commit}^^{{tree}}", f"{commit}^{{tree}}"
+    before, after = _overlaid(depot, commit, tree)
     return merge_trees(depot, base=before, ours=tree, theirs=after)
 
 
 def without(depot: Depot, commit: str, tree: str) -> Merged:
     """`tree` without the change that `commit` keeps; what was done since stays, or conflicts."""
-    before, after = f"{commit}^^{{tree}}", f"{commit}^{{tree}}"
+    before, after = _overlaid(depot, commit, tree)
     return merge_trees(depot, base=after, ours=tree, theirs=before)
+
+
+def _overlaid(depot: Depot, commit: str, tree: str) -> tuple[str, str]:
+    """`tree` with the paths of a step as they were before it, and as they were after it.
+
+    Other files are the same in all three: a merge of the small trees alone takes one of them for
+    a file of the step that was renamed, and rewrites it.
+    """
+    states = [_listed(depot, name) for name in (f"{commit}^", commit)]
+    # A file may be a folder in the other state, so all of them make room first.
+    gone = b"".join(b"0 %b\t%b\0" % (b"0" * len(tree), path) for path in {**states[0], **states[1]})
+    trees = []
+    with depot.temporary() as folder:
+        where = depot.at(depot.source.top, os.path.join(folder, "index"))
+        answer(where, ["read-tree", tree])
+        for state in states:
+            entries = [b"%b\t%b\0" % (about, path) for path, about in state.items()]
+            update = ["update-index", "-z", "--replace", "--index-info"]
+            answer(where, update, stdin=gone + b"".join(entries))
+            trees.append(answer(where, ["write-tree", "--missing-ok"]).decode().strip())
+    before, after = trees
+    return before, after
+
+
+def _listed(depot: Depot, commit: str) -> dict[bytes, bytes]:
+    """The files of a commit: path, and mode and blob. WorkspaceError if one was not kept."""
+    found = {}
+    for line in depot.ask(["ls-tree", "-r", "-z", commit]).split(b"\0")[:-1]:
+        about, path = line.split(b"\t", 1)
+        mode, kind, blob = about.split(b" ")
+        if kind == b"commit":
+            raise WorkspaceError(
+                f"{quoted(os.fsdecode(path))} was too large to be kept (more than"
+                f" {MAX_FILE_BYTES // 2**20} MiB), or a repository: this change of it can neither"
+                " be undone nor made again."
+            )
+        found[path] = mode + b" " + blob
+    return found
 
 
 def renamed(depot: Depot, kinds: Mapping[str, str], moved: Sequence[KeptChange]) -> None:
@@ -119,6 +168,9 @@ def _commit(ref: str, message: str, files: Sequence[Entry], *, mark: bytes = b""
         b"data %d\n%b\ndeleteall\n" % (len(text), text),
     ]
     for file in files:
+        if is_gitlink(file.mode):
+            parts.append(b"M %o %b %b\n" % (file.mode, file.data, _quoted(file.path)))
+            continue
         head = b"M %o inline %b\ndata %d\n" % (file.mode, _quoted(file.path), len(file.data))
         parts += [head, file.data, b"\n"]
     return b"".join([*parts, b"\n"])
