@@ -42,10 +42,10 @@ _LEADING = re.compile(
 )
 # What runs the command, or the text of one, that it is given.
 _RUNNING = frozenset(
-    {"ash", "bash", "busybox", "builtin", "chroot", "chrt", "command", "dash", "doas", "env", "eval",
-     "exec", "fish", "flock", "ionice", "ksh", "nice", "nohup", "parallel", "script", "setsid", "sh",
-     "stdbuf", "strace", "su", "sudo", "taskset", "time", "timeout", "unshare", "watch", "xargs",
-     "zsh"}
+    {"ash", "bash", "busybox", "builtin", "chroot", "chrt", "command", "dash", "doas", "env",
+     "eval", "exec", "fish", "flock", "ionice", "ksh", "nice", "nohup", "parallel", "script",
+     "setsid", "sh", "stdbuf", "strace", "su", "sudo", "taskset", "time", "timeout", "unshare",
+     "watch", "xargs", "zsh"}
 )  # fmt: skip
 _MANY = frozenset({"find", "parallel", "xargs"})
 _FIND_RUNNING = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
