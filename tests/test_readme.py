@@ -22,6 +22,8 @@ from retinue.config.roles import builtin_roles, catalogue
 from retinue.config.routes import parse_route
 from retinue.config.settings import PROJECT_FILE, Layers, Settings, load, read
 from retinue.config.toolservers import MCP_FILE, configuration
+from retinue.domain.plan import parse
+from retinue.domain.plan import read as read_plan
 from retinue.domain.price import Price
 from retinue.interfaces.cli.demo import bundled, copy
 from retinue.interfaces.cli.main import main
@@ -42,6 +44,8 @@ PAGES = {
     "/v1/models": {"object": "list", "data": [{"id": "qwen3", "owned_by": "llamacpp"}]},
     "/props": {"default_generation_settings": {"n_ctx": 32_768}, "total_slots": 4},
 }
+
+PLAN = '{"steps": [{"name": "look", "role": "researcher", "task": "Look at snip."}]}'
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -144,6 +148,8 @@ def test_a_block_does_what_it_says(
         case "python":
             (project.directory / "example.py").write_text(text)
             runpy.run_path("example.py", run_name="__main__")
+        case "toml" if block.file.startswith("plan"):
+            assert read_plan(parse(text))[1] == []
         case "toml":
             _check_settings(project, block.file)
         case "markdown":
@@ -324,6 +330,8 @@ def _answer(request: Received) -> Answer:
     body = request.json
     tools = {tool["function"]["name"] for tool in body.get("tools", ())}
     if body["messages"][-1]["role"] == "tool" or not tools:
+        if body["messages"][1]["content"].startswith("Write a plan"):
+            return say(PLAN).using(100, 20)
         if "It must fit this schema" in body["messages"][1]["content"]:
             return say('{"file": "snip/server.py", "problem": "Anybody may redirect."}').using(
                 100, 20

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from retinue.app import open_runtime as open
     from retinue.domain.budget import Budget as Budget
     from retinue.domain.events import Event as Event
+    from retinue.domain.forecast import Forecast as Forecast
     from retinue.domain.grant import Mode as Mode
+    from retinue.domain.outcome import PlanResult as PlanResult
+    from retinue.domain.plan import Plan as Plan
+    from retinue.domain.plan import PlanStep as PlanStep
     from retinue.domain.projection import fold as fold
     from retinue.domain.result import Result as Result
     from retinue.domain.result import RunResult as RunResult
@@ -36,8 +40,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "Budget": "retinue.domain.budget:Budget",
     "Event": "retinue.domain.events:Event",
+    "Forecast": "retinue.domain.forecast:Forecast",
     "Job": "retinue.runtime.staff:Job",
     "Mode": "retinue.domain.grant:Mode",
+    "Plan": "retinue.domain.plan:Plan",
+    "PlanResult": "retinue.domain.outcome:PlanResult",
+    "PlanStep": "retinue.domain.plan:PlanStep",
     "ReplayModel": "retinue.models.replay:ReplayModel",
     "Result": "retinue.domain.result:Result",
     "RetinueError": "retinue.errors:RetinueError",
@@ -56,8 +64,12 @@ _HOMES = {
 __all__ = [
     "Budget",
     "Event",
+    "Forecast",
     "Job",
     "Mode",
+    "Plan",
+    "PlanResult",
+    "PlanStep",
     "ReplayModel",
     "Result",
     "RetinueError",

@@ -3,7 +3,8 @@
 RetinueError
 ├─ UsageError            the developer or the person at the terminal
 │  ├─ ConfigError        a settings file, a model name, a role
-│  └─ ContractError      a contract that cannot be written
+│  ├─ ContractError      a contract that cannot be written
+│  └─ PlanError          a plan that cannot be carried out
 ├─ RunError              the parent
 │  ├─ BudgetExceeded
 │  ├─ IllegalTransition
@@ -47,6 +48,20 @@ class ConfigError(UsageError):
 
 class ContractError(UsageError):
     """A contract with these terms must not exist."""
+
+
+class PlanError(UsageError):
+    """A plan cannot be carried out. `problems` has a line for each thing that is wrong with it.
+
+    `draft` is that plan, as far as it could be read.
+    """
+
+    def __init__(
+        self, message: str, *, problems: tuple[str, ...] = (), draft: object = None
+    ) -> None:
+        super().__init__(message)
+        self.problems = problems
+        self.draft = draft
 
 
 class RunError(RetinueError):

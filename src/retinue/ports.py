@@ -15,6 +15,7 @@ import msgspec
 from retinue.domain.approval import Wish
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event
+from retinue.domain.forecast import Used
 from retinue.domain.grant import Grant, Network
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect, Reply, Request, ToolSpec
@@ -571,6 +572,10 @@ class Store(Protocol):
 
     async def cached(self, cache_key: str, *, limit: int = 3) -> Sequence[tuple[str, str]]:
         """(run id, agent id) of closed agents of that key, latest first; how is in their events."""
+        ...
+
+    async def history(self, role: str, *, limit: int = 12) -> Sequence[Used]:
+        """What the latest closed agents of a role have used."""
         ...
 
     async def cache_keys(self) -> frozenset[str]:

@@ -48,6 +48,8 @@ MAX_CONCURRENT = 3
 SILENCE_S = 120.0
 WARN_AT_CALLS = 60
 PAUSE_AT_CALLS = 80
+ASK_ABOVE_TOKENS = 1_000_000
+ASK_ABOVE_USD = 1.0
 MAX_DEPTH = 2
 MAX_SERVER_TIMEOUT_S = 3_600
 
@@ -157,6 +159,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     silence_s: float | None = None
     warn_at_calls: int | None = None
     pause_at_calls: int | None = None
+    ask_above_tokens: int | None = None
+    """A plan or a fan-out that will likely use more is asked about first."""
+    ask_above_usd: float | None = None
     report_path: str = REPORT_PATH_PATTERN
     notify_after_s: float = 20.0
     """After how long the end of a command, or a question, is worth a bell; 0 is never."""
@@ -237,6 +242,10 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         silence_s=_least(user.silence_s or SILENCE_S, project.silence_s),
         warn_at_calls=_least(user.warn_at_calls or WARN_AT_CALLS, project.warn_at_calls),
         pause_at_calls=_least(user.pause_at_calls or PAUSE_AT_CALLS, project.pause_at_calls),
+        ask_above_tokens=_least(
+            user.ask_above_tokens or ASK_ABOVE_TOKENS, project.ask_above_tokens
+        ),
+        ask_above_usd=_least(user.ask_above_usd or ASK_ABOVE_USD, project.ask_above_usd),
         report_path=user.report_path,
         notify_after_s=user.notify_after_s,
         # More checks let less through.
@@ -279,7 +288,13 @@ def _check(settings: Settings, path: Path, text: str) -> None:
         if problem := wrong_with_server(name, server):
             line = _line_of(text, ["mcp", name])
             raise ConfigError(f"{path}: line {line}, key mcp.{name}: {problem}")
-    for name in ("max_concurrent", "max_depth", "silence_s", "warn_at_calls", "pause_at_calls"):
+    if settings.ask_above_usd is not None and settings.ask_above_usd <= 0:
+        raise ConfigError(
+            f"{path}: line {_line_of(text, ['ask_above_usd'])}, key ask_above_usd: must be more"
+            f" than 0, not {settings.ask_above_usd}."
+        )
+    counts = ("max_concurrent", "max_depth", "silence_s", "warn_at_calls", "pause_at_calls")
+    for name in (*counts, "ask_above_tokens"):
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise ConfigError(

@@ -71,6 +71,13 @@ class Order(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     max_retries: int | None = None
     notes: tuple[str, ...] = ()
     """What could not be given along, and why."""
+    name: str = ""
+    """What it is called in its path; its role's name if nothing is said."""
+    title: str = ""
+    goal_summary: str = ""
+    """What it is part of."""
+    step_idx: int | None = None
+    """Its number, where it is a step of a plan; the parent's next if nothing is said."""
 
 
 class Superior(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -155,11 +162,12 @@ def draft(
         parent=Parent(
             run_id=superior.run_id,
             agent_id=superior.agent_id,
-            step_idx=step_idx,
+            step_idx=step_idx if order.step_idx is None else order.step_idx,
             task_prompt=superior.task_prompt,
+            goal_summary=order.goal_summary,
         ),
         step=Step(
-            title=title_of(order.task),
+            title=order.title or title_of(order.task),
             description=order.task,
             success_criteria=order.success_criteria,
             scope=order.scope,

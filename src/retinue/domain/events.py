@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from retinue.domain.forecast import Forecast
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message, Thoughts, Timing, ToolCall, Usage
+from retinue.domain.plan import Plan
 from retinue.domain.result import Check, Conflict, FileChange, Receipt, Status
 
 VERSION = 1
@@ -388,6 +390,56 @@ class AgentClosed(_Fact, frozen=True, gc=False, tag="agent.subagent_closed"):
         return f"closed as {_line(self.final_status)}: {_line(self.close_reason)}"
 
 
+class PlanAdopted(_Fact, frozen=True, gc=False, tag="plan.adopted"):
+    """The steps that are carried out from here on; those of an earlier plan that are over stay so.
+
+    `because` says why there is another plan than the first.
+    """
+
+    plan: Plan
+    because: str = ""
+    forecast: Forecast | None = None
+    """What it will likely use."""
+
+    @property
+    def summary(self) -> str:
+        why = f" after {_line(self.because)}" if self.because else ""
+        return f"plan of {len(self.plan.steps)} steps{why}: {_line(self.plan.goal)}"
+
+
+class StepStarted(_Fact, frozen=True, gc=False, tag="plan.step_started"):
+    """A step is given to a child. `attempt` counts the children that it was given to."""
+
+    step: str
+    attempt: int = 1
+    because: str = ""
+
+    @property
+    def summary(self) -> str:
+        again = f" again after {_line(self.because)}" if self.because else ""
+        return f"step {_line(self.step)} started{again}"
+
+
+class StepFinished(_Fact, frozen=True, gc=False, tag="plan.step_finished"):
+    """How a child did its step, and what becomes of the plan: `then` is done, or what comes next.
+
+    `lost` are the steps that can never be begun now, since they need this one.
+    """
+
+    step: str
+    status: Status
+    sub_agent_id: str = ""
+    reason: str = ""
+    then: str = "done"
+    lost: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        why = f" ({_line(self.reason)})" if self.reason else ""
+        then = "" if self.then == "done" else f"; {_line(self.then, 40)}"
+        return f"step {_line(self.step, 40)} {self.status}{why}{then}"
+
+
 Fact = (
     RunStarted
     | RunFinished
@@ -418,6 +470,9 @@ Fact = (
     | AgentCompleted
     | AgentFailed
     | AgentClosed
+    | PlanAdopted
+    | StepStarted
+    | StepFinished
 )
 
 

@@ -175,7 +175,10 @@ class RunView:
         | ev.AgentWaiting
         | ev.AgentCompleted
         | ev.AgentFailed
-        | ev.AgentClosed,
+        | ev.AgentClosed
+        | ev.PlanAdopted
+        | ev.StepStarted
+        | ev.StepFinished,
     ) -> None:
         agent.doing = event.summary
         match fact:
@@ -208,6 +211,9 @@ class RunView:
                 | ev.BreakerTripped()
                 | ev.WorktreeCreated()
                 | ev.WorktreeMerged()
+                | ev.PlanAdopted()
+                | ev.StepStarted()
+                | ev.StepFinished()
             ):
                 pass
             case ev.CheckFinished():

@@ -12,14 +12,16 @@ import msgspec
 from retinue.domain.drafting import Order
 from retinue.domain.framing import frame
 from retinue.domain.grant import Mode
-from retinue.domain.messages import estimate_tokens
 from retinue.domain.report import job_block, not_found, outcome_text, stopped_text
-from retinue.domain.result import Result, cap
+from retinue.domain.result import Result
 from retinue.domain.role import Role
+from retinue.domain.schedule import Schedule
 from retinue.errors import BudgetExceeded, UsageError
 from retinue.ports import Errand, Outcome, Servers, Subtask, Workspace
 from retinue.runtime.agent import Agent
 from retinue.runtime.enclosures import enclose
+from retinue.runtime.engine import carry_out
+from retinue.runtime.handover import handed_on
 from retinue.runtime.round import Round
 from retinue.runtime.shape import schema_text
 from retinue.runtime.staff import Staff
@@ -97,27 +99,37 @@ class Desk:
         if problem is not None:
             return _refused(problem)
         reports: list[str] = []
-        results: dict[int, Result] = {}
-        for index, subtask in enumerate(subtasks):
-            part = f"{call}/{index}"
-            if index and self._staff.known(part) is None:
+        results: dict[str, Result] = {}
+        names = [str(index) for index in range(len(subtasks))]
+        needs = {name: tuple(map(str, _dependencies(subtasks[int(name)]))) for name in names}
+        # Without weights the order is that of the plan.
+        schedule = Schedule(needs, {})
+
+        async def work(name: str) -> Result | str:
+            if reports and self._staff.known(f"{call}/{name}") is None:
                 try:
                     # The call itself paid for the first one.
                     self._boss.account.spend(ONE_CALL)
                 except BudgetExceeded:
-                    reports.append(f"{index}. skipped: no tool calls are left for it")
-                    break
-            step = await self._step(plan, index, subtask, results, part)
-            if isinstance(step, str):
-                reports.append(f"{index}. {step}")
-                break
-            results[index] = step
-            reports.append(f"{index}. {outcome_text(step, cap_tokens=self._cap // len(subtasks))}")
-            if not step.ok:
-                break
-        left = len(subtasks) - len(reports)
-        if left:
-            reports.append(f"Stopped there: {left} more were not begun.")
+                    return "skipped: no tool calls are left for it"
+            return await self._step(
+                plan, name, subtasks[int(name)], needs[name], results, f"{call}/{name}"
+            )
+
+        def settle(name: str, step: Result | str) -> None:
+            if isinstance(step, Result):
+                results[name] = step
+                told = outcome_text(step, cap_tokens=self._cap // len(subtasks))
+            else:
+                told = step
+            reports.append(f"{name}. {told}")
+            schedule.done(name)
+            if not (isinstance(step, Result) and step.ok):
+                schedule.stop()
+
+        await carry_out(schedule, at_once=1, begin=lambda _: None, work=work, settle=settle)
+        if schedule.waiting:
+            reports.append(f"Stopped there: {len(schedule.waiting)} more were not begun.")
         done = sum(result.ok for result in results.values())
         head = (
             f"{'' if done == len(subtasks) else '[ERROR] '}{done} of {len(subtasks)} done: {plan}"
@@ -127,7 +139,13 @@ class Desk:
         )
 
     async def _step(
-        self, plan: str, index: int, subtask: Subtask, results: Mapping[int, Result], part: str
+        self,
+        plan: str,
+        name: str,
+        subtask: Subtask,
+        needs: Sequence[str],
+        results: Mapping[str, Result],
+        part: str,
     ) -> Result | str:
         job = self._staff.known(part)
         if job is not None:
@@ -135,9 +153,9 @@ class Desk:
         errand = Errand(task=subtask.task, role=subtask.role, scope=subtask.scope)
         try:
             order = await self._order(errand)
-            context, notes = _handed_on(
-                f"This is part {index} of: {plan}",
-                {i: results[i].summary for i in _dependencies(subtask)},
+            context, notes = handed_on(
+                f"This is part {name} of: {plan}",
+                {f"part {need}": results[need].summary for need in needs},
                 max_tokens=order.role.budget.max_context_tokens // CONTEXT_SHARE,
             )
             # Each step begins from what the one before it has made.
@@ -296,22 +314,6 @@ def _problem(subtasks: Sequence[Subtask]) -> str | None:
 def _dependencies(subtask: Subtask) -> list[int]:
     on = subtask.depends_on
     return [] if on is None else [on] if isinstance(on, int) else list(on)
-
-
-def _handed_on(
-    purpose: str, reports: Mapping[int, str], *, max_tokens: int
-) -> tuple[str, tuple[str, ...]]:
-    """What a step is given of those before it, an equal share of the room each; and what is cut."""
-    purpose, _ = cap(purpose, max_tokens // 4)
-    parts = [frame(purpose, kind="context", source="parent")]
-    notes = []
-    share = (max_tokens - estimate_tokens(purpose)) // max(1, len(reports))
-    for index, report in reports.items():
-        kept, cut = cap(report, share)
-        parts.append(frame(kept, kind="report", source=f"part {index}"))
-        if cut:
-            notes.append(f"the report of part {index} was cut to {share:,} tokens for it")
-    return "\n\n".join(parts), tuple(notes)
 
 
 def _refused(text: str) -> Outcome:

@@ -5,9 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
@@ -26,24 +34,33 @@ from retinue.domain.contract import (
 from retinue.domain.drafting import (
     Draft,
     Order,
+    Superior,
     root_grant,
     without_delegation,
     workspace_for,
 )
 from retinue.domain.events import Event, RunResumed, RunStarted, TasksGiven
+from retinue.domain.forecast import Forecast, forecast
 from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
+from retinue.domain.messages import estimate_tokens
+from retinue.domain.outcome import PlanResult
+from retinue.domain.plan import Means as PlanMeans
+from retinue.domain.plan import Plan, PlanStep, Problem, StepBudget, problems, read, refuse, shares
 from retinue.domain.result import Result, RunResult, Status
 from retinue.domain.role import Role, pick
 from retinue.domain.served import Load
 from retinue.domain.toolname import picked
-from retinue.errors import ContractError, RunError, StoreError, UsageError
+from retinue.errors import ContractError, PlanError, RunError, StoreError, UsageError
 from retinue.ports import Post, Sandbox
 from retinue.runtime.agent import ROOT, Agent
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.follow import follow as follow_journal
 from retinue.runtime.follow import nobody_writes
+from retinue.runtime.handover import handed_on
 from retinue.runtime.nursery import Nursery, to_its_end
+from retinue.runtime.planned import Desired, PlannedRun
+from retinue.runtime.planning import PLANNER, plan_schema, plan_task, planned, wrong_with
 from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.recovery import Recovered, recover
 from retinue.runtime.round import Round
@@ -56,10 +73,17 @@ from retinue.runtime.watchdog import watch
 from retinue.runtime.windows import fitted, notes_on, within
 from retinue.version import VERSION
 
+T = TypeVar("T")
+
 LISTEN_S = 0.2
 NOT_YOURS = (
     "Run {run_id} was not begun by you on this machine (or by an earlier version), so it is not"
     " gone on with. `retinue show {run_id}` shows it; begin a new one."
+)
+PLAN = "plan"
+NO_PLANS = (
+    "Run {run_id} is a plan, and plans are not gone on with. `retinue show {run_id}` tells which"
+    " steps are done; run a plan of those that are left."
 )
 COMPACT = "Sum up the conversation so far."
 
@@ -272,6 +296,8 @@ class Runtime:
             seal = around.seal(row.id)
             if not seal or not secrets.compare_digest(found.started.seal, seal):
                 raise RunError(NOT_YOURS.format(run_id=row.id))
+            if found.started.kind == PLAN:
+                raise RunError(NO_PLANS.format(run_id=row.id))
             session = await chain(around.store, found.started.earlier)
         except BaseException:
             post.leave()
@@ -336,6 +362,112 @@ class Runtime:
                 await slots.acquire()
                 nursery.create_task(work(index, order))
         return [results[index] for index in range(len(orders))]
+
+    async def plan(
+        self, goal: str, *, context: str = "", context_files: Sequence[str] = ()
+    ) -> Plan:
+        """Have a planner, who only reads, write a plan for `goal`. Nothing of it is done.
+
+        Raises PlanError if what it wrote cannot be carried out; `draft` of that is the plan.
+        """
+        if not goal.strip():
+            raise PlanError("The goal is empty; say what the plan is for.")
+        given, left_out = await enclose(
+            self._around.workspace_for(self.terms.directory),
+            context=context,
+            files=context_files,
+            max_tokens=self.roles[PLANNER].budget.max_context_tokens // 2,
+        )
+        if left_out and context_files:
+            raise UsageError("; ".join(left_out) + ".")
+        run = self._new_run("program", f"Plan: {goal}", PROGRAM, "")
+
+        async def work() -> tuple[tuple[Plan, list[Problem]], Status, str]:
+            plan, found = await self._planned(run, goal, given, "")
+            if found:
+                plan, found = await self._planned(run, goal, given, wrong_with(found))
+            why = "the plan cannot be run" if found else ""
+            return (plan, found), Status.ERROR if found else Status.COMPLETED, why
+
+        plan, found = await self._presided(run, work())
+        refuse(found, draft=plan)
+        return plan
+
+    async def check(self, plan: Plan | Mapping[str, Any]) -> Plan:
+        """`plan` as it would be carried out. PlanError tells of everything that is wrong with it.
+
+        It may be data, such as a TOML or JSON file holds. Nothing is done.
+        """
+        data = msgspec.to_builtins(plan) if isinstance(plan, Plan) else plan
+        read_plan, found = read(data)
+        refuse([*found, *problems(read_plan, await self._means(read_plan))], draft=read_plan)
+        return read_plan
+
+    async def forecast(
+        self, work: Plan | Sequence[Task | tuple[str, str]], *, max_concurrent: int | None = None
+    ) -> Forecast:
+        """What a plan, or the tasks of a fan-out, will likely use: tokens, money and time.
+
+        It is taken from what earlier agents of the same roles have used in this project.
+        """
+        plan = work if isinstance(work, Plan) else _as_plan(work)
+        around = self._around
+        names = dict.fromkeys(step.role for step in plan.steps)
+        roles = {name: pick(self.roles, name) for name in names}
+        return forecast(
+            plan,
+            roles=roles,
+            history={name: await around.store.history(name) for name in names},
+            limits=shares(plan, self.roles, self._budget_of(plan).max_tokens),
+            price=lambda step: around.price_for(
+                around.route(step.model, None) or roles[step.role].model or self.terms.model
+            ),
+            slots=max_concurrent or around.max_concurrent,
+        )
+
+    async def execute(
+        self, plan: Plan | Mapping[str, Any], *, max_concurrent: int | None = None
+    ) -> PlanResult:
+        """Carry out `plan`, as a run of its own, in as many children at a time as may be.
+
+        PlanError, before anything is done, if it cannot be.
+        """
+        most = self._around.max_concurrent if max_concurrent is None else max_concurrent
+        if most < 1:
+            raise UsageError(f"max_concurrent must be at least 1, not {most}.")
+        plan = await self.check(plan)
+        # All of them first: a wrong one is told before any work begins.
+        budget = self._budget_of(plan)
+        orders = {s.name: await self._step_order(plan, s, budget.max_tokens) for s in plan.steps}
+        run = self._new_run(PLAN, plan.goal, PROGRAM, "", budget=budget)
+
+        planned_run = PlannedRun(
+            run,
+            plan,
+            order=self._step_order,
+            ask=self._asked,
+            means=lambda: self._means(plan, run),
+            at_once=most,
+            forecast=lambda plan: self.forecast(plan, max_concurrent=most),
+        )
+
+        async def work() -> tuple[PlanResult, Status, str]:
+            result = await planned_run.carry_out(orders)
+            self._around.reports.keep(f".retinue/plan-{run.id}.md", result.report)
+            return result, result.status, result.error or ""
+
+        return await self._presided(run, work())
+
+    async def files(self, glob: str, *, limit: int = 1_000) -> list[str]:
+        """The files of the project that fit, sorted; without those that git ignores.
+
+        UsageError if there are more than `limit`.
+        """
+        workspace = self._around.workspace_for(self.terms.directory)
+        found, more = await asyncio.to_thread(workspace.find, glob, under=".", limit=limit)
+        if more:
+            raise UsageError(f"More than {limit:,} files fit {glob!r}; choose fewer.")
+        return list(found)
 
     async def start(self, role: str, task: str, **terms: Any) -> Job:
         """Give a task to a child in the background. Its contract is on record when this returns."""
@@ -415,6 +547,113 @@ class Runtime:
 
     # Inside
 
+    def _budget_of(self, plan: Plan) -> Budget:
+        """What a plan may use: its own limits, and at most those of the runtime."""
+        whole, mine = self.terms.budget, plan.budget
+        tokens = [n for n in (whole.max_tokens, mine.max_tokens) if n is not None]
+        money = [n for n in (whole.max_cost_usd, mine.max_cost_usd) if n is not None]
+        return msgspec.structs.replace(
+            whole,
+            max_tokens=min(tokens, default=None),
+            max_cost_usd=min(money, default=None),
+        )
+
+    async def _means(self, plan: Plan, run: Run | None = None) -> PlanMeans:
+        """What a plan would be carried out with, or the rest of it in its run."""
+        terms, around = self.terms, self._around
+        effects = around.tools.effects
+        budget = terms.budget if run is None else run.root.contract.execution.budget
+        left = budget.limits() if run is None else run.root.account.unspent()
+        superior = Superior(
+            run_id="",
+            agent_id=None,
+            task_prompt=plan.goal,
+            grant=root_grant(terms.mode, effects, roles=tuple(around.roles), depth=terms.max_depth),
+            budget=budget,
+            left=left,
+            model=terms.model,
+            working_directory=terms.directory,
+            checks=terms.checks,
+        )
+
+        def wrong_with_model(name: str) -> str:
+            try:
+                around.model_for(around.route(name, None) or name)
+            except UsageError as error:
+                return str(error)
+            return ""
+
+        checked = any(step.checks for step in plan.steps) or bool(terms.checks)
+        return PlanMeans(
+            roles=around.roles,
+            superior=superior,
+            effects=effects,
+            checks_possible=not checked or await around.confine() is not None,
+            wrong_with_model=wrong_with_model,
+            unpriced=lambda name: "" if around.price_for(name) is not None else name,
+        )
+
+    async def _presided(self, run: Run, work: Coroutine[Any, Any, tuple[T, Status, str]]) -> T:
+        """Do `work` in a run that is led by this program, and finish it with the outcome."""
+        run.preside()
+        try:
+            value, status, reason = await work
+        except asyncio.CancelledError:
+            await to_its_end(run.finish(Status.CANCELLED, run.why_stopped))
+            raise
+        except BaseException as error:
+            why = f"the program ended with {type(error).__name__}"
+            await to_its_end(run.finish(Status.ERROR, why))
+            raise
+        else:
+            await run.finish(status, reason)
+            return value
+        finally:
+            self._forget(run)
+
+    async def _asked(self, desired: Desired) -> Order:
+        order = await self._order(
+            Task(role=desired.role, task=desired.task, output_schema=desired.schema, cache=False)
+        )
+        room = order.role.budget.max_context_tokens // 2 - estimate_tokens(desired.context)
+        handed, notes = handed_on(desired.purpose, desired.reports, max_tokens=max(0, room))
+        context = "\n\n".join(filter(None, (desired.context, handed)))
+        return msgspec.structs.replace(order, context=context, notes=(*order.notes, *notes))
+
+    async def _planned(
+        self, run: Run, goal: str, context: str, told: str
+    ) -> tuple[Plan, list[Problem]]:
+        """What a planner makes of a goal, and what is wrong with that."""
+        roles = self.roles
+        desired = Desired(
+            role=PLANNER,
+            task=plan_task(goal, roles.values()),
+            schema=plan_schema(roles),
+            purpose=told or f"The plan is for: {goal}",
+            context=context,
+        )
+        child = await run.create(await self._asked(desired), run.root)
+        answer = await run.see_through(child)
+        if not answer.ok:
+            raise PlanError(f"The planner came to nothing: {answer.status}: {answer.error}")
+        plan, found = planned(goal, answer.data)
+        return plan, [*found, *problems(plan, await self._means(plan))]
+
+    async def _step_order(self, plan: Plan, step: PlanStep, limit: int | None) -> Order:
+        limits = step.budget.chosen() | {"max_tokens": shares(plan, self.roles, limit)[step.name]}
+        return await self._order(
+            Task(
+                role=step.role,
+                task=step.task,
+                write=step.writes,
+                success_criteria=step.success_criteria,
+                checks=step.checks,
+                context_files=step.context_files,
+                model=step.model,
+                **limits,
+            )
+        )
+
     async def _past(self, run_id: str, agent: str | None = None, *, change: bool = False) -> Past:
         around = self._around
         return await past(
@@ -470,27 +709,14 @@ class Runtime:
         self, run: Run, order: Order, number: int, round: Round | None = None
     ) -> Result:
         if run.root.stop_reason is not None:
-            return Result(
-                status=Status.CANCELLED,
-                agent_id="",
-                run_id=run.id,
-                role=order.role.name,
-                task=order.task,
-                error=run.root.stop_reason,
-            )
+            return run.refused(order, run.root.stop_reason, Status.CANCELLED)
         try:
             child = await run.create(order, run.root, round, errand=_errand(number))
         except ContractError as error:
             run.rejected += 1
             spent_up = run.root.account.unspent().tokens == 0
-            return Result(
-                status=Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED,
-                agent_id="",
-                run_id=run.id,
-                role=order.role.name,
-                task=order.task,
-                error=str(error),
-            )
+            status = Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED
+            return run.refused(order, str(error), status)
         return await run.see_through(child)
 
     async def _order(self, task: Task) -> Order:
@@ -616,6 +842,7 @@ class Runtime:
         instructions: str,
         session: Session = NEW,
         context: str = "",
+        budget: Budget | None = None,
     ) -> Run:
         run_id, terms, around = new_run_id(), self.terms, self._around
         effects, served = around.tools.effects, around.servers.known(terms.model)
@@ -633,7 +860,7 @@ class Runtime:
                 working_directory=terms.directory,
                 workspace=workspace_for(grant, effects, WorkspaceKind.SHARED),
                 silence_ms=round(terms.silence_s * 1000),
-                **execution_limits(within(terms.budget, served)),  # type: ignore[arg-type]
+                **execution_limits(within(budget or terms.budget, served)),  # type: ignore[arg-type]
             ),
             outputs=Outputs(
                 report_path_pattern=around.report_path_pattern,
@@ -663,6 +890,24 @@ class Runtime:
             )
         )
         return run
+
+
+def _as_plan(tasks: Sequence[Task | tuple[str, str]]) -> Plan:
+    """Tasks that need nothing of each other, as a plan."""
+    asked = [t if isinstance(t, Task) else as_task(*t, {}) for t in tasks]
+    return Plan(
+        goal="fan-out",
+        steps=tuple(
+            PlanStep(
+                name=str(number),
+                role=task.role,
+                task=task.task,
+                model=task.model,
+                budget=StepBudget(max_tokens=task.max_tokens),
+            )
+            for number, task in enumerate(asked)
+        ),
+    )
 
 
 def _each_for_itself(tasks: Iterable[Task]) -> list[Task]:

@@ -5,14 +5,14 @@ the same places are done with, and is integrated when everybody before it is: in
 whatever order they finish in. What it begins from depends on that order only, and not on who was
 faster. So the same plan makes the same commits.
 
-Children in the background make a line of their own: nobody who is waited for is held up by them,
-unless they write in the same places.
+Children in the background make a line of their own, and so does each step of a plan: nobody who is
+waited for is held up by them, unless they write in the same places.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -88,7 +88,7 @@ class Join:
         self._checks = checks
         self._recorder = recorder
         self._resolve = resolve
-        self._lines: tuple[deque[Seat], deque[Seat]] = (deque(), deque())
+        self._lines: defaultdict[str, deque[Seat]] = defaultdict(deque)
         self._seats: dict[str, Seat] = {}
         self._leases = Leases()
         self._head: Head | None = None
@@ -111,7 +111,7 @@ class Join:
         if past is not None and past.waiting is not None and past.waiting.commit:
             waiting = past.waiting
             seat.proposal = Proposal(commit=waiting.commit, files=waiting.files_modified)
-        line = self._lines[round.background]
+        line = self._lines[round.line]
         line.append(seat)
         self._advance(line)
         return seat
@@ -119,7 +119,7 @@ class Join:
     def leave(self, seat: Seat) -> None:
         """Its agent is closed, however it ended. Nothing is awaited."""
         seat.left = True
-        self._advance(self._lines[seat.round.background])
+        self._advance(self._lines[seat.round.line])
 
     def _advance(self, line: deque[Seat]) -> None:
         while line and line[0].left:

@@ -22,11 +22,18 @@ class Passed(msgspec.Struct, frozen=True):
     shared: bool
 
 
-class Round:
-    """Children that begin from the same state: those of one turn of a model, or of one fan-out."""
+FOREGROUND, BACKGROUND = "", "in the background"
 
-    def __init__(self, *, background: bool = False) -> None:
-        self.background = background
+
+class Round:
+    """Children that begin from the same state: those of one turn of a model, or of one fan-out.
+
+    Those of one `line` are integrated in the order in which they were made. Lines do not wait for
+    each other.
+    """
+
+    def __init__(self, *, line: str = FOREGROUND) -> None:
+        self.line = line
         self.base: Head | None = None
         self.passed: list[Passed] = []
         """Those before, in their order: who is made when they are done begins from their work."""

@@ -65,7 +65,7 @@ from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.recorder import Authors, Recorder
 from retinue.runtime.recovery import Past, Recovered
 from retinue.runtime.resolution import resolution, unsettled
-from retinue.runtime.round import Round
+from retinue.runtime.round import BACKGROUND, FOREGROUND, Round
 from retinue.runtime.session import NEW, Session, earlier_result
 from retinue.runtime.shape import Shape
 from retinue.runtime.staff import Slot, Staff
@@ -333,6 +333,17 @@ class Run:
                 child.seat = self._join_of(by).enter(child, round)
             return child
 
+    def refused(self, order: Order, why: str, status: Status) -> Result:
+        """The result of an order that no child was made for."""
+        return Result(
+            status=status,
+            agent_id="",
+            run_id=self.id,
+            role=order.role.name,
+            task=order.task,
+            error=why,
+        )
+
     async def _written(
         self,
         order: Order,
@@ -354,7 +365,7 @@ class Run:
             except WorkspaceError as error:
                 raise ContractError(str(error)) from error
         self._around.model_for(contract.execution.model)  # Unknown models fail here.
-        child = self._agent(contract, by.next_path(role.name), by)
+        child = self._agent(contract, by.next_path(order.name or role.name), by)
         child.errand, child.background = errand, background
         child.wary = by.wary  # A stranger's words may be in its task.
         child.cache_key = self._around.cache.key(contract) if order.cache else None
@@ -598,7 +609,7 @@ class Run:
                 continue
             child.ground = boss.ground
             if child.contract.execution.workspace is not WorkspaceKind.READONLY:
-                round = Round(background=child.background)
+                round = Round(line=BACKGROUND if child.background else FOREGROUND)
                 child.seat = self._join_of(boss).enter(child, round, child.past)
 
     def _desk_of(self, boss: Agent, staff: Staff) -> Desk:

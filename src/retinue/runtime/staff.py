@@ -11,7 +11,7 @@ from retinue.domain.drafting import Order
 from retinue.domain.result import Result
 from retinue.runtime.agent import Agent
 from retinue.runtime.nursery import Nursery
-from retinue.runtime.round import Round
+from retinue.runtime.round import BACKGROUND, Round
 
 if TYPE_CHECKING:
     from retinue.runtime.recovery import Past
@@ -133,7 +133,7 @@ class Staff:
         self._errands: dict[str, Job] = {}
         self._told_of_loose_ends = False
         self._round = Round()
-        self._background_round = Round(background=True)
+        self._background_round = Round(line=BACKGROUND)
 
     def take_up(self, past: Past, children: Mapping[str, Agent]) -> None:
         """Have the children again that another process has employed in the same attempt."""
@@ -194,7 +194,7 @@ class Staff:
         """Write the contract and set the child to work in the background. Raises ContractError."""
         await self._employer.agree(order, self._boss)
         if self._background_round.over:
-            self._background_round = Round(background=True)
+            self._background_round = Round(line=BACKGROUND)
         round = self._background_round
         agent = await self._create(order, round, errand, background=True)
         work = self._employer.see_through(agent, Slot(self._slots))
@@ -216,7 +216,7 @@ class Staff:
 
         Asked at the beginning of each turn: those that are hired in it make a round.
         """
-        self._round, self._background_round = Round(), Round(background=True)
+        self._round, self._background_round = Round(), Round(line=BACKGROUND)
         ended = [job for job in self.background if job.done and not job.delivered]
         for job in ended:
             job.delivered = True

@@ -18,6 +18,7 @@ import msgspec
 
 from retinue.domain.chain import GENESIS
 from retinue.domain.events import STATE_AFTER, Event, RunFinished, RunStarted
+from retinue.domain.forecast import Used
 from retinue.domain.lifecycle import State
 from retinue.errors import ChainBroken, StoreError, UnknownRun
 from retinue.ports import AgentRow, Change, NewAgent, RunRow
@@ -121,6 +122,18 @@ class SqliteStore:
 
     async def cache_keys(self) -> frozenset[str]:
         return frozenset(key for (key,) in await self._fetch("cache_keys", ()))
+
+    async def history(self, role: str, *, limit: int = 12) -> Sequence[Used]:
+        rows = await self._fetch("role_history", (role, limit))
+        return [
+            Used(
+                tokens_in=int(tokens_in),
+                tokens_out=int(tokens_out),
+                duration_s=float(duration_s),
+                generating_s=float(generating_s),
+            )
+            for tokens_in, tokens_out, duration_s, generating_s in rows
+        ]
 
     async def _fetch(self, query: str, parameters: tuple[object, ...]) -> list[Any]:
         return await asyncio.get_running_loop().run_in_executor(

@@ -31,11 +31,13 @@ from retinue.domain.events import (
     Event,
     Fact,
     LimitReached,
+    ModelReplied,
     RunFinished,
     RunStarted,
 )
 from retinue.domain.grant import Grant
 from retinue.domain.lifecycle import State
+from retinue.domain.messages import Timing, Usage
 from retinue.domain.result import Status
 from retinue.errors import StoreError, UnknownRun
 from retinue.ports import Change, Clock, NewAgent, Store
@@ -106,6 +108,11 @@ class Scribe:
 
     def live(self, agent_id: str, *, failed: bool = False) -> None:
         """Record the life of an agent, from its start to its closing."""
+        self.record(AgentStarted(sub_agent_id=agent_id), agent_id)
+        self.end(agent_id, failed=failed)
+
+    def end(self, agent_id: str, *, failed: bool = False) -> None:
+        """Record how an agent that is at work comes to its end."""
         middle: list[Fact] = [
             AgentWaiting(sub_agent_id=agent_id, response="Done."),
             AgentCompleted(sub_agent_id=agent_id),
@@ -115,7 +122,7 @@ class Scribe:
         end = AgentClosed(
             sub_agent_id=agent_id, step_idx=0, final_status="over", close_reason="over"
         )
-        for fact in (AgentStarted(sub_agent_id=agent_id), *middle, end):
+        for fact in (*middle, end):
             self.record(fact, agent_id)
 
     def note(self, text: str = "a fact that changes no row") -> Event:
@@ -379,6 +386,32 @@ class StoreContract:
             assert row.state is State.CREATED
             assert len(await store.events("k3f9")) == 2
             await _close_broken(store)
+
+    async def test_what_a_role_has_used_is_told(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        async with self.opened(tmp_path) as store:
+            scribe = Scribe(store, "k3f9", clock=clock)
+            scribe.begin()
+            for number, agent_id in enumerate(("a0", "a1", "a2", "a3")):
+                scribe.birth(agent_id)
+                scribe.record(AgentStarted(sub_agent_id=agent_id), agent_id)
+                clock.advance(number)
+                if agent_id != "a2":  # That one asked no model.
+                    reply = ModelReplied(
+                        turn=1,
+                        content="x",
+                        usage=Usage(100 * number + 1, 0, 10),
+                        timing=Timing(0.0, 0.0, 0.5),
+                    )
+                    scribe.record(reply, agent_id)
+                    scribe.record(reply, agent_id)
+                if agent_id != "a3":  # And that one is still at work.
+                    scribe.end(agent_id)
+            await store.flush()
+            found = await store.history("researcher", limit=9)
+            used = sorted((u.tokens_in, u.tokens_out, u.duration_s, u.generating_s) for u in found)
+            assert used == [(2, 20, 0.0, 1.0), (202, 20, 1.0, 1.0)]
+            assert list(await store.history("planner")) == []
 
     async def test_closed_agents_are_found_by_their_cache_key(self, tmp_path: Path) -> None:
         clock = FakeClock()

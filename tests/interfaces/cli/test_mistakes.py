@@ -71,7 +71,7 @@ OK = "steps: [{say: ok}]"
         (("fan-out", "--max-concurrent", "0", "x"), "max_concurrent must be at least 1, not 0."),
         (("run", "-C", "nowhere", "x"), "There is no directory 'nowhere'."),
         (("run", "-C", "script.yaml", "x"), "'script.yaml' is a file, not a directory."),
-        (("run",), "Missing argument 'TASK'. `retinue run --help` tells more."),
+        (("run",), "Say what to do: a TASK, or --plan FILE, and not both."),
         (("run", "--bogus", "x"), "No such option '--bogus'. `retinue run --help` tells more."),
         (
             ("run", "--max-turns", "many", "x"),

@@ -24,11 +24,14 @@ import msgspec
 
 from retinue.app import Choose
 from retinue.config.environment import Environment
+from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD
 from retinue.domain.approval import Wish
 from retinue.domain.contract import title_of
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
-from retinue.domain.result import Result, Status
+from retinue.domain.forecast import Forecast
+from retinue.domain.outcome import PlanResult
+from retinue.domain.result import Result, Spent, Status
 from retinue.errors import ApprovalNeeded
 from retinue.interfaces.cli.lines import Lines
 from retinue.interfaces.cli.live import LiveTree
@@ -37,7 +40,7 @@ from retinue.interfaces.cli.paper import width, write
 from retinue.interfaces.cli.screen import Screen, Styles
 from retinue.interfaces.consent import Consent, for_good
 from retinue.interfaces.view.block import result_block
-from retinue.interfaces.view.figures import one_line, some
+from retinue.interfaces.view.figures import clip, one_line, some
 from retinue.ports import Approve, Ask
 from retinue.runtime.facade import Runtime
 from retinue.runtime.toolbox import nobody
@@ -169,8 +172,21 @@ class JsonLines(Silence):
 class Console:
     """What a working command prints while it works, and at its end."""
 
-    def __init__(self, *, as_json: bool, quiet: bool, notify_after_s: float = 0.0) -> None:
-        """After `notify_after_s` (0 is never) a person is called back to the terminal."""
+    def __init__(
+        self,
+        *,
+        as_json: bool,
+        quiet: bool,
+        notify_after_s: float = 0.0,
+        ask_above_tokens: int = ASK_ABOVE_TOKENS,
+        ask_above_usd: float = ASK_ABOVE_USD,
+    ) -> None:
+        """After `notify_after_s` (0 is never) a person is called back to the terminal.
+
+        What will likely use more than `ask_above_tokens` or `ask_above_usd` needs their yes.
+        """
+        self._ask_above_tokens = ask_above_tokens
+        self._ask_above_usd = ask_above_usd
         self.as_json = as_json
         self.quiet = quiet
         self._notify_after_s = notify_after_s
@@ -214,6 +230,29 @@ class Console:
         """Have the person at the terminal choose a model, where there is one."""
         approve = self.approve
         return approve.choose if isinstance(approve, Questions) else None
+
+    async def decide(self, shown: Sequence[str], question: str) -> str:
+        """Show lines to the person at the terminal, and have them answer in a word."""
+        return await self._questions.decide(shown, question)
+
+    async def agree(self, expected: Forecast, *, yes: bool) -> None:
+        """Tell what work will likely use, and have somebody agree if that is much.
+
+        Raises ApprovalNeeded if nobody does.
+        """
+        tokens, usd = self._ask_above_tokens, self._ask_above_usd
+        much = expected.tokens > tokens or expected.cost_usd > usd
+        if not self.quiet and not self.as_json:
+            with self.progress.aside():
+                click.echo(f"Forecast: {expected}.", err=True)
+        if yes or not much:
+            return
+        above = f"more than the {tokens:,} tokens or {usd:g} USD that need no yes"
+        if not self.people:
+            raise ApprovalNeeded(f"This will use {expected}: {above}. Say --yes, or ask for less.")
+        answer = await self.decide([f"That is {above}."], "Do it? [y]es, [N]o? ")
+        if answer not in ("y", "yes"):
+            raise ApprovalNeeded("Nothing was run.")
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -264,7 +303,17 @@ class Console:
         if sys.stderr.isatty():
             click.echo(err=True)
 
-    def print_results(self, results: list[Result]) -> None:
+    def print_report(self, result: PlanResult) -> None:
+        """How a plan went, as Markdown."""
+        self.progress.finish()
+        if self.as_json:
+            return
+        self._notify(f"{'is done' if result.ok else 'failed'}: {title_of(result.plan.goal)}")
+        write(result.report.rstrip())
+        if not result.ok:
+            click.echo(f"retinue: {result.status}: {result.error}", err=True)
+
+    def print_results(self, results: list[Result], expected: Forecast | None = None) -> None:
         self.progress.finish()
         if self.as_json:
             return
@@ -284,6 +333,17 @@ class Console:
                 f" `retinue show {results[0].run_id}` has the details.",
                 err=True,
             )
+            if expected is not None:
+                click.echo(f"Against the {expected.against(_sum(results))}.", err=True)
+
+
+def _sum(results: Sequence[Result]) -> Spent:
+    """The bill of several that ran side by side."""
+    return Spent(
+        tokens_in=sum(result.usage.tokens_in for result in results),
+        tokens_out=sum(result.usage.tokens_out for result in results),
+        cost_usd=sum(result.usage.cost_usd for result in results),
+    )
 
 
 def draws(stream: TextIO) -> bool:
@@ -326,6 +386,13 @@ class Questions:
             with self._aside():
                 click.echo(f"{path} asks: {one_line(question)}", err=True)
                 return await _answer_to("> ") or "(no answer)"
+
+    async def decide(self, shown: Sequence[str], question: str) -> str:
+        async with self._lock:
+            with self._aside():
+                for line in shown:
+                    click.echo(clip(line, width(sys.stderr)), err=True)
+                return (await _answer_to(question)).lower()
 
     async def choose(self, discovery: Discovery) -> str:
         with self._aside():

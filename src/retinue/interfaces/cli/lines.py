@@ -68,6 +68,8 @@ class Lines:
         self._view.apply(event)
 
     def listen(self, event: Event) -> None:
+        if event.type == "run.started":
+            self._view = RunView()
         self._view.apply(event)
         fact = event.fact
         if isinstance(fact, AgentCreated):

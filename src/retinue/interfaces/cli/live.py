@@ -39,7 +39,7 @@ LAST_WORDS = 60
 
 
 class LiveTree:
-    """Draws the tree of one run for as long as it is `shown`."""
+    """Draws the tree of a run, and of one after the other, for as long as it is `shown`."""
 
     def __init__(self, screen: Screen, *, hint: str, stays: bool = False) -> None:
         """`hint` is what to do about it. The tree of a large family stays at the end, or any."""
@@ -101,6 +101,8 @@ class LiveTree:
         self._tree.apply(event)
 
     def listen(self, event: Event) -> None:
+        if event.type == "run.started":
+            self._tree, self._over = Tree(), False
         self._tree.apply(event)
         agent = self._tree.run.agents.get(event.agent_id)
         if agent is not None and (told := self._told(event, agent)):

@@ -20,6 +20,7 @@ COMMANDS = {
     "run": ("work", "Let an agent do one job in this directory."),
     "spawn": ("work", "Give one task to one child."),
     "fan-out": ("work", "Give many tasks to children side by side."),
+    "plan": ("plan", "Have a goal planned, look at the plan, and carry it out."),
     "resume": ("work", "Go on with a run that was left before its end."),
     "tasks": ("records", "List the tasks that were given to children."),
     "runs": ("records", "List the runs in this directory's journal."),

@@ -82,3 +82,8 @@ limits = _all(
     click.option("--max-cost-usd", type=float, metavar="USD", help="Money, if prices are known."),
     click.option("--timeout", "timeout_s", type=float, metavar="S", help="Seconds per attempt."),
 )
+
+plan_flags = _all(
+    click.option("-y", "--yes", is_flag=True, help="Carry out a plan without asking."),
+    click.option("--max-concurrent", type=int, metavar="N", help="Steps at a time; 3 if not said."),
+)

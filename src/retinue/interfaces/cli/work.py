@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+import msgspec
 
-from retinue.app import open_journal, open_runtime, posts, project
-from retinue.config.environment import Environment
-from retinue.config.settings import load
+from retinue.app import open_journal, posts
+from retinue.domain.drafting import FREE_HANDED
 from retinue.domain.projection import RunView, fold
-from retinue.domain.result import Result
-from retinue.errors import RunError, StoreError, UsageError
+from retinue.domain.result import Status
+from retinue.errors import RunError, UsageError
 from retinue.interfaces.cli import names
-from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
-from retinue.interfaces.cli.options import context, limits, resuming, role_argument, working
-from retinue.interfaces.cli.trust import settle
-from retinue.runtime.agent import ROOT
+from retinue.interfaces.cli.office import chosen_terms, console_of, opening_of, perform_in
+from retinue.interfaces.cli.options import (
+    context,
+    limits,
+    plan_flags,
+    resuming,
+    role_argument,
+    working,
+)
+from retinue.interfaces.cli.plan import carry_out, read_plan
 from retinue.runtime.facade import Runtime, Task
 from retinue.runtime.session import LAST
 
 
 @click.command()
-@click.argument("task")
+@click.argument("task", required=False)
 @click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the last session.")
 @click.option(
     "-r",
@@ -35,26 +40,51 @@ from retinue.runtime.session import LAST
     shell_complete=names.runs,
     help="Go on with the session of this run.",
 )
+@click.option(
+    "--plan",
+    "plan_file",
+    metavar="FILE",
+    help="Carry out the plan in a TOML or JSON file instead; - is stdin.",
+)
+@plan_flags
 @context
 @working
 @limits
-def run(task: str, go_on: bool, session: str | None, **options: Any) -> int:
-    """Let an agent do TASK in this directory, and print its answer.
+def run(
+    task: str | None,
+    go_on: bool,
+    session: str | None,
+    plan_file: str | None,
+    yes: bool,
+    max_concurrent: int | None,
+    **options: Any,
+) -> int:
+    """Let an agent do TASK in this directory, and print its answer; or carry out a plan.
 
     Example: retinue run -m openai:qwen3@http://127.0.0.1:8080/v1 "What does this project do?"
     """
     if go_on and session is not None:
         raise UsageError(f"-c means the last session and -r {session} that one; choose one.")
-    console, opened = _opened(options)
+    if (task is None) == (plan_file is None):
+        raise UsageError("Say what to do: a TASK, or --plan FILE, and not both.")
+    if plan_file is not None and (go_on or session is not None):
+        raise UsageError("A plan is no part of a session; leave out -c and -r.")
+    if plan_file is not None and options["context_files"]:
+        raise UsageError("A plan names files for each step, in context_files; leave out -f.")
+    data = None if plan_file is None else read_plan(plan_file)
+    console, opened = opening_of(options)
     files = options.pop("context_files")
 
-    async def work(runtime: Runtime) -> list[Result]:
+    async def work(runtime: Runtime) -> list[Status]:
+        if data is not None:
+            plan = await runtime.check(data)
+            return await carry_out(runtime, console, plan, yes=yes, max_concurrent=max_concurrent)
         earlier = LAST if go_on else session
-        result = await runtime.run(task, session=earlier, context_files=files)
+        result = await runtime.run(task or "", session=earlier, context_files=files)
         console.print_result(result)
-        return [result]
+        return [result.status]
 
-    return _perform(opened, console, work, budget=_chosen(options))
+    return perform_in(opened, console, work, budget=chosen_terms(options))
 
 
 @click.command()
@@ -68,14 +98,14 @@ def spawn(role: str, task: str, **options: Any) -> int:
 
     Example: retinue spawn researcher "Where are errors logged?"
     """
-    console, opened = _opened(options)
+    console, opened = opening_of(options)
 
-    async def work(runtime: Runtime) -> list[Result]:
-        result = await runtime.spawn(role, task, **_chosen(options))
+    async def work(runtime: Runtime) -> list[Status]:
+        result = await runtime.spawn(role, task, **chosen_terms(options))
         console.print_result(result)
-        return [result]
+        return [result.status]
 
-    return _perform(opened, console, work)
+    return perform_in(opened, console, work)
 
 
 @click.command(name="fan-out")
@@ -83,37 +113,76 @@ def spawn(role: str, task: str, **options: Any) -> int:
 @click.option(
     "-r",
     "--role",
-    default="researcher",
-    show_default=True,
     shell_complete=names.roles,
-    help="The children's role.",
+    help="The children's role; researcher if not said, for --each in auto mode executor.",
 )
 @click.option("--tasks", "file", type=click.File("r"), help="A file, a task per line; - is stdin.")
+@click.option(
+    "--each",
+    metavar="GLOB",
+    help="A task for each file of the project that fits, in which {path} stands for it.",
+)
 @click.option("--max-concurrent", type=int, metavar="N", help="Children at a time; 3 if not said.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, however much it will use.")
 @context
 @working
 @limits
 def fan_out(
-    tasks: tuple[str, ...], role: str, file: Any, max_concurrent: int | None, **options: Any
+    tasks: tuple[str, ...],
+    role: str | None,
+    file: Any,
+    each: str | None,
+    max_concurrent: int | None,
+    yes: bool,
+    **options: Any,
 ) -> int:
     """Give each of TASKS to a child of its own; the answers come in the order of the tasks.
 
-    A task may begin with a role of its own, as in "reviewer: look at the last commit".
+    A task may begin with a role of its own, as in "reviewer: look at the last commit". With --each,
+    a child that writes may write its own file and no other.
 
     Example: retinue fan-out "Summarise src/a.py" "Summarise src/b.py"
     """
     given = [*tasks, *(line.strip() for line in file or () if line.strip())]
     if not given:
         raise UsageError('No tasks. Write them behind the command: retinue fan-out "…" "…".')
-    console, opened = _opened(options)
+    if each is not None and not all(PATH in text for text in given):
+        raise UsageError(f"With --each, every task needs {PATH}, which stands for the file.")
+    console, opened = opening_of(options)
 
-    async def work(runtime: Runtime) -> list[Result]:
-        asked = [_task(runtime, role, text, _chosen(options)) for text in given]
+    async def work(runtime: Runtime) -> list[Status]:
+        terms = chosen_terms(options)
+        if each is None:
+            asked = [_task(runtime, role or READER, text, terms) for text in given]
+        else:
+            asked = await _for_each(runtime, role, each, given, terms)
+        expected = await runtime.forecast(asked, max_concurrent=max_concurrent)
+        await console.agree(expected, yes=yes)
         results = await runtime.fan_out(asked, max_concurrent=max_concurrent)
-        console.print_results(results)
-        return results
+        console.print_results(results, expected)
+        return [result.status for result in results]
 
-    return _perform(opened, console, work)
+    return perform_in(opened, console, work)
+
+
+PATH = "{path}"
+READER, WRITER = "researcher", "executor"
+
+
+async def _for_each(
+    runtime: Runtime, role: str | None, glob: str, texts: Sequence[str], terms: Mapping[str, Any]
+) -> list[Task]:
+    """The tasks for all files that fit."""
+    paths = await runtime.files(glob)
+    if not paths:
+        raise UsageError(f"No file fits --each {glob!r}; is it quoted, and seen from the project?")
+    usual = WRITER if runtime.terms.mode in FREE_HANDED else READER
+    tasks = [
+        (path, _task(runtime, role or usual, text.replace(PATH, path), terms))
+        for path in paths
+        for text in texts
+    ]
+    return [msgspec.structs.replace(task, write=(path,)) for path, task in tasks]
 
 
 @click.command()
@@ -127,18 +196,18 @@ def resume(run: str | None, **options: Any) -> int:
 
     Example: retinue resume k3f9
     """
-    console = _console(options)
+    console = console_of(options)
     left = asyncio.run(_left(options["directory"], run))
 
-    async def work(runtime: Runtime) -> list[Result]:
+    async def work(runtime: Runtime) -> list[Status]:
         async for event in runtime.events(left.id):
             console.progress.recall(event)
         result = await runtime.resume(left.id)
         if not result.results:
             console.print_result(result)
-            return [result]
+            return [result.status]
         console.print_results(list(result.results))
-        return list(result.results)
+        return [result.status for result in result.results]
 
     opened = {
         "directory": options["directory"],
@@ -146,7 +215,7 @@ def resume(run: str | None, **options: Any) -> int:
         "mode": left.mode,
         "unsafe_no_sandbox": options["unsafe_no_sandbox"],
     }
-    return _perform(opened, console, work)
+    return perform_in(opened, console, work)
 
 
 async def _left(directory: str, run: str | None) -> RunView:
@@ -173,72 +242,3 @@ def _task(runtime: Runtime, role: str, text: str, terms: Mapping[str, Any]) -> T
 
 
 ALL = 1_000_000
-_TERMS = ("context_files", "max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
-
-
-def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in _TERMS if options.get(name) is not None}
-
-
-def _console(options: Mapping[str, Any]) -> Console:
-    environment = Environment.current()
-    settings = load(environment.user_settings, project(options["directory"])).merged
-    return Console(
-        as_json=options["as_json"],
-        quiet=options["quiet"],
-        notify_after_s=settings.notify_after_s,
-    )
-
-
-def _opened(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
-    return _console(options), {
-        "directory": options["directory"],
-        "model": options["model"],
-        "mode": options["mode"],
-        "unsafe_no_sandbox": options["unsafe_no_sandbox"],
-        "cache": False if options["no_cache"] else None,
-        "record": options["record"],
-    }
-
-
-def _perform(
-    opened: Mapping[str, Any],
-    console: Console,
-    work: Callable[[Runtime], Awaitable[list[Result]]],
-    *,
-    budget: Mapping[str, Any] | None = None,
-) -> int:
-    """Open a runtime, do `work` in it, and make an exit code of its results."""
-
-    async def inside() -> int:
-        interrupts = Interrupts(on_first=console.print_stopping)
-        try:
-            with interrupts:
-                async with (
-                    console.progress.shown(),
-                    open_runtime(
-                        **opened,
-                        limits=budget,
-                        approve=console.approve,
-                        ask=console.ask,
-                        choose=console.choose,
-                        on_event=console.listen,
-                        on_text=partial(console.progress.hear, ROOT),
-                        on_partial=console.progress.hear,
-                        on_wait=console.progress.wait,
-                    ) as runtime,
-                ):
-                    interrupts.runtime = runtime
-                    return exit_code([r.status for r in await work(runtime)])
-        except asyncio.CancelledError:
-            if not interrupts.happened:
-                raise
-            console.print_way_back("interrupted", opened["directory"])
-            return 130
-        except StoreError:
-            console.print_way_back("the journal could not be written", opened["directory"])
-            raise
-
-    if console.people:
-        settle(opened["directory"], model=opened["model"])
-    return perform(inside())

@@ -89,6 +89,20 @@ ORDER BY rowid DESC LIMIT ?
 -- Every cache key that there is.
 SELECT DISTINCT cache_key FROM sub_agents WHERE cache_key IS NOT NULL
 
+-- name: role_history
+-- What the latest closed agents of a role used: tokens in and out, seconds, seconds of the model alone.
+-- Those that asked no model (a cached result) are left out.
+SELECT coalesce(sum(json_extract(e.payload, '$.usage.tokens_in')), 0) AS tokens_in,
+       coalesce(sum(json_extract(e.payload, '$.usage.tokens_out')), 0),
+       max(e.time) - min(e.time),
+       coalesce(sum(json_extract(e.payload, '$.timing.generating_s')), 0.0)
+FROM (SELECT run_id, id FROM sub_agents WHERE role = ? AND state = 'closed'
+      ORDER BY rowid DESC LIMIT ?) AS agents
+JOIN events AS e ON e.run_id = agents.run_id AND e.agent_id = agents.id
+WHERE e.type IN ('agent.subagent_started', 'model.replied', 'agent.subagent_closed')
+      AND json_valid(e.payload)
+GROUP BY agents.run_id, agents.id HAVING tokens_in > 0
+
 -- name: insert_memory
 -- Keep something for later runs.
 INSERT INTO memories (kind, text, time, run_id, agent_id) VALUES (?, ?, ?, ?, ?)

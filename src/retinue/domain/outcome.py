@@ -1,0 +1,160 @@
+"""How a plan went: each of its steps, and the report that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from retinue.domain.forecast import Forecast
+from retinue.domain.plan import Plan, PlanStep
+from retinue.domain.result import Result, Spent, Status, cap
+
+SHOWN_TOKENS = 500
+
+
+class StepState(StrEnum):
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """It was never begun."""
+
+
+class StepOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one step. `results` are those of the children that it was given to."""
+
+    step: PlanStep
+    state: StepState
+    results: tuple[Result, ...] = ()
+    reason: str = ""
+    """Why it was not done."""
+
+    @property
+    def result(self) -> Result | None:
+        """The last one: the one that counts."""
+        return self.results[-1] if self.results else None
+
+
+class PlanResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`steps` are all that were planned, those of later rounds behind; `report` is Markdown."""
+
+    run_id: str
+    plan: Plan
+    status: Status
+    steps: tuple[StepOutcome, ...]
+    error: str | None = None
+    total: Spent = Spent()
+    review: Result | None = None
+    forecast: Forecast | None = None
+    report: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Status.COMPLETED
+
+    def __getitem__(self, name: str) -> StepOutcome:
+        return next(outcome for outcome in self.steps if outcome.step.name == name)
+
+
+def verdict(steps: Sequence[StepOutcome]) -> tuple[Status, str]:
+    """The status of a plan from those of its steps, and why it is not `completed`."""
+    bad = [outcome for outcome in steps if outcome.state is not StepState.DONE]
+    if not bad:
+        return Status.COMPLETED, ""
+    statuses = {outcome.result.status for outcome in bad if outcome.result is not None}
+    status = statuses.pop() if len(statuses) == 1 else Status.ERROR
+    failed = [o.step.name for o in bad if o.state is StepState.FAILED]
+    skipped = [o.step.name for o in bad if o.state is StepState.SKIPPED]
+    parts = [f"failed: {', '.join(failed)}"] * bool(failed)
+    parts += [f"not begun: {', '.join(skipped)}"] * bool(skipped)
+    return status, f"{len(bad)} of {len(steps)} steps were not done ({'; '.join(parts)})"
+
+
+def markdown(result: PlanResult) -> str:
+    """The report of a plan: goal, steps, evidence, files, cost, what failed and how to go on."""
+    done = sum(outcome.state is StepState.DONE for outcome in result.steps)
+    lines = [
+        f"# {result.plan.goal.strip()}",
+        "",
+        *([result.plan.summary.strip(), ""] if result.plan.summary.strip() else []),
+        f"- Run: {result.run_id}",
+        f"- Status: {result.status}" + (f" ({result.error})" if result.error else ""),
+        f"- Steps: {done} of {len(result.steps)} done",
+        f"- Used: {result.total.tokens:,} tokens, {result.total.tool_calls} tool calls,"
+        f" {result.total.duration_s:.1f} s"
+        + (f", {result.total.cost_usd:.4f} USD" if result.total.cost_usd else ""),
+        *([f"- Against the {result.forecast.against(result.total)}"] if result.forecast else []),
+        "",
+        "| step | role | status | tokens | seconds |",
+        "|---|---|---|---|---|",
+        *map(_row, result.steps),
+    ]
+    changed = {
+        change.path: change
+        for outcome in result.steps
+        if outcome.state is StepState.DONE and outcome.result is not None
+        for change in outcome.result.files_modified
+    }
+    if changed:
+        lines += ["", "## Files", "", *(f"- {change}" for change in changed.values())]
+    for outcome in result.steps:
+        lines += ["", f"## {outcome.step.name}: {outcome.step.shown}", "", *_told(outcome)]
+    if result.review is not None:
+        lines += ["", "## Review", "", result.review.response.strip() or "(nothing)"]
+    if not result.ok:
+        lines += ["", "## How to go on", "", *_ways_on(result)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(outcome: StepOutcome) -> str:
+    tokens = sum(result.usage.tokens for result in outcome.results)
+    took_s = sum(result.usage.duration_s for result in outcome.results)
+    tries = f" ({len(outcome.results)} tries)" if len(outcome.results) > 1 else ""
+    cells = (
+        outcome.step.name,
+        outcome.step.role,
+        f"{outcome.state}{tries}",
+        f"{tokens:,}",
+        f"{took_s:.1f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _told(outcome: StepOutcome) -> list[str]:
+    """What is known of a step: what the harness saw before what the child says."""
+    lines = [f"- Done when: {criterion}" for criterion in outcome.step.success_criteria]
+    result = outcome.result
+    if outcome.reason:
+        lines.append(f"- {str(outcome.state).capitalize()}: {outcome.reason}")
+    if result is None:
+        return lines
+    lines += [f"- Check: {check}" for check in result.checks]
+    commands = [r for r in result.receipts if r.command is not None]
+    lines += [f"- Ran: `{r.command}` (exit code {r.exit_code})" for r in commands[-5:]]
+    lines += [f"- Changed: {change}" for change in result.files_modified]
+    lines += [f"- Note: {note}" for note in result.notes]
+    if result.response.strip():
+        kept, cut = cap(result.response.strip(), SHOWN_TOKENS)
+        lines += [
+            *([""] if lines else []),
+            kept,
+            *(["", "(cut; `retinue show` has all of it)"] if cut else []),
+        ]
+    return lines
+
+
+def _ways_on(result: PlanResult) -> list[str]:
+    lines = []
+    for outcome in result.steps:
+        child = outcome.result
+        if outcome.state is StepState.FAILED and child is not None and child.agent_id:
+            look = f"`retinue show {result.run_id} {child.agent_id}`"
+            kept = "; what it had made is kept" if child.kept else ""
+            lines.append(f"- {outcome.step.name}: {look} shows what happened{kept}.")
+    left = [o.step.name for o in result.steps if o.state is not StepState.DONE]
+    lines.append(
+        f"- What is left ({', '.join(left)}) can be put into a plan of its own:"
+        " `retinue run --plan FILE`."
+    )
+    return lines

@@ -1,0 +1,141 @@
+"""In which order steps are begun: list scheduling by the longest way to the end.
+
+Whenever there is a place, of the steps whose needs are met the one is begun behind which the most
+work waits; of equal ones, the one that stands first in the plan. The engine asks a `Schedule` what
+is next, and a forecast lets one run through without doing anything.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterator, Mapping
+
+Needs = Mapping[str, Collection[str]]
+
+
+class Schedule:
+    """What was begun, what is over, and what comes next. Steps are known by their names."""
+
+    def __init__(self, needs: Needs, weights: Mapping[str, float]) -> None:
+        """`needs` go in no circle; those that are no step of it count as met."""
+        self._needs = {name: {need for need in on if need in needs} for name, on in needs.items()}
+        self._place = {name: place for place, name in enumerate(needs)}
+        self._rank = ranks(self._needs, weights)
+        self._waiting = dict.fromkeys(needs)
+        self._under_way: set[str] = set()
+        self.stopped = False
+
+    @property
+    def waiting(self) -> list[str]:
+        """Those that were not begun, in the order of the plan."""
+        return list(self._waiting)
+
+    @property
+    def under_way(self) -> int:
+        return len(self._under_way)
+
+    def next(self) -> str | None:
+        """Begin a step; None if there is none that can be begun now."""
+        ready = [name for name in self._waiting if not self._needs[name]]
+        if self.stopped or not ready:
+            return None
+        name = min(ready, key=lambda name: (-self._rank[name], self._place[name]))
+        del self._waiting[name]
+        self._under_way.add(name)
+        return name
+
+    def done(self, name: str) -> None:
+        """A step is over, and those that need it have one need less."""
+        self._under_way.discard(name)
+        for needs in self._needs.values():
+            needs.discard(name)
+
+    def again(self, name: str) -> None:
+        """A step is to be begun once more."""
+        self._under_way.discard(name)
+        self._waiting[name] = None
+
+    def failed(self, name: str) -> list[str]:
+        """A step is over and came to nothing; answers those that can never be begun now."""
+        self._under_way.discard(name)
+        lost = {name}
+        while more := {o for o in self._waiting if o not in lost and self._needs[o] & lost}:
+            lost |= more
+        dropped = [other for other in self._waiting if other in lost]
+        for other in dropped:
+            del self._waiting[other]
+        return dropped
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self.stopped = True
+
+
+def ranks(needs: Needs, weights: Mapping[str, float]) -> dict[str, float]:
+    """For each step, how much work lies on the longest way from its beginning to the end."""
+    found: dict[str, float] = {}
+    followers: dict[str, list[str]] = {name: [] for name in needs}
+    for name, on in needs.items():
+        for need in on:
+            if need in followers:
+                followers[need].append(name)
+    for name in reversed(list(in_order(needs))):
+        found[name] = weights.get(name, 0.0) + max((found[f] for f in followers[name]), default=0.0)
+    return found
+
+
+def in_order(needs: Needs) -> Iterator[str]:
+    """The steps, each behind all that it needs, else as in the plan. Those in circles are left."""
+    met: set[str] = set()
+    left = list(needs)
+    while ready := [n for n in left if all(need in met or need not in needs for need in needs[n])]:
+        yield from ready
+        met.update(ready)
+        left = [name for name in left if name not in met]
+
+
+def circles(needs: Needs) -> Iterator[list[str]]:
+    """The circles in which steps need each other; one for each group of steps that are in some."""
+    left = [name for name in needs if name not in set(in_order(needs))]
+    known: set[str] = set()
+    for start in left:
+        way: list[str] = []
+        name: str | None = start
+        while name is not None and name not in known:
+            if name in way:
+                yield way[way.index(name) :]
+                break
+            way.append(name)
+            # A step that only needs itself is told of elsewhere.
+            name = next((n for n in needs[name] if n in left and n != name), None)
+        known.update(way)
+
+
+def upstream(needs: Needs, name: str) -> set[str]:
+    """All that must be over before `name` begins."""
+    found: set[str] = set()
+    pending = list(needs.get(name, ()))
+    while pending:
+        need = pending.pop()
+        if need in needs and need not in found:
+            found.add(need)
+            pending += needs[need]
+    return found
+
+
+def run_through(
+    needs: Needs, weights: Mapping[str, float], took_s: Mapping[str, float], *, slots: int
+) -> dict[str, tuple[float, float]]:
+    """When each step would begin and end, if they took so long and were begun in that order."""
+    schedule = Schedule(needs, weights)
+    times: dict[str, tuple[float, float]] = {}
+    running: list[tuple[float, int, str]] = []
+    now = 0.0
+    while True:
+        while len(running) < slots and (name := schedule.next()) is not None:
+            times[name] = (now, now + took_s[name])
+            heapq.heappush(running, (times[name][1], len(times), name))
+        if not running:
+            return times
+        now, _, name = heapq.heappop(running)
+        schedule.done(name)

@@ -1,0 +1,144 @@
+"""`retinue plan`: a goal becomes a plan that a person looks at, edits, and has carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from retinue.domain.plan import Plan, parse, to_toml
+from retinue.domain.result import Status
+from retinue.errors import PlanError, UsageError
+from retinue.interfaces.cli.console import Console
+from retinue.interfaces.cli.office import chosen_terms, opening_of, perform_in
+from retinue.interfaces.cli.options import context, limits, plan_flags, working
+from retinue.interfaces.cli.paper import write
+from retinue.interfaces.view.outline import outline
+from retinue.runtime.facade import Runtime
+
+STDIN = "-"
+
+
+@click.command()
+@click.argument("goal")
+@click.option("--out", metavar="FILE", help="Write the plan to FILE; it is run with --yes only.")
+@context
+@plan_flags
+@working
+@limits
+def plan(
+    goal: str,
+    out: str | None,
+    context_files: tuple[str, ...],
+    yes: bool,
+    max_concurrent: int | None,
+    **options: Any,
+) -> int:
+    """Have a planner, who only reads, write a plan for GOAL; then run it, edit it, or leave it.
+
+    Where nobody can be asked, the plan is printed as TOML, for `retinue run --plan FILE`.
+
+    Example: retinue plan --mode auto "Add JWT auth to the API"
+    """
+    console, opened = opening_of(options)
+
+    async def work(runtime: Runtime) -> Sequence[Status]:
+        try:
+            written = await runtime.plan(goal, context_files=context_files)
+        except PlanError as error:
+            if out is not None and isinstance(error.draft, Plan):
+                _save(out, to_toml(error.draft, comments=error.problems))
+                raise PlanError(f"{error}\nIt is in {out}, to be mended.") from None
+            raise
+        if out is not None:
+            _save(out, to_toml(written))
+            if not yes:
+                console.progress.finish()
+                click.echo(f"The plan is in {out}; retinue run --plan {out} runs it.", err=True)
+                return [Status.COMPLETED]
+        if not yes and not console.people:
+            console.progress.finish()
+            if not console.as_json:
+                write(to_toml(written).rstrip())
+            return [Status.COMPLETED]
+        agreed = written if yes else await _agreed(runtime, console, written)
+        if agreed is None:
+            click.echo("retinue: nothing was run.", err=True)
+            return [Status.COMPLETED]
+        # Whoever was shown the plan has said yes to it.
+        return await carry_out(runtime, console, agreed, yes=True, max_concurrent=max_concurrent)
+
+    return perform_in(opened, console, work, budget=chosen_terms(options))
+
+
+async def carry_out(
+    runtime: Runtime, console: Console, plan: Plan, *, yes: bool, max_concurrent: int | None
+) -> list[Status]:
+    """Carry out a plan that can be, and print its report."""
+    await console.agree(await runtime.forecast(plan, max_concurrent=max_concurrent), yes=yes)
+    result = await runtime.execute(plan, max_concurrent=max_concurrent)
+    console.print_report(result)
+    return [result.status]
+
+
+def read_plan(file: str) -> Any:
+    """The data in a plan file. Raises UsageError."""
+    try:
+        text = sys.stdin.read() if file == STDIN else Path(file).read_text("utf-8")
+    except OSError as error:
+        raise UsageError(f"Cannot read the plan {file}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"Cannot read the plan {file}: it is not UTF-8.") from None
+    return parse(text, source="The plan" if file == STDIN else file)
+
+
+def _save(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text, "utf-8")
+    except OSError as error:
+        raise UsageError(f"Cannot write the plan to {file}: {error.strerror}.") from None
+
+
+async def _agreed(runtime: Runtime, console: Console, plan: Plan) -> Plan | None:
+    """The plan as a person wants it, or None."""
+    while True:
+        expected = await runtime.forecast(plan)
+        shown = ["", *outline(plan), "", f"Forecast: {expected}.", ""]
+        answer = await console.decide(shown, "[r]un it, [e]dit it, [N]either? ")
+        if answer in ("r", "run", "y", "yes"):
+            return plan
+        if answer not in ("e", "edit"):
+            return None
+        comments: tuple[str, ...] = ()
+        text = to_toml(plan)
+        while True:
+            with console.progress.aside():
+                edited = await asyncio.to_thread(_edited, _commented(text, comments))
+            if edited is None:  # Left without saving: it stays as it was.
+                break
+            text = edited
+            try:
+                plan = await runtime.check(parse(text))
+            except PlanError as error:
+                comments = error.problems or (str(error),)
+                lines = ["", *str(error).splitlines(), ""]
+                if (await console.decide(lines, "[e]dit it again, [N]o? ")) not in ("e", "edit"):
+                    return None
+            else:
+                break
+
+
+def _edited(text: str) -> str | None:
+    """What the person's editor makes of `text`; None if it is left as it is."""
+    edited: str | None = click.edit(text, extension=".toml")
+    return edited
+
+
+def _commented(text: str, comments: Sequence[str]) -> str:
+    """A plan for the editor, with what is wrong with it on top."""
+    bare = "\n".join(line for line in text.splitlines() if not line.startswith("#! "))
+    return "".join(f"#! {line}\n" for line in comments) + bare + "\n"

@@ -1,0 +1,152 @@
+"""Having plans written by a planner child: what it is told, and what is made of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from retinue.domain.outcome import StepOutcome, StepState
+from retinue.domain.plan import OnFailure, Plan, Problem, read
+from retinue.domain.result import Result
+from retinue.domain.role import Role
+from retinue.runtime.handover import evidence
+
+PLANNER = "planner"
+REVIEWER = "reviewer"
+MOST_STEPS = 20
+MOST_FINDINGS = 5
+
+_RULES = """\
+Each step is the work of one child, which sees its task, and the reports of the steps it depends on.
+- name: short, of a-z, 0-9 and -.
+- role: one of those below.
+- depends_on: names of the steps whose results it needs. What needs nothing runs at the same time.
+- writes: the paths (globs) that it owns, where its role writes. Steps share none, unless one
+  depends on the other.
+- checks: shell commands that must succeed on its work, where there are some.
+- Few steps: as many as the work needs, {most} at most.
+Roles:
+{roles}"""
+
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+
+
+def plan_task(goal: str, roles: Iterable[Role]) -> str:
+    """What a planner is asked for."""
+    return f"Write a plan for this goal: {goal}\n\n{_rules(roles)}"
+
+
+def replan_task(plan: Plan, outcomes: Sequence[StepOutcome], roles: Iterable[Role]) -> str:
+    """What a planner is asked for when a step of a plan has failed."""
+    done = [o.step.name for o in outcomes if o.state is StepState.DONE]
+    failed = [o.step.name for o in outcomes if o.state is StepState.FAILED]
+    left = [o.step.name for o in outcomes if o.state is StepState.SKIPPED]
+    return (
+        f"A step of the plan for this goal has failed: {plan.goal}\n"
+        f"Done: {', '.join(done) or 'nothing'}. Failed: {', '.join(failed)}."
+        f" Not begun: {', '.join(left) or 'nothing'}.\n"
+        "Write the steps that lead to the goal from here. They replace what was not done; their"
+        " names must be new, and depends_on may name steps that are done.\n\n"
+        f"{_rules(roles)}"
+    )
+
+
+def replan_reports(outcomes: Sequence[StepOutcome]) -> dict[str, str]:
+    """What there is to know of the steps of a plan that has come to a halt."""
+    return {
+        o.step.name: evidence(o.result) if o.state is StepState.FAILED else o.result.summary
+        for o in outcomes
+        if o.result is not None
+    }
+
+
+def _rules(roles: Iterable[Role]) -> str:
+    listed = "\n".join(f"- {role.name}: {role.description}" for role in roles)
+    return _RULES.format(most=MOST_STEPS, roles=listed)
+
+
+def plan_schema(roles: Iterable[str]) -> dict[str, Any]:
+    """What a planner's answer must look like."""
+    step = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "title": {"type": "string"},
+            "role": {"type": "string", "enum": sorted(roles)},
+            "task": {"type": "string"},
+            "depends_on": _TEXTS,
+            "writes": _TEXTS,
+            "success_criteria": _TEXTS,
+            "checks": _TEXTS,
+            "on_failure": {"type": "string", "enum": [str(policy) for policy in OnFailure]},
+        },
+        "required": ["name", "role", "task"],
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "summary": {"type": "string"},
+            "steps": {"type": "array", "minItems": 1, "maxItems": MOST_STEPS, "items": step},
+        },
+        "required": ["steps"],
+    }
+
+
+def planned(goal: str, answer: Mapping[str, Any]) -> tuple[Plan, list[Problem]]:
+    """The plan in a planner's answer, as far as it can be read, and what of it cannot."""
+    plan, found = read({**answer, "goal": goal})
+    # Who writes nothing says so by an empty list, which in a plan means something else.
+    steps = tuple(msgspec.structs.replace(s, writes=s.writes or None) for s in plan.steps)
+    writes = any(step.writes for step in steps)
+    return msgspec.structs.replace(plan, steps=steps, review=plan.review or writes), found
+
+
+def wrong_with(found: Sequence[Problem]) -> str:
+    """What a planner is told of a plan that cannot be carried out."""
+    lines = "\n".join(f"- {problem}" for problem in found)
+    return f"An earlier plan could not be carried out. Avoid this:\n{lines}"
+
+
+# The review
+
+
+def review_task(plan: Plan, outcomes: Sequence[StepOutcome]) -> str:
+    done = ", ".join(o.step.name for o in outcomes if o.state is StepState.DONE)
+    changed = sorted(
+        {c.path for o in outcomes if o.result is not None for c in o.result.files_modified}
+    )
+    return (
+        f"Review what was done for this goal: {plan.goal}\n"
+        f"Steps done: {done}. Files changed: {', '.join(changed) or 'none'}.\n"
+        "Report what is wrong or missing, and nothing that is a matter of taste. For each finding"
+        " say what is to be done and which files have to be changed. No findings is a good answer."
+    )
+
+
+REVIEW_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "summary": {"type": "string"},
+        "findings": {
+            "type": "array",
+            "maxItems": MOST_FINDINGS,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "title": {"type": "string"},
+                    "task": {"type": "string"},
+                    "files": _TEXTS,
+                },
+                "required": ["task", "files"],
+            },
+        },
+    },
+    "required": ["summary", "findings"],
+}
+
+
+def findings(review: Result) -> list[Mapping[str, Any]]:
+    data = review.data
+    return list(data["findings"]) if review.ok and isinstance(data, Mapping) else []

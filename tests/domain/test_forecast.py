@@ -1,0 +1,96 @@
+"""Forecasts: from what roles have used before, or a guess; and how they came true."""
+
+from __future__ import annotations
+
+from retinue.config.roles import builtin_roles
+from retinue.domain.forecast import Forecast, Used, forecast
+from retinue.domain.plan import Plan, PlanStep
+from retinue.domain.price import Price
+from retinue.domain.result import Spent
+
+ROLES = dict(builtin_roles())
+
+
+def step(
+    name: str, *needs: str, role: str = "researcher", expect_s: float | None = None
+) -> PlanStep:
+    return PlanStep(name=name, role=role, task="x", depends_on=needs, expect_s=expect_s)
+
+
+def expected(
+    *steps: PlanStep,
+    history: dict[str, list[Used]] | None = None,
+    limits: dict[str, int | None] | None = None,
+    price: Price | None = None,
+    slots: int = 3,
+) -> Forecast:
+    return forecast(
+        Plan(goal="G", steps=steps),
+        roles=ROLES,
+        history=history or {},
+        limits=limits or {},
+        price=lambda _: price,
+        slots=slots,
+    )
+
+
+def used(tokens_in: int, tokens_out: int, duration_s: float, generating_s: float = 0.0) -> Used:
+    return Used(
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        duration_s=duration_s,
+        generating_s=generating_s,
+    )
+
+
+def test_it_is_the_middle_of_what_the_role_has_used() -> None:
+    known = [used(900, 100, 5.0), used(1_900, 100, 10.0), used(90_000, 100, 300.0)]
+    found = expected(step("a"), step("b"), history={"researcher": known})
+    assert (found.tokens, found.duration_s) == (4_000, 10.0)
+    assert found.guessed == []
+    assert str(found) == "about 4,000 tokens, 10 s"
+
+
+def test_steps_side_by_side_take_the_time_of_one() -> None:
+    known = {"researcher": [used(100, 10, 10.0)]}
+    steps = [step("a"), step("b"), step("c", "a", "b")]
+    assert expected(*steps, history=known, slots=2).duration_s == 20.0
+    assert expected(*steps, history=known, slots=1).duration_s == 30.0
+
+
+def test_without_a_history_it_is_a_guess_at_the_speed_of_the_endpoint() -> None:
+    found = expected(step("a"), limits={"a": 10_000})
+    assert (found.tokens, found.most_tokens) == (3_000, 10_000)
+    assert found.duration_s == 10.0
+    assert str(found).endswith("; 1 of 1 steps are a guess")
+    fast = expected(
+        step("a"),
+        step("b", "a", role="planner"),
+        limits={"a": 10_000, "b": 10_000},
+        history={"planner": [used(10, 300, 1.0, generating_s=1.0)]},
+    )
+    assert fast.duration_s == 2.0
+
+
+def test_what_a_step_says_of_its_time_counts() -> None:
+    assert expected(step("a", expect_s=77.0)).duration_s == 77.0
+
+
+def test_no_step_is_expected_to_use_more_than_it_may() -> None:
+    known = {"researcher": [used(90_000, 100, 5.0)]}
+    assert expected(step("a"), history=known, limits={"a": 5_000}).tokens == 5_000
+
+
+def test_money_is_what_the_tokens_cost() -> None:
+    known = {"researcher": [used(1_000_000, 100_000, 5.0)]}
+    found = expected(step("a"), history=known, price=Price(input=2.0, output=10.0))
+    assert round(found.cost_usd, 3) == 3.0
+
+
+def test_afterwards_it_is_told_how_far_off_it_was() -> None:
+    found = Forecast(tokens=1_000, duration_s=10.0, cost_usd=2.0)
+    spent = Spent(tokens_in=1_000, tokens_out=200, cost_usd=1.0, duration_s=5.0)
+    assert found.against(spent) == (
+        "forecast about 1,000 tokens, 2.00 USD, 10 s; used 1,200 tokens (+20%), 1.00 USD (-50%),"
+        " 5 s (-50%)"
+    )

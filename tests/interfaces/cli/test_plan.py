@@ -1,0 +1,230 @@
+"""`retinue plan` and `retinue run --plan`: from a goal to a report, at a terminal and without."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from retinue.domain.plan import parse
+from retinue.models.scripted import say
+
+if TYPE_CHECKING:
+    from tests.interfaces.cli.conftest import Done, Serving, Terminal
+
+Cli = Callable[..., "Done"]
+
+PLANNED = {
+    "summary": "Look, then tell.",
+    "steps": [
+        {"name": "look", "role": "researcher", "task": "Look around."},
+        {"name": "tell", "role": "reviewer", "task": "Tell of it.", "depends_on": ["look"]},
+        {"name": "other", "role": "researcher", "task": "Look elsewhere.", "writes": []},
+    ],
+}
+
+RULES = """\
+rules:
+  - match: You are a planner
+    steps: [{{say: {answer}}}]
+  - match: Look
+    steps: [{{say: It is all there.}}]
+  - match: Tell of it.
+    steps: [{{say: Told.}}]
+"""
+
+
+def script_of(answer: Any) -> str:
+    return RULES.format(answer=json.dumps(json.dumps(answer)))
+
+
+@pytest.fixture
+def model(script: Callable[[str], str]) -> str:
+    return script(script_of(PLANNED))
+
+
+def test_without_a_terminal_the_plan_is_printed(cli: Cli, model: str, project: Path) -> None:
+    done = cli("plan", "-m", model, "-q", "Know it")
+    assert done.code == 0, done.err
+    plan = parse(done.out)
+    assert plan["goal"] == "Know it"
+    assert [step["name"] for step in plan["steps"]] == ["look", "tell", "other"]
+    (project / "plan.toml").write_text(done.out)
+    ran = cli("run", "-m", model, "--plan", "plan.toml", "-q")
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("# Know it\n\nLook, then tell.\n\n- Run: ")
+    assert "| tell | reviewer | done |" in ran.out
+
+
+def test_yes_runs_it_at_once(cli: Cli, model: str) -> None:
+    done = cli("plan", "-m", model, "--yes", "-q", "Know it")
+    assert done.code == 0, done.err
+    assert "- Steps: 3 of 3 done" in done.out
+
+
+def test_out_writes_a_file(cli: Cli, model: str, project: Path) -> None:
+    done = cli("plan", "-m", model, "--out", "plan.toml", "Know it")
+    assert (done.code, done.out) == (0, "")
+    assert "The plan is in plan.toml; retinue run --plan plan.toml runs it." in done.err
+    assert parse((project / "plan.toml").read_text())["summary"] == "Look, then tell."
+
+
+def test_a_plan_that_cannot_be_run_is_saved_to_be_mended(
+    cli: Cli, script: Callable[[str], str], project: Path
+) -> None:
+    wrong = {"steps": [{"name": "a", "role": "researcher", "task": "Look.", "depends_on": ["b"]}]}
+    model = script(script_of(wrong))
+    done = cli("plan", "-m", model, "--out", "plan.toml", "-q", "Know it")
+    assert done.code == 2
+    assert done.err == (
+        "retinue: The plan cannot be run; 1 problem:\n"
+        "- step 'a': depends_on: 'b' is no step; there are: a\n"
+        "It is in plan.toml, to be mended.\n"
+    )
+    text = (project / "plan.toml").read_text()
+    assert text.startswith("# step 'a': depends_on: 'b' is no step; there are: a\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["run"], "Say what to do: a TASK, or --plan FILE, and not both."),
+        (["run", "x", "--plan", "p.toml"], "Say what to do: a TASK, or --plan FILE, and not both."),
+        (["run", "--plan", "p.toml", "-c"], "A plan is no part of a session; leave out -c and -r."),
+        (
+            ["run", "--plan", "p.toml", "-f", "x"],
+            "A plan names files for each step, in context_files; leave out -f.",
+        ),
+        (["run", "--plan", "no.toml"], "Cannot read the plan no.toml: No such file or directory."),
+        (["run", "--plan", "latin.toml"], "Cannot read the plan latin.toml: it is not UTF-8."),
+        (
+            ["run", "--plan", "bad.toml"],
+            "bad.toml is not TOML: Invalid value (at end of document).",
+        ),
+        (
+            ["plan", " ", "-m", "scripted:script.yaml"],
+            "The goal is empty; say what the plan is for.",
+        ),
+        (
+            ["plan", "x", "--out", "no/where", "-m", "scripted:script.yaml", "-q"],
+            "Cannot write the plan to no/where: No such file or directory.",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told(
+    cli: Cli, model: str, project: Path, argv: list[str], message: str
+) -> None:
+    (project / "bad.toml").write_text("goal =")
+    (project / "latin.toml").write_bytes(b"goal = '\xe4'")
+    done = cli(*argv)
+    assert (done.code, done.err) == (2, f"retinue: {message}\n")
+
+
+def test_a_failure_is_an_exit_code_and_a_way_on(
+    cli: Cli, script: Callable[[str], str], project: Path
+) -> None:
+    model = script("rules: [{match: '', steps: [{fail: refused}]}]")
+    (project / "plan.json").write_text(json.dumps({"goal": "G", **PLANNED}))
+    done = cli("run", "-m", model, "--plan", "plan.json", "-q")
+    assert done.code == 1
+    assert "## How to go on" in done.out
+    assert "retinue: error: 3 of 3 steps were not done" in done.err
+
+
+def test_problems_of_a_file_are_told_at_once(cli: Cli, model: str, project: Path) -> None:
+    (project / "plan.toml").write_text('goal = "G"\n[[steps]]\nname = "a"\nrole = "cook"\n')
+    done = cli("run", "-m", model, "--plan", "plan.toml")
+    assert done.code == 2
+    assert done.err.splitlines()[:3] == [
+        "retinue: The plan cannot be run; 2 problems:",
+        "- step 'a': task: is missing",
+        "- step 'a': role: 'cook' is unknown; there are: executor, planner, researcher, reviewer,"
+        " tester",
+    ]
+
+
+def test_a_person_looks_edits_and_runs(
+    terminal: Callable[..., Terminal], model: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    editor = tmp_path / "editor"
+    # The first time it spoils the plan, then it mends it.
+    editor.write_text(
+        "#!/bin/sh\n"
+        'if grep -q "^#! step .other.: role" "$1"; then sed -i "s/cook/planner/" "$1"\n'
+        'else sed -i "s/name = \\"other\\"/name = \\"other\\"\\nexpect_s = 5.0/;'
+        ' /name = \\"other\\"/,\\$ s/researcher/cook/" "$1"; fi\n'
+    )
+    editor.chmod(0o755)
+    monkeypatch.setenv("VISUAL", str(editor))
+    shown = terminal("plan", "-m", model, "Know it", columns=100, lines=50)
+    shown.see("Look, then tell.", "├─ look", "│  └─ tell", "└─ other", "[N]either?")
+    shown.type("e\n")
+    shown.see("step 'other': role: 'cook' is unknown", "[e]dit it again, [N]o?")
+    shown.type("e\n")
+    shown.until(lambda: shown.text.count("[N]either?") == 2, "the plan again")
+    assert "other  planner" in shown.text
+    shown.type("n\n")
+    shown.see("nothing was run")
+    assert shown.end() == 0
+
+
+def test_a_person_says_yes(terminal: Callable[..., Terminal], model: str) -> None:
+    shown = terminal("plan", "-m", model, "Know it", columns=100, lines=50)
+    shown.see("[N]either?")
+    shown.type("r\n")
+    shown.see("# Know it", "- Steps: 3 of 3 done")
+    assert shown.end() == 0, shown.text
+
+
+def test_standard_input_is_a_file_too(model: str, project: Path) -> None:
+    argv = ["run", "-m", model, "--plan", "-", "-q"]
+    code = "from retinue.interfaces.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *argv],
+        input=json.dumps({"goal": "G", **PLANNED}).encode(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(b"# G\n")
+
+
+@pytest.fixture
+def under_way(
+    program: Callable[..., subprocess.Popen[bytes]],
+    serve: Callable[..., Serving],
+    project: Path,
+) -> subprocess.Popen[bytes]:
+    """A plan whose first step waits for its model."""
+    server = serve(say("never").after(600))
+    (project / "plan.json").write_text(json.dumps({"goal": "G", **PLANNED}))
+    started = program("run", "-m", server.model, "--plan", "plan.json", "--max-concurrent", "1")
+    server.received(1)
+    return started
+
+
+def test_an_interrupted_plan_is_over(under_way: subprocess.Popen[bytes], cli: Cli) -> None:
+    under_way.send_signal(signal.SIGINT)
+    _, said = under_way.communicate()
+    assert under_way.returncode == 130, said
+    assert "cancelled" in cli("runs").out
+
+
+def test_a_plan_whose_process_is_gone_is_not_gone_on_with(
+    under_way: subprocess.Popen[bytes], cli: Cli
+) -> None:
+    under_way.kill()
+    under_way.communicate()
+    run_id = cli("runs").out.split()[0]
+    done = cli("resume", run_id)
+    assert done.code == 1
+    assert done.err == (
+        f"retinue: Run {run_id} is a plan, and plans are not gone on with. `retinue show {run_id}`"
+        " tells which steps are done; run a plan of those that are left.\n"
+    )
