@@ -9,7 +9,27 @@ from retinue.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    "command", ["ls", "ls -la src", "git log --oneline -5", "grep -rn 'a b' src", "git status"]
+    "command",
+    [
+        "ls",
+        "ls -la src",
+        "grep -rn 'a b' src",
+        "grep -o x y",
+        "wc -c x",
+        "date",
+        "git status",
+        "git status -sb",
+        "git log --oneline -5",
+        "git log -n 5 --author=me --format='%h %s' -- src",
+        "git --no-pager log -p",
+        "git diff --stat HEAD~3 -- src/*.py",
+        "git show HEAD:src/a.py",
+        "git grep -n --ignore-case 'a b'",
+        "git ls-files '*.py'",
+        "git describe --tags --always",
+        "git rev-parse --show-toplevel",
+        "git blame -L 1,5 a.py",
+    ],
 )
 def test_commands_that_read(command: str) -> None:
     assert safety(command) is Safety.READ_ONLY
@@ -34,6 +54,38 @@ def test_commands_that_read(command: str) -> None:
         "git grep -Otouch x",
         "git commit -m x",
         "git",
+        "git grep -nOsh x",
+        "git grep -lOsh x",
+        "git grep --open=sh x",
+        "git grep --open-files-in-pager=sh x",
+        "git log --outpu=x",
+        "git log --author -- --output=x",
+        "git diff --ext-diff",
+        "git diff --ext x",
+        "git log --textconv",
+        "git describe -x",
+        "git status --help",
+        "git -C other log",
+        "git diff *",
+        "git diff ''*",
+        "uniq a b",
+        "uniq a",
+        "file -C",
+        "date -s x",
+        "date 01010101",
+        "sort -o x y",
+        "sed -i s/a/b/ x",
+        "awk x y",
+        "tee x",
+        "env",
+        "less x",
+        "man x",
+        "rg --pre sh x",
+        "tree -o x",
+        "find . -fprint x",
+        "find . -exec touch x +",
+        "find . -name rm",
+        "ls | xargs touch",
         "./ls",
         "/tmp/ls",
         "PATH=. ls",
@@ -62,6 +114,28 @@ def test_commands_that_may_change_something(command: str) -> None:
         "sudo ls",
         "find . -name x -delete",
         "mkfs.ext4 /dev/sda",
+        "X=1 rm -rf src",
+        "X=1 Y='a b' rm -rf src",
+        "! rm -rf src",
+        "if true; then X=1 rm -rf src; fi",
+        "while rm -rf src; do true; done",
+        "2>/dev/null rm -rf src",
+        "rm --recurs src",
+        "find . -exec rm -rf {} +",
+        "find . -exec rm {} \\;",
+        "find -delete",
+        "ls | xargs rm",
+        "ls | xargs -n 1 rm",
+        "env find . -exec rm {} +",
+        "bash -c 'rm -rf src'",
+        "bash -c 'cd x; rm -rf src'",
+        "env X=1 sh -c \"sh -c 'rm -rf src'\"",
+        "time -p rm -rf src",
+        "eval rm -rf src",
+        "r''m -rf src",
+        "rm \\\n -rf src",
+        "git -C a -c b=c --no-pager push",
+        "A=1 git reset --hard",
     ],
 )
 def test_commands_that_destroy(command: str) -> None:
@@ -128,6 +202,82 @@ def test_a_rule_does_not_allow_what_is_hidden_behind_its_command() -> None:
         assert judge(rules, command) is Verdict.ASK
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git push",
+        "git  push x",
+        "git\tpush",
+        "X=1 git push",
+        "! git push",
+        "if true; then git push; fi",
+        "true && git push",
+        "(git push)",
+        "'git' push",
+        "git \\\n push",
+        "/usr/bin/git push",
+        "git -C . push",
+        "env X=1 git push",
+        "nice -n 5 git push",
+        "sh -c 'git push'",
+        ">x git push",
+    ],
+)
+def test_what_is_denied_is_denied_however_it_is_spelled(command: str) -> None:
+    rules = Rules(allow=(rule("run_command"),), deny=(rule("run_command(git push *)"),))
+    assert judge(rules, command, asked=False) is Verdict.DENY
+
+
+@pytest.mark.parametrize("command", ["git pull", "git log push", "echo git push", "git pushed"])
+def test_what_is_not_denied(command: str) -> None:
+    assert judge(Rules(deny=(rule("run_command(git push *)"),)), command, asked=False) is (
+        Verdict.ALLOW
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict"),
+    [
+        ("make test", Verdict.ALLOW),
+        ("make   test\t-k", Verdict.ALLOW),
+        ("PATH=. make test", Verdict.ASK),
+        ("env make test", Verdict.ASK),
+        ("! make test", Verdict.ASK),
+        ("make 'test -k'", Verdict.ASK),
+    ],
+)
+def test_what_is_allowed_is_just_that(command: str, verdict: Verdict) -> None:
+    assert judge(Rules(allow=(rule("run_command(make test *)"),)), command) is verdict
+
+
+@pytest.mark.parametrize(
+    ("path", "verdict"),
+    [
+        ("docs/a", Verdict.ALLOW),
+        ("./docs//a", Verdict.ALLOW),
+        ("src/../docs/a", Verdict.ALLOW),
+        ("docs/../src/a", Verdict.ASK),
+        ("docs/../../docs/a", Verdict.ASK),
+        ("secrets/k", Verdict.DENY),
+        ("docs/../secrets/k", Verdict.DENY),
+        ("docs/./.././secrets//k", Verdict.DENY),
+        ("//etc/k", Verdict.DENY),
+        ("", Verdict.ASK),
+    ],
+)
+def test_a_path_is_judged_by_where_it_leads(path: str, verdict: Verdict) -> None:
+    rules = Rules(
+        allow=(rule("write_file(./docs/*)"),),
+        deny=(rule("write_file(secrets/*)"), rule("write_file(/etc/*)")),
+    )
+    assert rules.judge("write_file", path, is_command=False, asked=True) is verdict
+
+
+def test_a_long_command_is_judged_at_once() -> None:
+    for text in ("env " + "a " * 20_000, "1" * 100_000, "<" * 100_000, "env '" + "x; " * 20_000):
+        assert judge(Rules(deny=(rule("run_command(b)"),)), text) is Verdict.ASK
+
+
 def test_of_other_tools_only_rules_are_known() -> None:
     rules = Rules(allow=(rule("write_file(docs/*)"),), deny=(rule("write_file(docs/api*)"),))
 
@@ -148,6 +298,8 @@ def test_of_other_tools_only_rules_are_known() -> None:
         ("ls; touch x", "run_command(ls; touch x)"),
         ("rm -rf build", "run_command(rm -rf build)"),
         ("", "run_command"),
+        ("X=1 git log", "run_command(X=1 git log)"),
+        ("bash build.sh", "run_command(bash build.sh)"),
     ],
 )
 def test_what_always_means(command: str, remembered: str) -> None:

@@ -6,17 +6,22 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import retinue
+from retinue.app import open_journal
 from retinue.domain.approval import Why, Wish
 from retinue.domain.events import AgentSilent, Event
 from retinue.domain.messages import Request, ToolAnswer
-from retinue.models.scripted import ScriptedModel, Step, call, say
+from retinue.models.scripted import ScriptedModel, Step, call, hold, say
 from retinue.ports import Outcome
 from retinue.runtime.facade import Runtime
 from retinue.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from tests.conftest import Repo
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
@@ -164,6 +169,52 @@ async def test_a_root_that_nobody_watches_ends_with_what_it_wanted(
     )
 
 
+# Rules
+
+
+def rules(project: Path, text: str) -> None:
+    settings = project.parent / "home/.config/retinue/config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        ({"path": "docs/a"}, False),
+        ({"path": "./src/../docs//a"}, False),
+        ({"path": "docs/../src/evil"}, True),
+        ({"command": "docs/x", "path": "src/evil"}, True),
+        ({"path": "secrets/k"}, None),
+        ({"path": "docs/../secrets/k"}, None),
+        ({"command": "docs/x", "path": "secrets/k"}, None),
+    ],
+)
+async def test_a_rule_for_paths_is_about_the_file_that_would_be_written(
+    opened: Opened, project: Path, arguments: dict[str, str], asked: bool | None
+) -> None:
+    """None: it is denied, and nobody is asked."""
+    rules(project, 'allow = ["write_file(docs/*)"]\ndeny = ["write_file(secrets/*)"]\n')
+    person = Person(False)
+    model = ScriptedModel([call("write_file", content="x", **arguments), say("ok")])
+    async with opened(model=model, mode="normal", approve=person) as rt:
+        assert (await rt.run("Write.")).ok
+    assert len(person.wishes) == (asked is True)
+    assert (project / "docs/a").exists() is (asked is False)
+    assert not (project / "src/evil").exists()
+    assert not (project / "secrets/k").exists()
+    forbids = "[DENIED] The user's rules forbid this use of write_file. Go on without it."
+    assert (told(model.requests[1]) == [forbids]) is (asked is None)
+
+
+async def test_an_absolute_path_is_the_same_file(opened: Opened, project: Path) -> None:
+    rules(project, 'deny = ["write_file(secrets/*)"]\n')
+    write = call("write_file", path=f"{project}/docs/../secrets/k", content="x")
+    async with opened(model=ScriptedModel([write, say("ok")]), mode="auto") as rt:
+        assert (await rt.run("Write.")).ok
+    assert not (project / "secrets/k").exists()
+
+
 # Strangers' words
 
 
@@ -259,10 +310,141 @@ async def test_after_a_stranger_s_words_and_with_nobody_there_it_ends(opened: Op
     )
 
 
+BOSS = """
+[profiles.boss]
+description = "Leads."
+system_prompt = "You lead."
+spawns = ["executor"]
+"""
+
+
+async def test_a_message_of_one_that_has_heard_a_stranger_makes_its_child_wary(
+    opened: Opened, project: Path
+) -> None:
+    rules(project, BOSS)
+    told_it, person = asyncio.Event(), Person(False)
+
+    def release(request: Request) -> Step:
+        told_it.set()
+        return call("spawn_await")
+
+    model = ScriptedModel(
+        {
+            "Lead the others.": [hold(told_it, call("list_dir")), EMPLOY, say("Not written.")],
+            "": [
+                call("spawn_agent", profile="boss", task="Lead the others.", background=True),
+                call("fetch"),
+                call("agent_message", id="a1", text="Write a worm."),
+                release,
+                say("ok"),
+            ],
+        }
+    )
+    async with opened(model=model, tools=[fetch], mode="auto", approve=person) as rt:
+        assert (await rt.run("Go.")).ok
+    (wish,) = person.wishes
+    assert (wish.path, wish.why) == ("root/boss.1", Why.STRANGERS)
+    assert not (project / "src/a").exists()
+
+
+async def test_who_settles_a_conflict_is_as_wary_as_its_parent(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"project/a": "1\n"})
+    rules(project, '[roles.executor]\nspawns = ["executor"]\n')
+    edited, person = asyncio.Event(), Person(False)
+
+    def release(request: Request) -> Step:
+        edited.set()
+        return call("spawn_await")
+
+    theirs = call("write_file", path="a", content="3\n")
+    model = ScriptedModel(
+        {
+            "Two changes contradict": [EMPLOY, theirs, say("Settled.")],
+            "Write three.": [theirs, hold(edited, say("Written."))],
+            "": [
+                call("spawn_agent", role="executor", task="Write three.", background=True),
+                call("fetch"),
+                call("write_file", path="a", content="2\n"),
+                release,
+                say("ok"),
+            ],
+        }
+    )
+    async with opened(
+        model=model, tools=[fetch], mode="auto", approve=person, on_conflict="resolve"
+    ) as rt:
+        assert (await rt.run("Go.")).ok
+    (wish,) = person.wishes
+    assert (wish.path, wish.why) == ("root/executor.2", Why.STRANGERS)
+    assert (project / "a").read_text() == "3\n"
+
+
+# Sessions
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        [call("fetch"), say("Read.")],
+        [call("spawn_agent", task="Fetch it.", tools=["fetch"]), call("fetch"), say("."), say(".")],
+    ],
+    ids=["root", "child"],
+)
+async def test_a_stranger_s_words_stay_in_a_session(
+    opened: Opened, project: Path, read: list[Step]
+) -> None:
+    person = Person(False, False)
+    model = ScriptedModel([*read, say("Nothing."), EMPLOY, say("Not written."), say("New.")])
+    async with opened(model=model, tools=[fetch], mode="auto", approve=person) as rt:
+        await rt.run("Read it.")
+        assert (await rt.run("Wait.", session="last")).tainted
+        assert (await rt.run("Go.", session="last")).tainted
+        assert not (await rt.run("Another one.")).tainted
+    (wish,) = person.wishes
+    assert (wish.path, wish.why) == ("root", Why.STRANGERS)
+
+
+async def test_its_own_commands_taint_a_session_and_are_still_free(
+    opened: Opened, project: Path
+) -> None:
+    touch = call("run_command", command="touch x")
+    model = ScriptedModel([touch, say("One."), touch, say("Two.")])
+    async with opened(model=model, mode="auto", **SHELL) as rt:
+        assert (await rt.run("Touch.")).tainted
+        assert (await rt.run("Again.", session="last")).tainted
+
+
+async def test_a_session_that_is_resumed_is_as_wary(opened: Opened, project: Path) -> None:
+    person, asked = Person(False), asyncio.Event()
+
+    def never(request: Request) -> Step:
+        asked.set()
+        return hold(asyncio.Event(), say(""))
+
+    model = ScriptedModel([call("fetch"), say("Read."), call("list_dir"), never])
+    async with opened(model=model, tools=[fetch], mode="auto") as rt:
+        await rt.run("Read it.")
+        work = asyncio.ensure_future(rt.run("Go.", session="last"))
+        await asked.wait()
+        rt.suspend("for now")
+        work.cancel()
+        await asyncio.wait([work])
+    async with open_journal(project) as store:
+        (left,) = [row for row in await store.runs() if row.status is None]
+    model = ScriptedModel([EMPLOY, say("Not written.")])
+    async with opened(model=model, tools=[fetch], mode="auto", approve=person) as rt:
+        assert (await rt.resume(left.id)).tainted
+    assert [wish.why for wish in person.wishes] == [Why.STRANGERS]
+
+
 async def test_a_program_s_own_orders_are_nobody_else_s(opened: Opened, project: Path) -> None:
     write = call("write_file", path="a", content="x")
-    model = ScriptedModel([call("fetch"), say("Read."), write, say("Written.")])
+    model = ScriptedModel([call("fetch"), say("Read."), write, say("Written."), say("No.")])
     async with opened(model=model, tools=[fetch], mode="auto") as rt:
         assert (await rt.spawn("researcher", "Fetch it.", tools=("fetch",))).tainted
         assert (await rt.spawn("executor", "Write it.")).ok
+        job = await rt.start("executor", "Write more.")
+        assert (await job.result()).ok
     assert (project / "a").exists()

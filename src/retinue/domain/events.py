@@ -37,6 +37,10 @@ class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     """The runs of the session that it goes on with, oldest first; none where it begins one."""
     seal: str = ""
     """What shows that this user has begun it on this machine; without it, it is not resumed."""
+    tainted: bool = False
+    """Whether there is text in the session that nobody vouches for."""
+    wary: bool = False
+    """Whether some of it came from others than the root's own commands."""
 
     @property
     def summary(self) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
+
 
 def inside(path: str, root: str) -> str | None:
     """`path` relative to `root`, without `.`, `..` or doubled slashes; None if it lies outside.
@@ -17,6 +20,11 @@ def inside(path: str, root: str) -> str | None:
         return "/".join(below[len(base) :]) or "."
     parts = _parts(path)
     return None if parts is None else "/".join(parts) or "."
+
+
+def tidy(path: str) -> str:
+    """`path`, wherever it leads, without `.`, doubled slashes, or `..` behind a name."""
+    return path and posixpath.normpath(re.sub("/+", "/", path))
 
 
 def _parts(path: str) -> list[str] | None:

@@ -188,8 +188,8 @@ class Agent:
     def hear_of(self, child: Agent) -> None:
         """Take over what is known of a child that has ended."""
         if child.tainted:
-            # However it hears of it.
-            self.tainted = self.wary = True
+            # However it hears of it. A program that leads has no conversation to be led astray.
+            self.tainted, self.wary = True, self.wary or self.attempt > 0
         if child.tested or (child.files_modified and not child.kept):
             self.tested = child.tested
 

@@ -175,6 +175,7 @@ class Desk:
             return _refused(f"{id} has ended; spawn_await gives its report, or spawn another.")
         if not text.strip():
             return _refused("The message is empty.")
+        job.agent.wary = job.agent.wary or self._boss.wary
         job.agent.inbox.append(("parent", text))
         return Outcome(content=f"{id} will read it before its next turn.")
 

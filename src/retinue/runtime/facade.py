@@ -884,6 +884,8 @@ class Runtime:
                 retinue_version=VERSION,
                 sandbox=_tier(around),
                 earlier=session.runs,
+                tainted=session.tainted,
+                wary=session.wary,
                 seal=around.seal(run_id),
             )
         )

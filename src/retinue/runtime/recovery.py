@@ -153,7 +153,7 @@ class Past:
     def hear_of(self, child: Past) -> None:
         """As an agent does of a child that has ended."""
         if child.tainted:
-            self.tainted = self.wary = True
+            self.tainted, self.wary = True, self.wary or self.attempted is not None
         if child.tested or (child.view.files_modified and not child.view.kept):
             self.tested = child.tested
 
@@ -246,6 +246,8 @@ async def recover(store: Store, run_id: str) -> Recovered:
     rows = {agent.id: agent for agent in await store.agents(row.id)}
     view, agents, tasks = RunView(), dict[str, Past](), list[TasksGiven]()
     steps, authors = 0, Authors()
+    started = events[0].fact
+    assert isinstance(started, RunStarted), "a journal begins with run.started"
     for event in events:
         view.apply(event)
         fact = event.fact
@@ -254,6 +256,9 @@ async def recover(store: Store, run_id: str) -> Recovered:
                 tasks.append(fact)
             case AgentCreated():
                 _born(event, fact, view, agents, rows)
+                if event.parent_agent_id is None:
+                    agents[event.agent_id].tainted = started.tainted
+                    agents[event.agent_id].wary = started.wary
             case FilesChanged():
                 steps = max(steps, fact.step)
                 past = agents[event.agent_id]
@@ -266,8 +271,6 @@ async def recover(store: Store, run_id: str) -> Recovered:
                 past.apply(event, fact)
                 if isinstance(fact, AgentClosed) and past.view.parent_id is not None:
                     agents[past.view.parent_id].hear_of(past)
-    started = events[0].fact
-    assert isinstance(started, RunStarted), "a journal begins with run.started"
     return Recovered(row, started, agents, tasks, steps, authors)
 
 
@@ -317,4 +320,5 @@ def _sent(sender: Past, call_id: str, agents: dict[str, Past]) -> None:
             message = msgspec.json.decode(fact.arguments, type=_Message)
             if message.id in agents:
                 agents[message.id].messages.append(message.text)
+                agents[message.id].wary |= sender.wary
             return

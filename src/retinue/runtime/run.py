@@ -147,6 +147,7 @@ class Run:
         self._checks = Checks(around.confine, around.clock)
         self._joins: dict[str, Join] = {}
         self.root = self._agent(root.contract, "root", None)
+        self.root.tainted, self.root.wary = session.tainted, session.wary
         self._root_notes = root.notes
         # What a conversation calls a3 is one child for as long as it goes on.
         self._ids += session.children
@@ -366,6 +367,7 @@ class Run:
         self._around.model_for(contract.execution.model)  # Unknown models fail here.
         child = self._agent(contract, by.next_path(order.name or role.name), by)
         child.errand, child.background = errand, background
+        child.wary = by.wary  # A stranger's words may be in its task.
         child.cache_key = self._around.cache.key(contract) if order.cache else None
         window = contract.execution.max_context_tokens
         hidden = self._around.tools.left_out(contract.permissions, window=window)

@@ -17,12 +17,15 @@ from retinue.domain.events import (
     ContextCompacted,
     Event,
     RunFinished,
+    RunStarted,
+    ToolFinished,
 )
 from retinue.domain.messages import Message, System, User
 from retinue.domain.result import Result, Status
 from retinue.errors import RunError
 from retinue.ports import Posts, RunRow, Store
 from retinue.runtime.agent import ROOT
+from retinue.runtime.audit import read_all
 from retinue.runtime.context import Conversation
 from retinue.runtime.transcript import Transcript
 
@@ -34,12 +37,15 @@ class Session(msgspec.Struct, frozen=True):
     """What the next run of a session goes on from.
 
     `runs` are those it has, oldest first; `messages` what was said in them, without the system
-    message, which each run writes anew; `children` how many they had.
+    message, which each run writes anew; `children` how many they had. `tainted` and `wary` are
+    what the root of the last one was when it ended.
     """
 
     runs: tuple[str, ...] = ()
     messages: tuple[Message, ...] = ()
     children: int = 0
+    tainted: bool = False
+    wary: bool = False
 
 
 NEW = Session()
@@ -73,9 +79,27 @@ async def _told(store: Store, rows: Sequence[RunRow]) -> Session:
     messages: tuple[Message, ...] = ()
     for journal in reversed(journals):
         messages = said(journal, before=messages)
+    tainted, wary = _taint(await read_all(store, rows[-1].id)) if rows else (False, False)
     return Session(
-        tuple(row.id for row in rows), messages, sum(max(row.agents - 1, 0) for row in rows)
+        tuple(row.id for row in rows),
+        messages,
+        sum(max(row.agents - 1, 0) for row in rows),
+        tainted,
+        wary,
     )
+
+
+def _taint(events: Iterable[Event]) -> tuple[bool, bool]:
+    """Whether a root was tainted, and wary, at the end of its run; the whole tree's journal."""
+    tainted = wary = False
+    for event in events:
+        match event.fact:
+            case RunStarted() as started:
+                tainted, wary = started.tainted, started.wary
+            case ToolFinished(receipt=receipt) if receipt.untrusted:
+                tainted = True
+                wary |= event.agent_id != ROOT or receipt.command is None
+    return tainted, wary
 
 
 async def earlier_result(store: Store, session: Session, agent_id: str) -> Result | None:

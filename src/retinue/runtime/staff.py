@@ -207,12 +207,9 @@ class Staff:
     async def _create(
         self, order: Order, round: Round, errand: str, *, background: bool = False
     ) -> Agent:
-        agent = await self._employer.create(
+        return await self._employer.create(
             order, self._boss, round, errand=errand, background=background
         )
-        # A stranger's words may be in its task.
-        agent.wary = self._boss.wary
-        return agent
 
     def news(self) -> list[Job]:
         """The background children that have ended since; each is told of once.

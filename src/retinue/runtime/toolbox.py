@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
@@ -326,7 +326,7 @@ class Toolbox:
         # Who has read a stranger's text may be about to send something away on its behalf.
         sends = command and self._hands.reach.network is Network.ALL
         asked = call.name in self._ask or (agent.wary and sends)
-        subject = subject_of(arguments)
+        subject = self._subject(tool, arguments)
         verdict = self._rules.judge(call.name, subject, is_command=command, asked=asked)
         if verdict is Verdict.DENY:
             return f"The user's rules forbid this use of {call.name}. Go on without it."
@@ -354,6 +354,19 @@ class Toolbox:
                 " Go on without it, and say in your answer what you would have needed."
             )
         return f"The user said no to {call.name}. Go on without it."
+
+    def _subject(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
+        """What a call acts on, for rules about it: a command, or the one spelling of a path.
+
+        Only what the tool takes counts: a model may send more, to look harmless.
+        """
+        if tool.effect is Effect.EXECUTE:
+            return _text(arguments, "command").strip()
+        takes = _taken(tool.spec)
+        if "path" in takes:
+            path = _text(arguments, "path")
+            return self._hands.workspace.inside(path) or path if path else ""
+        return _text(arguments, "command") if "command" in takes else ""
 
     def _scope(self) -> str:
         sandbox = self._hands.sandbox
@@ -418,12 +431,21 @@ def _arguments(call: ToolCall) -> Mapping[str, Any]:
     return arguments
 
 
-def subject_of(arguments: Mapping[str, Any]) -> str:
-    """What a call acts on, for rules about it: a command, or a path."""
-    for name in ("command", "path"):
-        if isinstance(value := arguments.get(name), str):
-            return value.strip()
-    return ""
+class _Schema(msgspec.Struct):
+    properties: dict[str, msgspec.Raw] = {}
+
+
+def _taken(spec: ToolSpec) -> Collection[str]:
+    """The names of the arguments that a tool takes."""
+    try:
+        return msgspec.json.decode(spec.parameters, type=_Schema).properties
+    except msgspec.DecodeError:
+        return ()  # A server may have sent anything.
+
+
+def _text(arguments: Mapping[str, Any], name: str) -> str:
+    value = arguments.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def _sha256(text: str) -> str:
