@@ -242,7 +242,9 @@ class Console:
         """
         tokens, usd = self._ask_above_tokens, self._ask_above_usd
         much = expected.tokens > tokens or expected.cost_usd > usd
-        if not self.quiet and not self.as_json:
+        # Who sees the live tree sees what is used, as it is used.
+        told = much or not sys.stderr.isatty()
+        if told and not self.quiet and not self.as_json:
             with self.progress.aside():
                 click.echo(f"Forecast: {expected}.", err=True)
         if yes or not much:
