@@ -348,6 +348,29 @@ async def test_a_tree_that_cannot_be_looked_at_stops_no_command(
     assert outputs[1] == "hello\n"
 
 
+async def test_what_is_written_where_nobody_looks_is_a_problem_of_the_proposal(
+    repo: Repo, ground_at: Grounds, tmp_path: Path
+) -> None:
+    library = tmp_path / "library"
+    repo.git("init", "-q", str(library))
+    repo.git("commit", "-q", "--allow-empty", "-m", "x", at=library)
+    repo.init().commit({"in/a": "1\n", "out/b": "1\n"})
+    repo.git("submodule", "--quiet", "add", str(library), "in/sub")
+    repo.commit()
+    repo.git("sparse-checkout", "set", "in")
+    ground = ground_at(repo.root)
+    copy = await copied(ground, await ground.state(None), repo, "c1")
+    write(copy, repo, "in/a", "2\n")
+    assert (await copy.propose(message="work")).problems == ()
+    write(copy, repo, "in/sub/new", "2\n")
+    write(copy, repo, "out/b", "2\n")
+    assert (await copy.propose(message="work")).problems == tuple(
+        f"'{path}' was written, but is a submodule or left out of your sparse checkout"
+        for path in ("in/sub", "out/b")
+    )
+    await copy.remove()
+
+
 async def test_where_there_are_no_copies(repo: Repo, ground_at: Grounds) -> None:
     assert await ground_at(repo.root).why_no_copies() == "the project is no git repository"
     repo.init()

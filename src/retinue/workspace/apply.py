@@ -38,12 +38,16 @@ _UNLINKABLE = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 
 
 class Refused(Exception):
-    """The tree is not as it was when the change was worked out; nothing has been changed."""
+    """The tree is not as it was when the change was worked out; nothing has been changed.
 
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"{quoted(path)} {why}")
+    `rescued` is a folder with files whose place was taken before they could be put back.
+    """
+
+    def __init__(self, path: str, why: str, rescued: str = "") -> None:
+        super().__init__(f"{quoted(path)} {why}{_told(rescued)}")
         self.path = path
         self.why = why
+        self.rescued = rescued
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -95,18 +99,21 @@ def apply(
         os.unlink(plan)
     except BaseException as error:
         rescued = _put_away(depot, staging, changed)
-        word = rescued and f"; files that could not be put back are in {rescued}"
-        if isinstance(error, Refused) and word:
-            raise Refused(error.path, error.why + word) from error
+        if isinstance(error, Refused) and rescued:
+            raise Refused(error.path, error.why, rescued) from error
         if isinstance(error, OSError):
-            raise _unwritable(staging, error, word) from error
+            raise _unwritable(staging, error, rescued) from error
         raise
     shutil.rmtree(staging, ignore_errors=True)
     return commit
 
 
-def _unwritable(folder: str, error: OSError, word: str = "") -> WorkspaceError:
-    return WorkspaceError(f"{folder} cannot be written ({error.strerror}){word}.")
+def _unwritable(folder: str, error: OSError, rescued: str = "") -> WorkspaceError:
+    return WorkspaceError(f"{folder} cannot be written ({error.strerror}){_told(rescued)}.")
+
+
+def _told(rescued: str) -> str:
+    return rescued and f"; files that could not be put back are in {rescued}"
 
 
 def recover(depot: Depot, beside: str) -> list[str]:

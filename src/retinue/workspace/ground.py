@@ -30,7 +30,7 @@ from retinue.workspace.housekeeping import (
 )
 from retinue.workspace.names import quoted, shown
 from retinue.workspace.recorded import Ledger, Look, RecordedSandbox, RecordedTree
-from retinue.workspace.snapshot import Snapshot, take, users_tree
+from retinue.workspace.snapshot import Snapshot, take, unseen, users_tree
 from retinue.workspace.source import find_source
 from retinue.workspace.steps import (
     again,
@@ -315,12 +315,17 @@ class CopiedGround(_Ground):
         copy, depot = self._copied, self._copied.depot
         with self._writing:
             taken = take(copy.where)
+            unknown = unseen(copy.where)
         found = changes(depot, copy.base, taken.tree)
         blobs = contents(depot, found)
         within = self._within(self._directory)
         wrong = problems(found, blobs)
         wrong += [f"{quoted(path)} is a repository inside the copy" for path in taken.nested]
         wrong += [f"{quoted(path)} is too large, or no file" for path in taken.left_out]
+        wrong += [
+            f"{quoted(path)} was written, but is a submodule or left out of your sparse checkout"
+            for path in unknown
+        ]
         return Proposal(
             commit=depot.commit(taken.tree, parents=[copy.base], message=message),
             files=described(found, blobs, partial(_from, within)),
@@ -371,6 +376,8 @@ def change(
                 commit = apply(depot, site.top, found, beside=site.beside, ref=ref, message=message)
             except Refused as error:
                 refused = (str(error),)
+                if error.rescued:
+                    break  # Another try would not tell of it.
                 continue
         files, paths = described(found, blobs, called), tuple(c.path for c in found)
         if steps is not None and number is not None and commit is not None:

@@ -66,6 +66,22 @@ def take(where: Repository) -> Snapshot:
     raise AssertionError("the last try returns or raises")
 
 
+def unseen(where: Repository) -> list[str]:
+    """Paths with files in places that no snapshot looks at: submodules, and what is left out."""
+    found = []
+    for line in answer(where, ["ls-files", "-z", "-t", "--stage"]).split(b"\0"):
+        about, _, name = line.partition(b"\t")
+        path = os.fsdecode(name)
+        full = os.path.join(where.work_tree, path)
+        if b" 160000 " in about:
+            # Folders without files are nothing to git.
+            if any(files for _, _, files in os.walk(full)):
+                found.append(path)
+        elif about.startswith(b"S ") and os.path.lexists(full):
+            found.append(path)
+    return found
+
+
 def _differing(where: Repository) -> tuple[list[str], list[str], list[str]]:
     """The paths that the index does not know as they are; and those to leave out, and why."""
     listing = ["ls-files", "-z", "--others", "--modified", "--deleted", "--exclude-standard"]
