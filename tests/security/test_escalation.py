@@ -851,7 +851,7 @@ def test_no_draft_is_wider_than_the_grant_it_comes_from(
         assert limits.max_tokens <= superior.left.tokens
         if superior.budget.max_cost_usd is not None:
             assert limits.max_cost_usd is not None
-            assert limits.max_cost_usd * 1_000_000 <= superior.left.cost_microusd
+            assert round(limits.max_cost_usd * 1_000_000) <= superior.left.cost_microusd
         superior = msgspec.structs.replace(
             superior, grant=given_, budget=limits, left=limits.limits()
         )
