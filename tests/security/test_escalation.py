@@ -528,8 +528,8 @@ def at_liberty(effect: str, route: str) -> bool:
         case "child":  # A researcher, where nobody is named.
             return effect not in CHANGING
         case "reviewer, tools":
-            # Its commands run, and what they change is taken back.
-            return effect not in ("write_file", "edit_file", "run_command")
+            # Without a sandbox its commands can write. That fails it; it is not taken back.
+            return effect not in ("write_file", "edit_file")
         case "profile loud":
             return effect in ("write_file", "run_command", "spawn_agent")
     return True
