@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from retinue.config.settings import (
+    ASK_ABOVE_TOKENS,
+    ASK_ABOVE_USD,
     MAX_CONCURRENT,
     MAX_DEPTH,
     PAUSE_AT_CALLS,
@@ -25,6 +27,8 @@ DEFAULTS, _, REST = settings_file().partition(EXAMPLES)
 EXAMPLE, _, OWN_FILE = REST.partition(OWN)
 # What the runtime takes where a setting says nothing.
 IMPLIED = {
+    "ask_above_tokens": ASK_ABOVE_TOKENS,
+    "ask_above_usd": ASK_ABOVE_USD,
     "mode": Mode.NORMAL,
     "max_concurrent": MAX_CONCURRENT,
     "max_depth": MAX_DEPTH,
@@ -52,7 +56,7 @@ def test_as_it_is_it_says_nothing(tmp_path: Path) -> None:
 
 def test_each_default_is_the_real_one(tmp_path: Path) -> None:
     settings, names = _written(DEFAULTS, tmp_path)
-    assert len(names) == 14
+    assert len(names) == 16
     for name in names - {"budget"}:
         default = getattr(Settings(), name)
         real = IMPLIED[name] if default is None else default

@@ -299,7 +299,7 @@ class BilledTree(Tree):
         self.own_spent[index] += actual
 
 
-machine_settings = settings(max_examples=150, stateful_step_count=40)
+machine_settings = settings(max_examples=60, stateful_step_count=40)
 TestHonestTree = HonestTree.TestCase
 TestHonestTree.settings = machine_settings
 TestBilledTree = BilledTree.TestCase

@@ -112,7 +112,7 @@ def test_a_closing_says_what_the_execution_spec_requires() -> None:
 
 @pytest.mark.parametrize("cls", FACTS, ids=lambda cls: cls.__name__)
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_every_fact_survives_its_json(cls: type[Any], data: st.DataObject) -> None:
     fact = data.draw(values(cls))
     payload = encode_fact(fact)
@@ -128,7 +128,7 @@ def test_every_fact_survives_its_json(cls: type[Any], data: st.DataObject) -> No
 
 @pytest.mark.parametrize("cls", FACTS, ids=lambda cls: cls.__name__)
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_every_summary_is_one_short_row(cls: type[Any], data: st.DataObject) -> None:
     summary = data.draw(values(cls)).summary
 

@@ -203,6 +203,7 @@ def state_after(life: list[ev.Fact]) -> State:
 
 
 @given(stories())
+@settings(max_examples=50)
 def test_the_view_is_what_happened(story: Story) -> None:
     view = fold(story.events)
 
@@ -244,6 +245,7 @@ def doing(life: list[ev.Fact]) -> str:
 
 
 @given(stories())
+@settings(max_examples=50)
 def test_the_tree_of_a_view_is_the_tree_of_agents(story: Story) -> None:
     view = fold(story.events)
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import pytest
+
 from retinue.domain.events import Event, ModelFailed, ModelReplied
 from retinue.models.scripted import Answer, call, say
 from retinue.runtime.facade import Runtime
@@ -26,6 +28,7 @@ def two_turns(request: Received) -> Answer:
     return say("Done.") if b'"role":"tool"' in request.body else call("list_dir", path=".")
 
 
+@pytest.mark.slow
 async def test_three_hundred_children_come_through(opened: Opened, settings: Settings) -> None:
     trouble = Trouble(
         lambda _: say("Done."), drops=0.02, stalls=0.01, breaks=0.01, work_s=0.005, seed=1

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.domain.served import Served
@@ -192,6 +192,7 @@ pages = st.recursive(
 
 
 @given(pages, pages)
+@settings(max_examples=40)
 def test_no_page_of_any_shape_breaks_the_reading(first: Any, second: Any) -> None:
     served = Served(model="m", server="Ollama", loaded=False)
     for found in (cards.listed(first) or [], [{"id": "m", **_table(first)}]):

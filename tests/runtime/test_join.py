@@ -215,7 +215,7 @@ async def test_the_same_plan_makes_the_same_commits_whoever_is_faster(
     assert len(set(found[0])) == 5
 
 
-@pytest.mark.parametrize("most", [2, 3])
+@pytest.mark.parametrize("most", [pytest.param(2, marks=pytest.mark.slow), 3])
 async def test_the_same_commits_with_overlapping_scopes_and_few_at_a_time(
     opened: Opened, repo: Repo, project: Path, most: int
 ) -> None:

@@ -665,7 +665,7 @@ def diamond(numbers: random.Random) -> dict[str, tuple[str, ...]]:
     return needs
 
 
-@pytest.mark.parametrize("slots", [3, 5])
+@pytest.mark.parametrize("slots", [3, pytest.param(5, marks=pytest.mark.slow)])
 async def test_thirty_steps_take_as_long_as_they_must(
     tmp_path: Path, repo: Repo, slots: int
 ) -> None:

@@ -546,7 +546,9 @@ async def test_the_same_attempts_work_where_they_are_allowed(
 ) -> None:
     """Or the matrix would show nothing."""
     jail = Jail(mode="auto", forbids=frozenset())
-    found = await burgle(opened, project, clock, jail, list(itertools.product(sorted(ALL), ROUTES)))
+    found = await burgle(
+        opened, project, clock, jail, list(itertools.product(sorted(ALL), ROUTES))[::3]
+    )
     contracts = await grants(project)
     for (effect, route), (happened, _, run_id) in found.items():
         assert (effect in happened) is at_liberty(effect, route), f"{effect} by {route}"

@@ -82,10 +82,11 @@ async def test_search_files(hands: Hands, root: Path) -> None:
 
 async def test_write_file(hands: Hands, root: Path) -> None:
     done = await write_file.run({"path": "new/a.py", "content": "é\n"}, hands)
+    digest = hashlib.sha256("é\n".encode()).hexdigest()
     assert done == Outcome(
         content="Wrote new/a.py (+1 line, new file).",
-        changed=(FileChange(path="new/a.py", added=1, new=True),),
-        after_sha256=hashlib.sha256("é\n".encode()).hexdigest(),
+        changed=(FileChange(path="new/a.py", added=1, new=True, after_sha256=digest),),
+        after_sha256=digest,
     )
     assert (root / "new/a.py").read_text() == "é\n"
     assert await refusal(write_file, hands, path="a", content="\ud800") == (

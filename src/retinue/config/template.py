@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 
 from retinue.config.settings import (
+    ASK_ABOVE_TOKENS,
+    ASK_ABOVE_USD,
     MAX_CONCURRENT,
     MAX_DEPTH,
     PAUSE_AT_CALLS,
@@ -57,6 +59,10 @@ _SETTINGS = """\
 # Tool calls of a run's root at which there is a warning, and at which you are asked.
 # warn_at_calls = {warn_at_calls}
 # pause_at_calls = {pause_at_calls}
+
+# What a plan or a fan-out may be expected to use before you are asked.
+# ask_above_tokens = {ask_above_tokens}
+# ask_above_usd = {ask_above_usd}
 
 # Of a run as a whole. Tokens and money are not limited if nothing is said.
 # [budget]
@@ -126,6 +132,8 @@ def settings_file() -> str:
     values |= {name: getattr(RUN_BUDGET, name) for name in RUN_BUDGET.__struct_fields__}
     values |= {
         "mode": Mode.NORMAL,
+        "ask_above_tokens": ASK_ABOVE_TOKENS,
+        "ask_above_usd": ASK_ABOVE_USD,
         "max_concurrent": MAX_CONCURRENT,
         "max_depth": MAX_DEPTH,
         "on_conflict": OnConflict.FAIL,

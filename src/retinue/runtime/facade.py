@@ -333,9 +333,7 @@ class Runtime:
 
         A child that fails becomes a failed result and never sinks its siblings.
         """
-        most = self._around.max_concurrent if max_concurrent is None else max_concurrent
-        if most < 1:
-            raise UsageError(f"max_concurrent must be at least 1, not {most}.")
+        most = self._at_a_time(max_concurrent)
         asked = _each_for_itself(t if isinstance(t, Task) else as_task(*t, {}) for t in tasks)
         # All of them first: a wrong one is told before any work begins.
         orders = [await self._order(task) for task in asked]
@@ -410,6 +408,7 @@ class Runtime:
 
         It is taken from what earlier agents of the same roles have used in this project.
         """
+        slots = self._at_a_time(max_concurrent)
         plan = work if isinstance(work, Plan) else _as_plan(work)
         around = self._around
         names = dict.fromkeys(step.role for step in plan.steps)
@@ -422,7 +421,7 @@ class Runtime:
             price=lambda step: around.price_for(
                 around.route(step.model, None) or roles[step.role].model or self.terms.model
             ),
-            slots=max_concurrent or around.max_concurrent,
+            slots=slots,
         )
 
     async def execute(
@@ -432,9 +431,7 @@ class Runtime:
 
         PlanError, before anything is done, if it cannot be.
         """
-        most = self._around.max_concurrent if max_concurrent is None else max_concurrent
-        if most < 1:
-            raise UsageError(f"max_concurrent must be at least 1, not {most}.")
+        most = self._at_a_time(max_concurrent)
         plan = await self.check(plan)
         # All of them first: a wrong one is told before any work begins.
         budget = self._budget_of(plan)
@@ -719,10 +716,15 @@ class Runtime:
             return run.refused(order, str(error), status)
         return await run.see_through(child)
 
+    def _at_a_time(self, max_concurrent: int | None) -> int:
+        most = self._around.max_concurrent if max_concurrent is None else max_concurrent
+        if most < 1:
+            raise UsageError(f"max_concurrent must be at least 1, not {most}.")
+        return most
+
     async def _order(self, task: Task) -> Order:
         """`task` as an order. Raises UsageError for what can never be done."""
-        if not task.task.strip():
-            raise ContractError("The task is empty; say what the agent should do.")
+        _check_task(task.task)
         _check_text(task=task.task, context=task.context, system_prompt=task.system_prompt)
         for field in ("scope", "write", "success_criteria", "context_files", "checks"):
             _check_text(**{field: "".join(getattr(task, field) or ())})
@@ -813,8 +815,7 @@ class Runtime:
     async def _open_run(
         self, task: str, role: Role, session: str | None, context: str, files: Sequence[str]
     ) -> Run:
-        if not task.strip():
-            raise ContractError("The task is empty; say what the agent should do.")
+        _check_task(task)
         _check_text(task=task, context=context, context_files="".join(files))
         around = self._around
         given, left_out = await enclose(
@@ -892,9 +893,16 @@ class Runtime:
         return run
 
 
+def _check_task(task: str) -> None:
+    if not task.strip():
+        raise ContractError("The task is empty; say what the agent should do.")
+
+
 def _as_plan(tasks: Sequence[Task | tuple[str, str]]) -> Plan:
     """Tasks that need nothing of each other, as a plan."""
     asked = [t if isinstance(t, Task) else as_task(*t, {}) for t in tasks]
+    for task in asked:
+        _check_task(task.task)
     return Plan(
         goal="fan-out",
         steps=tuple(

@@ -71,8 +71,10 @@ def test_the_version(cli: Cli) -> None:
     assert cli("--version") == (0, f"retinue, version {VERSION}\n", "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("command", [("run", "x"), ("fan-out", "x", "y", "z")])
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [(("run", "x"), signal.SIGINT), (("fan-out", "x", "y", "z"), signal.SIGTERM)],
+)
 def test_interrupted_nothing_is_lost(
     cli: Cli, serve: Serve, program: Program, number: signal.Signals, command: tuple[str, ...]
 ) -> None:
