@@ -66,6 +66,8 @@ from retinue.tools.registry import Registry
 from retinue.workspace.ground import UsersGround
 
 if TYPE_CHECKING:
+    from retinue.embedded.model import EmbeddedModel
+    from retinue.embedded.serving import Address
     from retinue.models.endpoint import Endpoint
     from retinue.models.recorder import Recorder
     from retinue.models.redaction import Redaction
@@ -243,6 +245,21 @@ async def open_runtime(
                 )
                 async with Runtime(terms, around) as runtime:
                     yield runtime
+
+
+def embedded_model(environment: Environment) -> EmbeddedModel:
+    """The model of this machine; ConfigError if it is not installed."""
+    from retinue.embedded.llama import ALIAS
+    from retinue.embedded.model import NAME, EmbeddedModel
+
+    def connect(address: Address) -> Model:
+        from retinue.models.endpoint import Endpoint
+        from retinue.models.openai import OpenAIModel
+
+        endpoint = Endpoint(base_url=address.url, model=ALIAS, api_key=address.key)
+        return OpenAIModel(endpoint, name=NAME)
+
+    return EmbeddedModel(environment.embedded, environment.variables, connect)
 
 
 async def _found(
@@ -810,9 +827,7 @@ class Clients:
 
             return ScriptedModel.from_yaml(self._root / route.model)
         if route.provider == EMBEDDED:
-            from retinue.embedded.model import EmbeddedModel
-
-            return EmbeddedModel(self._environment.embedded, self._environment.variables)
+            return embedded_model(self._environment)
         service = SERVICES[route.provider]
         url = route.endpoint or self._url_of(service)
         self._check_known(url)

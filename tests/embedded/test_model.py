@@ -15,12 +15,13 @@ from types import ModuleType
 import pytest
 
 import retinue
+from retinue.app import embedded_model
 from retinue.config.environment import Environment
 from retinue.config.routes import parse_route
 from retinue.domain.events import AgentCreated
 from retinue.domain.messages import Request, System, User
 from retinue.embedded.llama import MOST_THREADS, spare_cpus
-from retinue.embedded.model import ABOUT, MOST_TOKENS, SERVED, EmbeddedModel, installed
+from retinue.embedded.model import ABOUT, MOST_TOKENS, SERVED, installed
 from retinue.embedded.serving import published
 from retinue.interfaces.cli.main import main
 
@@ -157,8 +158,7 @@ async def test_a_child_answers_from_a_file_that_is_given_along(
 @pytest.mark.live
 async def test_two_processes_share_one_and_a_new_one_takes_over(folder: Path) -> None:
     request = Request(messages=(System("You answer in a word."), User("What colour is the sky?")))
-    one = EmbeddedModel(folder, os.environ)
-    other = EmbeddedModel(folder, os.environ)
+    one, other = (embedded_model(Environment.current()) for _ in range(2))
     first = await one.reply(request)
     second = await other.reply(request)
     assert first.message.content == second.message.content

@@ -23,7 +23,7 @@ from retinue.config.pools import (
     wrong_with_pool,
 )
 from retinue.domain.approval import rule
-from retinue.domain.budget import Budget
+from retinue.domain.budget import Budget, SomeLimits
 from retinue.domain.contract import REPORT_PATH_PATTERN, OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
 from retinue.domain.paths import inside
@@ -54,19 +54,8 @@ MAX_DEPTH = 2
 MAX_SERVER_TIMEOUT_S = 3_600
 
 
-class BudgetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A budget of which only some limits are set."""
-
-    max_tool_calls: int | None = None
-    max_turns: int | None = None
-    max_tokens: int | None = None
-    max_context_tokens: int | None = None
-    timeout_s: float | None = None
-    max_cost_usd: float | None = None
-    max_retries: int | None = None
-
-    def chosen(self) -> dict[str, int | float]:
-        return {f: v for f in self.__struct_fields__ if (v := getattr(self, f)) is not None}
+class BudgetSettings(SomeLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits that a settings file names; a name that is none of them is an error."""
 
 
 class RoleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -219,7 +208,7 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         mode=mode,
         max_concurrent=_least(user.max_concurrent or MAX_CONCURRENT, project.max_concurrent),
         max_depth=_least(user.max_depth or MAX_DEPTH, project.max_depth),
-        budget=BudgetSettings(**(mine | lower)),  # type: ignore[arg-type]
+        budget=BudgetSettings(**(mine | lower)),
         # Roles give no rights (a contract is the intersection with the parent's), so a project may
         # bring its own.
         roles=project.roles | user.roles,
@@ -265,7 +254,7 @@ def _check(settings: Settings, path: Path, text: str) -> None:
     tables |= {("profiles", name, "budget"): p.budget for name, p in settings.profiles.items()}
     for table, chosen in tables.items():
         try:
-            Budget(**chosen.chosen())  # type: ignore[arg-type]
+            Budget(**chosen.chosen())
         except ContractError as error:
             key = str(error).split()[0]
             raise ConfigError(

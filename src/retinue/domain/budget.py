@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,21 @@ DEFAULT_MAX_TOKENS = 65_536
 DEFAULT_MAX_CONTEXT_TOKENS = 8_192
 DEFAULT_TIMEOUT_S = 300.0
 DEFAULT_MAX_RETRIES = 1
+
+
+class SomeLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget of which only some limits are set."""
+
+    max_tool_calls: int | None = None
+    max_turns: int | None = None
+    max_tokens: int | None = None
+    max_context_tokens: int | None = None
+    timeout_s: float | None = None
+    max_cost_usd: float | None = None
+    max_retries: int | None = None
+
+    def chosen(self) -> dict[str, Any]:
+        return {f: v for f in self.__struct_fields__ if (v := getattr(self, f)) is not None}
 
 
 class Budget(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):

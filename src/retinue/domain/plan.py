@@ -30,7 +30,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.budget import MICRO, Budget
+from retinue.domain.budget import MICRO, Budget, SomeLimits
 from retinue.domain.contract import Contract, WorkspaceKind, title_of
 from retinue.domain.drafting import Order, Superior, draft
 from retinue.domain.lease import overlap
@@ -60,19 +60,8 @@ class OnFailure(StrEnum):
     REPLAN = "replan"
 
 
-class StepBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StepBudget(SomeLimits, frozen=True, kw_only=True, omit_defaults=True):
     """The limits of one step; what is left out is as for its role."""
-
-    max_tool_calls: int | None = None
-    max_turns: int | None = None
-    max_tokens: int | None = None
-    max_context_tokens: int | None = None
-    timeout_s: float | None = None
-    max_cost_usd: float | None = None
-    max_retries: int | None = None
-
-    def chosen(self) -> dict[str, Any]:
-        return {f: v for f in self.__struct_fields__ if (v := getattr(self, f)) is not None}
 
 
 class PlanBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

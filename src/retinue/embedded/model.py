@@ -50,13 +50,17 @@ def _asked_last(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 class EmbeddedModel:
-    """`folder` is where weights and the server's address are kept, the same for all processes."""
+    """`folder` is where weights and the server's address are kept, the same for all processes;
+    `connect` makes a client of the server."""
 
-    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, variables: Mapping[str, str], connect: Callable[[Address], Model]
+    ) -> None:
         if not installed():
             raise ConfigError(f"The embedded model is not installed: {INSTALL}.")
         self._folder = folder
         self._variables = variables
+        self._connect = connect
         self._lease: Lease | None = None
         self._model: Model | None = None
         self._address: Address | None = None
@@ -79,11 +83,7 @@ class EmbeddedModel:
         self._lease = self._lease or Lease(self._folder, command, seen)
         address = await self._lease.take(lambda: tell("starting the embedded model"))
         if self._model is None:
-            from retinue.models.endpoint import Endpoint
-            from retinue.models.openai import OpenAIModel
-
-            endpoint = Endpoint(base_url=address.url, model=ALIAS, api_key=address.key)
-            self._model, self._address = OpenAIModel(endpoint, name=NAME), address
+            self._model, self._address = self._connect(address), address
         return self._model
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:

@@ -15,9 +15,8 @@ from retinue.app import project
 from retinue.config.environment import Environment
 from retinue.config.settings import load
 from retinue.errors import UsageError
-from retinue.interfaces.cli import names
 from retinue.interfaces.cli.main import at_terminal
-from retinue.interfaces.cli.options import limits, opening
+from retinue.interfaces.cli.options import going_on, limits, opening
 from retinue.interfaces.cli.trust import settle
 
 if TYPE_CHECKING:
@@ -28,15 +27,7 @@ LIMITS = ("max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_
 
 
 @click.command()
-@click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the last session.")
-@click.option(
-    "-r",
-    "--resume",
-    "session",
-    metavar="ID",
-    shell_complete=names.runs,
-    help="Go on with the session of this run.",
-)
+@going_on
 @opening
 @limits
 def chat(go_on: bool, session: str | None, **options: Any) -> None:

@@ -18,12 +18,11 @@ from typing import Any
 
 import click
 
-from retinue.app import open_runtime
+from retinue.app import embedded_model, open_runtime
 from retinue.config.environment import Environment
 from retinue.domain.events import Event, ToolFinished
 from retinue.domain.grant import Mode
 from retinue.domain.result import Result
-from retinue.embedded.model import EmbeddedModel
 from retinue.errors import ProviderError, UsageError
 from retinue.interfaces.cli.console import Console, Interrupts, perform
 from retinue.interfaces.cli.options import as_json as json_option
@@ -150,7 +149,7 @@ class _Demo:
 
         async def work() -> list[Result]:
             # By the user's own settings of pip, which the runtime of the demo does not see.
-            model = EmbeddedModel(user.embedded, user.variables)
+            model = embedded_model(user)
             async with progress.shown():
                 await model.open(_once_each(progress.wait))
                 results = await self._fan_out(READERS, model, progress.listen, progress.hear)

@@ -66,6 +66,18 @@ working = _all(
     quiet,
 )
 
+going_on = _all(
+    click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the last session."),
+    click.option(
+        "-r",
+        "--resume",
+        "session",
+        metavar="ID",
+        shell_complete=runs,
+        help="Go on with the session of this run.",
+    ),
+)
+
 context = click.option(
     "-f",
     "--file",

@@ -18,6 +18,7 @@ from retinue.interfaces.cli import names
 from retinue.interfaces.cli.office import chosen_terms, console_of, opening_of, perform_in
 from retinue.interfaces.cli.options import (
     context,
+    going_on,
     limits,
     plan_flags,
     resuming,
@@ -31,15 +32,7 @@ from retinue.runtime.session import LAST
 
 @click.command()
 @click.argument("task", required=False)
-@click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the last session.")
-@click.option(
-    "-r",
-    "--resume",
-    "session",
-    metavar="ID",
-    shell_complete=names.runs,
-    help="Go on with the session of this run.",
-)
+@going_on
 @click.option(
     "--plan",
     "plan_file",
