@@ -50,8 +50,9 @@ from retinue.ports import Approve, Ask, Clock, Model, Sandbox, Tool
 from retinue.runtime.cache import Cache
 from retinue.runtime.clock import SystemClock
 from retinue.runtime.collector import patient_collector
-from retinue.runtime.facade import Runtime, Terms
+from retinue.runtime.facade import Runtime
 from retinue.runtime.run import Surroundings
+from retinue.runtime.terms import Terms
 from retinue.runtime.toolbox import Breaker, nobody
 from retinue.runtime.undo import Past, past
 from retinue.store.export import export_run

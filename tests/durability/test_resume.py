@@ -17,8 +17,9 @@ from retinue.domain.messages import Request, User
 from retinue.errors import RunError, UnknownRun
 from retinue.models.scripted import ScriptedModel, Step, call, calls, hold, say
 from retinue.runtime.audit import audit, read_all
-from retinue.runtime.facade import Runtime, Task
+from retinue.runtime.facade import Runtime
 from retinue.runtime.loop import GO_ON, STOPPED
+from retinue.runtime.task import Task
 from retinue.runtime.toolbox import INTERRUPTED
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

@@ -19,7 +19,8 @@ from retinue.domain.events import Event, WorktreeMerged
 from retinue.domain.result import Conflict
 from retinue.models.scripted import ScriptedModel, Step, call, calls, hold, say
 from retinue.runtime.audit import audit
-from retinue.runtime.facade import Runtime, Task
+from retinue.runtime.facade import Runtime
+from retinue.runtime.task import Task
 from retinue.workspace.steps import kept
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import retinue
 from retinue.app import posts
 from retinue.errors import UsageError
 from retinue.models.scripted import ScriptedModel, call, hold, say
-from retinue.runtime.facade import LISTEN_S, Runtime
+from retinue.runtime.facade import Runtime
+from retinue.runtime.runs import LISTEN_S
 from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

@@ -32,7 +32,7 @@ from retinue.interfaces.cli.stage import Stage
 from retinue.models.script_file import parse_script
 from retinue.models.scripted import Answer, ScriptedModel, Step
 from retinue.ports import Model
-from retinue.runtime.facade import Task
+from retinue.runtime.task import Task
 
 AT_A_TIME = 3
 MAX_TOKENS = 100_000

@@ -26,8 +26,9 @@ from retinue.interfaces.cli.options import (
     working,
 )
 from retinue.interfaces.cli.plan import carry_out, read_plan
-from retinue.runtime.facade import Runtime, Task
+from retinue.runtime.facade import Runtime
 from retinue.runtime.session import LAST
+from retinue.runtime.task import Task
 
 
 @click.command()
