@@ -18,7 +18,8 @@ from typing import Any
 
 import click
 
-from retinue.app import embedded_model, open_runtime
+from retinue.app import open_runtime
+from retinue.clients import embedded_model
 from retinue.config.environment import Environment
 from retinue.domain.events import Event, ToolFinished
 from retinue.domain.grant import Mode
