@@ -66,6 +66,13 @@ def test_columns_by_width(width: int, lines: list[str]) -> None:
     assert [columns.heading(), *(text(columns.line(row)) for row in (RUNNING, FAILED))] == lines
 
 
+def test_a_long_name_gives_way_before_a_figure_does() -> None:
+    long = row(Mark.RUNNING, depth=2, name="security-researcher.13")
+    columns = Columns.fitting([long], 62)  # As wide as the agents are beside 120 columns of talk.
+    assert columns.heading() == "agent            task                turn calls tokens    time"
+    assert text(columns.line(long)).startswith("    ● securi….13 Where are error…")
+
+
 def test_why_it_failed_stands_before_what_it_was() -> None:
     line = Columns(100).line(FAILED)
     assert "timeout after 300 s  Where are errors logged?" in text(line)

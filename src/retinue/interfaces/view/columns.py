@@ -30,7 +30,8 @@ SIGNS = {
 }
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 LEAST_TEXT = 16
-LEAST_NAME, MOST_NAME = 8, 24
+# A name may be cut to what is enough before a figure goes, and to the least before the text does.
+LEAST_NAME, ENOUGH_NAME, MOST_NAME = 8, 16, 24
 
 
 class Tone(StrEnum):
@@ -93,7 +94,7 @@ class Columns:
     def __init__(self, width: int, *, priced: bool = False, names: int = MOST_NAME) -> None:
         self.width, self.priced, self.names = width, priced, names
         names = max(LEAST_NAME, min(names, MOST_NAME, width // 3))
-        left = width - names - LEAST_TEXT - 1
+        left = width - min(names, ENOUGH_NAME) - LEAST_TEXT - 1
         chosen = []
         for column in _RANKS:
             if column is _COST and not priced:
@@ -103,8 +104,9 @@ class Columns:
             left -= column.width + 1
             chosen.append(column)
         self._figures = [column for column in _ALL if column in chosen]
-        self._name = names
-        self._text = max(0, width - names - 1 - sum(column.width + 1 for column in self._figures))
+        self._name = min(names, ENOUGH_NAME + max(0, left))
+        figures = sum(column.width + 1 for column in self._figures)
+        self._text = max(0, width - self._name - 1 - figures)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Columns) and self._measures == other._measures
