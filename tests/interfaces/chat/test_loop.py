@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextvars import Context, ContextVar
 from time import perf_counter
 from typing import Any
 
@@ -61,6 +62,18 @@ def test_what_an_agent_begins_lets_others_go_first_too(runner: asyncio.Runner) -
 
     # The first of them still has the slice of its parent.
     assert seen == ["c0", "key", "c1"]
+
+
+def test_a_task_keeps_its_context(runner: asyncio.Runner) -> None:
+    noted: ContextVar[str] = ContextVar("noted", default="nothing")
+
+    async def main() -> str:
+        noted.set("something")
+        await asyncio.sleep(0)
+        return noted.get()
+
+    # An empty one, as that of a program's first task.
+    assert runner.run(main(), context=Context()) == "something"
 
 
 def test_what_is_taken_back_is_not_run(runner: asyncio.Runner) -> None:

@@ -30,6 +30,7 @@ class Engine:
         *,
         on_event: Callable[[Event], None],
         on_text: Callable[[str], None],
+        on_partial: Callable[[str, str, str], None],
         on_open: Callable[[Runtime], None],
         on_wait: Callable[[str], None],
         on_problem: Callable[[RetinueError], None],
@@ -41,6 +42,7 @@ class Engine:
         self._listeners: dict[str, Any] = {
             "on_event": on_event,
             "on_text": on_text,
+            "on_partial": on_partial,
             "on_wait": on_wait,
             "approve": approve,
             "ask": ask,

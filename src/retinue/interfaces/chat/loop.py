@@ -42,7 +42,7 @@ class PoliteLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        context = context or copy_context()
+        context = copy_context() if context is None else context
         if not context.get(_YIELDS, False):
             return super().call_soon(callback, *args, context=context)
         handle = asyncio.Handle(callback, args, self, context)
