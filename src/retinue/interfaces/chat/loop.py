@@ -12,7 +12,7 @@ from typing import Any, TypeVarTuple
 Ts = TypeVarTuple("Ts")
 
 # How long agents have the loop before whoever draws, or waits for a key, has a turn.
-SLICE_S = 0.004
+SLICE_S = 0.002
 
 _YIELDS: ContextVar[bool] = ContextVar("yields", default=False)
 
