@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from retinue.domain.forecast import Forecast as Forecast
     from retinue.domain.grant import Mode as Mode
     from retinue.domain.outcome import PlanResult as PlanResult
+    from retinue.domain.outcome import RunResult as RunResult
     from retinue.domain.plan import Plan as Plan
     from retinue.domain.plan import PlanStep as PlanStep
     from retinue.domain.projection import fold as fold
     from retinue.domain.result import Result as Result
-    from retinue.domain.result import RunResult as RunResult
     from retinue.domain.result import Status as Status
     from retinue.errors import RetinueError as RetinueError
     from retinue.models.replay import ReplayModel as ReplayModel
     from retinue.models.scripted import ScriptedModel as ScriptedModel
     from retinue.runtime.facade import Runtime as Runtime
-    from retinue.runtime.facade import Task as Task
     from retinue.runtime.staff import Job as Job
+    from retinue.runtime.task import Task as Task
     from retinue.tools.function import tool as tool
     from retinue.version import VERSION as __version__  # noqa: N811 - the public name
 
@@ -49,11 +49,11 @@ _HOMES = {
     "ReplayModel": "retinue.models.replay:ReplayModel",
     "Result": "retinue.domain.result:Result",
     "RetinueError": "retinue.errors:RetinueError",
-    "RunResult": "retinue.domain.result:RunResult",
+    "RunResult": "retinue.domain.outcome:RunResult",
     "Runtime": "retinue.runtime.facade:Runtime",
     "ScriptedModel": "retinue.models.scripted:ScriptedModel",
     "Status": "retinue.domain.result:Status",
-    "Task": "retinue.runtime.facade:Task",
+    "Task": "retinue.runtime.task:Task",
     "__version__": "retinue.version:VERSION",
     "errors": "retinue.errors",
     "fold": "retinue.domain.projection:fold",

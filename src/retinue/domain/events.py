@@ -6,6 +6,8 @@ execution spec (`agent.subagent_created` … `agent.subagent_closed`).
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 
 from retinue.domain.forecast import Forecast
@@ -400,6 +402,10 @@ class PlanAdopted(_Fact, frozen=True, gc=False, tag="plan.adopted"):
     because: str = ""
     forecast: Forecast | None = None
     """What it will likely use."""
+    max_tokens: int | None = None
+    """What its steps may use together."""
+    max_concurrent: int = 0
+    """How many of them at a time; 0 in journals of earlier versions, which did not say."""
 
     @property
     def summary(self) -> str:
@@ -506,6 +512,7 @@ STATE_AFTER = {
     "agent.subagent_closed": State.CLOSED,
 }
 
+_TYPES = {kind: str(kind.__struct_config__.tag) for kind in get_args(Fact)}
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Fact] = msgspec.json.Decoder(Fact)
 
@@ -519,7 +526,7 @@ def decode_fact(payload: bytes | msgspec.Raw | str) -> Fact:
 
 
 def type_of(fact: Fact) -> str:
-    return str(fact.__struct_config__.tag)
+    return _TYPES[type(fact)]
 
 
 def _line(text: str, width: int = 100) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
-from retinue.app import STATE_DIR, open_journal, project
 from retinue.config.environment import Environment
 from retinue.config.settings import Settings
 from retinue.domain.approval import Rule
@@ -16,10 +15,11 @@ from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import AgentTold, Event
 from retinue.domain.grant import Mode, Network
 from retinue.domain.lifecycle import State
+from retinue.domain.outcome import RunResult
 from retinue.domain.projection import AgentView
 from retinue.domain.reach import Reach
 from retinue.domain.report import outcome_text
-from retinue.domain.result import RunResult, Status
+from retinue.domain.result import Status
 from retinue.domain.scope import ANYWHERE
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.engine import Engine
@@ -32,6 +32,7 @@ from retinue.interfaces.view.figures import clip, one_line
 from retinue.interfaces.view.talk import Talk
 from retinue.interfaces.view.tree import Forest, Tree
 from retinue.ports import Clock, Sandbox
+from retinue.project import STATE_DIR, open_journal, project
 from retinue.runtime.audit import read_all
 from retinue.runtime.clock import SystemClock
 from retinue.runtime.facade import Runtime

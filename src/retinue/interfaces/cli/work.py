@@ -9,7 +9,6 @@ from typing import Any
 import click
 import msgspec
 
-from retinue.app import open_journal, posts
 from retinue.domain.drafting import FREE_HANDED
 from retinue.domain.projection import RunView, fold
 from retinue.domain.result import Status
@@ -26,8 +25,10 @@ from retinue.interfaces.cli.options import (
     working,
 )
 from retinue.interfaces.cli.plan import carry_out, read_plan
-from retinue.runtime.facade import Runtime, Task
+from retinue.project import open_journal, posts
+from retinue.runtime.facade import Runtime
 from retinue.runtime.session import LAST
+from retinue.runtime.task import Task
 
 
 @click.command()
@@ -196,6 +197,9 @@ def resume(run: str | None, **options: Any) -> int:
         async for event in runtime.events(left.id):
             console.progress.recall(event)
         result = await runtime.resume(left.id)
+        if result.plan is not None:
+            console.print_report(result.plan)
+            return [result.status]
         if not result.results:
             console.print_result(result)
             return [result.status]

@@ -1,0 +1,291 @@
+"""Plans: having them written, checking them, telling what they will take, carrying them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from retinue.domain.budget import Budget
+from retinue.domain.drafting import Order, Superior, root_grant
+from retinue.domain.events import PlanAdopted
+from retinue.domain.forecast import Forecast, forecast
+from retinue.domain.lifecycle import State
+from retinue.domain.messages import estimate_tokens
+from retinue.domain.outcome import PlanResult, RunResult
+from retinue.domain.plan import Means as PlanMeans
+from retinue.domain.plan import (
+    Plan,
+    PlanStep,
+    Problem,
+    StepBudget,
+    problems,
+    read,
+    refuse,
+    shares,
+    to_toml,
+)
+from retinue.domain.result import Status
+from retinue.domain.role import pick
+from retinue.errors import PlanError, UsageError
+from retinue.runtime.enclosures import enclose
+from retinue.runtime.handover import handed_on
+from retinue.runtime.orders import Orders
+from retinue.runtime.planned import Desired, PlannedRun
+from retinue.runtime.planning import PLANNER, plan_schema, plan_task, planned, wrong_with
+from retinue.runtime.recovery import Recovered
+from retinue.runtime.run import Run, Surroundings
+from retinue.runtime.runs import PLAN, PLANNING, Runs
+from retinue.runtime.task import Task, as_task, check_task
+from retinue.runtime.terms import Terms
+
+ABOUT = "Plan: "  # what the task of a run begins with that is to write one
+
+
+class Plans:
+    """Makes runs of plans, and plans of goals."""
+
+    def __init__(self, terms: Terms, around: Surroundings, runs: Runs, orders: Orders) -> None:
+        self._terms = terms
+        self._around = around
+        self._runs = runs
+        self._orders = orders
+
+    async def write(self, goal: str, *, context: str, files: Sequence[str]) -> Plan:
+        """Have a planner, who only reads, write a plan for `goal`. Nothing of it is done.
+
+        Raises PlanError if what it wrote cannot be carried out; `draft` of that is the plan.
+        """
+        if not goal.strip():
+            raise PlanError("The goal is empty; say what the plan is for.")
+        given, left_out = await enclose(
+            self._around.workspace_for(self._terms.directory),
+            context=context,
+            files=files,
+            max_tokens=self._around.roles[PLANNER].budget.max_context_tokens // 2,
+        )
+        if left_out and files:
+            raise UsageError("; ".join(left_out) + ".")
+        run = self._runs.begin(PLANNING, f"{ABOUT}{goal}", context=given)
+        run.preside()
+        return await self._written(run, goal)
+
+    async def _written(self, run: Run, goal: str) -> Plan:
+        async def work() -> tuple[tuple[Plan, list[Problem]], Status, str]:
+            plan, found = await self._planned(run, goal, f"{PLANNER} 1", "")
+            if found:
+                plan, found = await self._planned(run, goal, f"{PLANNER} 2", wrong_with(found))
+            why = "the plan cannot be run" if found else ""
+            return (plan, found), Status.ERROR if found else Status.COMPLETED, why
+
+        plan, found = await self._runs.ended(run, work())
+        refuse(found, draft=plan)
+        return plan
+
+    async def write_on(self, run: Run, found: Recovered) -> RunResult:
+        """Have a plan written that another process has asked for; the answer is its text."""
+        if found.agents[run.root.id].state is State.CREATED:
+            run.preside()
+        run.reseat(run.root, found.agents[run.root.id])
+        plan = await self._written(run, found.started.task.removeprefix(ABOUT))
+        return msgspec.structs.replace(run.outcome, response=to_toml(plan))
+
+    async def check(self, plan: Plan | Mapping[str, Any]) -> Plan:
+        """`plan` as it would be carried out. PlanError tells of everything that is wrong with it.
+
+        It may be data, such as a TOML or JSON file holds. Nothing is done.
+        """
+        data = msgspec.to_builtins(plan) if isinstance(plan, Plan) else plan
+        read_plan, found = read(data)
+        refuse([*found, *problems(read_plan, await self._means(read_plan))], draft=read_plan)
+        return read_plan
+
+    async def forecast(
+        self, work: Plan | Sequence[Task | tuple[str, str]], *, most: int
+    ) -> Forecast:
+        """What a plan, or the tasks of a fan-out, will likely use: tokens, money and time.
+
+        It is taken from what earlier agents of the same roles have used in this project.
+        """
+        plan = work if isinstance(work, Plan) else _as_plan(work)
+        around = self._around
+        names = dict.fromkeys(step.role for step in plan.steps)
+        roles = {name: pick(around.roles, name) for name in names}
+        return forecast(
+            plan,
+            roles=roles,
+            history={name: await around.store.history(name) for name in names},
+            limits=shares(plan, around.roles, self._budget_of(plan).max_tokens),
+            price=lambda step: around.price_for(
+                around.route(step.model, None) or roles[step.role].model or self._terms.model
+            ),
+            slots=most,
+        )
+
+    async def execute(self, plan: Plan | Mapping[str, Any], *, most: int) -> PlanResult:
+        """Carry out `plan`, as a run of its own, with `most` children at a time.
+
+        PlanError, before anything is done, if it cannot be.
+        """
+        plan = await self.check(plan)
+        # All of them first: a wrong one is told before any work begins.
+        budget = self._budget_of(plan)
+        orders = {s.name: await self._step_order(plan, s, budget.max_tokens) for s in plan.steps}
+        adopted = PlanAdopted(
+            plan=plan,
+            forecast=await self.forecast(plan, most=most),
+            max_tokens=budget.max_tokens,
+            max_concurrent=most,
+        )
+        # Nothing is awaited from here to the adoption: what is begun can be gone on with.
+        run = self._runs.begin(PLAN, plan.goal, budget=budget)
+        run.preside()
+        planned_run = self._planned_run(run)
+        planned_run.adopt(adopted, orders)
+        return await self._carried_out(run, planned_run)
+
+    async def go_on(self, run: Run, found: Recovered) -> RunResult:
+        """Carry out what is left of a plan that another process has begun."""
+        run.reseat(run.root, found.agents[run.root.id], apart=True)
+        planned_run = self._planned_run(run)
+        planned_run.recall(found.plan)
+        result = await self._carried_out(run, planned_run)
+        return msgspec.structs.replace(
+            run.outcome,
+            response=result.report,
+            results=tuple(o.result for o in result.steps if o.result is not None),
+            plan=result,
+        )
+
+    def _planned_run(self, run: Run) -> PlannedRun:
+        return PlannedRun(
+            run,
+            order=self._step_order,
+            ask=self._asked,
+            means=self._means,
+            forecast=lambda plan, most: self.forecast(plan, most=most),
+        )
+
+    async def _carried_out(self, run: Run, planned_run: PlannedRun) -> PlanResult:
+        async def work() -> tuple[PlanResult, Status, str]:
+            result = await planned_run.carry_out()
+            self._around.reports.keep(f".retinue/plan-{run.id}.md", result.report)
+            return result, result.status, result.error or ""
+
+        return await self._runs.ended(run, work())
+
+    # Inside
+
+    def _budget_of(self, plan: Plan) -> Budget:
+        """What a plan may use: its own limits, and at most those of the runtime."""
+        whole, mine = self._terms.budget, plan.budget
+        tokens = [n for n in (whole.max_tokens, mine.max_tokens) if n is not None]
+        money = [n for n in (whole.max_cost_usd, mine.max_cost_usd) if n is not None]
+        return msgspec.structs.replace(
+            whole,
+            max_tokens=min(tokens, default=None),
+            max_cost_usd=min(money, default=None),
+        )
+
+    async def _means(self, plan: Plan, run: Run | None = None) -> PlanMeans:
+        """What a plan would be carried out with, or the rest of it in its run."""
+        terms, around = self._terms, self._around
+        effects = around.tools.effects
+        budget = terms.budget if run is None else run.root.contract.execution.budget
+        left = budget.limits() if run is None else run.root.account.unspent()
+        superior = Superior(
+            run_id="",
+            agent_id=None,
+            task_prompt=plan.goal,
+            grant=root_grant(terms.mode, effects, roles=tuple(around.roles), depth=terms.max_depth),
+            budget=budget,
+            left=left,
+            model=terms.model,
+            working_directory=terms.directory,
+            checks=terms.checks,
+        )
+
+        def wrong_with_model(name: str) -> str:
+            try:
+                around.model_for(around.route(name, None) or name)
+            except UsageError as error:
+                return str(error)
+            return ""
+
+        checked = any(step.checks for step in plan.steps) or bool(terms.checks)
+        return PlanMeans(
+            roles=around.roles,
+            superior=superior,
+            effects=effects,
+            checks_possible=not checked or await around.confine() is not None,
+            wrong_with_model=wrong_with_model,
+            unpriced=lambda name: "" if around.price_for(name) is not None else name,
+        )
+
+    async def _asked(self, desired: Desired) -> Order:
+        order = await self._orders.of(
+            Task(role=desired.role, task=desired.task, output_schema=desired.schema, cache=False)
+        )
+        room = order.role.budget.max_context_tokens // 2 - estimate_tokens(desired.context)
+        handed, notes = handed_on(desired.purpose, desired.reports, max_tokens=max(0, room))
+        context = "\n\n".join(filter(None, (desired.context, handed)))
+        return msgspec.structs.replace(order, context=context, notes=(*order.notes, *notes))
+
+    async def _planned(
+        self, run: Run, goal: str, errand: str, told: str
+    ) -> tuple[Plan, list[Problem]]:
+        """What a planner makes of a goal, and what is wrong with that."""
+        roles = self._around.roles
+        desired = Desired(
+            role=PLANNER,
+            task=plan_task(goal, roles.values()),
+            schema=plan_schema(roles),
+            purpose=told or f"The plan is for: {goal}",
+            context=run.root.contract.step.context,
+        )
+        child = run.employed(errand)
+        if child is None:
+            child = await run.create(await self._asked(desired), run.root, errand=errand)
+        answer = child.result or await run.see_through(child)
+        if not answer.ok:
+            raise PlanError(f"The planner came to nothing: {answer.status}: {answer.error}")
+        plan, found = planned(goal, answer.data)
+        return plan, [*found, *problems(plan, await self._means(plan))]
+
+    async def _step_order(self, plan: Plan, step: PlanStep, limit: int | None) -> Order:
+        limits = step.budget.chosen() | {
+            "max_tokens": shares(plan, self._around.roles, limit)[step.name]
+        }
+        return await self._orders.of(
+            Task(
+                role=step.role,
+                task=step.task,
+                write=step.writes,
+                success_criteria=step.success_criteria,
+                checks=step.checks,
+                context_files=step.context_files,
+                model=step.model,
+                **limits,
+            )
+        )
+
+
+def _as_plan(tasks: Sequence[Task | tuple[str, str]]) -> Plan:
+    """Tasks that need nothing of each other, as a plan."""
+    asked = [t if isinstance(t, Task) else as_task(*t, {}) for t in tasks]
+    for task in asked:
+        check_task(task.task)
+    return Plan(
+        goal="fan-out",
+        steps=tuple(
+            PlanStep(
+                name=str(number),
+                role=task.role,
+                task=task.task,
+                model=task.model,
+                budget=StepBudget(max_tokens=task.max_tokens),
+            )
+            for number, task in enumerate(asked)
+        ),
+    )
