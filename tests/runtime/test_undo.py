@@ -11,7 +11,8 @@ import pytest
 
 from retinue.errors import RunError, UsageError
 from retinue.models.scripted import Answer, ScriptedModel, call, hold, say
-from retinue.runtime.facade import Runtime, Task
+from retinue.runtime.facade import Runtime
+from retinue.runtime.task import Task
 
 if TYPE_CHECKING:
     from pathlib import Path

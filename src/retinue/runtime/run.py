@@ -532,14 +532,6 @@ class Run:
             await self._around.ground.discard(copy_names(self.id, agent.id))
         return agent.result
 
-    async def tidy(self, found: Recovered) -> None:
-        """Clear up after a process that was killed: whoever is closed needs no copy."""
-        names: list[str] = []
-        for agent_id, past in found.agents.items():
-            if past.state is State.CLOSED:
-                names += copy_names(self.id, agent_id)
-        await self._around.ground.discard(names)
-
     async def _live(self, agent: Agent) -> Ending:
         around, contract = self._around, agent.contract
         if agent.seat is not None:
