@@ -215,7 +215,7 @@ class _Demo:
         tasks: Sequence[Task],
         model: Model,
         on_event: Callable[[Event], None],
-        on_partial: Callable[[str, str], None] | None = None,
+        on_words: Callable[[str, str], None] = lambda *_: None,
     ) -> list[Result]:
         async with open_runtime(
             self._root,
@@ -223,7 +223,7 @@ class _Demo:
             limits={"max_tokens": MAX_TOKENS},
             shell=False,
             on_event=on_event,
-            on_partial=on_partial,
+            on_partial=lambda _, agent, text: on_words(agent, text),
             # The same for everybody: neither the user's settings nor variables count here.
             environment=Environment(variables={"HOME": str(self._home)}),
         ) as runtime:
