@@ -30,7 +30,7 @@ from retinue.workspace.housekeeping import (
 )
 from retinue.workspace.names import quoted, shown
 from retinue.workspace.recorded import Ledger, Look, RecordedSandbox, RecordedTree
-from retinue.workspace.snapshot import Snapshot, take, unseen, users_tree
+from retinue.workspace.snapshot import Recent, Snapshot, take, unseen, users_tree
 from retinue.workspace.source import find_source
 from retinue.workspace.steps import (
     again,
@@ -269,7 +269,7 @@ def open_site(project: str, state: str, home: str, config_home: str) -> Site:
     beside = os.path.join(depot.path, "tmp")
     with depot.locked():
         recover(depot, beside)
-    return Site(depot, source.top, beside, partial(users_tree, depot), depot.locked)
+    return Site(depot, source.top, beside, partial(users_tree, depot, Recent()), depot.locked)
 
 
 class CopiedGround(_Ground):
