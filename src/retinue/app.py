@@ -53,7 +53,7 @@ from retinue.runtime.collector import patient_collector
 from retinue.runtime.facade import Runtime, Terms
 from retinue.runtime.run import Surroundings
 from retinue.runtime.toolbox import Breaker, nobody
-from retinue.runtime.undo import Past, past
+from retinue.runtime.undo import Past, Revision, past, revision
 from retinue.store.export import export_run
 from retinue.store.posts import FilePosts
 from retinue.store.reports import FileReports
@@ -357,9 +357,11 @@ async def inspect_tools(
 
 
 @asynccontextmanager
-async def open_journal(directory: str | Path = ".") -> AsyncIterator[SqliteStore]:
-    """The journal of a project, for reading only."""
-    store = SqliteStore(project(directory) / STATE_DIR / DATABASE, write=False)
+async def open_journal(
+    directory: str | Path = ".", *, write: bool = False
+) -> AsyncIterator[SqliteStore]:
+    """The journal of a project, for reading only unless said otherwise."""
+    store = SqliteStore(project(directory) / STATE_DIR / DATABASE, write=write)
     try:
         yield store
     finally:
@@ -368,18 +370,33 @@ async def open_journal(directory: str | Path = ".") -> AsyncIterator[SqliteStore
 
 @asynccontextmanager
 async def open_past(
+    directory: str | Path, run_id: str, *, environment: Environment | None = None
+) -> AsyncIterator[Past]:
+    """What a run has done to the files of a project."""
+    root = project(directory)
+    ground = _ground(root, environment or Environment.current())
+    async with open_journal(root) as store:
+        yield await past(store, ground, run_id)
+
+
+@asynccontextmanager
+async def open_revision(
     directory: str | Path,
     run_id: str,
     *,
     agent: str | None = None,
-    change: bool = False,
     environment: Environment | None = None,
-) -> AsyncIterator[Past]:
-    """What a run has done to the files of a project; with `change`, to be undone or redone."""
+) -> AsyncIterator[Revision]:
+    """What a run, or one agent of it, has done to the files, to be undone or redone."""
     root = project(directory)
     ground = _ground(root, environment or Environment.current())
-    async with open_journal(root) as store:
-        yield await past(store, ground, posts(root), run_id, agent=agent, change=change)
+    async with open_journal(root):
+        pass  # Writing would make one where there is none.
+    async with (
+        open_journal(root, write=True) as store,
+        revision(store, ground, posts(root), SystemClock(), run_id, agent=agent) as found,
+    ):
+        yield found
 
 
 async def clean_up(

@@ -14,6 +14,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -68,7 +69,7 @@ from retinue.runtime.run import Run, Surroundings
 from retinue.runtime.session import NEW, Session, chain, recall
 from retinue.runtime.shape import schema_text
 from retinue.runtime.staff import Job, Staff
-from retinue.runtime.undo import Changed, Past, Rewritten, past
+from retinue.runtime.undo import Changed, Revision, Rewritten, Write, past, revision
 from retinue.runtime.watchdog import watch
 from retinue.runtime.windows import fitted, notes_on, within
 from retinue.version import VERSION
@@ -523,7 +524,8 @@ class Runtime:
 
     async def diff(self, run_id: str, agent: str | None = None) -> list[Changed]:
         """What a run has done to the files, change by change; or one agent and all below it."""
-        return await (await self._past(run_id)).diff(agent)
+        found = await past(self._around.store, self._around.history, run_id)
+        return await found.diff(agent)
 
     async def undo(
         self, run_id: str, agent: str | None = None, *, to: int | None = None
@@ -534,13 +536,13 @@ class Runtime:
         is impossible, nothing is touched and `refused` says why. RunError if there is nothing to
         undo, or if it is not known yet: agents that are at work cannot be undone.
         """
-        found = await self._past(run_id, agent, change=True)
-        return await found.undo(agent, to=to)
+        async with self._revision(run_id, agent) as found:
+            return await found.undo(agent, to=to)
 
     async def redo(self, run_id: str, agent: str | None = None) -> Rewritten:
         """Make again what was undone. Of an agent that failed, bring in what was kept of it."""
-        found = await self._past(run_id, agent, change=True)
-        return await found.redo(agent)
+        async with self._revision(run_id, agent) as found:
+            return await found.redo(agent)
 
     # Inside
 
@@ -651,10 +653,20 @@ class Runtime:
             )
         )
 
-    async def _past(self, run_id: str, agent: str | None = None, *, change: bool = False) -> Past:
+    def _revision(self, run_id: str, agent: str | None) -> AbstractAsyncContextManager[Revision]:
+        def at_work(name: str) -> Write | None:
+            run = self._runs.get(name)
+            return None if run is None else run.note
+
         around = self._around
-        return await past(
-            around.store, around.history, around.posts, run_id, agent=agent, change=change
+        return revision(
+            around.store,
+            around.history,
+            around.posts,
+            around.clock,
+            run_id,
+            agent=agent,
+            at_work=at_work,
         )
 
     async def _listen(self) -> None:

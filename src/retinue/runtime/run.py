@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -17,6 +18,7 @@ from retinue.domain.events import (
     AgentCached,
     AgentCreated,
     AgentStarted,
+    Fact,
     RunFinished,
     RunResumed,
     RunStarted,
@@ -199,7 +201,6 @@ class Run:
             else:
                 self._open[agent_id] = agent
         self._children = agents
-        self._steps = itertools.count(found.steps + 1)
         self._authors.extend(found.authors)
 
     def employed(self, errand: str) -> Agent | None:
@@ -265,6 +266,11 @@ class Run:
     def give(self, fact: TasksGiven) -> None:
         """Write down what the program wants done, before any of it is."""
         self.root.record(fact)
+
+    async def note(self, fact: Fact) -> None:
+        """Write down what is of no agent's doing, and see it safe."""
+        self._journal.record(fact, agent_id=self.root.id, parent_agent_id=None)
+        await self._journal.durable()
 
     async def finish(self, status: Status, reason: str) -> None:
         """Write the outcome, which nobody but the run may do, and see it safe."""
@@ -539,6 +545,12 @@ class Run:
             if past.state is State.CLOSED:
                 names += copy_names(self.id, agent_id)
         await self._around.ground.discard(names)
+        last = found.steps
+        with suppress(WorkspaceError):  # Without git there are no steps.
+            kept = await self._around.history.kept(self.id)
+            # The number of one that was made, and is not on record, is not taken a second time.
+            last = max(last, *(change.number or 0 for change in kept), 0)
+        self._steps = itertools.count(last + 1)
 
     async def _live(self, agent: Agent) -> Ending:
         around, contract = self._around, agent.contract
