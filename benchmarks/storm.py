@@ -3,7 +3,8 @@
 The server gives 429 to everything above 8 at a time, drops 2 % of the connections, stalls 1 % of
 the replies and breaks the JSON of 1 %. Nobody tells retinue how many the server takes. The time it
 needs is compared with what 8 slots need for the same replies without any of that. The settings say
-that a reply which is silent for five times of what a reply takes has stalled.
+that a reply which is silent for five times of what a reply takes has stalled (`--stalled-after`):
+one that stalls among the last few makes all of them wait for so long.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from retinue.testing.trouble import Trouble
 
 SLOTS = 8
 LIMIT = 1.15
-_STALLED_AFTER = 5
 
 
 class Storm(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +37,8 @@ class Storm(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     retry_after_s: float = 0.0
     """What the server says with each 429, if anything."""
+    stalled_after: float = 5.0
+    """So many times of what a reply takes are too long a silence."""
 
 
 class Weather(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +94,7 @@ async def _fan_out(base_url: str, storm: Storm) -> tuple[float, Counter[str]]:
         events[event.type] += 1
 
     with tempfile.TemporaryDirectory() as folder:
-        project, environment = _prepared(Path(folder), base_url, _STALLED_AFTER * storm.work_s)
+        project, environment = _prepared(Path(folder), base_url, storm.stalled_after * storm.work_s)
         async with retinue.open(
             project, model=f"openai:m@{base_url}", environment=environment, on_event=listen
         ) as rt:
@@ -138,6 +140,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--work-s", type=float, default=0.4, help="what a reply takes")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--retry-after", type=float, default=0.0, metavar="S", help="with a 429")
+    parser.add_argument("--stalled-after", type=float, default=5.0, metavar="TIMES")
     parser.add_argument("--serve", metavar="STORM", help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
     if given.serve:
@@ -149,6 +152,7 @@ def main(argv: list[str] | None = None) -> int:
             work_s=given.work_s,
             seed=seed,
             retry_after_s=given.retry_after,
+            stalled_after=given.stalled_after,
         )
         print(weathered(storm), flush=True)
     return 0

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from retinue.models.replay import ReplayModel as ReplayModel
     from retinue.models.scripted import ScriptedModel as ScriptedModel
     from retinue.runtime.facade import Runtime as Runtime
-    from retinue.runtime.facade import Task as Task
     from retinue.runtime.staff import Job as Job
+    from retinue.runtime.task import Task as Task
     from retinue.tools.function import tool as tool
     from retinue.version import VERSION as __version__  # noqa: N811 - the public name
 
@@ -53,7 +53,7 @@ _HOMES = {
     "Runtime": "retinue.runtime.facade:Runtime",
     "ScriptedModel": "retinue.models.scripted:ScriptedModel",
     "Status": "retinue.domain.result:Status",
-    "Task": "retinue.runtime.facade:Task",
+    "Task": "retinue.runtime.task:Task",
     "__version__": "retinue.version:VERSION",
     "errors": "retinue.errors",
     "fold": "retinue.domain.projection:fold",

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.app import open_journal
 from retinue.config.environment import Environment
 from retinue.domain.contract import Contract, decode_contract
+from retinue.project import open_journal
 from retinue.runtime.facade import Runtime
 from retinue.testing.clock import FakeClock
 

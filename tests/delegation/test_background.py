@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.app import open_journal
 from retinue.domain.events import AgentClosed, AgentTold, Event, ModelReplied, ToolFinished
 from retinue.domain.messages import Message, Request, ToolAnswer, User
 from retinue.errors import ProviderError
 from retinue.models.scripted import Answer, ScriptedModel, Step, call, calls, fail, hold, say
+from retinue.project import open_journal
 from retinue.runtime.audit import audit
 from retinue.runtime.facade import Runtime
 

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 import retinue
-from retinue.app import open_journal
 from retinue.config.environment import Environment
 from retinue.domain.events import ModelReplied
 from retinue.domain.messages import Usage
 from retinue.domain.report import job_block
 from retinue.errors import ConfigError
 from retinue.models.scripted import Answer, ScriptedModel, call, calls, say, think
+from retinue.project import open_journal
 from retinue.runtime.facade import Runtime
 from retinue.testing.server import ModelServer, Received, Response, failing
 

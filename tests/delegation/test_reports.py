@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retinue
-from retinue.app import open_journal
 from retinue.domain.contract import Contract
 from retinue.domain.events import AgentClosed, Event, RunFinished
 from retinue.domain.framing import defused, frame
@@ -19,6 +18,7 @@ from retinue.domain.report import job_block, outcome_text
 from retinue.domain.result import FileChange, Result, Spent, Status
 from retinue.errors import ProviderError
 from retinue.models.scripted import ScriptedModel, call, fail, say
+from retinue.project import open_journal
 from retinue.runtime.audit import audit
 from retinue.runtime.facade import Runtime
 

@@ -19,7 +19,6 @@ import msgspec
 import pytest
 
 import retinue
-from retinue.app import open_journal
 from retinue.domain.events import (
     AgentCreated,
     AgentTold,
@@ -30,6 +29,7 @@ from retinue.domain.events import (
 )
 from retinue.domain.projection import RunView
 from retinue.models.scripted import Answer, call, calls, say
+from retinue.project import open_journal
 from retinue.runtime.audit import audit, read_all
 from retinue.runtime.toolbox import INTERRUPTED
 from retinue.testing.server import ModelServer, Received

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.app import open_journal
 from retinue.domain.events import (
     AgentCreated,
     AgentTold,
@@ -25,6 +24,7 @@ from retinue.domain.messages import Request
 from retinue.domain.projection import RunView
 from retinue.errors import RunError
 from retinue.models.scripted import Answer, ScriptedModel, Step, call, calls, say
+from retinue.project import open_journal
 from retinue.runtime.audit import audit, read_all
 from retinue.runtime.facade import Runtime
 from retinue.runtime.toolbox import INTERRUPTED

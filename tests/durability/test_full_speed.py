@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.app import open_journal
 from retinue.domain.lifecycle import State
+from retinue.project import open_journal
 from retinue.runtime.audit import audit, read_all
 
 MANY = Path(__file__).parent / "programs" / "many.py"

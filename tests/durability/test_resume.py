@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.app import open_journal, posts
 from retinue.config.environment import Environment
 from retinue.domain.events import Event, ModelReplied, ToolStarted
 from retinue.domain.messages import Request, User
 from retinue.errors import RunError, UnknownRun
 from retinue.models.scripted import ScriptedModel, Step, call, calls, hold, say
+from retinue.project import open_journal, posts
 from retinue.runtime.audit import audit, read_all
-from retinue.runtime.facade import Runtime, Task
+from retinue.runtime.facade import Runtime
 from retinue.runtime.loop import GO_ON, STOPPED
+from retinue.runtime.task import Task
 from retinue.runtime.toolbox import INTERRUPTED
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 import retinue
-from retinue.app import embedded_model
+from retinue.clients import embedded_model
 from retinue.config.environment import Environment
 from retinue.config.routes import parse_route
 from retinue.domain.events import AgentCreated

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.app import open_journal
 from retinue.config.environment import Environment
 from retinue.domain.events import Event, ModelReplied
 from retinue.domain.messages import ToolAnswer
 from retinue.errors import ConfigError
 from retinue.models.scripted import ScriptedModel, call, say
+from retinue.project import open_journal
 from retinue.runtime.facade import Runtime
 from retinue.testing.server import ModelServer
 

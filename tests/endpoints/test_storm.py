@@ -104,3 +104,22 @@ async def test_a_recording_of_refusals_can_be_replayed(opened: Opened, tmp_path:
     assert [result.response for result in again] == [result.response for result in results]
     was, now = (sum(isinstance(e.fact, ModelFailed) for e in events) for events in seen)
     assert now == was == server.refused > 0
+
+
+async def test_who_does_not_answer_in_time_is_asked_again_and_given_twice_the_time(
+    opened: Opened, settings: Settings
+) -> None:
+    # Without more time at each try, none of the four would do.
+    slow = Trouble(lambda _: say("Done."), work_s=0.15)
+    events: list[Event] = []
+    async with ModelServer(slow) as server:
+        settings(f'[servers."{server.base_url}"]\nfirst_byte_timeout_s = 0.05\n')
+        model = f"openai:m@{server.base_url}"
+        async with opened(model=model, on_event=events.append) as rt:
+            result = await rt.spawn("researcher", "Look.")
+    assert result.ok
+    waited = [event.fact.error for event in events if isinstance(event.fact, ModelFailed)]
+    assert [error.split(" within ")[1] for error in waited[:2]] == [
+        "0.05 s. If the server is only slow, raise first_byte_timeout_s.",
+        "0.1 s. If the server is only slow, raise first_byte_timeout_s.",
+    ]

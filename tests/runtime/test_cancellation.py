@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.app import open_journal
 from retinue.domain.events import Event
 from retinue.domain.messages import Reply, Request
 from retinue.domain.projection import RunView
 from retinue.models.scripted import ScriptedModel, call, calls, hold, say
+from retinue.project import open_journal
 from retinue.runtime.audit import audit, read_all
 from retinue.runtime.facade import Runtime
 from retinue.testing.clock import FakeClock

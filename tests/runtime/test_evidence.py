@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 import retinue
-from retinue.app import open_journal
 from retinue.models.scripted import ScriptedModel, call, say
+from retinue.project import open_journal
 from retinue.runtime.facade import Runtime
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.app import open_journal
 from retinue.domain.contract import decode_contract
 from retinue.domain.events import Event, RunFinished
 from retinue.domain.messages import Request
 from retinue.errors import StoreError, UsageError
 from retinue.models.scripted import ScriptedModel, Step, call, hold, say
+from retinue.project import open_journal
 from retinue.runtime.audit import audit
 from retinue.runtime.facade import Runtime
 

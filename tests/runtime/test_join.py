@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import retinue
-from retinue.app import open_journal
 from retinue.config.environment import Environment
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.events import Event, WorktreeMerged
 from retinue.domain.result import Conflict
 from retinue.models.scripted import ScriptedModel, Step, call, calls, hold, say
+from retinue.project import open_journal
 from retinue.runtime.audit import audit
-from retinue.runtime.facade import Runtime, Task
+from retinue.runtime.facade import Runtime
+from retinue.runtime.task import Task
 from retinue.workspace.steps import kept
 
 if TYPE_CHECKING:

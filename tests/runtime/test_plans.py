@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 import retinue
-from retinue.app import open_journal
 from retinue.config.environment import Environment
 from retinue.domain.contract import decode_contract
 from retinue.domain.events import (
@@ -33,6 +32,7 @@ from retinue.domain.schedule import run_through
 from retinue.domain.scope import scope
 from retinue.errors import PlanError, ProviderError, UsageError
 from retinue.models.scripted import ScriptedModel, Step, call, fail, hold, say
+from retinue.project import open_journal
 from retinue.runtime.audit import audit
 from retinue.runtime.facade import Runtime
 from retinue.testing.clock import FakeClock

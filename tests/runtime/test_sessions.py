@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import retinue
-from retinue.app import open_journal, posts
 from retinue.config.environment import Environment
 from retinue.domain.messages import Assistant, Message, Request, ToolAnswer, User
 from retinue.errors import ProviderError, RunError, UnknownRun
 from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold, say
+from retinue.project import open_journal, posts
 from retinue.runtime.audit import audit
 from retinue.runtime.facade import Runtime
 from retinue.runtime.session import recall

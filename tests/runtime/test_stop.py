@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.app import posts
 from retinue.errors import UsageError
 from retinue.models.scripted import ScriptedModel, call, hold, say
-from retinue.runtime.facade import LISTEN_S, Runtime
+from retinue.project import posts
+from retinue.runtime.facade import Runtime
+from retinue.runtime.runs import LISTEN_S
 from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

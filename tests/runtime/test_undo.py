@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.app import open_journal, open_revision
 from retinue.domain.events import Event, StepsUndone
 from retinue.domain.projection import fold
 from retinue.errors import RunError, UsageError
 from retinue.models.scripted import Answer, ScriptedModel, Step, call, hold, say
+from retinue.project import open_journal, open_revision
 from retinue.runtime.audit import audit, read_all
-from retinue.runtime.facade import Runtime, Task
+from retinue.runtime.facade import Runtime
+from retinue.runtime.task import Task
 from retinue.workspace.steps import Entry as File
 from retinue.workspace.steps import step_ref, store
 

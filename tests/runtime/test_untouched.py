@@ -14,7 +14,7 @@ import retinue
 from retinue.config.environment import Environment
 from retinue.errors import RunError
 from retinue.models.scripted import ScriptedModel, call, say
-from retinue.runtime.facade import Task
+from retinue.runtime.task import Task
 
 if TYPE_CHECKING:
     from tests.conftest import Repo

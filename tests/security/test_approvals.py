@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import retinue
-from retinue.app import open_journal
 from retinue.domain.approval import Why, Wish
 from retinue.domain.events import AgentSilent, Event
 from retinue.domain.messages import Request, ToolAnswer
 from retinue.models.scripted import ScriptedModel, Step, call, hold, say
 from retinue.ports import Outcome
+from retinue.project import open_journal
 from retinue.runtime.facade import Runtime
 from retinue.testing.clock import FakeClock
 

@@ -22,7 +22,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retinue
-from retinue.app import open_journal
 from retinue.domain.budget import UNLIMITED, Amounts, Budget
 from retinue.domain.contract import decode_contract
 from retinue.domain.drafting import Order, Superior, draft
@@ -41,6 +40,7 @@ from retinue.domain.role import Role
 from retinue.domain.scope import ANYWHERE, Groups, contains, scope
 from retinue.errors import ContractError, UsageError
 from retinue.models.scripted import Answer, ScriptedModel, call, calls, say
+from retinue.project import open_journal
 from retinue.runtime.audit import audit
 from retinue.runtime.facade import Runtime
 from retinue.store.vault import SqliteVault

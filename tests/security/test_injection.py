@@ -21,7 +21,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import retinue
-from retinue.app import open_journal
 from retinue.config.environment import Environment
 from retinue.domain.events import Event, ModelReplied, ToolFinished
 from retinue.domain.framing import frame
@@ -31,6 +30,7 @@ from retinue.domain.report import job_block, outcome_text
 from retinue.domain.result import Result, Status
 from retinue.errors import UsageError
 from retinue.models.scripted import ScriptedModel, call, calls, raw_call, say
+from retinue.project import open_journal
 from retinue.runtime.audit import audit, read_all
 from retinue.runtime.facade import Runtime
 from retinue.testing.clock import FakeClock

@@ -20,7 +20,8 @@ from retinue.domain.messages import Request, ToolAnswer
 from retinue.domain.result import Result
 from retinue.errors import ConfigError
 from retinue.models.scripted import Answer, ScriptedModel, call, calls, say
-from retinue.runtime.facade import Runtime, Task
+from retinue.runtime.facade import Runtime
+from retinue.runtime.task import Task
 from retinue.testing.clock import FakeClock
 
 PROGRAM = Path(__file__).parents[1] / "tools" / "mcp" / "programs" / "server.py"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.app import open_journal
 from retinue.domain.events import Event, ModelFailed, ModelReplied
 from retinue.domain.messages import Assistant, Finish, Reply, Request, ToolCall, Usage, User
+from retinue.project import open_journal
 from retinue.runtime.audit import audit, read_all
 from retinue.runtime.facade import Runtime
 

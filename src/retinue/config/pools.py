@@ -30,7 +30,7 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     slots: int | None = None
     patience_s: float = 120.0
-    first_byte_timeout_s: float | None = None
+    first_byte_timeout_s: float = 120.0
     idle_timeout_s: float = 120.0
 
 

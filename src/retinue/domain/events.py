@@ -6,6 +6,8 @@ execution spec (`agent.subagent_created` … `agent.subagent_closed`).
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 
 from retinue.domain.forecast import Forecast
@@ -543,6 +545,7 @@ STATE_AFTER = {
     "agent.subagent_closed": State.CLOSED,
 }
 
+_TYPES = {kind: str(kind.__struct_config__.tag) for kind in get_args(Fact)}
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Fact] = msgspec.json.Decoder(Fact)
 
@@ -556,7 +559,7 @@ def decode_fact(payload: bytes | msgspec.Raw | str) -> Fact:
 
 
 def type_of(fact: Fact) -> str:
-    return str(fact.__struct_config__.tag)
+    return _TYPES[type(fact)]
 
 
 def _line(text: str, width: int = 100) -> str:

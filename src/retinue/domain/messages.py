@@ -184,6 +184,8 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """When it was first made; the oldest of a lane goes first, also when it is made again."""
     prefer: str = ""
     """The model that gave the last reply of the conversation, and may remember it."""
+    tries: int = 0
+    """How often it was given up because no answer came in time."""
 
 
 def estimate_tokens(text: str | bytes) -> int:

@@ -14,8 +14,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A model server, and one model on it. Its repr shows no secrets.
 
     `key_source` is where the user keeps the key, such as OPENAI_API_KEY; errors name it.
-    `first_byte_timeout_s` limits the wait for the first token. It is None because reading a long
-    prompt takes minutes on a local machine, and the attempt has a timeout of its own.
+    `first_byte_timeout_s` limits the wait for the first token: so long at the first try, and twice
+    as long at each further one, since a local machine may read a long prompt for minutes.
     `idle_timeout_s` limits every silence after that token.
     """
 
@@ -26,7 +26,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     proxy: str | None = None
     ca_file: str | None = None
     connect_timeout_s: float = 10.0
-    first_byte_timeout_s: float | None = None
+    first_byte_timeout_s: float = 120.0
     idle_timeout_s: float = 120.0
     max_connections: int = 256
 

@@ -141,11 +141,9 @@ class Exchange:
         if session is not None:
             await session.close()
 
-    async def run(self, body: bytes, intake: Intake[Draft]) -> ModelError | None:
-        """Send, and read the answer; None if it is whole."""
-        first_byte_s = self._endpoint.first_byte_timeout_s
-        if first_byte_s is None:
-            return await self._run(body, intake, None)
+    async def run(self, body: bytes, intake: Intake[Draft], *, tries: int = 0) -> ModelError | None:
+        """Send, and read the answer; None if it is whole. `tries` were given up before."""
+        first_byte_s = self._endpoint.first_byte_timeout_s * 2**tries
         deadline = asyncio.timeout(first_byte_s)
         try:
             async with deadline:
@@ -153,10 +151,10 @@ class Exchange:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            return self._faults.late()
+            return self._faults.late(first_byte_s)
 
     async def _run(
-        self, body: bytes, intake: Intake[Draft], deadline: asyncio.Timeout | None
+        self, body: bytes, intake: Intake[Draft], deadline: asyncio.Timeout
     ) -> ModelError | None:
         response = await self._send(body)
         if isinstance(response, ModelError):
@@ -232,7 +230,7 @@ class _Reading:
         self._seen_at = 0.0
         self._stalled = False
 
-    async def run(self, deadline: asyncio.Timeout | None) -> ModelError | None:
+    async def run(self, deadline: asyncio.Timeout) -> ModelError | None:
         try:
             return await self._run(deadline)
         except aiohttp.ClientError as error:
@@ -246,14 +244,13 @@ class _Reading:
             if self._timer is not None:
                 self._timer.cancel()
 
-    async def _run(self, deadline: asyncio.Timeout | None) -> ModelError | None:
+    async def _run(self, deadline: asyncio.Timeout) -> ModelError | None:
         content, intake = self._response.content, self._intake
         piece = await content.readany()
         while piece and not piece.strip(_WHITE):
             piece = await content.readany()
         if piece.lstrip(_WHITE)[:1] in (b"{", b"[", b"<"):
-            if deadline is not None:
-                deadline.reschedule(None)
+            deadline.reschedule(None)
             return await self._read_whole(piece)
         received = 0
         while piece:
@@ -268,8 +265,7 @@ class _Reading:
             if self._timer is not None:
                 self._seen_at = self._loop.time()
             elif intake.draft.first_token_at is not None:
-                if deadline is not None:
-                    deadline.reschedule(None)
+                deadline.reschedule(None)
                 self._watch()
             piece = await content.readany()
         if not intake.done:

@@ -362,11 +362,10 @@ class Faults:
             " Word the task differently, or choose another model with -m."
         )
 
-    def late(self) -> ModelError:
+    def late(self, waited_s: float) -> ModelError:
         return ModelTimeout(
-            f"{self._address} did not begin to reply within "
-            f"{self._endpoint.first_byte_timeout_s:g} s. If the server is only slow, raise "
-            "first_byte_timeout_s."
+            f"{self._address} did not begin to reply within {waited_s:g} s. If the server is only "
+            "slow, raise first_byte_timeout_s."
         )
 
     def stalled(self) -> ModelError:

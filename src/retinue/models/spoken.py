@@ -63,7 +63,7 @@ class SpokenModel:
         started_at = time.perf_counter()
         body = self._encoder.encode(request, form, self._abilities.without)
         intake = self._listen(on_text)
-        fault = await self._exchange.run(body, intake)
+        fault = await self._exchange.run(body, intake, tries=request.tries)
         if fault is None:
             return intake.draft.reply(request, body, started_at)
         if not intake.draft.empty:

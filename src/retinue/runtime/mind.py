@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+import msgspec
+
 from retinue.domain.budget import UNLIMITED, Amounts, Cover, Reservation
 from retinue.domain.events import (
     AgentTold,
@@ -16,7 +18,13 @@ from retinue.domain.events import (
 )
 from retinue.domain.messages import Message, Reply, Request, ToolSpec, User
 from retinue.domain.price import Price, Tariff
-from retinue.errors import BudgetExceeded, ContextOverflow, ModelError, ProviderError
+from retinue.errors import (
+    BudgetExceeded,
+    ContextOverflow,
+    ModelError,
+    ModelTimeout,
+    ProviderError,
+)
 from retinue.ports import Clock, Model
 from retinue.runtime.agent import Agent
 from retinue.runtime.allowance import Allowance, WorstCase
@@ -281,6 +289,8 @@ class Mind:
                 self._agent.record(failed)
                 if delay is None:
                     raise
+                if isinstance(error, ModelTimeout):
+                    request = msgspec.structs.replace(request, tries=request.tries + 1)
                 if error.held:
                     continue
                 wait = next(waits)

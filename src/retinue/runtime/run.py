@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -201,6 +200,7 @@ class Run:
             else:
                 self._open[agent_id] = agent
         self._children = agents
+        self._steps = itertools.count(found.steps + 1)
         self._authors.extend(found.authors)
 
     def employed(self, errand: str) -> Agent | None:
@@ -537,20 +537,6 @@ class Run:
             await agent.durable()
             await self._around.ground.discard(copy_names(self.id, agent.id))
         return agent.result
-
-    async def tidy(self, found: Recovered) -> None:
-        """Clear up after a process that was killed: whoever is closed needs no copy."""
-        names: list[str] = []
-        for agent_id, past in found.agents.items():
-            if past.state is State.CLOSED:
-                names += copy_names(self.id, agent_id)
-        await self._around.ground.discard(names)
-        last = found.steps
-        with suppress(WorkspaceError):  # Without git there are no steps.
-            kept = await self._around.history.kept(self.id)
-            # The number of one that was made, and is not on record, is not taken a second time.
-            last = max(last, *(change.number or 0 for change in kept), 0)
-        self._steps = itertools.count(last + 1)
 
     async def _live(self, agent: Agent) -> Ending:
         around, contract = self._around, agent.contract

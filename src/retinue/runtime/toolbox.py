@@ -85,6 +85,7 @@ class Toolbox:
         grant = agent.contract.permissions
         self._allowed = frozenset(grant.allowed_tools)
         self._ask = frozenset(grant.ask_tools)
+        self._yours = self._allowed | self._ask
         self.offered = tools.specs(grant, window=agent.contract.execution.max_context_tokens)
         self.exhausted = False
         self._breaker = breaker
@@ -217,7 +218,7 @@ class Toolbox:
     async def _run(self, call: ToolCall) -> ToolAnswer:
         """What the model is told, and whether the call made sense and worked."""
         tool = self._tools.get(call.name)
-        if tool is None or call.name not in self._allowed | self._ask:
+        if tool is None or call.name not in self._yours:
             return self._deny(call, self._not_yours(call.name, tool))
         try:
             arguments = _arguments(call)
@@ -326,6 +327,8 @@ class Toolbox:
         # Who has read a stranger's text may be about to send something away on its behalf.
         sends = command and self._hands.reach.network is Network.ALL
         asked = call.name in self._ask or (agent.wary and sends)
+        if not command and not asked and not self._rules.deny:
+            return None  # Nobody has said anything against it.
         subject = self._subject(tool, arguments)
         verdict = self._rules.judge(call.name, subject, is_command=command, asked=asked)
         if verdict is Verdict.DENY:

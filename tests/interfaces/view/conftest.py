@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.app import open_journal
 from retinue.config.environment import Environment
 from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import Event
 from retinue.models.scripted import ScriptedModel, Step
+from retinue.project import open_journal
 from retinue.testing.clock import FakeClock
 
 Record = Callable[..., Awaitable[list[Event]]]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
-from retinue.app import STATE_DIR, open_journal, project
 from retinue.config.environment import Environment
 from retinue.config.settings import Settings
 from retinue.domain.approval import Rule
@@ -32,6 +31,7 @@ from retinue.interfaces.view.figures import clip, one_line
 from retinue.interfaces.view.talk import Talk
 from retinue.interfaces.view.tree import Forest, Tree
 from retinue.ports import Clock, Sandbox
+from retinue.project import STATE_DIR, open_journal, project
 from retinue.runtime.audit import read_all
 from retinue.runtime.clock import SystemClock
 from retinue.runtime.facade import Runtime

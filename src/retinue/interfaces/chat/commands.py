@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from retinue.app import open_journal
 from retinue.config.settings import load
 from retinue.discovery import discover
 from retinue.domain.budget import Budget
@@ -32,6 +31,7 @@ from retinue.interfaces.view.patch import change_lines
 from retinue.interfaces.view.prose import wrapped
 from retinue.interfaces.view.talk import cut
 from retinue.interfaces.view.tree import Mark, mark_of, reason_of, seconds
+from retinue.project import open_journal
 from retinue.runtime.undo import Rewritten
 
 Choice = tuple[str, str]

@@ -9,7 +9,6 @@ from typing import Any
 import click
 import msgspec
 
-from retinue.app import project
 from retinue.config.environment import Environment
 from retinue.config.roles import Catalogue, builtin_roles, catalogue
 from retinue.config.settings import load
@@ -18,6 +17,7 @@ from retinue.domain.role import Role, pick
 from retinue.domain.scope import ANYWHERE, NOWHERE
 from retinue.interfaces.cli import names
 from retinue.interfaces.cli.options import directory
+from retinue.project import project
 
 COLUMNS = ("NAME", "KIND", "CALLS", "TURNS", "TOKENS", "MAY SPAWN", "MODEL", "SOURCE")
 THE_PARENTS = "the parent's"

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.app import project
 from retinue.config.environment import Environment
 from retinue.config.settings import load
 from retinue.errors import UsageError
 from retinue.interfaces.cli.main import at_terminal
 from retinue.interfaces.cli.options import going_on, limits, opening
 from retinue.interfaces.cli.trust import settle
+from retinue.project import project
 
 if TYPE_CHECKING:
     from retinue.interfaces.chat.app import ChatApp

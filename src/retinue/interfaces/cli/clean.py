@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from retinue.app import clean_up
 from retinue.domain.chore import Chore
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import directory
 from retinue.interfaces.cli.paper import say
 from retinue.interfaces.view.figures import fill
+from retinue.project import clean_up
 
 DAY_S = 24 * 3600.0
 _UNITS = ("B", "KB", "MB", "GB", "TB")

@@ -18,7 +18,8 @@ from typing import Any
 
 import click
 
-from retinue.app import embedded_model, open_runtime
+from retinue.app import open_runtime
+from retinue.clients import embedded_model
 from retinue.config.environment import Environment
 from retinue.domain.events import Event, ToolFinished
 from retinue.domain.grant import Mode
@@ -32,7 +33,7 @@ from retinue.interfaces.cli.stage import Stage
 from retinue.models.script_file import parse_script
 from retinue.models.scripted import Answer, ScriptedModel, Step
 from retinue.ports import Model
-from retinue.runtime.facade import Task
+from retinue.runtime.task import Task
 
 AT_A_TIME = 3
 MAX_TOKENS = 100_000

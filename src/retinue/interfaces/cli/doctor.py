@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from retinue.app import DATABASE, STATE_DIR, open_journal, project
 from retinue.config.environment import Environment
 from retinue.config.permission import SERVER, permission
 from retinue.config.places import KEY_VARIABLES
@@ -37,6 +36,7 @@ from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import directory
 from retinue.interfaces.view.figures import some
 from retinue.programs import program
+from retinue.project import DATABASE, STATE_DIR, open_journal, project
 from retinue.version import VERSION
 
 

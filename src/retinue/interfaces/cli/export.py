@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from retinue.app import export_journal
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import directory, run_argument
 from retinue.interfaces.cli.paper import say
+from retinue.project import export_journal
 
 
 @click.command()

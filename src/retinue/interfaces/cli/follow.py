@@ -7,7 +7,6 @@ import sys
 
 import click
 
-from retinue.app import open_journal, posts
 from retinue.domain.projection import AgentView, RunView, fold
 from retinue.domain.result import Status
 from retinue.errors import RunError
@@ -19,6 +18,7 @@ from retinue.interfaces.cli.paper import say, width
 from retinue.interfaces.cli.screen import Screen
 from retinue.interfaces.view.block import agent_block
 from retinue.ports import Posts, Store
+from retinue.project import open_journal, posts
 from retinue.runtime.audit import read_all
 from retinue.runtime.clock import SystemClock
 from retinue.runtime.follow import follow

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from retinue.app import STATE_DIR, project
 from retinue.config.settings import PROJECT_FILE
 from retinue.config.template import AGENT, AGENT_FILE, settings_file
 from retinue.errors import UsageError
 from retinue.interfaces.cli.options import directory
+from retinue.project import STATE_DIR, project
 
 
 @click.command()

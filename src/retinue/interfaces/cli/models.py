@@ -7,7 +7,6 @@ from typing import Any
 import click
 import msgspec
 
-from retinue.app import project
 from retinue.config.environment import Environment
 from retinue.config.settings import load
 from retinue.discovery import discover, named_models
@@ -17,6 +16,7 @@ from retinue.embedded.model import NAME, SERVED
 from retinue.embedded.serving import published
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import directory
+from retinue.project import project
 
 COLUMNS = ("", "SERVER", "WINDOW", "SLOTS", "TOOLS", "LATENCY", "MODEL")
 UNSAID = "-"

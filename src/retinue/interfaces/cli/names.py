@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 import click
 from click.shell_completion import CompletionItem
 
-from retinue.app import open_journal, project
 from retinue.config.environment import Environment
 from retinue.config.roles import Catalogue, catalogue
 from retinue.config.settings import Layers, load
@@ -19,6 +18,7 @@ from retinue.embedded.model import NAME, installed
 from retinue.errors import RetinueError
 from retinue.interfaces.view.figures import one_line
 from retinue.ports import AgentRow, RunRow
+from retinue.project import open_journal, project
 
 MOST_RUNS = 30
 

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from retinue.app import open_runtime, project
+from retinue.app import open_runtime
 from retinue.config.environment import Environment
 from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD, load
 from retinue.domain.result import Status
 from retinue.errors import StoreError
 from retinue.interfaces.cli.console import Console, Interrupts, exit_code, perform
 from retinue.interfaces.cli.trust import settle
+from retinue.project import project
 from retinue.runtime.agent import ROOT
 from retinue.runtime.facade import Runtime
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from retinue.app import open_journal, open_run, posts
 from retinue.domain.lifecycle import State
 from retinue.domain.projection import AgentView, RunView, fold
 from retinue.errors import ChainBroken, UnknownRun
@@ -19,6 +18,7 @@ from retinue.interfaces.cli.options import directory, run_argument
 from retinue.interfaces.cli.paper import print_table, say
 from retinue.interfaces.view.figures import duration, one_line, some
 from retinue.ports import RunRow, Store
+from retinue.project import open_journal, open_run, posts
 from retinue.runtime.audit import audit as audit_run
 from retinue.runtime.audit import read_all
 

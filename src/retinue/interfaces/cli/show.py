@@ -7,7 +7,6 @@ from typing import Any
 import click
 import msgspec
 
-from retinue.app import open_run, posts
 from retinue.domain.contract import decode_contract
 from retinue.domain.events import (
     AgentAttempted,
@@ -32,6 +31,7 @@ from retinue.interfaces.cli.options import agent_argument, as_json, directory, r
 from retinue.interfaces.cli.paper import say, write
 from retinue.interfaces.cli.records import RUNNING, left_as, status_of, when
 from retinue.interfaces.view.figures import dollars, duration, some
+from retinue.project import open_run, posts
 from retinue.runtime.audit import read_all
 
 SHOWN_LINES = 12

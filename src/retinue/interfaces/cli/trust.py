@@ -7,13 +7,13 @@ from datetime import datetime
 
 import click
 
-from retinue.app import project
 from retinue.config.environment import Environment
 from retinue.config.permission import permission
 from retinue.config.settings import load
 from retinue.config.trust import Trust
 from retinue.errors import UsageError
 from retinue.interfaces.cli.agents import say
+from retinue.project import project
 
 
 @click.command()

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 import click
 import msgspec
 
-from retinue.app import open_past, open_revision
 from retinue.errors import RunError
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import agent_argument, directory, run_argument
 from retinue.interfaces.cli.paper import say, write
 from retinue.interfaces.view.figures import some
 from retinue.interfaces.view.patch import change_head
+from retinue.project import open_past, open_revision
 from retinue.runtime.undo import Revision, Rewritten
 
 one_object = click.option("--json", "as_json", is_flag=True, help="One JSON object per change.")

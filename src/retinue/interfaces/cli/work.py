@@ -9,7 +9,6 @@ from typing import Any
 import click
 import msgspec
 
-from retinue.app import open_journal, posts
 from retinue.domain.drafting import FREE_HANDED
 from retinue.domain.projection import RunView, fold
 from retinue.domain.result import Status
@@ -26,8 +25,10 @@ from retinue.interfaces.cli.options import (
     working,
 )
 from retinue.interfaces.cli.plan import carry_out, read_plan
-from retinue.runtime.facade import Runtime, Task
+from retinue.project import open_journal, posts
+from retinue.runtime.facade import Runtime
 from retinue.runtime.session import LAST
+from retinue.runtime.task import Task
 
 
 @click.command()

@@ -1,0 +1,160 @@
+"""The run that the calling program leads: it gives tasks to children, and no model does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from retinue.domain.contract import title_of
+from retinue.domain.drafting import Order
+from retinue.domain.events import TasksGiven
+from retinue.domain.lifecycle import State
+from retinue.domain.result import Result, RunResult, Status
+from retinue.errors import ContractError
+from retinue.runtime.nursery import Nursery
+from retinue.runtime.orders import Orders
+from retinue.runtime.recovery import Recovered
+from retinue.runtime.round import Round
+from retinue.runtime.run import Run
+from retinue.runtime.runs import BY_PROGRAM, Runs, outcome
+from retinue.runtime.staff import Job, Staff
+from retinue.runtime.task import Task, as_task, each_for_itself, errand, on_record
+
+
+class Office:
+    """One per runtime. Its run begins with the first task, and ends when the runtime is closed."""
+
+    def __init__(self, runs: Runs, orders: Orders, nursery: Nursery, *, at_once: int) -> None:
+        self._runs = runs
+        self._orders = orders
+        self._nursery = nursery
+        self._at_once = at_once
+        self._run: Run | None = None
+        self._staff: Staff | None = None
+        self._given = 0
+        """How many tasks the program has given so far."""
+
+    async def spawn(self, asked: Task) -> Result:
+        """Give one task to one child and wait for it."""
+        order = await self._orders.of(asked)
+        run = self._open(title_of(order.task))
+        return await _employ(run, order, self._give(run, [asked], self._at_once))
+
+    async def fan_out(self, tasks: Sequence[Task | tuple[str, str]], *, most: int) -> list[Result]:
+        """Give each task to a child of its own, `most` at a time."""
+        asked = each_for_itself(t if isinstance(t, Task) else as_task(*t, {}) for t in tasks)
+        # All of them first: a wrong one is told before any work begins.
+        orders = [await self._orders.of(task) for task in asked]
+        if not orders:
+            return []
+        first = title_of(orders[0].task)
+        run = self._open(first if len(orders) == 1 else f"{len(orders)} tasks: {first}")
+        number = self._give(run, asked, most)
+        slots, round = asyncio.Semaphore(most), Round()
+        results: dict[int, Result] = {}
+
+        async def work(index: int, order: Order) -> None:
+            try:
+                results[index] = await _employ(run, order, number + index, round)
+            finally:
+                slots.release()
+
+        async with Nursery() as nursery:
+            # A child is made when there is a slot for it: ten thousand tasks cost no more memory
+            # than those that run.
+            for index, order in enumerate(orders):
+                await slots.acquire()
+                nursery.create_task(work(index, order))
+        return [results[index] for index in range(len(orders))]
+
+    async def start(self, asked: Task) -> Job:
+        """Give a task to a child in the background. Its contract is on record when this returns."""
+        order = await self._orders.of(asked)
+        run = self._open(title_of(order.task))
+        if self._staff is None:
+            self._staff = run.staff_of(run.root, self._nursery)
+        job = await self._staff.hire(order, errand(self._give(run, [asked], self._at_once)))
+        await job.agent.durable()
+        return job
+
+    async def join(self, jobs: Iterable[Job] | Literal["*"]) -> list[Result]:
+        known = {} if self._staff is None else self._staff.jobs
+        waited = list(known.values()) if jobs == "*" else list(jobs)
+        return [await job.result() for job in waited]
+
+    def dismiss(self) -> None:
+        """Have those go who still work in the background."""
+        if self._run is not None and self._staff is not None:
+            for job in self._staff.jobs.values():
+                job.cancel(self._run.why_stopped)
+
+    async def close(self, error: BaseException | None) -> None:
+        """End the run, if there is one; `error` is what has ended the program's work."""
+        if self._run is not None:
+            await self._runs.adjourn(self._run, error)
+
+    def _open(self, task: str) -> Run:
+        """The run, named after the first thing that is asked for."""
+        # Nothing may be awaited here: two children may ask for it in the same moment.
+        if self._run is None:
+            self._run = self._runs.begin(BY_PROGRAM, task)
+            self._run.preside()
+        return self._run
+
+    def _give(self, run: Run, tasks: Sequence[Task], most: int) -> int:
+        """Put on record what the program wants done; answers the number of the first."""
+        first, self._given = self._given, self._given + len(tasks)
+        run.give(TasksGiven(first=first, tasks=tuple(map(on_record, tasks)), max_concurrent=most))
+        return first
+
+
+async def go_on(runs: Runs, orders: Orders, run: Run, found: Recovered) -> RunResult:
+    """Have all done that a program wanted to be done in a run that it has left."""
+
+    async def work() -> tuple[tuple[Result, ...], Status, str]:
+        return await _see_through(orders, run, found), *outcome(run)
+
+    results = await runs.ended(run, work())
+    assert run.root.result is not None, "it is closed"
+    return msgspec.structs.replace(run.with_total(run.root.result), results=results)
+
+
+async def _see_through(orders: Orders, run: Run, found: Recovered) -> tuple[Result, ...]:
+    program = found.agents[run.root.id]
+    if program.state is State.CREATED:
+        run.preside()
+    run.reseat(run.root, program)
+    results: dict[int, Result] = {}
+
+    async def work(number: int, task: Task, slots: asyncio.Semaphore, round: Round) -> None:
+        async with slots:
+            child = run.employed(errand(number))
+            results[number] = (
+                await _employ(run, await orders.of(task), number, round)
+                if child is None
+                else child.result or await run.see_through(child)
+            )
+
+    async with Nursery() as nursery:
+        for given in found.tasks:
+            slots, round = asyncio.Semaphore(given.max_concurrent), Round()
+            for number, task in enumerate(given.tasks, given.first):
+                asked = msgspec.json.decode(task, type=Task)
+                nursery.create_task(work(number, asked, slots, round))
+    return tuple(results[number] for number in sorted(results))
+
+
+async def _employ(run: Run, order: Order, number: int, round: Round | None = None) -> Result:
+    if run.root.stop_reason is not None:
+        return run.refused(order, run.root.stop_reason, Status.CANCELLED)
+    try:
+        child = await run.create(order, run.root, round, errand=errand(number))
+    except ContractError as error:
+        run.rejected += 1
+        spent_up = run.root.account.unspent().tokens == 0
+        status = Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED
+        return run.refused(order, str(error), status)
+    return await run.see_through(child)

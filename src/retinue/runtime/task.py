@@ -1,0 +1,106 @@
+"""A piece of work that a program gives, as it says it and as the journal keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from retinue.domain.contract import OnConflict, WorkspaceKind
+from retinue.domain.grant import Mode
+from retinue.errors import ContractError, UsageError
+from retinue.runtime.shape import schema_text
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One piece of work for a child, with the terms that differ from its role's.
+
+    `scope` are the paths to keep to, `write` those it may write, `context` and `context_files` what
+    it is given along. `output_schema` (a JSON schema, or a pydantic or msgspec type) makes the
+    answer data. `directory` is a folder of the project to work in. `cache=False` asks anew.
+    `workspace` is "worktree" (a copy, merged at the end), "shared" (the project's own files) or
+    "readonly". `checks` are commands that must succeed on its work before that is integrated, and
+    `on_conflict="resolve"` has a further child settle what contradicts a sibling's.
+    """
+
+    role: str
+    task: str
+    tools: tuple[str, ...] | None = None
+    mode: Mode | None = None
+    scope: tuple[str, ...] = ()
+    write: tuple[str, ...] | None = None
+    context: str = ""
+    context_files: tuple[str, ...] = ()
+    system_prompt: str | None = None
+    success_criteria: tuple[str, ...] = ()
+    output_schema: Any = None
+    model: str | None = None
+    endpoint: str | None = None
+    directory: str | None = None
+    workspace: WorkspaceKind | None = None
+    checks: tuple[str, ...] = ()
+    on_conflict: OnConflict | None = None
+    cache: bool = True
+    max_tool_calls: int | None = None
+    max_turns: int | None = None
+    max_tokens: int | None = None
+    max_context_tokens: int | None = None
+    timeout_s: float | None = None
+    max_cost_usd: float | None = None
+    max_retries: int | None = None
+
+
+def as_task(role: str, task: str, terms: Mapping[str, Any]) -> Task:
+    """A Task from loose arguments; an unknown one is told by name."""
+    known = Task.__struct_fields__
+    for name in terms:
+        if name not in known:
+            raise UsageError(f"Unknown term {name!r}; there are: {', '.join(known)}.")
+    try:
+        return msgspec.convert({**terms, "role": role, "task": task}, Task)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"A term is of the wrong type: {error}.") from error
+
+
+def check_task(task: str) -> None:
+    if not task.strip():
+        raise ContractError("The task is empty; say what the agent should do.")
+
+
+def check_text(**texts: str | None) -> None:
+    """Raise UsageError for a text that has no bytes: neither a journal nor a model can take it."""
+    for name, text in texts.items():
+        try:
+            (text or "").encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"The {name} is not valid Unicode: it has half a surrogate pair at character"
+                f" {error.start}."
+            ) from None
+
+
+def each_for_itself(tasks: Iterable[Task]) -> list[Task]:
+    """Who asks the same several times at once wants several answers, not one of them repeated."""
+    seen: set[tuple[str, str]] = set()
+    found = []
+    for task in tasks:
+        same = (task.role, task.task)
+        found.append(msgspec.structs.replace(task, cache=False) if same in seen else task)
+        seen.add(same)
+    return found
+
+
+def on_record(task: Task) -> msgspec.Raw:
+    if task.output_schema is not None:
+        schema = schema_text(task.output_schema)
+        task = msgspec.structs.replace(task, output_schema=schema)
+    return msgspec.Raw(_encoder.encode(task))
+
+
+def errand(number: int) -> str:
+    """What a task of a program is called in the record of the child that it has made."""
+    return f"task {number}"
+
+
+_encoder = msgspec.json.Encoder()
