@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from retinue.errors import ContractError
+from retinue.runtime.fit import fit
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
 MAX_ERRORS = 5
@@ -17,14 +19,8 @@ class Shape:
     """A JSON schema that an answer must fit."""
 
     def __init__(self, schema: str) -> None:
-        # Most runs have no schema; the validator is imported by those that do.
-        import jsonschema_rs
-
         self.schema = schema
-        try:
-            self._validator = jsonschema_rs.validator_for(msgspec.json.decode(schema))
-        except ValueError as error:
-            raise ContractError(f"The output schema is not a JSON schema: {error}.") from error
+        self._problems = fit(msgspec.json.decode(schema))
 
     def check(self, text: str) -> tuple[Any, str | None]:
         """The value in `text`, or what is wrong with it in words for the model."""
@@ -35,10 +31,8 @@ class Shape:
             except (msgspec.DecodeError, RecursionError):
                 continue
             errors = [
-                f"{_place(error.instance_path)}: {error.message}"
-                for error, _ in zip(
-                    self._validator.iter_errors(value), range(MAX_ERRORS), strict=False
-                )
+                f"{'/'.join(map(str, place)) or 'the answer'}: {text}"
+                for place, text in islice(self._problems(value), MAX_ERRORS)
             ]
             if not errors:
                 return value, None
@@ -54,10 +48,6 @@ def _candidates(text: str) -> list[str]:
         if 0 <= start < end:
             found.append(text[start : end + 1])
     return found
-
-
-def _place(path: list[Any]) -> str:
-    return "/".join(map(str, path)) or "the answer"
 
 
 def schema_text(schema: Any) -> str | None:
