@@ -234,6 +234,10 @@ async def recover(store: Store, run_id: str) -> Recovered:
     Raises UnknownRun; RunError if it is over; ChainBroken if the journal is not what was written.
     """
     row = await store.run(run_id)
+    if row.pruned:
+        raise RunError(
+            f"The journal of run {row.id} was cleaned away; there is nothing left to resume."
+        )
     if row.status is not None:
         raise RunError(
             f"Run {row.id} is over ({row.status}); there is nothing to resume."

@@ -366,6 +366,9 @@ class Writer:
                     _insert_run(connection, event)
                 elif event.type == "run.resumed":
                     self._take_over(connection, event)
+                elif event.type == "run.pruned":
+                    # Written by who has never written to this run, and owns nothing after it.
+                    self._heads[event.run_id] = event.seq - 1
                 if change.agent is not None:
                     agents.append(change.agent)
             _insert(connection, "insert_agents", 8, map(_agent_columns, agents), len(agents))
@@ -378,6 +381,9 @@ class Writer:
                 if event.type == "run.finished":
                     _finish_run(connection, event)
                 self._advance(connection, run_id, event)
+                if event.type == "run.pruned":
+                    connection.execute(queries()["prune_events"], (run_id, event.seq))
+                    connection.execute(queries()["prune_agents"], (run_id,))
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -516,7 +522,7 @@ _EVENT_TYPES = {
 }
 _TYPES_MENDED = (str, str, str, int, int, float, str, int, str, str)
 _RUN_TYPES = [
-    (str, str, str, *outcome, int, int, str, int, session)
+    (str, str, str, *outcome, int, int, str, int, int, session)
     for outcome in ((type(None), float, type(None)), (str, float, float))
     for session in (str, type(None))
 ]
@@ -585,7 +591,10 @@ def _as(kind: type, value: object) -> object:
 def _run(row: Any) -> RunRow:
     if tuple(map(type, row)) not in _RUN_TYPES:
         raise ChainBroken(f"The row of run {row[0]} is not what was written.")
-    run_id, kind, task, status, started, finished, agents, head_seq, head_hash, epoch, session = row
+    (
+        run_id, kind, task, status, started, finished, agents, head_seq, head_hash, epoch, pruned,
+        session,
+    ) = row  # fmt: skip
     return RunRow(
         id=run_id,
         kind=kind,
@@ -598,6 +607,7 @@ def _run(row: Any) -> RunRow:
         head_hash=head_hash,
         epoch=epoch,
         session=session,
+        pruned=bool(pruned),
     )
 
 
