@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import tarfile
 import zipfile
 from email.parser import Parser
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,7 +50,8 @@ def test_its_metadata_is_that_of_the_project(built: Path) -> None:
     metadata = Parser().parsestr(text)
     assert (metadata["Name"], metadata["Version"]) == ("retinue", VERSION)
     assert metadata["Requires-Python"] == ">=3.11"
-    assert metadata.get_all("Provides-Extra") == ["embedded"]
+    extras = metadata.get_all("Provides-Extra")
+    assert sorted(extras or ()) == ["embedded", "formats", "full", "mcp", "terminal"]
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata["Summary"]
 
@@ -64,20 +67,67 @@ def test_the_sdist_can_be_built_from(built: Path, tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.whl"))
 
 
-def test_it_runs_in_an_empty_environment(built: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def core(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel and what it needs, and none of its extras."""
+    folder = tmp_path_factory.mktemp("core")
     [wheel] = built.glob("*.whl")
-    _run(sys.executable, "-m", "venv", "env", cwd=tmp_path)
-    python = str(tmp_path / "env" / "bin" / "python")
+    _run(sys.executable, "-m", "venv", "env", cwd=folder)
+    python = str(folder / "env" / "bin" / "python")
     install = (python, "-m", "pip", "install", "-q", "--disable-pip-version-check")
-    _run(*install, "--require-hashes", "-r", str(ROOT / "requirements/core.txt"), cwd=tmp_path)
-    _run(*install, "--no-deps", str(wheel), cwd=tmp_path)
-    assert _run(python, "-m", "pip", "check", cwd=tmp_path).startswith("No broken requirements")
-    retinue = str(tmp_path / "env" / "bin" / "retinue")
-    assert _run(retinue, "--version", cwd=tmp_path) == f"retinue, version {VERSION}\n"
+    _run(*install, "--require-hashes", "-r", str(ROOT / "requirements/core.txt"), cwd=folder)
+    _run(*install, "--no-deps", str(wheel), cwd=folder)
+    assert _run(python, "-m", "pip", "check", cwd=folder).startswith("No broken requirements")
+    _run(python, "-m", "pip", "uninstall", "-q", "-y", "setuptools", "pip", cwd=folder)
+    return folder / "env"
+
+
+def test_the_core_is_small(core: Path) -> None:
+    [packages] = (core / "lib").glob("python*/site-packages")
+    names = {path.name.partition("-")[0] for path in packages.glob("*.dist-info")}
+    assert "retinue" in names
+    # Before 3.13 one more, for typing, comes with aiohttp.
+    assert len(names - {"retinue"}) == (12 if sys.version_info < (3, 13) else 11)
+    size = sum(path.stat().st_size for path in packages.rglob("*") if path.is_file())
+    assert size < 25_000_000
+
+
+def test_the_core_does_the_work(core: Path, tmp_path: Path) -> None:
+    retinue = partial(_run, str(core / "bin" / "retinue"), cwd=tmp_path)
+    assert retinue("--version") == f"retinue, version {VERSION}\n"
+    assert "fan-out" in retinue("--help")
+    steps = [{"call": "list_dir"}, {"say": "Hello."}]
+    rules = [{"match": "", "steps": steps}]
+    (tmp_path / "script.json").write_text(json.dumps({"rules": rules}))
+    model = ("-q", "-m", "scripted:script.json")
+    assert retinue("run", *model, "Greet me") == "Hello.\n"
+    assert "Hello." in retinue("spawn", *model, "researcher", "Greet me")
+    assert retinue("fan-out", *model, "Greet me", "Greet them").count("Hello.") == 2
+    run_id = retinue("runs", "-n", "1").split()[0]
+    assert retinue("show", run_id).count("completed") >= 2
+    assert retinue("audit", run_id).startswith("ok: ")
+    assert "researcher" in retinue("agents")
+    assert "built in" in retinue("tools")
+    assert "Act two" in retinue("demo", "--fast")
+
+
+@pytest.mark.parametrize(
+    ("extra", "arguments"),
+    [
+        ("terminal", ["chat"]),
+        ("formats", ["run", "-m", "scripted:script.yaml", "Greet me"]),
+        ("embedded", ["run", "-m", "embedded", "Greet me"]),
+    ],
+)
+def test_what_the_core_cannot_do_names_its_extra(
+    core: Path, tmp_path: Path, extra: str, arguments: list[str]
+) -> None:
     (tmp_path / "script.yaml").write_text("steps: [{say: Hello.}]")
-    said = _run(retinue, "run", "-q", "-m", "scripted:script.yaml", "Greet me", cwd=tmp_path)
-    assert said == "Hello.\n"
-    assert "Act two" in _run(retinue, "demo", "--fast", cwd=tmp_path)
+    command = [str(core / "bin" / "retinue"), *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(f"is not installed: pip install 'retinue[{extra}]'.\n")
+    assert "Traceback" not in done.stderr
 
 
 def _sources(folder: Path) -> list[Path]:

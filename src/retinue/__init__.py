@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from retinue.domain.forecast import Forecast as Forecast
     from retinue.domain.grant import Mode as Mode
     from retinue.domain.outcome import PlanResult as PlanResult
+    from retinue.domain.outcome import RunResult as RunResult
     from retinue.domain.plan import Plan as Plan
     from retinue.domain.plan import PlanStep as PlanStep
     from retinue.domain.projection import fold as fold
     from retinue.domain.result import Result as Result
-    from retinue.domain.result import RunResult as RunResult
     from retinue.domain.result import Status as Status
     from retinue.errors import RetinueError as RetinueError
     from retinue.models.replay import ReplayModel as ReplayModel
@@ -49,7 +49,7 @@ _HOMES = {
     "ReplayModel": "retinue.models.replay:ReplayModel",
     "Result": "retinue.domain.result:Result",
     "RetinueError": "retinue.errors:RetinueError",
-    "RunResult": "retinue.domain.result:RunResult",
+    "RunResult": "retinue.domain.outcome:RunResult",
     "Runtime": "retinue.runtime.facade:Runtime",
     "ScriptedModel": "retinue.models.scripted:ScriptedModel",
     "Status": "retinue.domain.result:Status",

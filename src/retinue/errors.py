@@ -3,6 +3,7 @@
 RetinueError
 ├─ UsageError            the developer or the person at the terminal
 │  ├─ ConfigError        a settings file, a model name, a role
+│  │  └─ MissingExtra    a part that is installed on wish
 │  ├─ ContractError      a contract that cannot be written
 │  └─ PlanError          a plan that cannot be carried out
 ├─ RunError              the parent
@@ -44,6 +45,10 @@ class UsageError(RetinueError):
 
 class ConfigError(UsageError):
     """A setting, a model name or a role cannot be used as it is written."""
+
+
+class MissingExtra(ConfigError):
+    """What was asked for needs a part that is not installed; the text says which, and how."""
 
 
 class ContractError(UsageError):

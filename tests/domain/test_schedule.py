@@ -20,7 +20,7 @@ def test_the_longest_way_to_the_end_goes_first() -> None:
     assert [schedule.next(), schedule.next()] == ["a", None]
     schedule.done("a")
     assert [schedule.next(), schedule.next(), schedule.next()] == ["c", "b", None]
-    assert schedule.under_way == 2
+    assert len(schedule.under_way) == 2
     assert schedule.waiting == ["d"]
 
 

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from retinue.models.scripted import Answer, call, calls, say
 from retinue.project import open_journal
 from retinue.runtime.audit import audit, read_all
 from retinue.runtime.toolbox import INTERRUPTED
-from retinue.testing.server import ModelServer, Received
+from retinue.testing.server import Answering, ModelServer, Received, failing
 
 WORK = Path(__file__).parent / "programs" / "work.py"
 
@@ -48,6 +48,10 @@ def writer(name: str) -> list[Answer]:
         call("write_file", path=f"{name}/two.txt", content=f"{name} two\n"),
         say(f"{name} is written."),
     ]
+
+
+def as_text(**value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 LOOK = [calls(call("list_dir"), call("read_file", path="notes.txt")), say("Looked.")]
@@ -92,28 +96,72 @@ SCRIPTS: Mapping[str, list[Answer]] = {
         say("All done."),
     ],
 }
+
+
+def step(
+    name: str, task: str, *needs: str, role: str = "researcher", **more: Any
+) -> dict[str, Any]:
+    return {"name": name, "role": role, "task": task, "depends_on": needs, **more}
+
+
+PLAN = {
+    "goal": "Get it done",
+    "review": True,
+    "steps": [
+        step("look", "reader: one"),
+        step("see", "reader: two"),
+        step("a", "writer: a", role="executor", writes=["a/**"]),
+        step("b", "writer: b", "look", role="executor", writes=["b/**"]),
+        step("more", "parent: go", role="executor", writes=["nested/**"]),
+        step("try", "doubter: go", "see", on_failure="retry"),
+        step("no", "quitter: go", "a", "b", "more", "try", on_failure="replan"),
+        step("never", "reader: never", "no"),
+    ],
+}
+AROUND = [step("c", "writer: c", "a", role="executor", writes=["c/**"])]
+FOUND = [{"task": "mender: a", "files": ["a/one.txt"]}]
+PLANNED: Mapping[str, list[Answer]] = {
+    **SCRIPTS,
+    "A step of the plan": [say(as_text(summary="Another way", steps=AROUND))],
+    "Review what was done": [say(as_text(summary="Seen.", findings=FOUND))],
+    "doubter:": [say("Sure.")],
+    "mender: a": [
+        call("write_file", path="a/one.txt", content="a mended\n"),
+        say("Mended."),
+    ],
+}
 SETTINGS = """
 [roles.executor]
 spawns = ["reviewer", "executor"]
 tools = ["list_dir", "read_file", "write_file", "note"]
 """
-CHILDREN = 12
+CHILDREN, PLANNED_CHILDREN = 12, 14
 WRITERS = ("a", "b", "c", "nested")
+NO = failing(400, "I will not.")
 
 
 class Sales:
     """Answers as the scripts say, and knows what was sold: each reply has a number of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, scripts: Mapping[str, list[Answer]]) -> None:
+        self._scripts = scripts
         self.asked: list[str] = []
         """What was asked for with each reply."""
 
-    def __call__(self, request: Received) -> Answer:
+    def __call__(self, request: Received) -> Answering:
         messages = request.json["messages"]
+        task = messages[1]["content"]
+        if task.startswith("quitter:") or (
+            task.startswith("doubter:") and "An earlier try" not in task
+        ):
+            return NO
         number = len(self.asked)
         self.asked.append(hashlib.sha256(msgspec.json.encode(messages)).hexdigest())
-        steps = next(s for key, s in SCRIPTS.items() if messages[1]["content"].startswith(key))
-        return msgspec.structs.replace(steps[_place(messages)], text=f"#{number} {steps[-1].text}")
+        steps = next(s for key, s in self._scripts.items() if task.startswith(key))
+        text = f"#{number} {steps[-1].text}"
+        if steps[-1].text.startswith("{"):
+            text = steps[-1].text.replace('"summary":"', f'"summary":"#{number} ')
+        return msgspec.structs.replace(steps[_place(messages)], text=text)
 
 
 def _place(messages: list[Any]) -> int:
@@ -142,13 +190,20 @@ def project(tmp_path: Path) -> Path:
     return path
 
 
+NOT_BEGUN = (b"was ended before it had begun", b"before its plan was on record", b"No run")
+
+
 class Chaos:
     """Processes that work on one run after the other, and are killed."""
 
-    def __init__(self, project: Path, home: Path, model: str) -> None:
+    def __init__(self, project: Path, home: Path, model: str, plan: object = None) -> None:
         self.project = project
         self._home = home
         self._model = model
+        self._plan = "-"
+        if plan is not None:
+            self._plan = str(home / "plan.json")
+            Path(self._plan).write_bytes(msgspec.json.encode(plan))
         self.notes = home / "notes"
         self.notes.touch()
         settings = home / ".config" / "retinue" / "config.toml"
@@ -166,6 +221,7 @@ class Chaos:
             self._model,
             str(self.notes),
             str(kill_at),
+            self._plan,
             *([self.run_id] if self.run_id else []),
             env={"HOME": str(self._home), "PATH": os.environ["PATH"]},
             stdout=subprocess.PIPE,
@@ -176,7 +232,7 @@ class Chaos:
         if process.returncode == 0:
             assert lines[-1] == "completed ", lines
             return True
-        if b"was ended before it had begun" in err or b"No run" in err:
+        if any(words in err for words in NOT_BEGUN):
             self.run_id = ""  # Nothing of it was on record yet.
             return False
         assert process.returncode == -9, (kill_at, err.decode())
@@ -206,11 +262,12 @@ def tree(project: Path) -> dict[str, str]:
     }
 
 
-FINAL = {
+WRITTEN = {
     "notes.txt": "note\n",
-    "done.txt": "done\n",
     **{f"{name}/{n}.txt": f"{name} {n}\n" for name in WRITERS for n in ("one", "two")},
 }
+FINAL = {**WRITTEN, "done.txt": "done\n"}
+PLANNED_FINAL = {**WRITTEN, "a/one.txt": "a mended\n"}
 
 
 async def whole(project: Path) -> tuple[RunView, list[Event]]:
@@ -222,7 +279,7 @@ async def whole(project: Path) -> tuple[RunView, list[Event]]:
     return retinue.fold(events), events
 
 
-def check_reports(events: list[Event]) -> None:
+def check_reports(events: list[Event], children: int) -> None:
     """The end of each child is told to its parent, unasked at most once, and answered once."""
     background, errands, told = set[str](), Counter[str](), set[str]()
     for event in events:
@@ -237,7 +294,7 @@ def check_reports(events: list[Event]) -> None:
                 assert not told & set(about), "it knew that already"
                 told.update(about)
     assert told == background
-    assert len(errands) == CHILDREN + 1
+    assert len(errands) == children + 1
     assert set(errands.values()) == {1}, "nobody is employed twice for the same"
 
 
@@ -254,13 +311,13 @@ def check_sales(events: list[Event], sales: Sales) -> None:
     """What is on record was not asked for again."""
     for event in events:
         if isinstance(event.fact, ModelReplied):
-            number = int(event.fact.content.split()[0].removeprefix("#"))
+            number = int(event.fact.content.partition("#")[2].split()[0])
             asked = sales.asked[number]
             assert asked not in sales.asked[number + 1 :], f"bought again: {event.summary}"
 
 
 async def killed_until_it_ends(tmp_path: Path, project: Path, seed: int) -> int:
-    drawn, sales = random.Random(seed), Sales()
+    drawn, sales = random.Random(seed), Sales(SCRIPTS)
     async with ModelServer(sales) as server:
         home = tmp_path / "home"
         home.mkdir(exist_ok=True)
@@ -273,17 +330,58 @@ async def killed_until_it_ends(tmp_path: Path, project: Path, seed: int) -> int:
     assert len(view.agents) == CHILDREN + 1, where
     assert {a.status for a in view.agents.values()} == {"completed"}, where
     assert tree(project) == FINAL, where
-    check_reports(events)
+    check(chaos, events, sales, CHILDREN, where)
+    return chaos.kills
+
+
+async def plan_killed_until_it_ends(
+    tmp_path: Path, project: Path, seed: int, *, most: int = 60
+) -> int:
+    drawn, sales = random.Random(seed), Sales(PLANNED)
+    async with ModelServer(sales) as server:
+        home = tmp_path / "home"
+        home.mkdir(exist_ok=True)
+        chaos = Chaos(project, home, f"openai:m@{server.base_url}", PLAN)
+        while not await chaos.work(drawn.randrange(1, most)):
+            assert chaos.kills < 200, "it does not get on"
+    where = f"plan, seed {seed}, {chaos.kills} kills"
+    view, events = await whole(project)
+    assert view.status == "completed", where
+    failed = {a.path for a in view.agents.values() if a.status != "completed"}
+    assert failed == {"root/try.1", "root/no.1"}, where
+    assert len(view.agents) == PLANNED_CHILDREN + 1, where
+    assert tree(project) == PLANNED_FINAL, where
+    check(chaos, events, sales, PLANNED_CHILDREN, where)
+    report = (project / ".retinue" / f"plan-{view.id}.md").read_text()
+    steps = [line.split(" | ")[:3] for line in report.splitlines() if line.startswith("| ")]
+    assert steps[1:] == PLANNED_STEPS, where
+    return chaos.kills
+
+
+PLANNED_STEPS = [
+    ["| look", "researcher", "done"],
+    ["| see", "researcher", "done"],
+    ["| a", "executor", "done"],
+    ["| b", "executor", "done"],
+    ["| more", "executor", "done"],
+    ["| try", "researcher", "done (2 tries)"],
+    ["| no", "researcher", "failed"],
+    ["| c", "executor", "done"],
+    ["| fix-1", "executor", "done"],
+]
+
+
+def check(chaos: Chaos, events: list[Event], sales: Sales, children: int, where: str) -> None:
+    check_reports(events, children)
     check_calls(events)
     check_sales(events, sales)
     lines = chaos.notes.read_text().splitlines()
     assert len(lines) == len(set(lines)), f"{where}: what writes was run twice"
     assert chaos.stray() == [], where
-    return chaos.kills
 
 
 async def test_left_alone_it_ends_by_itself(tmp_path: Path, project: Path) -> None:
-    sales = Sales()
+    sales = Sales(SCRIPTS)
     async with ModelServer(sales) as server:
         chaos = Chaos(project, tmp_path, f"openai:m@{server.base_url}")
         assert await chaos.work(0)
@@ -293,17 +391,22 @@ async def test_left_alone_it_ends_by_itself(tmp_path: Path, project: Path) -> No
     assert sorted(chaos.notes.read_text().splitlines()) == sorted([*WRITERS, "root"])
     assert sum(e.type == "agent.worktree_created" for e in events) == len(WRITERS) + 1
     assert len(view.agents) == CHILDREN + 1
-    check_reports(events)
-    check_calls(events)
-    assert chaos.stray() == []
+    check(chaos, events, sales, CHILDREN, "left alone")
 
 
 async def test_killed_at_random_points(tmp_path: Path, project: Path) -> None:
     assert await killed_until_it_ends(tmp_path, project, seed=1) >= 3
 
 
+async def test_a_plan_killed_at_random_points(tmp_path: Path, project: Path) -> None:
+    assert await plan_killed_until_it_ends(tmp_path, project, seed=3, most=120) >= 2
+
+
 @pytest.mark.slow
-async def test_killed_at_two_hundred_points(tmp_path: Path, project: Path) -> None:
+@pytest.mark.parametrize("killed", [killed_until_it_ends, plan_killed_until_it_ends])
+async def test_killed_at_two_hundred_points(
+    tmp_path: Path, project: Path, killed: Callable[[Path, Path, int], Awaitable[int]]
+) -> None:
     kills = seed = 0
     while kills < 200:
         seed += 1
@@ -311,4 +414,4 @@ async def test_killed_at_two_hundred_points(tmp_path: Path, project: Path) -> No
         folder.mkdir()
         copy = folder / "project"
         shutil.copytree(project, copy)
-        kills += await killed_until_it_ends(folder, copy, seed=seed)
+        kills += await killed(folder, copy, seed)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 import retinue
@@ -22,8 +25,8 @@ from retinue.domain.events import (
 )
 from retinue.domain.messages import Request
 from retinue.domain.projection import RunView
-from retinue.errors import RunError
-from retinue.models.scripted import Answer, ScriptedModel, Step, call, calls, say
+from retinue.errors import ProviderError, RunError
+from retinue.models.scripted import Answer, ScriptedModel, Step, call, calls, fail, say
 from retinue.project import open_journal
 from retinue.runtime.audit import audit, read_all
 from retinue.runtime.facade import Runtime
@@ -166,6 +169,22 @@ def tree(project: Path) -> dict[str, str]:
     }
 
 
+def keep(project: Path, tmp_path: Path) -> Callable[[int], None]:
+    """Keeps the journal as it is; what it answers puts it back, cut off behind an event."""
+    database, kept = project / ".retinue" / "retinue.db", tmp_path / "kept.db"
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(database, kept)
+
+    def put_back(seq: int) -> None:
+        shutil.copy(kept, database)
+        for name in ("retinue.db-wal", "retinue.db-shm"):
+            (project / ".retinue" / name).unlink(missing_ok=True)
+        cut(database, seq)
+
+    return put_back
+
+
 @pytest.mark.parametrize(
     "every", [pytest.param(1, marks=pytest.mark.slow), pytest.param(9, id="some")]
 )
@@ -178,16 +197,9 @@ async def test_every_cut(opened: Opened, project: Path, tmp_path: Path, every: i
     undisturbed, events = await whole(project)
     final = tree(project)
     assert len(final) == 4
-    database = project / ".retinue" / "retinue.db"
-    kept = tmp_path / "kept.db"
-    with closing(sqlite3.connect(database)) as db:
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    shutil.copy(database, kept)
+    put_back = keep(project, tmp_path)
     for seq in range(1, len(events), every):
-        shutil.copy(kept, database)
-        for name in ("retinue.db-wal", "retinue.db-shm"):
-            (project / ".retinue" / name).unlink(missing_ok=True)
-        cut(database, seq)
+        put_back(seq)
         before = events[:seq]
         bought = {f"{e.agent_id} {e.fact.turn}" for e in before if isinstance(e.fact, ModelReplied)}
         asked.clear()
@@ -232,3 +244,117 @@ async def test_every_cut(opened: Opened, project: Path, tmp_path: Path, every: i
             first.total.tokens,
         ), where
         assert result.children == first.children
+
+
+# Plans
+
+
+def planned_step(name: str, *needs: str, role: str = "researcher", **more: Any) -> dict[str, Any]:
+    return {"name": name, "role": role, "task": f"Do {name}.", "depends_on": list(needs), **more}
+
+
+PLAN = {
+    "goal": "Get there",
+    "review": True,
+    "steps": [
+        planned_step("look"),
+        planned_step("write", "look", role="executor", writes=["out/**"]),
+        planned_step("again", on_failure="retry"),
+        planned_step("dead", "again", "write", on_failure="replan"),
+        planned_step("never", "dead"),
+    ],
+}
+
+
+def as_json(**value: object) -> Step:
+    return small(say(msgspec.json.encode(value).decode()))
+
+
+def at_second_try(request: Request) -> Step:
+    tried = "An earlier try" in request.messages[1].content
+    return small(say("Fine.")) if tried else fail(ProviderError("not yet"))
+
+
+def steps_of(path: str, text: str) -> list[Step]:
+    return [small(call("write_file", path=path, content=text)), small(say(f"Wrote {path}."))]
+
+
+def planning() -> ScriptedModel:
+    """One that retries, plans anew, is reviewed and mended."""
+    around: Sequence[dict[str, Any]] = (
+        planned_step("around", "look"),
+        planned_step("end", "around", "write", role="executor", writes=["end/**"]),
+    )
+    finding = {"task": "Mend it.", "files": ["out/a.txt"]}
+    return ScriptedModel(
+        {
+            "You are a planner": [as_json(summary="Another way", steps=around)],
+            "You are a reviewer": [as_json(summary="Seen.", findings=[finding])],
+            "Do look.": [small(call("list_dir")), small(say("Looked."))],
+            "Do write.": steps_of("out/a.txt", "a\n"),
+            "Do again.": [at_second_try],
+            "Do dead.": [fail(ProviderError("no way"))],
+            "Do around.": [small(say("Round."))],
+            "Do end.": steps_of("end/b.txt", "b\n"),
+            "Mend it.": steps_of("out/a.txt", "mended\n"),
+        },
+        strict=False,
+    )
+
+
+def timeless(report: str) -> str:
+    """A report of a plan, without how fast the machine was, and what was there before it wrote."""
+    report = re.sub(r"txt \(.*\)", "txt", report)
+    report = re.sub(r"\d+\.\d (s|\|)", r"_ \1", report)
+    return re.sub(r"- Against the .*", "", report)
+
+
+@pytest.mark.parametrize(
+    "every", [pytest.param(1, marks=pytest.mark.slow), pytest.param(11, id="some")]
+)
+async def test_every_cut_of_a_plan(
+    opened: Opened, project: Path, tmp_path: Path, every: int
+) -> None:
+    async with opened(model=planning(), mode="auto", cache=False) as rt:
+        first = await rt.execute(PLAN, max_concurrent=2)
+    assert first.ok, first.error
+    undisturbed, events = await whole(project)
+    final = tree(project)
+    assert final == {"out/a.txt": "mended\n", "end/b.txt": "b\n"}
+    put_back = keep(project, tmp_path)
+    for seq in range(2, len(events), every):
+        put_back(seq)
+        before = events[:seq]
+        where = f"cut behind event {seq}, {before[-1].type} of {before[-1].agent_id}"
+        heard: list[Event] = []
+        async with opened(model=planning(), mode="auto", cache=False, on_event=heard.append) as rt:
+            if not any(event.type == "plan.adopted" for event in before):
+                with pytest.raises(RunError, match="before its plan was on record"):
+                    await rt.resume(first.run_id)
+                continue
+            result = await rt.resume(first.run_id)
+        assert result.ok, f"{where}: {result.error}"
+        view, after = await whole(project)
+        assert after[:seq] == before, where
+        assert {a.path: a.status for a in view.agents.values()} == {
+            a.path: a.status for a in undisturbed.agents.values()
+        }, where
+        assert tree(project) == final, where
+        # Of a write that was cut off, nobody can say what it did.
+        if not any(e.type == "tool.finished" and INTERRUPTED in e.summary for e in heard):
+            assert timeless(result.response) == timeless(first.report), where
+        assert result.plan is not None
+        assert [o.step.name for o in result.plan.steps] == [o.step.name for o in first.steps]
+        bought = Counter(
+            f"{e.agent_id} {e.fact.turn}" for e in after if isinstance(e.fact, ModelReplied)
+        )
+        assert set(bought.values()) == {1}, where
+        # Every decision is made once.
+        decided = Counter(e.summary for e in after if e.type.startswith("plan."))
+        assert decided == Counter(e.summary for e in events if e.type.startswith("plan.")), where
+        writes = Counter(
+            (e.agent_id, e.fact.call_id)
+            for e in after
+            if isinstance(e.fact, ToolStarted) and e.fact.tool == "write_file"
+        )
+        assert set(writes.values()) == {1}, where

@@ -42,6 +42,7 @@ from retinue.domain.budget import Budget
 from retinue.domain.grant import Mode
 from retinue.domain.paths import inside
 from retinue.errors import ContractError
+from retinue.extras import install
 
 MAX_NAME = 64
 MAX_DESCRIPTION = 1_000
@@ -116,6 +117,9 @@ def read_agent(text: str, *, file: str, dialect: Dialect, names: Names) -> Agent
             matter = read(text, known=KNOWN, prose=("description", *PROMPTS))
             if stem.casefold() in NOT_AGENTS and not matter.found:
                 return Unusable()
+            nested = next((key for key in matter.unread if plain(key) in USED | OURS), None)
+            if nested is not None:
+                raise _NoAgent(f"`{nested}` is nested, and needs {install('formats')}")
         return _File(matter, stem, dialect, names).agent()
     except _NoAgent as reason:
         return Unusable(str(reason))

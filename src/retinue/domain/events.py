@@ -452,6 +452,10 @@ class PlanAdopted(_Fact, frozen=True, gc=False, tag="plan.adopted"):
     because: str = ""
     forecast: Forecast | None = None
     """What it will likely use."""
+    max_tokens: int | None = None
+    """What its steps may use together."""
+    max_concurrent: int = 0
+    """How many of them at a time; 0 in journals of earlier versions, which did not say."""
 
     @property
     def summary(self) -> str:

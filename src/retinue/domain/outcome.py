@@ -1,4 +1,4 @@
-"""How a plan went: each of its steps, and the report that people read."""
+"""How runs and plans went: the bill, each step of a plan, and the report that people read."""
 
 from __future__ import annotations
 
@@ -55,6 +55,23 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __getitem__(self, name: str) -> StepOutcome:
         return next(outcome for outcome in self.steps if outcome.step.name == name)
+
+
+class RunResult(Result, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """The result of a run's root, with the bill of the whole tree and its number of children."""
+
+    total: Spent = Spent()
+    children: int = 0
+    session: str = ""
+    """The id of the first run of the session, to go on with: `rt.run(task, session=…)`."""
+    results: tuple[Result, ...] = ()
+    """Of a run that a program led and that was resumed: what became of its tasks, in order."""
+    plan: PlanResult | None = None
+    """Of a plan that was resumed: how all of it went."""
+
+    @property
+    def id(self) -> str:
+        return self.run_id
 
 
 def verdict(steps: Sequence[StepOutcome]) -> tuple[Status, str]:

@@ -139,21 +139,6 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
         return self.status is Status.COMPLETED
 
 
-class RunResult(Result, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The result of a run's root, with the bill of the whole tree and its number of children."""
-
-    total: Spent = Spent()
-    children: int = 0
-    session: str = ""
-    """The id of the first run of the session, to go on with: `rt.run(task, session=…)`."""
-    results: tuple[Result, ...] = ()
-    """Of a run that a program led and that was resumed: what became of its tasks, in order."""
-
-    @property
-    def id(self) -> str:
-        return self.run_id
-
-
 def cap(text: str, tokens: int) -> tuple[str, bool]:
     """`text` within `tokens` (bytes / 4), cut at a line if one is near; and whether it was cut."""
     limit = tokens * 4

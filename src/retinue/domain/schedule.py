@@ -22,7 +22,7 @@ class Schedule:
         self._place = {name: place for place, name in enumerate(needs)}
         self._rank = ranks(self._needs, weights)
         self._waiting = dict.fromkeys(needs)
-        self._under_way: set[str] = set()
+        self._under_way: dict[str, None] = {}
         self.stopped = False
 
     @property
@@ -31,8 +31,9 @@ class Schedule:
         return list(self._waiting)
 
     @property
-    def under_way(self) -> int:
-        return len(self._under_way)
+    def under_way(self) -> list[str]:
+        """Those that were begun and are not over, in the order of their beginning."""
+        return list(self._under_way)
 
     def next(self) -> str | None:
         """Begin a step; None if there is none that can be begun now."""
@@ -40,24 +41,28 @@ class Schedule:
         if self.stopped or not ready:
             return None
         name = min(ready, key=lambda name: (-self._rank[name], self._place[name]))
-        del self._waiting[name]
-        self._under_way.add(name)
+        self.begin(name)
         return name
+
+    def begin(self, name: str) -> None:
+        """Begin this one, which somebody has chosen."""
+        del self._waiting[name]
+        self._under_way[name] = None
 
     def done(self, name: str) -> None:
         """A step is over, and those that need it have one need less."""
-        self._under_way.discard(name)
+        self._under_way.pop(name, None)
         for needs in self._needs.values():
             needs.discard(name)
 
     def again(self, name: str) -> None:
         """A step is to be begun once more."""
-        self._under_way.discard(name)
+        self._under_way.pop(name, None)
         self._waiting[name] = None
 
     def failed(self, name: str) -> list[str]:
         """A step is over and came to nothing; answers those that can never be begun now."""
-        self._under_way.discard(name)
+        self._under_way.pop(name, None)
         lost = {name}
         while more := {o for o in self._waiting if o not in lost and self._needs[o] & lost}:
             lost |= more

@@ -3,7 +3,6 @@ do."""
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,14 +15,14 @@ from retinue.embedded.lease import Lease
 from retinue.embedded.llama import ALIAS, SLOTS, WINDOW
 from retinue.embedded.serving import Address, published
 from retinue.embedded.weights import fetched
-from retinue.errors import ConfigError, ProviderError, UsageError
+from retinue.errors import ProviderError, UsageError
+from retinue.extras import has_all, need
 from retinue.ports import Model
 
 NAME = "embedded"
 SERVED = Served(
     model=ALIAS, server=LLAMA_CPP, window=WINDOW, max_window=WINDOW, slots=SLOTS, tools=False
 )
-INSTALL = "pip install 'retinue[embedded]'"
 ABOUT = (
     "the embedded model is small (135 million parameters) and ignores tools: it summarises, titles,"
     " classifies, and answers from what is given along (-f FILE); it is no coding agent"
@@ -35,7 +34,7 @@ _SEEN = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
 
 
 def installed() -> bool:
-    return importlib.util.find_spec("xllamacpp") is not None
+    return has_all(NAME)
 
 
 def _asked_last(messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -56,8 +55,7 @@ class EmbeddedModel:
     def __init__(
         self, folder: Path, variables: Mapping[str, str], connect: Callable[[Address], Model]
     ) -> None:
-        if not installed():
-            raise ConfigError(f"The embedded model is not installed: {INSTALL}.")
+        need(NAME, "The embedded model")
         self._folder = folder
         self._variables = variables
         self._connect = connect

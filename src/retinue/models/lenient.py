@@ -1,7 +1,7 @@
 """JSON as weak models write it.
 
 What can only be meant in one way is mended here; the rest is left to the library `json_repair`,
-whose guesses are taken only if they lose nothing and add nothing.
+where it is installed, whose guesses are taken only if they lose nothing and add nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
 import msgspec
+
+from retinue.extras import has
 
 # The library takes time that grows with the square of the text, and worse.
 MAX_GUESSED_CHARS = 4_000
@@ -292,7 +294,7 @@ def _nesting(text: str) -> int:
 
 
 def _guessed(core: str, *, exactly: bool) -> Read | None:
-    if len(core) > MAX_GUESSED_CHARS or _NOT_GUESSED.search(core):
+    if len(core) > MAX_GUESSED_CHARS or _NOT_GUESSED.search(core) or not has("json_repair"):
         return None
     # Imported here: 25 ms that most runs never need.
     import json_repair

@@ -1,4 +1,4 @@
-"""Scripts for a `ScriptedModel` as YAML.
+"""Scripts for a `ScriptedModel` as YAML, or as JSON, which needs no extra.
 
 One conversation is a list of steps:
 
@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from retinue.domain.messages import Usage
 from retinue.errors import (
@@ -44,6 +43,7 @@ from retinue.errors import (
     ProviderError,
     RateLimited,
 )
+from retinue.models.script_tree import Node, tree
 from retinue.models.scripted import Answer, CallPlan, Script, Step, fail
 
 _FAILURES: dict[str, tuple[Callable[[str], ModelError], str]] = {
@@ -67,23 +67,14 @@ def read_script(path: str | Path) -> Script:
 
 
 def parse_script(text: str, *, source: str = "the script") -> Script:
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark is not None else 1
-        problem = getattr(error, "problem", None) or "it cannot be read"
-        raise ConfigError(
-            f"{source}, line {line}: this is not YAML ({problem}). Quote texts that hold : or #."
-        ) from None
-    return _Parser(source).script(root)
+    return _Parser(source).script(tree(text, source))
 
 
 class _Parser:
     def __init__(self, source: str) -> None:
         self._source = source
 
-    def script(self, root: yaml.Node | None) -> Script:
+    def script(self, root: Node | None) -> Script:
         if root is None:
             raise ConfigError(f"{self._source}, line 1: the script is empty. Write 'steps:' in it.")
         fields = self._mapping(root, "a script", {"steps", "rules"})
@@ -99,19 +90,19 @@ class _Parser:
             rules[match] = steps
         return rules
 
-    def _rule(self, node: yaml.Node) -> tuple[str, list[Step]]:
+    def _rule(self, node: Node) -> tuple[str, list[Step]]:
         fields = self._mapping(node, "a rule", {"match", "steps"})
         if fields.keys() != {"match", "steps"}:
             raise self._error(node, "a rule is {match: TEXT, steps: […]}")
         return self._text(fields["match"], "match"), self._steps(fields["steps"])
 
-    def _steps(self, node: yaml.Node) -> list[Step]:
+    def _steps(self, node: Node) -> list[Step]:
         steps = [self._step(item) for item in self._sequence(node, "steps")]
         if not steps:
             raise self._error(node, "there are no steps; write at least {say: TEXT}")
         return steps
 
-    def _step(self, node: yaml.Node) -> Step:
+    def _step(self, node: Node) -> Step:
         known = {"say", "call", "args", "calls", "fail", "message", "delay_s", "tokens"}
         fields = self._mapping(node, "a step", known)
         kinds = fields.keys() & {"say", "call", "calls", "fail"}
@@ -139,13 +130,13 @@ class _Parser:
             delay_s=self._seconds(fields["delay_s"]) if "delay_s" in fields else 0.0,
         )
 
-    def _listed_call(self, node: yaml.Node) -> CallPlan:
+    def _listed_call(self, node: Node) -> CallPlan:
         fields = self._mapping(node, "a call", {"call", "args"})
         if "call" not in fields:
             raise self._error(node, "a call is {call: TOOL, args: {…}}")
         return self._call(fields)
 
-    def _call(self, fields: dict[str, yaml.Node]) -> CallPlan:
+    def _call(self, fields: dict[str, Node]) -> CallPlan:
         name = self._text(fields["call"], "call")
         if "args" not in fields:
             return CallPlan(name, "{}")
@@ -157,7 +148,7 @@ class _Parser:
         except TypeError as error:
             raise self._error(fields["args"], f"'args' must be JSON ({error})") from None
 
-    def _failure(self, node: yaml.Node, fields: dict[str, yaml.Node]) -> Step:
+    def _failure(self, node: Node, fields: dict[str, Node]) -> Step:
         if fields.keys() - {"fail", "message"}:
             raise self._error(node, "a failing step is {fail: KIND, message: TEXT}")
         kind = self._text(fields["fail"], "fail")
@@ -170,7 +161,7 @@ class _Parser:
             message = self._text(fields["message"], "message")
         return fail(make(message))
 
-    def _tokens(self, node: yaml.Node) -> Usage:
+    def _tokens(self, node: Node) -> Usage:
         fields = self._mapping(node, "'tokens'", {"in", "cached", "out"})
         counts: dict[str, int] = {}
         for name, value_node in fields.items():
@@ -180,18 +171,18 @@ class _Parser:
             counts[name] = value
         return Usage(counts.get("in", 0), counts.get("cached", 0), counts.get("out", 0))
 
-    def _seconds(self, node: yaml.Node) -> float:
+    def _seconds(self, node: Node) -> float:
         value = self._value(node)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 3600:
             raise self._error(node, "'delay_s' is a number of seconds, such as 0.5")
         return float(value)
 
-    def _mapping(self, node: yaml.Node, what: str, known: set[str]) -> dict[str, yaml.Node]:
-        if not isinstance(node, yaml.MappingNode):
+    def _mapping(self, node: Node, what: str, known: set[str]) -> dict[str, Node]:
+        if node.fields is None:
             raise self._error(node, f"{what} is a mapping with {', '.join(sorted(known))}")
-        fields: dict[str, yaml.Node] = {}
-        for key_node, value_node in node.value:
-            key = str(key_node.value)
+        fields: dict[str, Node] = {}
+        for key_node, value_node in node.fields:
+            key = str(key_node.text)
             if key not in known:
                 raise self._error(
                     key_node, f"unknown field {key!r} in {what}; known: {', '.join(sorted(known))}"
@@ -201,26 +192,22 @@ class _Parser:
             fields[key] = value_node
         return fields
 
-    def _sequence(self, node: yaml.Node, name: str) -> list[yaml.Node]:
-        if not isinstance(node, yaml.SequenceNode):
+    def _sequence(self, node: Node, name: str) -> list[Node]:
+        if node.items is None:
             raise self._error(node, f"'{name}' is a list; begin each item with '- '")
-        return list(node.value)
+        return node.items
 
-    def _text(self, node: yaml.Node, name: str) -> str:
+    def _text(self, node: Node, name: str) -> str:
         # Not only strings: {say: 42} and {say: yes} mean the text that is written there.
-        if not isinstance(node, yaml.ScalarNode):
+        if node.text is None:
             raise self._error(node, f"'{name}' is a text; quote it if it holds : or #")
-        return str(node.value)
+        return node.text
 
-    def _value(self, node: yaml.Node) -> Any:
-        loader = yaml.SafeLoader("")
+    def _value(self, node: Node) -> Any:
         try:
-            return loader.construct_document(node)
-        except yaml.YAMLError as error:
-            problem = getattr(error, "problem", None) or "it cannot be read"
-            raise self._error(node, problem) from None
-        finally:
-            loader.dispose()
+            return node.value()
+        except ValueError as error:
+            raise self._error(node, str(error)) from None
 
-    def _error(self, node: yaml.Node, problem: str) -> ConfigError:
-        return ConfigError(f"{self._source}, line {node.start_mark.line + 1}: {problem}.")
+    def _error(self, node: Node, problem: str) -> ConfigError:
+        return ConfigError(f"{self._source}{node.place}: {problem}.")

@@ -22,6 +22,8 @@ async def carry_out(
 ) -> None:
     """Do what `schedule` has, as much of it at a time as there are places and needs allow.
 
+    What is under way by its account is gone on with first.
+
     `settle` tells the schedule how a step ended. Between that and the next `begin` nothing is
     awaited, so that a journal of both has every decision at the moment it was made.
     """
@@ -31,8 +33,10 @@ async def carry_out(
         ended.put_nowait((name, await work(name)))
 
     async with Nursery() as nursery:
+        for begun in schedule.under_way:
+            nursery.create_task(see_through(begun))
         while True:
-            while schedule.under_way < at_once and (name := schedule.next()) is not None:
+            while len(schedule.under_way) < at_once and (name := schedule.next()) is not None:
                 begin(name)
                 nursery.create_task(see_through(name))
             if not schedule.under_way:

@@ -9,9 +9,9 @@ from typing import Any, Literal, Self
 
 from retinue.domain.events import Event
 from retinue.domain.forecast import Forecast
-from retinue.domain.outcome import PlanResult
+from retinue.domain.outcome import PlanResult, RunResult
 from retinue.domain.plan import Plan
-from retinue.domain.result import Result, RunResult
+from retinue.domain.result import Result
 from retinue.domain.role import Role
 from retinue.domain.served import Load
 from retinue.errors import UsageError
@@ -24,7 +24,7 @@ from retinue.runtime.office import Office
 from retinue.runtime.orders import Orders
 from retinue.runtime.plans import Plans
 from retinue.runtime.run import Surroundings
-from retinue.runtime.runs import COMPACT, LED, Runs
+from retinue.runtime.runs import COMPACT, LED, PLAN, PLANNING, Runs
 from retinue.runtime.staff import Job
 from retinue.runtime.task import Task, as_task, check_text
 from retinue.runtime.terms import Terms
@@ -137,13 +137,19 @@ class Runtime:
         Who is closed stays so; whoever was at work goes on from the last reply that is on record,
         under the same contract and with what is left of the budget. A tool that was under way is
         run again if it only reads; otherwise the model is told. Of a run that a program led, every
-        task that was given is seen through, and `results` has all of them in order.
+        task that was given is seen through, and `results` has all of them in order. Of a plan, the
+        steps that are left are carried out, and `plan` has how all of it went; of a plan that was
+        to be written, `response` is its text.
 
         RunError if the run is over, or another process works on it.
         """
         run, found = await self._runs.reopen(run_id)
         if found.started.kind == LED:
             return await self._runs.led(run, sums_up=found.started.task == COMPACT)
+        if found.started.kind == PLAN:
+            return await self._plans.go_on(run, found)
+        if found.started.kind == PLANNING:
+            return await self._plans.write_on(run, found)
         return await office.go_on(self._runs, self._orders, run, found)
 
     async def spawn(self, role: str, task: str, **terms: Any) -> Result:

@@ -12,7 +12,8 @@ from retinue.domain.contract import title_of
 from retinue.domain.drafting import Order
 from retinue.domain.events import TasksGiven
 from retinue.domain.lifecycle import State
-from retinue.domain.result import Result, RunResult, Status
+from retinue.domain.outcome import RunResult
+from retinue.domain.result import Result, Status
 from retinue.errors import ContractError
 from retinue.runtime.nursery import Nursery
 from retinue.runtime.orders import Orders
@@ -118,8 +119,7 @@ async def go_on(runs: Runs, orders: Orders, run: Run, found: Recovered) -> RunRe
         return await _see_through(orders, run, found), *outcome(run)
 
     results = await runs.ended(run, work())
-    assert run.root.result is not None, "it is closed"
-    return msgspec.structs.replace(run.with_total(run.root.result), results=results)
+    return msgspec.structs.replace(run.outcome, results=results)
 
 
 async def _see_through(orders: Orders, run: Run, found: Recovered) -> tuple[Result, ...]:
@@ -149,12 +149,12 @@ async def _see_through(orders: Orders, run: Run, found: Recovered) -> tuple[Resu
 
 async def _employ(run: Run, order: Order, number: int, round: Round | None = None) -> Result:
     if run.root.stop_reason is not None:
-        return run.refused(order, run.root.stop_reason, Status.CANCELLED)
+        return run.refused(order.role.name, order.task, run.root.stop_reason, Status.CANCELLED)
     try:
         child = await run.create(order, run.root, round, errand=errand(number))
     except ContractError as error:
         run.rejected += 1
         spent_up = run.root.account.unspent().tokens == 0
         status = Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED
-        return run.refused(order, str(error), status)
+        return run.refused(order.role.name, order.task, str(error), status)
     return await run.see_through(child)

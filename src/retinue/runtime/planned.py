@@ -6,13 +6,13 @@ step that is begun, and how each ended and what follows from that.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from retinue.domain.budget import UNLIMITED
 from retinue.domain.drafting import Order
-from retinue.domain.events import PlanAdopted, StepFinished, StepStarted
+from retinue.domain.events import AgentCreated, Fact, PlanAdopted, StepFinished, StepStarted
 from retinue.domain.forecast import Forecast
 from retinue.domain.framing import frame
 from retinue.domain.messages import estimate_tokens
@@ -48,6 +48,8 @@ from retinue.runtime.planning import (
 from retinue.runtime.round import Round
 from retinue.runtime.run import Run
 
+DONE = "done"
+REVIEWED = "the review"
 CONTEXT_SHARE = 2  # Half of a child's window is the most that may be given along.
 FIXER = "executor"
 
@@ -64,32 +66,32 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedRun:
-    """Carries out one plan, from its first step to its report."""
+    """Carries out one plan, from its first step to its report.
+
+    `adopt` it, or `recall` what another process has done of it; then `carry_out` the rest.
+    """
 
     def __init__(
         self,
         run: Run,
-        plan: Plan,
         *,
         order: Callable[[Plan, PlanStep, int | None], Awaitable[Order]],
         ask: Callable[[Desired], Awaitable[Order]],
-        means: Callable[[], Awaitable[PlanMeans]],
-        at_once: int,
-        forecast: Callable[[Plan], Awaitable[Forecast]],
+        means: Callable[[Plan, Run], Awaitable[PlanMeans]],
+        forecast: Callable[[Plan, int], Awaitable[Forecast]],
     ) -> None:
         """`order` makes orders of steps, within so many tokens for all of them; `ask` makes them of
         what else is asked for.
 
-        `means` tells what a further round of steps could be carried out with.
+        `means` tells what a further round of steps could be carried out with, and `forecast` what
+        it will use with so many children at a time.
         """
         self._run = run
-        self._plan = plan
         self._order = order
         self._ask = ask
         self._means = means
-        self._at_once = at_once
         self._forecast = forecast
-        self._expected: Forecast | None = None
+        self._rounds: list[PlanAdopted] = []
         self._steps: dict[str, PlanStep] = {}
         self._orders: dict[str, Order] = {}
         self._results: dict[str, list[Result]] = {}
@@ -97,48 +99,122 @@ class PlannedRun:
         self._replaced: set[str] = set()
         self._numbers: dict[str, int] = {}
         self._halted_by: str | None = None
+        self._review_began = False
+        self._reviewed: StepFinished | None = None
         self._schedule = Schedule({}, {})
 
-    async def carry_out(self, orders: Mapping[str, Order]) -> PlanResult:
-        """Do all of it. Only a cancellation or a broken store raises."""
-        await self._round(self._plan, orders, "")
-        if self._halted_by is not None:
+    def adopt(self, adopted: PlanAdopted, orders: Mapping[str, Order]) -> None:
+        """Let the steps of a plan be the next; they may need those of earlier ones."""
+        self._orders.update(orders)
+        self._run.root.record(adopted)
+        self._follow_plan(adopted)
+
+    def recall(self, facts: Iterable[Fact]) -> None:
+        """Be where the journal says that the plan was left."""
+        root = self._run.root
+        root.steps = 0
+        for fact in facts:
+            match fact:
+                case PlanAdopted():
+                    self._follow_plan(fact)
+                case AgentCreated():
+                    root.steps += 1
+                case StepStarted(step=step):
+                    if step == REVIEW:
+                        self._review_began = True
+                    else:
+                        self._schedule.begin(step)
+                        self._results.setdefault(step, [])
+                case StepFinished(step=step):
+                    if step == REVIEW:
+                        self._reviewed = fact
+                    else:
+                        self._follow(step, self._ended_as(fact), fact.then)
+
+    def _ended_as(self, fact: StepFinished) -> Result:
+        step, tries = self._steps[fact.step], self._results[fact.step]
+        child = self._run.employed(_errand(step.name, len(tries) + 1))
+        if child is None:
+            return self._run.refused(step.role, step.task, fact.reason, fact.status)
+        assert child.result is not None, "who is done with is closed"
+        return child.result
+
+    async def carry_out(self) -> PlanResult:
+        """Do all of it, or what is left. Only a cancellation or a broken store raises."""
+        await self._work_off()
+        if self._halted_by is not None and not self._replaced:
             await self._replan(self._halted_by)
         review = None
-        if self._plan.review and not self._undone() and not self._is_stopped:
+        if self._is_repairing:
+            review = await self._examined()
+        elif self._plan.review and not self._undone() and not self._is_stopped:
             review = await self._review()
         return self._outcome(review)
+
+    @property
+    def _plan(self) -> Plan:
+        """The one that all began with."""
+        return self._rounds[0].plan
+
+    @property
+    def _is_repairing(self) -> bool:
+        return self._rounds[-1].because == REVIEWED
 
     @property
     def _is_stopped(self) -> bool:
         return self._run.root.stop_reason is not None
 
+    def _counted(self) -> list[StepOutcome]:
+        """What was planned anew is made good by what took its place."""
+        return [outcome for outcome in self.outcomes if outcome.step.name not in self._replaced]
+
     def _undone(self) -> list[StepOutcome]:
-        return [outcome for outcome in self.outcomes if outcome.state is not StepState.DONE]
+        return [outcome for outcome in self._counted() if outcome.state is not StepState.DONE]
 
     # The steps
 
-    async def _round(self, plan: Plan, orders: Mapping[str, Order], because: str) -> None:
-        """Carry out the steps of `plan`, which may need steps of earlier rounds."""
-        for step in plan.steps:
+    def _follow_plan(self, adopted: PlanAdopted) -> None:
+        if adopted.because and adopted.because != REVIEWED:
+            self._replaced.update(outcome.step.name for outcome in self._undone())
+        self._give_up_rest()
+        self._rounds.append(adopted)
+        for step in adopted.plan.steps:
             self._numbers[step.name] = len(self._steps)
             self._steps[step.name] = step
-        self._orders.update(orders)
         self._run.root.steps = max(self._run.root.steps, len(self._steps))
-        expected = await self._forecast(plan)
-        self._expected = self._expected or expected
-        self._run.root.record(PlanAdopted(plan=plan, because=because, forecast=expected))
-        weights = {step.step: step.duration_s for step in expected.steps}
-        self._schedule = Schedule(plan.needs, weights)
+        expected = () if adopted.forecast is None else adopted.forecast.steps
+        weights = {step.step: step.duration_s for step in expected}
+        self._schedule = Schedule(adopted.plan.needs, weights)
+
+    def _give_up_rest(self) -> None:
+        for name in self._schedule.waiting:
+            self._reasons.setdefault(name, "the plan was stopped before it")
+
+    async def _work_off(self) -> None:
+        """Carry out the steps of the plan that was adopted last."""
         await carry_out(
             self._schedule,
-            at_once=self._at_once,
+            at_once=self._rounds[-1].max_concurrent,
             begin=self._begin,
             work=self._work,
             settle=self._settle,
         )
-        for name in self._schedule.waiting:
-            self._reasons.setdefault(name, "the plan was stopped before it")
+        self._give_up_rest()
+
+    async def _next_round(self, plan: Plan, because: str) -> None:
+        """Adopt further steps, with what the budget has left, and carry them out."""
+        left, most = self._run.root.account.unspent().tokens, self._rounds[-1].max_concurrent
+        limit = None if left >= UNLIMITED // 2 else left
+        adopted = PlanAdopted(
+            plan=plan,
+            because=because,
+            forecast=await self._forecast(plan, most),
+            max_tokens=limit,
+            max_concurrent=most,
+        )
+        orders = {step.name: await self._order(plan, step, limit) for step in plan.steps}
+        self.adopt(adopted, orders)
+        await self._work_off()
 
     def _begin(self, name: str) -> None:
         tries = self._results.setdefault(name, [])
@@ -146,8 +222,15 @@ class PlannedRun:
         self._run.root.record(StepStarted(step=name, attempt=len(tries) + 1, because=because))
 
     async def _work(self, name: str) -> Result:
-        step = self._steps[name]
-        return await self._employ(self._with_context(step, self._orders[name]), line=name)
+        step, attempt = self._steps[name], len(self._results[name]) + 1
+
+        async def order() -> Order:
+            if name not in self._orders:  # It was made in another process.
+                adopted = self._rounds[-1]
+                self._orders[name] = await self._order(adopted.plan, step, adopted.max_tokens)
+            return self._with_context(step, self._orders[name])
+
+        return await self._employ(_errand(name, attempt), order)
 
     def _with_context(self, step: PlanStep, order: Order) -> Order:
         """The order for a step, with what those before it have found."""
@@ -177,76 +260,93 @@ class PlannedRun:
             cache=order.cache and not tries,
         )
 
-    async def _employ(self, order: Order, *, line: str) -> Result:
+    async def _employ(self, errand: str, asked: Callable[[], Awaitable[Order]]) -> Result:
+        """What a child makes of it: the one that the errand has made already, or another."""
         run = self._run
+        child = run.employed(errand)
+        if child is not None:
+            return child.result or await run.see_through(child)
+        order = await asked()
+        role, task = order.role.name, order.task
         if run.root.stop_reason is not None:
-            return run.refused(order, run.root.stop_reason, Status.CANCELLED)
+            return run.refused(role, task, run.root.stop_reason, Status.CANCELLED)
         try:
-            child = await run.create(order, run.root, Round(line=line))
+            child = await run.create(order, run.root, Round(line=errand), errand=errand)
         except UsageError as error:
             spent_up = run.root.account.unspent().tokens == 0
             status = Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED
-            return run.refused(order, str(error), status)
+            return run.refused(role, task, str(error), status)
         return await run.see_through(child)
 
     def _settle(self, name: str, result: Result) -> None:
-        """Decide what follows from the end of a step."""
-        step, schedule, tries = self._steps[name], self._schedule, self._results[name]
-        tries.append(result)
-        lost: list[str] = []
-        then = "done"
-        if result.ok:
-            schedule.done(name)
-        elif self._is_stopped or result.status is Status.CANCELLED:
-            then = OnFailure.STOP
-        elif step.on_failure is OnFailure.RETRY and len(tries) < step.tries:
-            then = OnFailure.RETRY
-            schedule.again(name)
-        elif step.on_failure is OnFailure.REPLAN and self._halted_by is None:
-            then, self._halted_by = OnFailure.REPLAN, name
-        elif step.on_failure is OnFailure.CONTINUE:
-            then = OnFailure.CONTINUE
-        else:
-            then = OnFailure.STOP
-        if then in (OnFailure.STOP, OnFailure.REPLAN):
-            schedule.stop()
-        if then not in ("done", OnFailure.RETRY):
-            self._reasons[name] = f"{result.status}: {result.error}"
-            lost = schedule.failed(name)
-            for other in lost:
-                self._reasons[other] = f"it needs {name}, which failed"
+        """Decide what follows from the end of a step, and write it down."""
+        then = self._decided(self._steps[name], result, tries=len(self._results[name]) + 1)
+        lost = self._follow(name, result, then)
         self._run.root.record(
             StepFinished(
                 step=name,
                 status=result.status,
                 sub_agent_id=result.agent_id,
                 reason=result.error or "",
-                then=str(then),
+                then=then,
                 lost=tuple(lost),
             )
         )
+
+    def _decided(self, step: PlanStep, result: Result, *, tries: int) -> str:
+        if result.ok:
+            return DONE
+        if self._is_stopped or result.status is Status.CANCELLED:
+            return OnFailure.STOP.value
+        match step.on_failure:
+            case OnFailure.RETRY if tries < step.tries:
+                return OnFailure.RETRY.value
+            case OnFailure.REPLAN if self._halted_by is None:
+                return OnFailure.REPLAN.value
+            case OnFailure.CONTINUE:
+                return OnFailure.CONTINUE.value
+        return OnFailure.STOP.value
+
+    def _follow(self, name: str, result: Result, then: str) -> list[str]:
+        """Do what was decided; answers the steps that can never be begun now."""
+        schedule = self._schedule
+        self._results[name].append(result)
+        if then == DONE:
+            schedule.done(name)
+            return []
+        if then == OnFailure.RETRY:
+            schedule.again(name)
+            return []
+        if then == OnFailure.REPLAN:
+            self._halted_by = name
+        if then != OnFailure.CONTINUE:
+            schedule.stop()
+        self._reasons[name] = f"{result.status}: {result.error}"
+        lost = schedule.failed(name)
+        for other in lost:
+            self._reasons[other] = f"it needs {name}, which failed"
+        return lost
 
     # Further rounds
 
     async def _replan(self, failed: str) -> None:
         """Have the rest planned anew, once, and carry that out."""
         before = self.outcomes
-        undone = [outcome.step.name for outcome in self._undone()]
         done = {o.step.name for o in before if o.state is StepState.DONE}
-        plan, found = await self._planned_anew(before, done, "")
+        plan, found = await self._planned_anew(before, done, f"{PLANNER} 1", "")
         if found:
-            plan, found = await self._planned_anew(before, done, wrong_with(found))
+            told = wrong_with(found)
+            plan, found = await self._planned_anew(before, done, f"{PLANNER} 2", told)
         if found:
             self._reasons[failed] += f"; the rest cannot be planned anew: {found[0]}"
             return
-        self._replaced.update(undone)
-        await self._round(plan, await self._ordered(plan), f"step {failed} failed")
+        await self._next_round(plan, f"step {failed} failed")
 
     async def _planned_anew(
-        self, before: Sequence[StepOutcome], done: set[str], told: str
+        self, before: Sequence[StepOutcome], done: set[str], errand: str, told: str
     ) -> tuple[Plan, list[Problem]]:
         """What a planner makes of the rest, and what is wrong with that."""
-        roles = (await self._means()).roles
+        roles = (await self._means(self._plan, self._run)).roles
         desired = Desired(
             role=PLANNER,
             task=replan_task(self._plan, before, roles.values()),
@@ -254,7 +354,7 @@ class PlannedRun:
             purpose=told or to_toml(self._plan),
             reports=replan_reports(before),
         )
-        answer = await self._employ(await self._ask(desired), line=PLANNER)
+        answer = await self._employ(errand, lambda: self._ask(desired))
         if not answer.ok:
             return self._plan, [Problem("", PLANNER, f"{answer.status}: {answer.error}")]
         plan, found = planned(self._plan.goal, answer.data)
@@ -279,17 +379,33 @@ class PlannedRun:
                 for step in plan.steps
             ),
         )
-        return [*found, *problems(alone, await self._means())]
-
-    async def _ordered(self, plan: Plan) -> dict[str, Order]:
-        left = self._run.root.account.unspent().tokens
-        limit = None if left >= UNLIMITED // 2 else left
-        return {step.name: await self._order(plan, step, limit) for step in plan.steps}
+        return [*found, *problems(alone, await self._means(self._plan, self._run))]
 
     async def _review(self) -> Result:
         """Have a reviewer look at it; what they find becomes one more round of steps."""
-        run = self._run
-        run.root.record(StepStarted(step=REVIEW))
+        if not self._review_began:
+            self._run.root.record(StepStarted(step=REVIEW))
+        review = await self._examined()
+        repairs, left_out = self._repairs(review)
+        plan = Plan(goal=self._plan.goal, summary=self._plan.summary, steps=tuple(repairs))
+        if self._reviewed is None:
+            if repairs and (found := await self._wrong_with_round(plan, set())):
+                left_out.append(f"the findings make no round: {found[0]}")
+                repairs = []
+            self._reviewed = StepFinished(
+                step=REVIEW,
+                status=review.status,
+                sub_agent_id=review.agent_id,
+                reason="; ".join(filter(None, (review.error, *left_out))),
+                then=f"{len(repairs)} more steps" if repairs else DONE,
+            )
+            self._run.root.record(self._reviewed)
+        if self._reviewed.then != DONE:
+            await self._next_round(plan, REVIEWED)
+        return review
+
+    async def _examined(self) -> Result:
+        """What the reviewer says."""
         desired = Desired(
             role=REVIEWER,
             task=review_task(self._plan, self.outcomes),
@@ -297,24 +413,10 @@ class PlannedRun:
             purpose=self._plan.summary.strip() or self._plan.goal,
             reports={o.step.name: o.result.summary for o in self.outcomes if o.result is not None},
         )
-        review = await self._employ(await self._ask(desired), line=REVIEW)
-        repairs, left_out = self._repairs(review)
-        plan = Plan(goal=self._plan.goal, summary=self._plan.summary, steps=tuple(repairs))
-        if repairs and (found := await self._wrong_with_round(plan, set())):
-            left_out.append(f"the findings make no round: {found[0]}")
-            repairs = []
-        run.root.record(
-            StepFinished(
-                step=REVIEW,
-                status=review.status,
-                sub_agent_id=review.agent_id,
-                reason="; ".join(filter(None, (review.error, *left_out))),
-                then=f"{len(repairs)} more steps" if repairs else "done",
-            )
-        )
-        if repairs:
-            await self._round(plan, await self._ordered(plan), "the review")
-        return review
+        known = self._reviewed
+        if known is not None and not known.sub_agent_id:
+            return self._run.refused(REVIEWER, desired.task, known.reason, known.status)
+        return await self._employ(REVIEW, lambda: self._ask(desired))
 
     def _repairs(self, review: Result) -> tuple[list[PlanStep], list[str]]:
         """The findings as steps, in the plan's own bounds; and what became none."""
@@ -362,10 +464,7 @@ class PlannedRun:
         )
 
     def _outcome(self, review: Result | None) -> PlanResult:
-        outcomes = self.outcomes
-        # What was planned anew is made good by what took its place.
-        counted = [o for o in outcomes if o.step.name not in self._replaced]
-        status, why = verdict(counted)
+        status, why = verdict(self._counted())
         if self._is_stopped:
             status, why = Status.CANCELLED, self._run.root.stop_reason or ""
         result = PlanResult(
@@ -373,9 +472,14 @@ class PlannedRun:
             plan=self._plan,
             status=status,
             error=why or None,
-            steps=outcomes,
+            steps=self.outcomes,
             total=self._run.total,
             review=review,
-            forecast=self._expected,
+            forecast=self._rounds[0].forecast,
         )
         return msgspec.structs.replace(result, report=markdown(result))
+
+
+def _errand(name: str, attempt: int) -> str:
+    """What a try at a step is called in the record of the child that it has made."""
+    return f"step {name} {attempt}"

@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from retinue.domain.budget import Budget
 from retinue.domain.drafting import Order, Superior, root_grant
+from retinue.domain.events import PlanAdopted
 from retinue.domain.forecast import Forecast, forecast
+from retinue.domain.lifecycle import State
 from retinue.domain.messages import estimate_tokens
-from retinue.domain.outcome import PlanResult
+from retinue.domain.outcome import PlanResult, RunResult
 from retinue.domain.plan import Means as PlanMeans
-from retinue.domain.plan import Plan, PlanStep, Problem, StepBudget, problems, read, refuse, shares
+from retinue.domain.plan import (
+    Plan,
+    PlanStep,
+    Problem,
+    StepBudget,
+    problems,
+    read,
+    refuse,
+    shares,
+    to_toml,
+)
 from retinue.domain.result import Status
 from retinue.domain.role import pick
 from retinue.errors import PlanError, UsageError
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.handover import handed_on
-from retinue.runtime.nursery import to_its_end
 from retinue.runtime.orders import Orders
 from retinue.runtime.planned import Desired, PlannedRun
 from retinue.runtime.planning import PLANNER, plan_schema, plan_task, planned, wrong_with
+from retinue.runtime.recovery import Recovered
 from retinue.runtime.run import Run, Surroundings
-from retinue.runtime.runs import BY_PROGRAM, PLAN, Runs
+from retinue.runtime.runs import PLAN, PLANNING, Runs
 from retinue.runtime.task import Task, as_task, check_task
 from retinue.runtime.terms import Terms
 
-T = TypeVar("T")
+ABOUT = "Plan: "  # what the task of a run begins with that is to write one
 
 
 class Plans:
@@ -56,18 +67,29 @@ class Plans:
         )
         if left_out and files:
             raise UsageError("; ".join(left_out) + ".")
-        run = self._runs.begin(BY_PROGRAM, f"Plan: {goal}")
+        run = self._runs.begin(PLANNING, f"{ABOUT}{goal}", context=given)
+        run.preside()
+        return await self._written(run, goal)
 
+    async def _written(self, run: Run, goal: str) -> Plan:
         async def work() -> tuple[tuple[Plan, list[Problem]], Status, str]:
-            plan, found = await self._planned(run, goal, given, "")
+            plan, found = await self._planned(run, goal, f"{PLANNER} 1", "")
             if found:
-                plan, found = await self._planned(run, goal, given, wrong_with(found))
+                plan, found = await self._planned(run, goal, f"{PLANNER} 2", wrong_with(found))
             why = "the plan cannot be run" if found else ""
             return (plan, found), Status.ERROR if found else Status.COMPLETED, why
 
-        plan, found = await self._presided(run, work())
+        plan, found = await self._runs.ended(run, work())
         refuse(found, draft=plan)
         return plan
+
+    async def write_on(self, run: Run, found: Recovered) -> RunResult:
+        """Have a plan written that another process has asked for; the answer is its text."""
+        if found.agents[run.root.id].state is State.CREATED:
+            run.preside()
+        run.reseat(run.root, found.agents[run.root.id])
+        plan = await self._written(run, found.started.task.removeprefix(ABOUT))
+        return msgspec.structs.replace(run.outcome, response=to_toml(plan))
 
     async def check(self, plan: Plan | Mapping[str, Any]) -> Plan:
         """`plan` as it would be carried out. PlanError tells of everything that is wrong with it.
@@ -110,24 +132,48 @@ class Plans:
         # All of them first: a wrong one is told before any work begins.
         budget = self._budget_of(plan)
         orders = {s.name: await self._step_order(plan, s, budget.max_tokens) for s in plan.steps}
+        adopted = PlanAdopted(
+            plan=plan,
+            forecast=await self.forecast(plan, most=most),
+            max_tokens=budget.max_tokens,
+            max_concurrent=most,
+        )
+        # Nothing is awaited from here to the adoption: what is begun can be gone on with.
         run = self._runs.begin(PLAN, plan.goal, budget=budget)
+        run.preside()
+        planned_run = self._planned_run(run)
+        planned_run.adopt(adopted, orders)
+        return await self._carried_out(run, planned_run)
 
-        planned_run = PlannedRun(
-            run,
-            plan,
-            order=self._step_order,
-            ask=self._asked,
-            means=lambda: self._means(plan, run),
-            at_once=most,
-            forecast=lambda plan: self.forecast(plan, most=most),
+    async def go_on(self, run: Run, found: Recovered) -> RunResult:
+        """Carry out what is left of a plan that another process has begun."""
+        run.reseat(run.root, found.agents[run.root.id], apart=True)
+        planned_run = self._planned_run(run)
+        planned_run.recall(found.plan)
+        result = await self._carried_out(run, planned_run)
+        return msgspec.structs.replace(
+            run.outcome,
+            response=result.report,
+            results=tuple(o.result for o in result.steps if o.result is not None),
+            plan=result,
         )
 
+    def _planned_run(self, run: Run) -> PlannedRun:
+        return PlannedRun(
+            run,
+            order=self._step_order,
+            ask=self._asked,
+            means=self._means,
+            forecast=lambda plan, most: self.forecast(plan, most=most),
+        )
+
+    async def _carried_out(self, run: Run, planned_run: PlannedRun) -> PlanResult:
         async def work() -> tuple[PlanResult, Status, str]:
-            result = await planned_run.carry_out(orders)
+            result = await planned_run.carry_out()
             self._around.reports.keep(f".retinue/plan-{run.id}.md", result.report)
             return result, result.status, result.error or ""
 
-        return await self._presided(run, work())
+        return await self._runs.ended(run, work())
 
     # Inside
 
@@ -177,24 +223,6 @@ class Plans:
             unpriced=lambda name: "" if around.price_for(name) is not None else name,
         )
 
-    async def _presided(self, run: Run, work: Coroutine[Any, Any, tuple[T, Status, str]]) -> T:
-        """Do `work` in a run that is led by this program, and finish it with the outcome."""
-        run.preside()
-        try:
-            value, status, reason = await work
-        except asyncio.CancelledError:
-            await to_its_end(run.finish(Status.CANCELLED, run.why_stopped))
-            raise
-        except BaseException as error:
-            why = f"the program ended with {type(error).__name__}"
-            await to_its_end(run.finish(Status.ERROR, why))
-            raise
-        else:
-            await run.finish(status, reason)
-            return value
-        finally:
-            self._runs.forget(run)
-
     async def _asked(self, desired: Desired) -> Order:
         order = await self._orders.of(
             Task(role=desired.role, task=desired.task, output_schema=desired.schema, cache=False)
@@ -205,7 +233,7 @@ class Plans:
         return msgspec.structs.replace(order, context=context, notes=(*order.notes, *notes))
 
     async def _planned(
-        self, run: Run, goal: str, context: str, told: str
+        self, run: Run, goal: str, errand: str, told: str
     ) -> tuple[Plan, list[Problem]]:
         """What a planner makes of a goal, and what is wrong with that."""
         roles = self._around.roles
@@ -214,10 +242,12 @@ class Plans:
             task=plan_task(goal, roles.values()),
             schema=plan_schema(roles),
             purpose=told or f"The plan is for: {goal}",
-            context=context,
+            context=run.root.contract.step.context,
         )
-        child = await run.create(await self._asked(desired), run.root)
-        answer = await run.see_through(child)
+        child = run.employed(errand)
+        if child is None:
+            child = await run.create(await self._asked(desired), run.root, errand=errand)
+        answer = child.result or await run.see_through(child)
         if not answer.ok:
             raise PlanError(f"The planner came to nothing: {answer.status}: {answer.error}")
         plan, found = planned(goal, answer.data)

@@ -26,7 +26,10 @@ from retinue.domain.events import (
     Event,
     Fact,
     FilesChanged,
+    PlanAdopted,
     RunStarted,
+    StepFinished,
+    StepStarted,
     TasksGiven,
     ToolFinished,
     ToolStarted,
@@ -38,6 +41,7 @@ from retinue.domain.projection import AgentView, RunView
 from retinue.domain.result import Result, Spent, Status, cap
 from retinue.errors import ChainBroken, RunError
 from retinue.ports import AgentRow, RunRow, Store
+from retinue.runtime.agent import ROOT
 from retinue.runtime.audit import read_all
 from retinue.runtime.journal import End
 from retinue.runtime.life import TAINTED, Ending
@@ -98,6 +102,11 @@ class Past:
     @property
     def state(self) -> State:
         return self.view.state
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its end has begun to be written: nothing is left to do but the rest of that."""
+        return self.state not in (State.CREATED, State.RUNNING)
 
     @property
     def spent(self) -> Amounts:
@@ -219,9 +228,13 @@ class Recovered(msgspec.Struct, frozen=True):
     started: RunStarted
     agents: dict[str, Past]
     tasks: list[TasksGiven]
+    plan: list[Fact]
+    """What was decided in a plan, and when children were made for it."""
     steps: int
     """How many changes of the user's files there were."""
     authors: Authors
+    seconds: float
+    """How long it was worked on."""
 
     @property
     def end(self) -> End:
@@ -249,17 +262,22 @@ async def recover(store: Store, run_id: str) -> Recovered:
         raise RunError(f"Run {row.id} was ended before it had begun; there is nothing to resume.")
     rows = {agent.id: agent for agent in await store.agents(row.id)}
     view, agents, tasks = RunView(), dict[str, Past](), list[TasksGiven]()
-    steps, authors = 0, Authors()
+    plan, steps, authors, life = list[Fact](), 0, Authors(), Stretch()
     started = events[0].fact
     assert isinstance(started, RunStarted), "a journal begins with run.started"
     for event in events:
         view.apply(event)
+        life.at(event)
         fact = event.fact
         match fact:
             case TasksGiven():
                 tasks.append(fact)
+            case PlanAdopted() | StepStarted() | StepFinished():
+                plan.append(fact)
             case AgentCreated():
                 _born(event, fact, view, agents, rows)
+                if event.parent_agent_id == ROOT:
+                    plan.append(fact)
                 if event.parent_agent_id is None:
                     agents[event.agent_id].tainted = started.tainted
                     agents[event.agent_id].wary = started.wary
@@ -275,7 +293,7 @@ async def recover(store: Store, run_id: str) -> Recovered:
                 past.apply(event, fact)
                 if isinstance(fact, AgentClosed) and past.view.parent_id is not None:
                     agents[past.view.parent_id].hear_of(past)
-    return Recovered(row, started, agents, tasks, steps, authors)
+    return Recovered(row, started, agents, tasks, plan, steps, authors, life.seconds)
 
 
 _OF_AGENTS = ("agent.", "turn.", "model.", "tool.")

@@ -25,9 +25,10 @@ from retinue.domain.events import (
 )
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect
+from retinue.domain.outcome import RunResult
 from retinue.domain.price import Price, Tariff
 from retinue.domain.report import markdown
-from retinue.domain.result import Result, RunResult, Spent, Status
+from retinue.domain.result import Result, Spent, Status
 from retinue.domain.role import Role
 from retinue.errors import ContractError, UsageError, WorkspaceError
 from retinue.ports import (
@@ -186,8 +187,8 @@ class Run:
                 agent = self._agent(past.contract, past.created.path, parent)
                 assert agent.id == agent_id, "ids are counted"
                 parent.steps += 1
-                number = parent.names.get(agent.role, 0) + 1
-                parent.names[agent.role] = number
+                name, _, number = agent.path.removeprefix(f"{parent.path}/").rpartition(".")
+                parent.names[name] = int(number)
             agents[agent_id] = agent
             agent.remember(past)
             agent.cache_key = self._around.cache.key(past.contract)
@@ -199,6 +200,7 @@ class Run:
             else:
                 self._open[agent_id] = agent
         self._children = agents
+        self._started_at -= found.seconds
         self._steps = itertools.count(found.steps + 1)
         self._authors.extend(found.authors)
 
@@ -269,7 +271,9 @@ class Run:
     async def finish(self, status: Status, reason: str) -> None:
         """Write the outcome, which nobody but the run may do, and see it safe."""
         for agent in reversed(list(self._open.values())):
-            if agent is self.root:
+            if agent is self.root and agent.past is not None and agent.past.has_ended:
+                self._write_end(agent, agent.past)
+            elif agent is self.root:
                 self._end(agent, Ending(status, reason or "done", reason))
             else:
                 # A task that is cancelled before its first step never runs, so it could not say so.
@@ -294,8 +298,11 @@ class Run:
             self._post.leave()
         await self._around.reports.drained()
 
-    def with_total(self, result: Result) -> RunResult:
-        """The root's result with the bill of the whole tree."""
+    @property
+    def outcome(self) -> RunResult:
+        """The root's result, once it is closed, with the bill of the whole tree."""
+        result = self.root.result
+        assert result is not None, "it is closed"
         fields = {name: getattr(result, name) for name in result.__struct_fields__}
         session = next(iter(self._session.runs), self.id)
         return RunResult(**fields, total=self.total, children=self.children, session=session)
@@ -333,16 +340,9 @@ class Run:
                 child.seat = self._join_of(by).enter(child, round)
             return child
 
-    def refused(self, order: Order, why: str, status: Status) -> Result:
-        """The result of an order that no child was made for."""
-        return Result(
-            status=status,
-            agent_id="",
-            run_id=self.id,
-            role=order.role.name,
-            task=order.task,
-            error=why,
-        )
+    def refused(self, role: str, task: str, why: str, status: Status) -> Result:
+        """The result of a task that no child was made for."""
+        return Result(status=status, agent_id="", run_id=self.id, role=role, task=task, error=why)
 
     async def _written(
         self,
@@ -520,17 +520,23 @@ class Run:
 
     async def _concluded(self, agent: Agent, past: Past) -> Result:
         """The result of one that has ended, which is written down in part."""
-        if agent.result is None:
-            del self._open[agent.id]
-            if agent.seat is not None:
-                agent.seat.join.leave(agent.seat)
-            conclude(agent, past)
-            agent.result = past.result(self.id)
-            self._count(agent, agent.result)
-            self._halt.changed()
-            await agent.durable()
-            await self._around.ground.discard(copy_names(self.id, agent.id))
-        return agent.result
+        if agent.result is not None:
+            return agent.result
+        result = self._write_end(agent, past)
+        await agent.durable()
+        await self._around.ground.discard(copy_names(self.id, agent.id))
+        return result
+
+    def _write_end(self, agent: Agent, past: Past) -> Result:
+        """Write down what is missing of an ending."""
+        del self._open[agent.id]
+        if agent.seat is not None:
+            agent.seat.join.leave(agent.seat)
+        conclude(agent, past)
+        result = agent.result = past.result(self.id)
+        self._count(agent, result)
+        self._halt.changed()
+        return result
 
     async def _live(self, agent: Agent) -> Ending:
         around, contract = self._around, agent.contract
@@ -595,15 +601,19 @@ class Run:
             staff.take_up(past, self._children)
         return staff
 
-    def reseat(self, boss: Agent, past: Past) -> None:
-        """Give those of its children that are still open their places again, in their order."""
+    def reseat(self, boss: Agent, past: Past, *, apart: bool = False) -> None:
+        """Give those of its children that are still open their places again, in their order.
+
+        With `apart`, each of them makes a line of its own, as the steps of a plan do.
+        """
         for agent_id in past.children:
             child = self._children[agent_id]
             if child.result is not None or child.past is None:
                 continue
             child.ground = boss.ground
             if child.contract.execution.workspace is not WorkspaceKind.READONLY:
-                round = Round(line=BACKGROUND if child.background else FOREGROUND)
+                line = BACKGROUND if child.background else FOREGROUND
+                round = Round(line=child.errand if apart else line)
                 child.seat = self._join_of(boss).enter(child, round, child.past)
 
     def _desk_of(self, boss: Agent, staff: Staff) -> Desk:

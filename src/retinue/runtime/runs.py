@@ -21,10 +21,11 @@ from retinue.domain.contract import (
     title_of,
 )
 from retinue.domain.drafting import Draft, root_grant, without_delegation, workspace_for
-from retinue.domain.events import RunResumed, RunStarted
+from retinue.domain.events import PlanAdopted, RunResumed, RunStarted
 from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
-from retinue.domain.result import Result, RunResult, Status
+from retinue.domain.outcome import RunResult
+from retinue.domain.result import Status
 from retinue.domain.role import Role
 from retinue.errors import RunError, StoreError, UsageError
 from retinue.ports import Post
@@ -48,10 +49,10 @@ NOT_YOURS = (
     "Run {run_id} was not begun by you on this machine (or by an earlier version), so it is not"
     " gone on with. `retinue show {run_id}` shows it; begin a new one."
 )
-LED, BY_PROGRAM, PLAN = "run", "program", "plan"
-NO_PLANS = (
-    "Run {run_id} is a plan, and plans are not gone on with. `retinue show {run_id}` tells which"
-    " steps are done; run a plan of those that are left."
+LED, BY_PROGRAM, PLAN, PLANNING = "run", "program", "plan", "planning"
+NO_PLAN = (
+    "Run {run_id} was ended before its plan was on record (or is of an earlier version); there is"
+    " nothing to resume. `retinue run --plan FILE` runs the plan."
 )
 COMPACT = "Sum up the conversation so far."
 
@@ -216,8 +217,8 @@ class Runs:
             seal = around.seal(row.id)
             if not seal or not secrets.compare_digest(found.started.seal, seal):
                 raise RunError(NOT_YOURS.format(run_id=row.id))
-            if found.started.kind == PLAN:
-                raise RunError(NO_PLANS.format(run_id=row.id))
+            if found.started.kind == PLAN and not _is_adopted(found):
+                raise RunError(NO_PLAN.format(run_id=row.id))
             session = await chain(around.store, found.started.earlier)
             # After a process that was killed: whoever is closed needs no copy.
             closed = [id for id, past in found.agents.items() if past.state is State.CLOSED]
@@ -241,11 +242,12 @@ class Runs:
     async def led(self, run: Run, *, sums_up: bool = False) -> RunResult:
         """What comes of a run that a model leads."""
 
-        async def work() -> tuple[Result, Status, str]:
+        async def work() -> tuple[None, Status, str]:
             result = await run.lead(sums_up=sums_up)
-            return result, result.status, result.error or ""
+            return None, result.status, result.error or ""
 
-        return run.with_total(await self.ended(run, work()))
+        await self.ended(run, work())
+        return run.outcome
 
     async def ended(self, run: Run, work: Coroutine[Any, Any, tuple[T, Status, str]]) -> T:
         """Do `work`, and end the run with the outcome that it tells, or by what it raises."""
@@ -295,6 +297,11 @@ def outcome(run: Run) -> tuple[Status, str]:
     if failed:
         return Status.ERROR, f"{failed} of {run.children + run.rejected} children failed"
     return Status.COMPLETED, ""
+
+
+def _is_adopted(found: Recovered) -> bool:
+    first = next(iter(found.plan), None)
+    return isinstance(first, PlanAdopted) and first.max_concurrent > 0
 
 
 def _tier(around: Surroundings) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from retinue.errors import ContractError
+from retinue.extras import has, missing
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
 MAX_ERRORS = 5
@@ -17,10 +19,12 @@ class Shape:
     """A JSON schema that an answer must fit."""
 
     def __init__(self, schema: str) -> None:
+        self.schema = schema
+        if not has("jsonschema_rs"):
+            raise ContractError(missing("formats", "What checks an output schema"))
         # Most runs have no schema; the validator is imported by those that do.
         import jsonschema_rs
 
-        self.schema = schema
         try:
             self._validator = jsonschema_rs.validator_for(msgspec.json.decode(schema))
         except ValueError as error:
@@ -35,10 +39,8 @@ class Shape:
             except (msgspec.DecodeError, RecursionError):
                 continue
             errors = [
-                f"{_place(error.instance_path)}: {error.message}"
-                for error, _ in zip(
-                    self._validator.iter_errors(value), range(MAX_ERRORS), strict=False
-                )
+                f"{'/'.join(map(str, error.instance_path)) or 'the answer'}: {error.message}"
+                for error in islice(self._validator.iter_errors(value), MAX_ERRORS)
             ]
             if not errors:
                 return value, None
@@ -54,10 +56,6 @@ def _candidates(text: str) -> list[str]:
         if 0 <= start < end:
             found.append(text[start : end + 1])
     return found
-
-
-def _place(path: list[Any]) -> str:
-    return "/".join(map(str, path)) or "the answer"
 
 
 def schema_text(schema: Any) -> str | None:

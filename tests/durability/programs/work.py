@@ -1,6 +1,7 @@
 """Work on a run until it is done, or until an event at which this process kills itself.
 
-work.py PROJECT MODEL NOTES KILL_AT [RUN]: prints the id of the run, and at its end the status.
+work.py PROJECT MODEL NOTES KILL_AT PLAN [RUN]: prints the id of the run, and at its end the status.
+PLAN is a file, or - where a model leads.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ import asyncio
 import os
 import signal
 import sys
+from pathlib import Path
+
+import msgspec
 
 import retinue
 from retinue.domain.events import Event
 
-PROJECT, MODEL, NOTES, KILL_AT, *RUN = sys.argv[1:]
+PROJECT, MODEL, NOTES, KILL_AT, PLAN, *RUN = sys.argv[1:]
+PLANNED = b"" if PLAN == "-" else Path(PLAN).read_bytes()
 
 
 @retinue.tool(effect="execute")
@@ -49,7 +54,13 @@ async def work() -> None:
         max_concurrent=4,
         on_event=Fuse(int(KILL_AT)),
     ) as rt:
-        result = await (rt.resume(RUN[0]) if RUN else rt.run("Lead."))
+        result: retinue.RunResult | retinue.PlanResult
+        if RUN:
+            result = await rt.resume(RUN[0])
+        elif not PLANNED:
+            result = await rt.run("Lead.")
+        else:
+            result = await rt.execute(msgspec.json.decode(PLANNED))
         print(result.status, result.error or "", flush=True)
 
 

@@ -196,35 +196,67 @@ def test_standard_input_is_a_file_too(model: str, project: Path) -> None:
 
 
 @pytest.fixture
+def server(serve: Callable[..., Serving]) -> Serving:
+    """Answers the first step, and nobody else for a while; from then on everybody."""
+    return serve(say("Found."), say("never").after(600), say("Looked."), say("Told."))
+
+
+@pytest.fixture
 def under_way(
-    program: Callable[..., subprocess.Popen[bytes]],
-    serve: Callable[..., Serving],
-    project: Path,
+    program: Callable[..., subprocess.Popen[bytes]], server: Serving, project: Path
 ) -> subprocess.Popen[bytes]:
-    """A plan whose first step waits for its model."""
-    server = serve(say("never").after(600))
+    """A plan whose second step waits for its model."""
     (project / "plan.json").write_text(json.dumps({"goal": "G", **PLANNED}))
     started = program("run", "-m", server.model, "--plan", "plan.json", "--max-concurrent", "1")
-    server.received(1)
+    server.received(2)
     return started
 
 
-def test_an_interrupted_plan_is_over(under_way: subprocess.Popen[bytes], cli: Cli) -> None:
-    under_way.send_signal(signal.SIGINT)
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_plan_is_gone_on_with(
+    under_way: subprocess.Popen[bytes], server: Serving, cli: Cli, sent: signal.Signals
+) -> None:
+    under_way.send_signal(sent)
+    under_way.send_signal(sent)
     _, said = under_way.communicate()
     assert under_way.returncode == 130, said
-    assert "cancelled" in cli("runs").out
+    run_id = cli("runs").out.split()[0]
+    assert f"retinue: interrupted; to go on: retinue resume {run_id}\n" in said.decode()
+    assert "interrupted" in cli("runs").out
+    done = cli("resume", run_id)
+    assert done.code == 0, done.err
+    assert "- Status: completed\n- Steps: 3 of 3 done\n" in done.out
+    assert len(server.requests) == 4, "the first step was not asked again"
+    assert "completed" in cli("runs").out
 
 
-def test_a_plan_whose_process_is_gone_is_not_gone_on_with(
-    under_way: subprocess.Popen[bytes], cli: Cli
+def test_a_plan_whose_process_is_gone_is_gone_on_with(
+    under_way: subprocess.Popen[bytes], server: Serving, cli: Cli
 ) -> None:
     under_way.kill()
     under_way.communicate()
     run_id = cli("runs").out.split()[0]
-    done = cli("resume", run_id)
-    assert done.code == 1
-    assert done.err == (
-        f"retinue: Run {run_id} is a plan, and plans are not gone on with. `retinue show {run_id}`"
-        " tells which steps are done; run a plan of those that are left.\n"
+    done = cli("resume")
+    assert done.code == 0, done.err
+    assert "Found." in done.out
+    assert "- Steps: 3 of 3 done\n" in done.out
+    assert len(server.requests) == 4
+    again = cli("resume", run_id)
+    assert again.code == 1
+    assert again.err == (
+        f"retinue: Run {run_id} is over (completed); there is nothing to resume.\n"
     )
+
+
+def test_a_plan_that_was_being_written_is_written_on(
+    program: Callable[..., subprocess.Popen[bytes]], serve: Callable[..., Serving], cli: Cli
+) -> None:
+    server = serve(say("never").after(600), say(json.dumps(PLANNED)))
+    started = program("plan", "-m", server.model, "Know it")
+    server.received(1)
+    started.kill()
+    started.communicate()
+    done = cli("resume", "-q")
+    assert done.code == 0, done.err
+    assert [step["name"] for step in parse(done.out)["steps"]] == ["look", "tell", "other"]
+    assert parse(done.out)["goal"] == "Know it"

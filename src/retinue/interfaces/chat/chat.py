@@ -15,10 +15,11 @@ from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import AgentTold, Event
 from retinue.domain.grant import Mode, Network
 from retinue.domain.lifecycle import State
+from retinue.domain.outcome import RunResult
 from retinue.domain.projection import AgentView
 from retinue.domain.reach import Reach
 from retinue.domain.report import outcome_text
-from retinue.domain.result import RunResult, Status
+from retinue.domain.result import Status
 from retinue.domain.scope import ANYWHERE
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.engine import Engine

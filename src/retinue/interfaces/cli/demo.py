@@ -275,8 +275,8 @@ def _once_each(tell: Callable[[str], None]) -> Callable[[str], None]:
 
 def scripted_model(*, fast: bool) -> ScriptedModel:
     """The model of the demonstration; a `fast` one answers at once."""
-    text = (bundled() / "script.yaml").read_text("utf-8")
-    script = parse_script(text, source="script.yaml")
+    text = (bundled() / "script.json").read_text("utf-8")
+    script = parse_script(text, source="script.json")
     assert isinstance(script, Mapping)
     if fast:
         script = {match: [_at_once(step) for step in steps] for match, steps in script.items()}

