@@ -163,7 +163,9 @@ class SqliteStore:
             wanted = list({digest for found in places for _, digest in found})
             kept = self._rows("blobs_of", (msgspec.json.encode(wanted).decode(),)) if wanted else ()
         finally:
-            self._reader.execute("COMMIT")
+            # SQLite has ended it already where the disk fails.
+            if self._reader.in_transaction:
+                self._reader.execute("COMMIT")
         blobs = dict.fromkeys(wanted) | {digest: unpack(digest, data) for digest, data in kept}
         return [_event(row, blobs) for row in rows]
 

@@ -117,15 +117,16 @@ def test_of_old_journals_the_outcome_is_left(cli: Cli, database: Path) -> None:
     assert "4, " not in cli("clean").out.splitlines()[0]
 
 
-def test_what_could_be_resumed_goes_if_asked(
-    cli: Cli, database: Path, script: Callable[[str], str]
-) -> None:
+def test_what_could_be_resumed_goes_if_asked(cli: Cli, database: Path) -> None:
     assert "removed: 2 (" in cli("clean", "--unfinished").out.splitlines()[0]
     assert re.search(r"^left .*  cleaned away  .*Do the left one", cli("runs").out, re.MULTILINE)
-    done = cli("resume", "left", "-m", script(WRITES))
+    done = cli("resume", "left")
     assert (done.code, done.err) == (
         1,
         "retinue: The journal of run left was cleaned away; there is nothing left to resume.\n",
+    )
+    assert cli("resume").err == (
+        "retinue: There is nothing to resume: no run was left before its end.\n"
     )
 
 
