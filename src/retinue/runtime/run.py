@@ -107,7 +107,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     ask: Ask | None = None
     listener: Listener | None = None
     on_text: OnText | None = None
-    on_partial: Callable[[str, str], None] | None = None
+    on_partial: Callable[[str, str, str], None] | None = None
 
 
 class Run:
@@ -592,7 +592,9 @@ class Run:
         around = self._around
         if agent is self.root:
             return around.on_text
-        return None if around.on_partial is None else partial(around.on_partial, agent.id)
+        if around.on_partial is None:
+            return None
+        return partial(around.on_partial, self.id, agent.id)
 
     def staff_of(self, boss: Agent, nursery: Nursery, past: Past | None = None) -> Staff:
         staff = Staff(self, boss, nursery, max_concurrent=self._around.max_concurrent)

@@ -71,7 +71,7 @@ def perform_in(
                         choose=console.choose,
                         on_event=console.listen,
                         on_text=partial(console.progress.hear, ROOT),
-                        on_partial=console.progress.hear,
+                        on_partial=lambda _, agent, text: console.progress.hear(agent, text),
                         on_wait=console.progress.wait,
                     ) as runtime,
                 ):
