@@ -75,7 +75,8 @@ class AgentView:
     def duration_s(self) -> float:
         if self.started_at is None or self.closed_at is None:
             return 0.0
-        return self.closed_at - self.started_at
+        # A clock that was set back has measured nothing.
+        return max(0.0, self.closed_at - self.started_at)
 
 
 @dataclass(slots=True)
