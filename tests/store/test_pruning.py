@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.chain import verify
-from retinue.domain.events import RunPruned
+from retinue.domain.events import RunPruned, StepsUndone
 from retinue.domain.projection import fold
 from retinue.domain.result import Status
 from retinue.errors import ChainBroken, RunError, StoreError
 from retinue.runtime.audit import audit, read_all
+from retinue.runtime.journal import End, Journal
 from retinue.runtime.pruning import prune
 from retinue.runtime.recovery import recover
 from retinue.store.export import export_run
@@ -89,6 +90,23 @@ async def test_the_outcome_is_left_and_the_chain_holds(tmp_path: Path) -> None:
     alone = SqliteStore(target, write=False)
     assert (await audit(alone, "k3f9")).head_hash == left.hash
     await alone.aclose()
+
+
+async def test_what_is_done_afterwards_follows_on_it(tmp_path: Path) -> None:
+    """The user may undo what a run did whose journal is gone."""
+    store = SqliteStore(tmp_path / "retinue.db")
+    await write(store, "k3f9", "mine ")
+    await prune(store, FakeClock(), "k3f9")
+    row = await store.run("k3f9")
+    end = End(row.epoch, row.head_seq, row.head_hash)
+    journal = Journal(store, FakeClock(), "k3f9", end=end, listener=None)
+    journal.record(StepsUndone(files=()), agent_id="a0", parent_agent_id=None)
+    await journal.durable()
+    found = await audit(store, "k3f9")
+    assert (found.events, found.pruned) == (2, row.head_seq - 1)
+    assert (await store.run("k3f9")).pruned
+    assert len(fold(await store.events("k3f9")).rewritten) == 1
+    await store.aclose()
 
 
 async def test_what_others_need_stays(tmp_path: Path) -> None:

@@ -100,6 +100,8 @@ class RunView:
     last_seq: int = 0
     usage: Usage = field(default_factory=Usage)
     """Of all agents together."""
+    rewritten: list[tuple[float, str]] = field(default_factory=list)
+    """When the user has undone or redone what."""
     agents: dict[str, AgentView] = field(default_factory=dict)
 
     @property
@@ -134,6 +136,8 @@ class RunView:
                 self._leave(event, fact)
             case ev.TasksGiven():
                 pass
+            case ev.StepsUndone() | ev.StepsRedone():
+                self.rewritten.append((event.time, event.summary))
             case ev.AgentCreated():
                 self._create(event, fact)
             case _:
@@ -147,6 +151,7 @@ class RunView:
         self.earlier, self.usage = fact.earlier, fact.usage
         self.started_at, self.finished_at = fact.started_at, fact.finished_at
         self.status, self.reason = fact.status, fact.reason
+        self.rewritten = list(fact.rewritten)
         self.agents = {left.id: AgentView(**structs.asdict(left)) for left in fact.agents}
         for agent in self.agents.values():
             if agent.parent_id is not None:

@@ -18,8 +18,7 @@ async def prune(store: Store, clock: Clock, run_id: str) -> None:
     await audit(store, run_id)
     row = await store.run(run_id)
     left = what_is_left(fold(await read_all(store, row.id)), row.head_seq, row.head_hash)
-    # As its last owner: where another has come since, the store refuses.
-    end = End(row.epoch - 1, row.head_seq, row.head_hash)
+    end = End(row.epoch, row.head_seq, row.head_hash)
     journal = Journal(store, clock, row.id, end=end, listener=None)
     journal.record(left, agent_id=ROOT, parent_agent_id=None)
     await journal.durable()
@@ -41,6 +40,7 @@ def what_is_left(view: RunView, head_seq: int, head_hash: str) -> RunPruned:
         reason=view.reason,
         earlier=view.earlier,
         usage=view.usage,
+        rewritten=tuple(view.rewritten),
         agents=tuple(map(_agent, view.agents.values())),
     )
 

@@ -45,6 +45,8 @@ MANY = 32
 PACE_S = 0.025
 _LOST = "blob {name} is gone or was changed"
 _TAKEN = "Another process has taken over run {run_id}; this one must stop."
+# What somebody may write who has not begun the run: they own it from there on.
+_OF_ANYBODY = ("run.resumed", "run.pruned", "run.steps_undone", "run.steps_redone")
 _LARGEST_CHUNK = 1024  # 13 columns each; SQLite takes 32,766 place holders
 _REMEMBERED = 1024  # hashes of blobs, so that what siblings share is compressed once
 
@@ -222,6 +224,7 @@ class Writer:
         self._not_before = 0.0
         self._error: StoreError | None = None
         self._heads: dict[str, int] = {}
+        self._epochs: dict[str, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._wanted = False
@@ -366,11 +369,8 @@ class Writer:
                 heads[event.run_id] = event
                 if event.seq == 1:
                     _insert_run(connection, event)
-                elif event.type == "run.resumed":
+                elif event.type in _OF_ANYBODY and event.epoch != self._epochs.get(event.run_id):
                     self._take_over(connection, event)
-                elif event.type == "run.pruned":
-                    # Written by who has never written to this run, and owns nothing after it.
-                    self._heads[event.run_id] = event.seq - 1
                 if change.agent is not None:
                     agents.append(change.agent)
             _insert(connection, "insert_agents", 8, map(_agent_columns, agents), len(agents))
@@ -392,6 +392,7 @@ class Writer:
                 connection.execute("ROLLBACK")
             raise
         self._heads.update({run_id: event.seq for run_id, event in heads.items()})
+        self._epochs.update({run_id: event.epoch for run_id, event in heads.items()})
 
     def _take_over(self, connection: sqlite3.Connection, event: Event) -> None:
         before = event.seq - 1

@@ -41,8 +41,9 @@ UPDATE runs SET status = ?, finished_at = ? WHERE id = ?
 UPDATE runs SET head_seq = ?, head_hash = ? WHERE id = ? AND epoch = ? AND head_seq = ?
 
 -- name: take_over
--- Go on with a run that has no outcome, as its next owner: whoever still thinks to be one is refused.
-UPDATE runs SET epoch = ? WHERE id = ? AND epoch = ? AND head_seq = ? AND status IS NULL
+-- Go on with a run as its next owner: whoever still thinks to be one is refused. An outcome that was
+-- written meanwhile has moved the end.
+UPDATE runs SET epoch = ? WHERE id = ? AND epoch = ? AND head_seq = ?
 
 -- name: prune_events
 -- Delete what an event says was cleaned away.
