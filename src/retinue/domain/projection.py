@@ -161,6 +161,7 @@ class RunView:
         | ev.ToolStarted
         | ev.ToolFinished
         | ev.ToolDenied
+        | ev.ApprovalDecided
         | ev.AgentTold
         | ev.ContextCompacted
         | ev.AgentSilent
@@ -205,6 +206,7 @@ class RunView:
                 agent.cached = True
             case (
                 ev.LimitReached()
+                | ev.ApprovalDecided()
                 | ev.AgentTold()
                 | ev.ContextCompacted()
                 | ev.AgentSilent()

@@ -53,9 +53,9 @@ class Questions:
         self._consent = Consent()
         self._chosen = ""
 
-    async def approve(self, wish: Wish) -> bool:
-        if self._consent.covers(wish):
-            return True
+    async def approve(self, wish: Wish) -> bool | Rule:
+        if rule := self._consent.covers(wish):
+            return rule
         words = (await self._ask(Question(wish.path, wish.arguments, wish=wish))).lower()
         if words in ALWAYS:
             self._consent.add(wish.rule)

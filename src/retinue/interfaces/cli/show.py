@@ -13,6 +13,7 @@ from retinue.domain.events import (
     AgentCached,
     AgentSilent,
     AgentTold,
+    ApprovalDecided,
     BreakerTripped,
     ContextCompacted,
     Event,
@@ -177,6 +178,7 @@ def _print_event(fact: Any) -> None:
             | AgentSilent()
             | AgentCached()
             | BreakerTripped()
+            | ApprovalDecided()
         ):
             say(f"! {fact.summary}")
 
