@@ -102,6 +102,10 @@ def test_a_plan_that_cannot_be_run_is_saved_to_be_mended(
             "A plan names files for each step, in context_files; leave out -f.",
         ),
         (["run", "--plan", "no.toml"], "Cannot read the plan no.toml: No such file or directory."),
+        (
+            ["run", "--plan", "/dev/zero"],
+            "/dev/zero is no plan: it has more than 1,000,000 characters.",
+        ),
         (["run", "--plan", "latin.toml"], "Cannot read the plan latin.toml: it is not UTF-8."),
         (
             ["run", "--plan", "bad.toml"],
