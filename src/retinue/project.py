@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from retinue.config.environment import Environment
+from retinue.config.seal import Seal
 from retinue.domain.chore import Chore
 from retinue.errors import RunError, StoreError, UnknownRun, UsageError
 from retinue.ports import Clock
@@ -170,6 +171,7 @@ def ground_of(root: Path, environment: Environment) -> UsersGround:
         worktrees=str(environment.cache / "worktrees"),
         home=str(environment.home),
         config_home=str(environment.config_home),
+        seal=Seal(environment.state / "key").of,
     )
 
 
