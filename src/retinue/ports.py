@@ -490,6 +490,8 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How often it was begun or resumed."""
     session: str | None
     """The id of the first run of its session; None for a run that a program leads."""
+    pruned: bool = False
+    """Whether only its outcome is left of its journal."""
 
 
 class AgentRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -82,6 +82,58 @@ class RunResumed(_Fact, frozen=True, gc=False, tag="run.resumed"):
         return "run resumed"
 
 
+class AgentLeft(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What is left of an agent whose journal was cleaned away."""
+
+    id: str
+    path: str
+    role: str
+    title: str
+    depth: int
+    step_idx: int
+    contract_sha256: str
+    created_at: float
+    state: State
+    parent_id: str | None = None
+    started_at: float | None = None
+    closed_at: float | None = None
+    status: Status | None = None
+    error: str = ""
+    close_reason: str = ""
+    cached: bool = False
+    turn: int = 0
+    max_turns: int = 0
+    turns: int = 0
+    tool_calls: int = 0
+    usage: Usage = Usage()
+
+
+class RunPruned(_Fact, frozen=True, gc=False, tag="run.pruned"):
+    """The `events` before this one were cleaned away; the last of them had `head_hash`."""
+
+    events: int
+    head_hash: str
+    kind: str
+    task: str
+    directory: str
+    model: str
+    mode: str
+    sandbox: str
+    started_at: float
+    finished_at: float | None = None
+    status: Status | None = None
+    reason: str = ""
+    earlier: tuple[str, ...] = ()
+    usage: Usage = Usage()
+    rewritten: tuple[tuple[float, str], ...] = ()
+    """When the user has undone or redone what."""
+    agents: tuple[AgentLeft, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        return f"cleaned away: {self.events} events that ended in {self.head_hash[:12]}"
+
+
 class TasksGiven(_Fact, frozen=True, gc=False, tag="run.tasks_given"):
     """What a program that leads wants done, each as its own terms say; their numbers go on."""
 
@@ -512,6 +564,7 @@ Fact = (
     | RunFinished
     | RunSuspended
     | RunResumed
+    | RunPruned
     | TasksGiven
     | AgentCreated
     | AgentStarted

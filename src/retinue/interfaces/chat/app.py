@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import ClassVar
 
 from textual import work
-from textual.app import App, ComposeResult
+from textual.app import App, ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.screen import Screen
+from textual.worker import WorkerFailed
 
 from retinue.domain.approval import Wish
 from retinue.domain.grant import Mode
+from retinue.errors import UsageError
+from retinue.interfaces.approval import edited
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.commands import submit
 from retinue.interfaces.chat.detail import Detail
@@ -80,6 +84,7 @@ class ChatApp(App[None]):
         super().__init__(ansi_color=True)
         self.chat = chat
         self._about_to_leave = False
+        self._away = False
         self._agents_wanted: bool | None = None
         self._frame = 0
         self._talk = TalkPane(id="talk")
@@ -106,6 +111,7 @@ class ChatApp(App[None]):
         self.theme = THEME.name
         self.chat.on_attention = self._attention
         self.chat.on_quit = self.action_leave
+        self.chat.on_edit = self._edit
         self._serving = self._serve()
         self.set_interval(1 / FRAMES_A_SECOND, self._draw)
         self._draw()
@@ -188,7 +194,9 @@ class ChatApp(App[None]):
                 lines.append((Span(f"{question.path} asks{tail}", Tone.STOPPED),))
             for line in lines_of(question.text)[:QUESTION_LINES]:
                 lines += wrapped([Span(line)], width)
-            return [*lines, (Span("Type your answer, and enter.", Tone.DIM),)]
+            if not question.words:
+                lines.append((Span("Type your answer, and enter.", Tone.DIM),))
+            return lines
         lines = self._wanted(wish, width, tail)
         lines += edit_lines(wish.tool, wish.arguments, width, QUESTION_LINES)
         if wish.terms:
@@ -221,9 +229,12 @@ class ChatApp(App[None]):
     # Keys
 
     def on_prompt_sent(self, event: Prompt.Sent) -> None:
+        before = self.chat.talk.entries[-1:]
         submit(self.chat, event.text)
         self._draw()
-        self._talk.go_to_last()
+        # An answer at once is read from its beginning; of what is to come, the latest is seen.
+        seen = self.chat.talk.entries[-1:] == before
+        self._talk.go_to_last(seen=seen)
 
     def on_prompt_scrolled(self, event: Prompt.Scrolled) -> None:
         self.action_scroll(event.by)
@@ -311,7 +322,26 @@ class ChatApp(App[None]):
 
     # Beyond the screen
 
+    async def _edit(self, text: str) -> str | None:
+        """What the user's editor makes of `text`; it has the terminal meanwhile."""
+        # In a worker, since whoever asks does not know of Textual.
+        worker = self.run_worker(self._edited(text), exit_on_error=False)
+        try:
+            return await worker.wait()
+        except WorkerFailed as failed:
+            raise failed.error from None
+
+    async def _edited(self, text: str) -> str | None:
+        self._away = True
+        try:
+            with self.batch_update(), self.suspend():
+                return await asyncio.to_thread(edited, text)
+        except SuspendNotSupported:
+            raise UsageError("No editor can be opened on this terminal.") from None
+        finally:
+            self._away = False
+
     def _attention(self, text: str) -> None:
         """Tell somebody who looks elsewhere."""
-        if not self.app_focus and self._driver is not None:
+        if not self.app_focus and self._driver is not None and not self._away:
             self._driver.write(notice(self.chat.environment, f"retinue: {text}"))
