@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import click
 
+from retinue.domain.drafting import FREE_HANDED
+from retinue.domain.grant import Mode
 from retinue.domain.plan import Plan, parse, to_toml
 from retinue.errors import PlanError, UsageError
 from retinue.interfaces.view.outline import outline
@@ -21,6 +23,13 @@ Edit = Callable[[str], Awaitable[str | None]]
 RUN, EDIT = ("r", "run", "run it", "y", "yes"), ("e", "edit", "edit it", "edit it again")
 FIRST = ("run it", "edit it", "neither")
 AGAIN = ("edit it again", "no")
+
+
+def only_reading(mode: Mode) -> str:
+    """What to know before a plan is written in a mode in which no step of it may write."""
+    if mode in FREE_HANDED:
+        return ""
+    return f"In {mode} mode the steps of a plan only read; in auto mode they may write."
 
 
 async def agreed(runtime: Runtime, plan: Plan, *, decide: Decide, edit: Edit) -> Plan | None:

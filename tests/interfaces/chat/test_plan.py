@@ -55,7 +55,7 @@ async def test_a_plan_is_shown_agreed_to_and_carried_out(
         submit(chat, "/plan Know it")
         await wait(asked(chat, ASKED))
         shown = said(chat)
-        assert "❯ /plan Know it\n" in shown
+        assert "❯ /plan Know it\n\nIn normal mode the steps of a plan only read; " in shown
         assert "[planner] Completed:" in shown
         assert '"steps"' not in shown, "what a planner answers is shown as a plan"
         assert "Know it\nLook, then tell.\n\nstep  role        writes  checks  what\n" in shown

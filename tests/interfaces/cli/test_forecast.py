@@ -135,6 +135,17 @@ def test_a_name_of_a_file_gives_no_rights(
     assert cli("fan-out", "-m", model, "-q", "--each", "*", "Look at {path}").code == 0
 
 
+def test_who_could_not_write_is_told_of(
+    cli: Cli, script: Callable[[str], str], project: Path
+) -> None:
+    (project / "a.py").write_text("x = 1\n")
+    done = cli("fan-out", "-m", script(OK), "--each", "*.py", "Rename x in {path}")
+    assert done.code == 0, done.err
+    assert "In normal mode researchers do it, who only read; in auto mode executors" in done.err
+    asked = cli("fan-out", "-m", script(OK), "-r", "reviewer", "--each", "*.py", "Look at {path}")
+    assert "in auto mode" not in asked.err, "whoever names a role knows what it may do"
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

@@ -72,6 +72,9 @@ def test_out_writes_a_file(cli: Cli, model: str, project: Path) -> None:
     done = cli("plan", "-m", model, "--out", "plan.toml", "Know it")
     assert (done.code, done.out) == (0, "")
     assert "The plan is in plan.toml; retinue run --plan plan.toml runs it." in done.err
+    note = "In normal mode the steps of a plan only read; in auto mode they may write.\n"
+    assert done.err.startswith(note)
+    assert note not in cli("plan", "-m", model, "--mode", "auto", "--out", "p.toml", "Know it").err
     assert parse((project / "plan.toml").read_text())["summary"] == "Look, then tell."
 
 

@@ -12,7 +12,7 @@ import click
 from retinue.domain.plan import MAX_CHARS, Plan, parse, to_toml
 from retinue.domain.result import Status
 from retinue.errors import PlanError, UsageError
-from retinue.interfaces.approval import agreed
+from retinue.interfaces.approval import agreed, only_reading
 from retinue.interfaces.cli.console import Console
 from retinue.interfaces.cli.office import chosen_gate, chosen_limits, opening_of, perform_in
 from retinue.interfaces.cli.options import context, gate, limits, plan_flags, working
@@ -48,6 +48,8 @@ def plan(
     opened |= chosen_gate(options)
 
     async def work(runtime: Runtime) -> Sequence[Status]:
+        if goal.strip():
+            console.note(only_reading(runtime.terms.mode))
         try:
             written = await runtime.plan(goal, context_files=context_files)
         except PlanError as error:

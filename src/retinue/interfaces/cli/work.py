@@ -178,6 +178,8 @@ def fan_out(
             asked = [_task(runtime, role or READER, text, terms) for text in given]
         else:
             asked = await _for_each(runtime, role, each, given, terms)
+            if role is None and runtime.terms.mode not in FREE_HANDED:
+                console.note(NO_WRITERS.format(mode=runtime.terms.mode))
         expected = await runtime.forecast(asked, max_concurrent=max_concurrent)
         await console.agree(expected, yes=yes)
         results = await runtime.fan_out(asked, max_concurrent=max_concurrent)
@@ -190,6 +192,9 @@ def fan_out(
 PATH = "{path}"
 _WILD = {*"*?"}
 READER, WRITER = "researcher", "executor"
+NO_WRITERS = (
+    "In {mode} mode researchers do it, who only read; in auto mode executors do, who write."
+)
 
 
 async def _for_each(
