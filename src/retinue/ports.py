@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from retinue.domain.approval import Wish
+from retinue.domain.approval import Rule, Wish
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event
 from retinue.domain.forecast import Used
@@ -625,5 +625,7 @@ class Posts(Protocol):
         ...
 
 
-Approve = Callable[[Wish], Awaitable[bool]]
-"""Ask a person: may it be done? ApprovalNeeded if nobody is there."""
+Approve = Callable[[Wish], Awaitable[bool | Rule]]
+"""Ask a person: may it be done? The rule, where one answers that a person has said "always" to.
+
+ApprovalNeeded if nobody is there."""

@@ -10,6 +10,7 @@ from typing import get_args
 
 import msgspec
 
+from retinue.domain.approval import Answer
 from retinue.domain.forecast import Forecast
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message, Thoughts, Timing, ToolCall, Usage
@@ -272,6 +273,31 @@ class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
     @property
     def summary(self) -> str:
         return f"{_line(self.tool)} denied: {_line(self.content)}"
+
+
+class ApprovalDecided(_Fact, frozen=True, gc=False, tag="approval.decided"):
+    """Leave that an agent needed for `wanted`, and `answer`: yes, no, or nobody to give one.
+
+    With a `rule`, that is what has answered, of the settings or of a person's "always"; without
+    one, a person has. `why` is why there was a question, and `scope` what could be touched.
+    """
+
+    tool: str
+    wanted: str
+    why: str
+    answer: Answer
+    rule: str = ""
+    scope: str = ""
+    call_id: str = ""
+
+    @property
+    def summary(self) -> str:
+        by = f"the rule {_line(self.rule)}" if self.rule else "the user"
+        said = {Answer.YES: f"allowed by {by}", Answer.NO: f"refused by {by}"}
+        return (
+            f"{_line(self.tool)} {said.get(self.answer, 'needs a yes, and nobody was there')}:"
+            f" {_line(self.wanted)}"
+        )
 
 
 class AgentTold(_Fact, frozen=True, gc=False, tag="agent.told"):
@@ -549,6 +575,7 @@ Fact = (
     | ToolStarted
     | ToolFinished
     | ToolDenied
+    | ApprovalDecided
     | AgentTold
     | ContextCompacted
     | AgentSilent

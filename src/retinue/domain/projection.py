@@ -185,6 +185,7 @@ class RunView:
         | ev.ToolStarted
         | ev.ToolFinished
         | ev.ToolDenied
+        | ev.ApprovalDecided
         | ev.AgentTold
         | ev.ContextCompacted
         | ev.AgentSilent
@@ -229,6 +230,7 @@ class RunView:
                 agent.cached = True
             case (
                 ev.LimitReached()
+                | ev.ApprovalDecided()
                 | ev.AgentTold()
                 | ev.ContextCompacted()
                 | ev.AgentSilent()

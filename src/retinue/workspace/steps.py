@@ -23,12 +23,13 @@ from retinue.errors import WorkspaceError
 from retinue.ports import KeptChange
 from retinue.workspace.changes import GITLINK, Change, contents, is_gitlink
 from retinue.workspace.depot import Depot
-from retinue.workspace.git import answer
+from retinue.workspace.git import Repository, answer
 from retinue.workspace.merge import Merged, merge_trees
 from retinue.workspace.names import quoted
 from retinue.workspace.snapshot import MAX_FILE_BYTES
 
 ROOT = "refs/retinue"
+_FILE = b"100"
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -116,6 +117,12 @@ def _overlaid(depot: Depot, commit: str, tree: str) -> tuple[str, str]:
     with depot.temporary() as folder:
         where = depot.at(depot.source.top, os.path.join(folder, "index"))
         answer(where, ["read-tree", tree])
+        now = _staged(where)
+        for path in states[1]:
+            if _differ_by_line_ends(depot, states[1][path], now.get(path, b"")):
+                for state in states:
+                    if path in state:
+                        state[path] = _with_plain_line_ends(depot, state[path])
         for state in states:
             entries = [b"%b\t%b\0" % (about, path) for path, about in state.items()]
             update = ["update-index", "-z", "--replace", "--index-info"]
@@ -123,6 +130,32 @@ def _overlaid(depot: Depot, commit: str, tree: str) -> tuple[str, str]:
             trees.append(answer(where, ["write-tree", "--missing-ok"]).decode().strip())
     before, after = trees
     return before, after
+
+
+def _staged(where: Repository) -> dict[bytes, bytes]:
+    """The files of an index: path, and mode and blob."""
+    found = {}
+    for line in answer(where, ["ls-files", "-z", "--stage"]).split(b"\0")[:-1]:
+        about, path = line.split(b"\t", 1)
+        found[path] = about.rpartition(b" ")[0]
+    return found
+
+
+def _differ_by_line_ends(depot: Depot, step: bytes, now: bytes) -> bool:
+    """Has a file tool written CRLF, where git is told to see LF? A tree never has those."""
+    if step == now or not (step.startswith(_FILE) and now.startswith(_FILE)):
+        return False
+    return b"\r\n" in _blob(depot, step) and b"\r\n" not in _blob(depot, now)
+
+
+def _with_plain_line_ends(depot: Depot, entry: bytes) -> bytes:
+    text = _blob(depot, entry).replace(b"\r\n", b"\n")
+    made = depot.ask(["hash-object", "-w", "--stdin"], stdin=text)
+    return entry.partition(b" ")[0] + b" " + made.strip()
+
+
+def _blob(depot: Depot, entry: bytes) -> bytes:
+    return depot.ask(["cat-file", "blob", entry.partition(b" ")[2].decode()])
 
 
 def _listed(depot: Depot, commit: str) -> dict[bytes, bytes]:

@@ -12,6 +12,7 @@ from textual.containers import Container
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
+from retinue.domain.approval import Wish
 from retinue.domain.grant import Mode
 from retinue.errors import UsageError
 from retinue.interfaces.approval import edited
@@ -23,7 +24,7 @@ from retinue.interfaces.chat.panes import LinePane, TalkPane, TreePane
 from retinue.interfaces.chat.prompt import Prompt
 from retinue.interfaces.chat.styles import THEME
 from retinue.interfaces.cli.notice import notice
-from retinue.interfaces.view.calls import call_text
+from retinue.interfaces.view.calls import call_text, wish_lines
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.dossier import edit_lines
 from retinue.interfaces.view.figures import cells, clip, lines_of, some
@@ -196,21 +197,23 @@ class ChatApp(App[None]):
             if not question.words:
                 lines.append((Span("Type your answer, and enter.", Tone.DIM),))
             return lines
-        lines = [
-            cut(
-                (
-                    Span(f"{question.path} wants ", Tone.STOPPED),
-                    Span(call_text(wish.tool, wish.arguments), Tone.STRONG),
-                    Span(tail, Tone.DIM),
-                ),
-                width,
-            )
-        ]
+        lines = self._wanted(wish, width, tail)
         lines += edit_lines(wish.tool, wish.arguments, width, QUESTION_LINES)
         if wish.terms:
             lines += wrapped([Span(wish.terms, Tone.DIM)], width)
         answers = f"y yes   n no   a always: {wish.rule}   and enter"
         return [*lines, (Span(clip(answers, width), Tone.DIM),)]
+
+    def _wanted(self, wish: Wish, width: int, tail: str) -> list[Line]:
+        if not wish.subject:
+            said = Span(call_text(wish.tool, wish.arguments), Tone.STRONG)
+            who = Span(f"{wish.path} wants ", Tone.STOPPED)
+            return [cut((who, said, Span(tail, Tone.DIM)), width)]
+        lines: list[Line] = []
+        for at, line in enumerate(wish_lines(wish, QUESTION_LINES)):
+            first = "  " if at else ""
+            lines += wrapped([Span(line.lstrip(), Tone.STRONG)], width, first=first, rest="  ")
+        return [*lines, *([(Span(tail.strip(), Tone.DIM),)] if tail else [])]
 
     def _hints(self) -> str:
         if self._about_to_leave:

@@ -57,9 +57,9 @@ class Questions:
         self._consent = Consent()
         self._chosen = ""
 
-    async def approve(self, wish: Wish) -> bool:
-        if self._consent.covers(wish):
-            return True
+    async def approve(self, wish: Wish) -> bool | Rule:
+        if rule := self._consent.covers(wish):
+            return rule
         answers = (*YES, *ALWAYS, *NO)
         question = Question(wish.path, wish.arguments, wish=wish, words=answers)
         words = (await self._ask(question)).lower()

@@ -25,7 +25,7 @@ import msgspec
 from retinue.app import Choose
 from retinue.config.environment import Environment
 from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD
-from retinue.domain.approval import Wish
+from retinue.domain.approval import Rule, Wish
 from retinue.domain.contract import title_of
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
@@ -41,6 +41,7 @@ from retinue.interfaces.cli.paper import width, write
 from retinue.interfaces.cli.screen import Screen, Styles
 from retinue.interfaces.consent import Consent, for_good
 from retinue.interfaces.view.block import result_block
+from retinue.interfaces.view.calls import wish_lines
 from retinue.interfaces.view.figures import clip, lines_of, one_line, some
 from retinue.ports import Approve, Ask
 from retinue.runtime.facade import Runtime
@@ -379,13 +380,13 @@ class Questions:
         self._lock = asyncio.Lock()
         self._consent = Consent()
 
-    async def __call__(self, wish: Wish) -> bool:
+    async def __call__(self, wish: Wish) -> bool | Rule:
         async with self._lock:
-            if self._consent.covers(wish):
-                return True
-            shown = wish.detail if len(wish.detail) <= 600 else wish.detail[:600] + "…"
+            if rule := self._consent.covers(wish):
+                return rule
             with self._aside():
-                click.echo(f"{wish.path} wants {wish.tool}: {one_line(shown)}", err=True)
+                for line in wish_lines(wish):
+                    click.echo(line, err=True)
                 if wish.terms:
                     click.echo(f"({wish.terms})", err=True)
                 always = one_line(str(wish.rule))

@@ -13,6 +13,7 @@ from retinue.domain.events import (
     AgentCached,
     AgentSilent,
     AgentTold,
+    ApprovalDecided,
     BreakerTripped,
     ContextCompacted,
     Event,
@@ -187,6 +188,7 @@ def _print_event(fact: Any) -> None:
             | AgentSilent()
             | AgentCached()
             | BreakerTripped()
+            | ApprovalDecided()
         ):
             say(f"! {fact.summary}")
 
