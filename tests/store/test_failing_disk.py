@@ -24,10 +24,10 @@ from retinue.store.housekeeping import shrink, sweep_blobs
 from retinue.store.sqlite import SqliteStore
 from retinue.store.vault import SqliteVault
 from retinue.testing.clock import FakeClock
-from retinue.testing.disk import Disk, faulty, library
+from retinue.testing.disk import Disk, faulty, reachable
 from retinue.testing.store_contract import Scribe
 
-pytestmark = pytest.mark.skipif(library() is None, reason="sqlite3 is linked in a way of its own")
+pytestmark = pytest.mark.skipif(not reachable(), reason="sqlite3 is linked in a way of its own")
 
 LARGE = "The heron stands in the water and waits.\n" * 100
 MESSAGES = [
