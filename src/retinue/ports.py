@@ -547,6 +547,8 @@ class Store(Protocol):
 
     `append` returns at once and never fails; `flush` waits until everything appended before it is
     durable, and raises the StoreError that has happened, if one has. Other processes may read.
+
+    `run.pruned` takes the place of all events of its run before it, and of its agents.
     """
 
     def append(self, change: Change) -> None: ...

@@ -600,7 +600,10 @@ Fact = (
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A fact, with who, where and when. Unique by (run, seq); `hash` chains it to the last one."""
+    """A fact, with who, where and when. Unique by (run, seq); `hash` chains it to the last one.
+
+    In the place of its hash, a store that has lost a part of an event says which.
+    """
 
     seq: int
     run_id: str

@@ -12,7 +12,9 @@ import ctypes
 import ctypes.util
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 OK, IOERR, FULL = 0, 10, 13
@@ -97,23 +99,33 @@ class Disk:
         return self._kind == "short"
 
 
-def library() -> ctypes.CDLL | None:
-    """The SQLite that the module `sqlite3` is linked with, if it is one that can be reached."""
+def reachable() -> bool:
+    """Does the module `sqlite3` use the library of this machine, and not one of its own?"""
+    if _library() is None:
+        return False
+    disk = Disk(None, "error")
+    with (
+        TemporaryDirectory() as folder,
+        faulty(disk),
+        closing(sqlite3.connect(Path(folder, "a.db"))) as connection,
+    ):
+        connection.execute("CREATE TABLE a (b)")
+    return bool(disk.calls)
+
+
+def _library() -> ctypes.CDLL | None:
     name = ctypes.util.find_library("sqlite3")
     if name is None:
         return None
     found = ctypes.CDLL(name)
-    found.sqlite3_libversion.restype = _s
     found.sqlite3_vfs_find.restype = ctypes.POINTER(Vfs)
-    if found.sqlite3_libversion().decode() != sqlite3.sqlite_version:
-        return None
     return found
 
 
 @contextmanager
 def faulty(disk: Disk) -> Iterator[None]:
     """All databases that are opened inside are on that disk."""
-    lib = library()
+    lib = _library()
     assert lib is not None
     real = lib.sqlite3_vfs_find(None)
     vfs = Vfs.from_buffer_copy(real.contents)

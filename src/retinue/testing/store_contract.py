@@ -41,7 +41,9 @@ from retinue.domain.messages import Timing, Usage
 from retinue.domain.result import Status
 from retinue.errors import StoreError, UnknownRun
 from retinue.ports import Change, Clock, NewAgent, Store
+from retinue.runtime.audit import audit
 from retinue.runtime.journal import End, Journal
+from retinue.runtime.pruning import prune
 from retinue.testing.clock import EPOCH, FakeClock
 
 TEXTS = (
@@ -318,6 +320,27 @@ class StoreContract:
             row = await store.run("k3f9")
             assert (row.status, row.finished_at) == ("budget_exceeded", EPOCH + 2.5)
             assert list(await store.runs()) == [row]
+
+    async def test_of_a_run_that_was_cleaned_away_the_outcome_is_left(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            for run_id in ("k3f9", "x2"):
+                scribe = Scribe(store, run_id)
+                scribe.begin("Count the herons.", earlier=("m2",))
+                scribe.birth(cache_key=run_id)
+                scribe.live("a0")
+                scribe.finish()
+            await store.flush()
+            before = await store.run("k3f9")
+            await prune(store, FakeClock(), "k3f9")
+            (left,) = await store.events("k3f9")
+            after = await store.run("k3f9")
+            assert after == msgspec.structs.replace(
+                before, head_seq=left.seq, head_hash=left.hash, epoch=before.epoch + 1, pruned=True
+            )
+            assert list(await store.agents("k3f9")) == []
+            assert await store.cache_keys() == {"x2"}
+            assert (await audit(store, "k3f9")).pruned == before.head_seq
+            assert (await audit(store, "x2")).pruned == 0
 
     # Agents
 
