@@ -175,6 +175,7 @@ MALFORMED: list[tuple[str, Any, str]] = [
     ("a name in other letters", plan(step("größe")), "step 'größe': name: cannot be a name;"),
     ("a name of 41", plan(step("a" * 41)), f"step '{'a' * 41}': name: cannot be a name; use up"),
     ("an empty name", plan(step(" ")), "step '#1': name: is empty; use up to 40 of"),
+    ("a blank role", plan(step(role=" ")), "step 'a': role: is empty; say who does it"),
     ("an empty role", plan(step(role="")), "step 'a': role: is empty; say who does it"),
     ("nothing to do", plan(step(task="")), "step 'a': task: is empty; say what is to be done"),
     ("a null", plan(step(task=None)), "step 'a': task: is missing"),

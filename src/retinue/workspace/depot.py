@@ -42,8 +42,15 @@ def set_aside(path: str, seal: Seal) -> str:
     away = f"{path}-{secrets.token_hex(4)}.foreign"
     try:
         os.rename(path, away)
+    except FileNotFoundError:
+        return ""  # Another process was faster.
     except OSError as error:
         raise WorkspaceError(f"{path} is not yours, and stays ({error.strerror}).") from error
+    if not is_foreign(away, seal):
+        # Another process has done the same a moment ago, and this was its new one.
+        with suppress(OSError):
+            os.rename(away, path)
+        return ""
     return away
 
 

@@ -139,8 +139,12 @@ async def test_an_editor_that_is_not_there(
         submit(chat, "/plan Know it")
         await wait(asked(chat, ASKED))
         submit(chat, "e")
+        await wait(asked(chat, "e edit it again   n no   and enter"))
+        assert "There is no terminal to open an editor on." in said(chat)
+        submit(chat, "n")
+        await wait(asked(chat, ASKED))
+        submit(chat, "n")
         await wait(idle(chat))
-    assert said(chat).endswith("There is no terminal to open an editor on.")
     monkeypatch.setenv("VISUAL", "false")
     with pytest.raises(UsageError, match=r"^false: Editing failed\. Name one that works in EDITOR"):
         edited("")
