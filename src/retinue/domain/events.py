@@ -81,6 +81,23 @@ class RunResumed(_Fact, frozen=True, gc=False, tag="run.resumed"):
         return "run resumed"
 
 
+class RunLapsed(_Fact, frozen=True, gc=False, tag="run.lapsed"):
+    """Nothing could run for a while (the process was stopped, its loop blocked), or the clock of
+    the machine was set. Nobody's time is shorter for it.
+    """
+
+    stalled_s: float = 0.0
+    jumped_s: float = 0.0
+
+    @property
+    def summary(self) -> str:
+        if self.stalled_s:
+            return (
+                f"nothing could run for {self.stalled_s:.0f} s; all deadlines are that much later"
+            )
+        return f"the clock was set by {self.jumped_s:+.0f} s; no deadline has moved"
+
+
 class TasksGiven(_Fact, frozen=True, gc=False, tag="run.tasks_given"):
     """What a program that leads wants done, each as its own terms say; their numbers go on."""
 
@@ -451,6 +468,7 @@ Fact = (
     | RunFinished
     | RunSuspended
     | RunResumed
+    | RunLapsed
     | TasksGiven
     | AgentCreated
     | AgentStarted

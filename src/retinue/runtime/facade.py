@@ -53,6 +53,8 @@ class Runtime:
 
     async def __aenter__(self) -> Self:
         await self._nursery.__aenter__()
+        self._watch = self._around.clock.watch(self._runs.lapse)
+        self._watch.__enter__()
         self._watching = [
             self._nursery.create_task(
                 watch(self._runs.agents, self._around.clock, self.terms.silence_s / 4)
@@ -68,6 +70,7 @@ class Runtime:
         trace: TracebackType | None,
     ) -> None:
         try:
+            self._watch.__exit__(None, None, None)
             for task in self._watching:
                 task.cancel()
             self._office.dismiss()

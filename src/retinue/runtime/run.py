@@ -18,6 +18,7 @@ from retinue.domain.events import (
     AgentCreated,
     AgentStarted,
     RunFinished,
+    RunLapsed,
     RunResumed,
     RunStarted,
     RunSuspended,
@@ -39,6 +40,7 @@ from retinue.ports import (
     Ground,
     Hands,
     History,
+    Lapse,
     Model,
     NewAgent,
     Post,
@@ -267,6 +269,14 @@ class Run:
     def give(self, fact: TasksGiven) -> None:
         """Write down what the program wants done, before any of it is."""
         self.root.record(fact)
+
+    def lapse(self, lapse: Lapse) -> None:
+        """Write down that time is not what it seems from the times of the events."""
+        self._journal.record(
+            RunLapsed(stalled_s=lapse.stalled_s, jumped_s=lapse.jumped_s),
+            agent_id=self.root.id,
+            parent_agent_id=None,
+        )
 
     async def finish(self, status: Status, reason: str) -> None:
         """Write the outcome, which nobody but the run may do, and see it safe."""

@@ -28,7 +28,7 @@ from retinue.domain.outcome import RunResult
 from retinue.domain.result import Status
 from retinue.domain.role import Role
 from retinue.errors import RunError, StoreError, UsageError
-from retinue.ports import Post
+from retinue.ports import Lapse, Post
 from retinue.runtime.agent import ROOT, Agent
 from retinue.runtime.checks import copy_names
 from retinue.runtime.enclosures import enclose
@@ -45,6 +45,7 @@ from retinue.version import VERSION
 T = TypeVar("T")
 
 LISTEN_S = 0.2
+TELL_S = 5.0
 NOT_YOURS = (
     "Run {run_id} was not begun by you on this machine (or by an earlier version), so it is not"
     " gone on with. `retinue show {run_id}` shows it; begin a new one."
@@ -99,6 +100,15 @@ class Runs:
             await self._around.clock.sleep(LISTEN_S)
             for run in list(self._open.values()):
                 run.listen()
+
+    def lapse(self, lapse: Lapse) -> None:
+        """Hold nothing against anybody that happened while they could not run; and tell of it."""
+        now = self._around.clock.monotonic()
+        for agent in self.agents():
+            agent.seen_at = min(now, agent.seen_at + lapse.stalled_s)
+        if max(lapse.stalled_s, abs(lapse.jumped_s)) >= TELL_S:
+            for run in self._open.values():
+                run.lapse(lapse)
 
     def stop(self, why: str) -> None:
         """Say why everything is about to be cancelled."""
