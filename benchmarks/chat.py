@@ -32,6 +32,7 @@ SHARE_GOAL = 25.0
 KEY_GOAL_MS = 100.0
 TURNS = 8
 BREAKER = 80
+MOST_KEYS = 100
 LAST_WORDS = "All of them are back."
 TASK = "Survey everything"
 # A letter that nothing on the screen has.
@@ -189,12 +190,11 @@ def measure(children: int, size: tuple[int, int]) -> Figures:
             if children > BREAKER:  # So many calls need somebody's leave.
                 terminal.until("wants")
                 terminal.press("y\r")
-            terminal.read(1.0)
             keys = []
-            for _ in range(15):
+            for _ in range(MOST_KEYS):
                 terminal.press(RARE)
                 keys.append(1000 * terminal.until(RARE, seconds=20))
-                terminal.read(0.15)
+                terminal.read(0.12)
                 if terminal.ended_at is not None:
                     break
             while terminal.ended_at is None:

@@ -178,11 +178,11 @@ of them in one write, which leaves the client nothing to wait for."""
 _AGAIN = """\
 ## Run it again
 
-```
-script/bench --quick              # 100 and 300 children, no peers
-script/bench --calls              # single calls only
-script/bench --peers              # everything
-script/bench --peers --write      # and write this page and its picture
+```console
+$ script/bench --quick              # 100 and 300 children, no peers
+$ script/bench --calls              # single calls only
+$ script/bench --peers              # everything
+$ script/bench --peers --write      # and write this page and its picture
 ```
 
 The peers' versions are pinned in `benchmarks/contestants/peers.toml`. Each is installed on its

@@ -44,7 +44,8 @@ def test_the_reference_has_every_command_event_setting_and_name(
 
 def test_every_page_is_in_the_list() -> None:
     listed = (ROOT / "docs" / "index.md").read_text()
-    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    docs = ROOT / "docs"
+    pages = {str(path.relative_to(docs).with_suffix("")) for path in docs.rglob("*.md")} - {"index"}
     assert [page for page in sorted(pages) if f"\n{page}\n" not in listed] == []
 
 

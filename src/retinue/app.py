@@ -89,7 +89,7 @@ async def open_runtime(
     record: str | Path | None = None,
     on_event: Callable[[Event], None] | None = None,
     on_text: Callable[[str], None] | None = None,
-    on_partial: Callable[[str, str], None] | None = None,
+    on_partial: Callable[[str, str, str], None] | None = None,
     on_wait: Callable[[str], None] | None = None,
     clock: Clock | None = None,
     environment: Environment | None = None,
@@ -113,7 +113,7 @@ async def open_runtime(
     the opening waits for, where that may take a while.
 
     `on_event` is given every event as it happens, `on_text` the words of a root's model as they
-    arrive, and `on_partial` those of a child's, with the child's id.
+    arrive, and `on_partial` those of a child's, after the ids of its run and of the child.
     """
     root, clock = project(directory), clock or SystemClock()
     environment = environment or Environment.current()

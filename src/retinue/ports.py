@@ -272,11 +272,15 @@ class History(Protocol):
     async def undo(self, changes: Sequence[KeptChange]) -> Applied:
         """Take these out of the files, the last first. What others did since stays, or is refused.
 
-        It is all of them or none. So is `redo`.
+        It is all of them or none. So is `redo`. Whoever does it a second time changes nothing.
         """
         ...
 
     async def redo(self, changes: Sequence[KeptChange]) -> Applied: ...
+
+    async def mark(self, changes: Sequence[KeptChange], *, undone: bool) -> None:
+        """Keep them as undone from now on, or as made."""
+        ...
 
 
 class Ground(Protocol):

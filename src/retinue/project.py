@@ -11,7 +11,8 @@ from retinue.config.environment import Environment
 from retinue.domain.chore import Chore
 from retinue.errors import RunError, StoreError, UnknownRun, UsageError
 from retinue.ports import Clock
-from retinue.runtime.undo import Past, past
+from retinue.runtime.clock import SystemClock
+from retinue.runtime.undo import Past, Revision, past, revision
 from retinue.store.export import export_run
 from retinue.store.posts import FilePosts
 from retinue.store.sqlite import SqliteStore
@@ -109,18 +110,33 @@ async def export_journal(directory: str | Path, run: str, target: Path | None) -
 
 @asynccontextmanager
 async def open_past(
+    directory: str | Path, run_id: str, *, environment: Environment | None = None
+) -> AsyncIterator[Past]:
+    """What a run has done to the files of a project."""
+    root = project(directory)
+    ground = ground_of(root, environment or Environment.current())
+    async with open_journal(root) as store:
+        yield await past(store, ground, run_id)
+
+
+@asynccontextmanager
+async def open_revision(
     directory: str | Path,
     run_id: str,
     *,
     agent: str | None = None,
-    change: bool = False,
     environment: Environment | None = None,
-) -> AsyncIterator[Past]:
-    """What a run has done to the files of a project; with `change`, to be undone or redone."""
+) -> AsyncIterator[Revision]:
+    """What a run, or one agent of it, has done to the files, to be undone or redone."""
     root = project(directory)
     ground = ground_of(root, environment or Environment.current())
-    async with open_journal(root) as store:
-        yield await past(store, ground, posts(root), run_id, agent=agent, change=change)
+    async with open_journal(root):
+        pass  # Writing would make one where there is none.
+    async with (
+        open_store(root) as store,
+        revision(store, ground, posts(root), SystemClock(), run_id, agent=agent) as found,
+    ):
+        yield found
 
 
 async def clean_up(

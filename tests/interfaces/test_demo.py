@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -14,7 +15,7 @@ from retinue import Event, fold
 from retinue.domain.events import ModelFailed, ModelReplied, ToolDenied, ToolFinished
 from retinue.domain.projection import RunView
 from retinue.embedded.model import installed
-from retinue.interfaces.cli.demo import LOOKERS, QUESTIONS, TASKS, bundled, copy, scripted_model
+from retinue.interfaces.cli.demo import LOOKERS, QUESTIONS, bundled, copy, scripted_model
 from retinue.interfaces.cli.main import main
 
 Demo = Callable[..., str]
@@ -50,14 +51,14 @@ def events(demo: Demo) -> list[Event]:
 
 @pytest.fixture
 def view(events: list[Event]) -> RunView:
-    """The fan-out that looks."""
-    return fold([event for event in events if event.run_id == events[0].run_id])
+    """The fan-out that happens here."""
+    return fold([event for event in events if event.run_id == events[-1].run_id])
 
 
 @pytest.fixture
-def writing(events: list[Event]) -> RunView:
-    """The one that writes."""
-    return fold([event for event in events if event.run_id == events[-1].run_id])
+def session(events: list[Event]) -> list[Event]:
+    """What was recorded."""
+    return [event for event in events if event.run_id == events[0].run_id]
 
 
 @pytest.fixture
@@ -68,7 +69,9 @@ def repository(tmp_path: Path) -> Path:
 
 def test_it_says_first_what_is_scripted_and_what_is_real(said: str) -> None:
     said = " ".join(said.split())
-    assert "The model is scripted from here on: its words were written beforehand" in said
+    assert "This is a replay, of a session that was recorded on" in said
+    assert "only the words of its model were written beforehand" in said
+    assert "Now it happens here, and again the words of the model were written beforehand." in said
     assert "The tools, contracts, budgets, journal and audit are real." in said
 
 
@@ -78,30 +81,51 @@ def test_without_the_embedded_model_it_says_why_its_act_is_left_out(said: str) -
     ) in said
 
 
-def test_what_is_written_is_merged_and_the_users_edit_stays(
-    demo: Demo, tmp_path: Path, writing: RunView
+def test_the_session_has_research_merges_a_conflict_a_kill_and_a_resume(
+    session: list[Event],
 ) -> None:
-    statuses = [str(agent.status) for agent in writing.agents.values()][1:]
-    assert statuses == ["completed", "conflict", "completed"]
-    said = demo("--keep", str(tmp_path / "new"))
-    assert "you edit README.md: 60 days" in said
-    kept = tmp_path / "new"
-    assert "LENGTH = 6" in (kept / "snip" / "codes.py").read_text()
-    assert "Links expire after 60 days." in (kept / "README.md").read_text()
-    assert "assert Links" in (kept / "tests" / "test_links.py").read_text()
-    assert " M README.md" in said
+    agents = fold(session).agents
+    roles = [agent.path.rpartition("/")[2].partition(".")[0] for agent in agents.values()]
+    assert roles == ["root", "researcher", "researcher", "executor", "executor", "tester"]
+    statuses = [str(agent.status) for agent in agents.values()]
+    assert statuses == ["completed"] * 4 + ["conflict", "completed"]
+    types = [event.type for event in session]
+    assert types.count("agent.worktree_merged") == 3
+    # Nobody suspended it: the process was gone.
+    assert "run.suspended" not in types
+    assert types.index("run.resumed") > types.index("agent.worktree_merged")
+    assert {event.epoch for event in session} == {1, 2}
+
+
+def test_the_session_is_shown_as_a_replay_and_audited(said: str) -> None:
+    assert "the process was killed here; `retinue resume` goes on" in said
+    assert "a4  conflict after 2 turns" in said
+    assert "$ retinue show session.retinue" in said
+    assert re.search(r"\$ retinue audit session.retinue\n  ok: \d+ events and 6 contracts", said)
+
+
+def test_what_is_said_in_the_session_is_what_the_repository_has(
+    session: list[Event], repository: Path
+) -> None:
+    answers = " ".join(agent.response for agent in fold(session).agents.values())
+    for path, line in re.findall(r"([\w/.]+):(\d+)", answers):
+        assert (repository / path).read_text().splitlines()[int(line) - 1].strip()
+    text = msgspec.json.encode([event.payload for event in session]).decode()
+    for old in ("LENGTH = 4", "Links expire after 30 days."):
+        assert old in text
+        assert any(old in path.read_text() for path in _files(repository))
 
 
 def test_it_shows_progress_results_and_totals(said: str) -> None:
     assert "a1  → read_file snip/codes.py" in said
-    for task in TASKS:
+    for task in LOOKERS:
         assert task.task in said
     assert "4 of 5 completed" in said
     assert "of 100,000 tokens used" in said
 
 
 def test_it_shows_what_the_other_commands_say_about_its_run(said: str) -> None:
-    run = re.search(r"\$ retinue audit (\w+)", said)
+    run = re.search(r"\$ retinue audit (\w+)$", said, re.MULTILINE)
     assert run is not None
     assert f"$ retinue show {run[1]}" in said
     assert f"  run {run[1]}: error (1 of 5 children failed)" in said
@@ -120,8 +144,9 @@ def test_nothing_is_wider_than_the_terminal(said: str) -> None:
 
 
 def test_json_gives_the_events_and_nothing_else(events: list[Event], view: RunView) -> None:
-    first = [event.seq for event in events if event.run_id == events[0].run_id]
-    assert first == list(range(1, len(first) + 1))
+    for run_id in {event.run_id for event in events}:
+        seqs = [event.seq for event in events if event.run_id == run_id]
+        assert seqs == list(range(1, len(seqs) + 1))
     assert events[-1].type == "run.finished"
     assert [agent.title for agent in view.agents.values()][1:] == [task.task for task in LOOKERS]
 
@@ -133,7 +158,7 @@ def test_four_children_complete_and_one_ends_at_its_limit(view: RunView) -> None
 
 
 def test_the_difficulties_are_real(events: list[Event]) -> None:
-    facts = [event.fact for event in events]
+    facts = [event.fact for event in events if event.run_id == events[-1].run_id]
     failed = [fact for fact in facts if isinstance(fact, ModelFailed)]
     denied = [fact.tool for fact in facts if isinstance(fact, ToolDenied)]
     broken = [f.content for f in facts if isinstance(f, ToolFinished) and not f.receipt.ok]
@@ -165,8 +190,8 @@ def test_every_rule_of_the_script_is_for_one_of_the_tasks() -> None:
     rules = [
         rule.removeprefix("rule ").strip("'") for rule in scripted_model(fast=True).leftovers()
     ]
-    assert len(rules) == len(TASKS)
-    for rule, task in zip(rules, TASKS, strict=True):
+    assert len(rules) == len(LOOKERS)
+    for rule, task in zip(rules, LOOKERS, strict=True):
         assert rule in task.task
 
 
@@ -214,3 +239,15 @@ def test_the_embedded_model_answers_every_question(
 
 def _files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.slow
+def test_the_session_can_be_recorded_anew(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    target = tmp_path / "session.retinue"
+    command = [sys.executable, str(root / "docs" / "session.py"), str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{target}\n"), done.stderr
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", str(target)])
+    assert ended.value.code == 0

@@ -190,6 +190,7 @@ OTHERS = {
     "summary": ["summary || ' '", "''", "CAST(summary AS BLOB)", "CAST(x'ff' AS TEXT)"],
     "payload": ["payload || ' '", "'{}'", "CAST(payload AS BLOB)", "CAST(x'ff' AS TEXT)"],
     "hash": ["substr(hash, 2) || '~'", "''", "CAST(hash AS BLOB)"],
+    "blobs": ["'[]'", "'x'", "x'00'", "'[[0,\"ab\"]]'"],
 }
 
 

@@ -167,9 +167,9 @@ async def test_words_are_heard_while_they_are_said(opened: Opened) -> None:
         }
     )
     said: list[str] = []
-    partial: list[tuple[str, str]] = []
+    partial: list[tuple[str, ...]] = []
     heard = {"on_text": said.append, "on_partial": lambda *words: partial.append(words)}
     async with opened(model=model, **heard) as rt:
-        await rt.run("Lead.")
+        run = await rt.run("Lead.")
     assert said == ["All", " is", " well."]
-    assert partial == [("a1", "It"), ("a1", " is"), ("a1", " here.")]
+    assert partial == [(run.run_id, "a1", word) for word in ("It", " is", " here.")]

@@ -871,3 +871,18 @@ async def test_who_is_made_when_others_are_done_begins_from_their_work(
         results = await rt.fan_out(tasks, max_concurrent=1)
     assert [result.error for result in results] == [None, None]
     assert "THREE" in (project / "shared.txt").read_text()
+
+
+async def test_checks_of_one_that_only_reads_are_run_on_the_files_as_they_are(
+    opened: Opened, repo: Repo
+) -> None:
+    repo.init().commit({"a": "1"})
+    model = ScriptedModel({"": [say("Looked at it.")] * 3})
+    terms: dict[str, Any] = {"mode": "auto", "checks": ["exit 9"], "unsafe_no_sandbox": True}
+    async with opened(model=model, **terms) as rt:
+        assert (await rt.spawn("reviewer", "Look at it.")).checks == ()
+    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+        good = await rt.spawn("reviewer", "Is it one?", checks=("grep -q 1 a",))
+        bad = await rt.spawn("reviewer", "Is it two?", checks=("grep -q 2 a",))
+    assert [str(check) for check in good.checks] == ["grep -q 1 a: passed"]
+    assert bad.error == "a check failed: grep -q 2 a: failed (exit code 1)"

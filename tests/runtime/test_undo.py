@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 import pytest
 
+from retinue.domain.events import Event, StepsUndone
+from retinue.domain.projection import fold
 from retinue.errors import RunError, UsageError
-from retinue.models.scripted import Answer, ScriptedModel, call, hold, say
+from retinue.models.scripted import Answer, ScriptedModel, Step, call, hold, say
+from retinue.project import open_journal, open_revision
+from retinue.runtime.audit import audit, read_all
 from retinue.runtime.facade import Runtime
 from retinue.runtime.task import Task
+from retinue.workspace.steps import Entry as File
+from retinue.workspace.steps import step_ref, store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,3 +165,110 @@ async def test_who_is_still_at_work_cannot_be_undone(opened: Opened, repo: Repo)
                 await rt.undo(job.run_id, agent)
         gate.set()
         assert (await job.result()).ok
+
+
+async def test_it_is_all_in_the_journal(opened: Opened, repo: Repo, project: Path) -> None:
+    repo.init().commit({"a": "1\n"})
+    writes = [call("write_file", path="a", content="2\n"), say("Done.")]
+    async with opened(model=ScriptedModel(writes), mode="auto") as rt:
+        run = await rt.run("Write.")
+        await rt.undo(run.id)
+        await rt.redo(run.id)
+        await rt.undo(run.id, "a0")
+    async with open_journal(project) as store:
+        # The chain goes on behind the end, and nothing else about the run has changed.
+        assert (await audit(store, run.id)).events == (await store.run(run.id)).head_seq
+        events = await read_all(store, run.id)
+        assert [event.summary for event in events[-4:]] == [
+            "run completed",
+            "undone: a (+1/-1 lines)",
+            "redone: a (+1/-1 lines)",
+            "undone of a0: a (+1/-1 lines)",
+        ]
+        fact = events[-1].fact
+        assert isinstance(fact, StepsUndone)
+        assert (fact.steps, fact.agent) == ((1,), "a0")
+        assert fact.files[0].after_sha256 == hashlib.sha256(b"1\n").hexdigest()
+        view = fold(events)
+        assert [what for _, what in view.rewritten] == [event.summary for event in events[-3:]]
+        assert view.finished_at == (await store.run(run.id)).finished_at
+    model = ScriptedModel([say("I see.")])
+    async with opened(model=model, mode="auto") as rt:
+        assert (await rt.run("And now?", session=run.id)).ok
+    *_, undone, task = model.requests[-1].messages
+    assert "undone of a0: a (+1/-1 lines)" in str(undone)
+    assert "And now?" in str(task)
+
+
+async def test_one_that_has_ended_while_others_are_at_work(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a": "1\n"})
+    gate = asyncio.Event()
+    model = ScriptedModel(
+        {
+            "one.": [call("write_file", path="a", content="2\n"), say("Done.")],
+            "two.": [hold(gate, call("write_file", path="b", content="2\n")), say("Done.")],
+        }
+    )
+    ended, run_id = asyncio.Event(), ""
+
+    def listen(event: Event) -> None:
+        nonlocal run_id
+        run_id = event.run_id
+        if (event.agent_id, event.type) == ("a1", "agent.subagent_closed"):
+            ended.set()
+
+    async with opened(model=model, mode="auto", on_event=listen) as rt:
+        tasks = [
+            Task(role="executor", task="one.", write=("a",)),
+            Task(role="executor", task="two.", write=("b",)),
+        ]
+        work = asyncio.create_task(rt.fan_out(tasks))
+        await ended.wait()
+        with pytest.raises(RunError, match="Another process works on run"):
+            async with open_revision(project, run_id, agent="a1"):
+                pass
+        assert (await rt.undo(run_id, "a1")).ok
+        assert (project / "a").read_text() == "1\n"
+        gate.set()
+        assert all(result.ok for result in await work)
+    async with open_journal(project) as store:
+        await audit(store, run_id)
+        types = [event.type for event in await read_all(store, run_id)]
+    assert types.index("run.steps_undone") < types.index("run.finished")
+
+
+async def test_a_number_is_never_taken_a_second_time(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a": "0\n"})
+    gate, reached, run_id = asyncio.Event(), asyncio.Event(), ""
+
+    def listen(event: Event) -> None:
+        nonlocal run_id
+        run_id = event.run_id
+        if event.type == "turn.started" and event.summary.startswith("turn 2/"):
+            reached.set()
+
+    script: list[Step] = [
+        call("write_file", path="a", content="1\n"),
+        hold(gate, call("write_file", path="b", content="1\n")),
+        say("Done."),
+    ]
+    model = ScriptedModel({"": script}, strict=False)
+    async with opened(model=model, mode="auto", on_event=listen) as rt:
+        work = asyncio.create_task(rt.run("Write."))
+        await reached.wait()
+        rt.suspend("the user has left")
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        assert (await rt.undo(run_id)).ok
+        # As by a process that was killed before it could say what it has done.
+        file = File("c", 0o100644, b"1\n")
+        store(repo.depot(), step_ref(run_id, 2), [], [file], "write c")
+    gate.set()
+    async with opened(model=model, mode="auto") as rt:
+        assert (await rt.resume(run_id)).ok
+        steps = [(one.number, one.state, one.title) for one in await rt.diff(run_id)]
+    assert steps == [(1, "undone", "write a"), (2, "made", "write c"), (3, "made", "write b")]

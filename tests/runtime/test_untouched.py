@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import threading
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -12,8 +15,9 @@ from hypothesis import strategies as st
 
 import retinue
 from retinue.config.environment import Environment
+from retinue.domain.events import Event, WorktreeMerged
 from retinue.errors import RunError
-from retinue.models.scripted import ScriptedModel, call, say
+from retinue.models.scripted import ScriptedModel, Step, call, say
 from retinue.runtime.task import Task
 
 if TYPE_CHECKING:
@@ -134,3 +138,132 @@ async def test_what_is_the_users_stays_as_it_was(repos: Callable[[], Repo], worl
 @given(world=worlds(20))
 async def test_with_twenty_children(repos: Callable[[], Repo], world: World) -> None:
     await live_through(repos(), world)
+
+
+class User(threading.Thread):
+    """Somebody who edits files while others work on them: a line more each time."""
+
+    def __init__(self, root: Path, names: Sequence[str], chance: random.Random) -> None:
+        super().__init__()
+        self._root = root
+        self._names = names
+        self._chance = chance
+        self._over = threading.Event()
+        self.lines: list[str] = []
+
+    def run(self) -> None:
+        while not self._over.wait(self._chance.random() / 100):
+            file = self._root / self._chance.choice(self._names)
+            line = f"mine {len(self.lines)}\n"
+            if self._chance.random() < 0.5:
+                with file.open("a") as opened:
+                    opened.write(line)
+            else:
+                # As editors do it that never leave half of a file behind.
+                try:
+                    text = file.read_text()
+                except FileNotFoundError:
+                    continue
+                # What was written to it meanwhile is lost by this editor, not by us.
+                known = [one for one in self.lines if one not in text]
+                beside = file.with_suffix(".swp")
+                beside.write_text("".join([text, *known, line]))
+                beside.rename(file)
+            self.lines.append(line)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+
+@pytest.mark.slow
+@settings(usual, max_examples=8)
+@given(seed=st.integers(0, 2**32))
+async def test_a_user_who_edits_the_same_files_loses_nothing(
+    repos: Callable[[], Repo], seed: int
+) -> None:
+    repo, chance = repos(), random.Random(seed)
+    names = ["a", "b", "c"]
+    lines = "".join(f"line {number}\n" for number in range(60))
+    repo.init().commit({**dict.fromkeys(names, lines), ".gitignore": "*.swp\n"})
+    before = repo.git_dir()
+    script: dict[str, list[Step]] = {
+        f"Edit {i}.": [
+            *(
+                call("edit_file", path=name, old_text=f"line {i}\n", new_text=f"child {i}\n").after(
+                    chance.random() / 20
+                )
+                for name in chance.sample(names, 2)
+            ),
+            say("Done."),
+        ]
+        for i in range(0, 60, 10)
+    }
+    user = User(repo.root, names, chance)
+    async with retinue.open(
+        repo.root,
+        model=ScriptedModel(script, strict=False),
+        mode="auto",
+        environment=Environment(variables={"HOME": str(repo.home)}),
+        shell=False,
+    ) as rt:
+        user.start()
+        try:
+            results = await rt.fan_out([("executor", task) for task in script])
+        finally:
+            user.stop()
+    assert repo.git_dir() == before
+    there = "".join((repo.root / name).read_text() for name in names)
+    rescued = "".join(
+        file.read_text() for file in (repo.root / ".retinue").glob("rescued/**/*") if file.is_file()
+    )
+    assert [line for line in user.lines if line not in there + rescued] == []
+    for result, number in zip(results, range(0, 60, 10), strict=True):
+        if not result.ok:
+            # All of it or nothing; and they are told what to do.
+            assert f"child {number}\n" not in there
+            assert result.kept
+            assert "retinue redo" in (result.error or "") or "conflict in" in (result.error or "")
+    assert not list((repo.root / ".retinue" / "git" / "tmp").glob("apply-*"))
+
+
+@pytest.mark.slow
+@settings(usual, max_examples=6)
+@given(world=worlds(8), seeds=st.tuples(st.integers(), st.integers()))
+async def test_the_same_plan_makes_the_same_commits(
+    repos: Callable[[], Repo], world: World, seeds: tuple[int, int]
+) -> None:
+    """Chance decides how long each reply takes, and how many there are at a time."""
+    merges = []
+    for seed in seeds:
+        chance, repo = random.Random(seed), repos()
+        populate(repo, world)
+        script: dict[str, list[Step]] = {
+            f"Edit {number}.": [
+                call("write_file", path=path, content=text).after(chance.random() / 20),
+                say("Done.").after(chance.random() / 20),
+            ]
+            for number, (path, text) in enumerate(world.edits)
+        }
+        tasks = [
+            Task(role="executor", task=task, write=(path,))
+            for task, (path, _) in zip(script, world.edits, strict=True)
+        ]
+        found: list[str] = []
+
+        def listen(event: Event, found: list[str] = found) -> None:
+            if isinstance(fact := event.fact, WorktreeMerged):
+                found.append(fact.commit)
+
+        async with retinue.open(
+            repo.root,
+            model=ScriptedModel(script),
+            mode="auto",
+            environment=Environment(variables={"HOME": str(repo.home)}),
+            shell=False,
+            on_event=listen,
+        ) as rt:
+            results = await rt.fan_out(tasks, max_concurrent=chance.randint(1, 8))
+        assert all(result.ok for result in results), [result.error for result in results]
+        merges.append(found)
+    assert merges[0] == merges[1]

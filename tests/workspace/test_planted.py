@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,6 +118,30 @@ def submodule(top: Path, evil: Path) -> None:
     (top / "x" / ".git" / "refs" / "heads" / "main").write_text("1" * 40 + "\n")
 
 
+def config_of_a_worktree(top: Path, evil: Path) -> None:
+    config = "[core]\n  repositoryformatversion = 1\n[extensions]\n  worktreeConfig = true\n"
+    (top / ".git" / "config").write_text(config)
+    (top / ".git" / "config.worktree").write_text(settings(evil))
+
+
+def another_tree(top: Path, evil: Path) -> None:
+    (top / ".git" / "config").write_text(f"{settings(evil)}[core]\n  worktree = {evil.parent}\n")
+
+
+def attributes_of_the_git_dir(top: Path, evil: Path) -> None:
+    own_git_dir(top, evil)
+    (top / ".git" / "info" / "attributes").write_text("* filter=evil diff=evil merge=evil\n")
+    (top / "src" / ".gitattributes").write_text("* filter=evil merge=evil ident eol=crlf\n")
+
+
+def objects_from_elsewhere(top: Path, evil: Path) -> None:
+    os.mkfifo(top / ".git" / "pipe")
+    (top / ".git" / "objects" / "info" / "alternates").write_text(f"{top}/.git/pipe\n")
+    (top / ".git" / "index").unlink()
+    (top / ".git" / "index").symlink_to(top / ".git" / "pipe")
+    (top / ".git" / "commondir").write_text(f"{evil.parent}\n")
+
+
 PLANTED: list[tuple[Callable[[Path, Path], None], str]] = [
     (dot_git_file, ""),
     (own_git_dir, ""),
@@ -126,6 +151,10 @@ PLANTED: list[tuple[Callable[[Path, Path], None], str]] = [
     (the_top_as_a_bare_repository, ""),
     (attributes, ""),
     (submodule, "'x' is a repository inside the copy"),
+    (config_of_a_worktree, ""),
+    (another_tree, ""),
+    (attributes_of_the_git_dir, ""),
+    (objects_from_elsewhere, ""),
 ]
 
 
@@ -190,26 +219,135 @@ async def check_again(*copies: CopiedGround) -> None:
         await copy.remove()
 
 
+def in_the_config(repo: Repo, evil: Path) -> None:
+    repo.write(".git/config", settings(evil))
+    hooks(repo.root / ".git" / "hooks", evil)
+
+
+def included(repo: Repo, evil: Path) -> None:
+    (evil.parent / "more").write_text(settings(evil))
+    with (repo.root / ".git" / "config").open("a") as config:
+        config.write(f"[include]\n  path = {evil.parent}/more\n")
+
+
+def included_for_this_folder(repo: Repo, evil: Path) -> None:
+    (evil.parent / "more").write_text(settings(evil))
+    condition = f'includeIf "gitdir:{repo.root}/"'
+    (repo.home / ".gitconfig").write_text(f"[{condition}]\n  path = {evil.parent}/more\n")
+
+
+def for_one_worktree(repo: Repo, evil: Path) -> None:
+    repo.git("config", "core.repositoryformatversion", "1")
+    repo.git("config", "extensions.worktreeConfig", "true")
+    repo.write(".git/config.worktree", settings(evil))
+
+
+OWN = [in_the_config, included, included_for_this_folder, for_one_worktree]
+
+
+@pytest.mark.parametrize("plant", OWN, ids=[plant.__name__ for plant in OWN])
 async def test_settings_planted_in_the_users_own_repository_run_nothing(
-    repo: Repo, tmp_path: Path, ground_at: Callable[[Path], UsersGround]
+    repo: Repo,
+    tmp_path: Path,
+    ground_at: Callable[[Path], UsersGround],
+    plant: Callable[[Repo, Path], None],
 ) -> None:
     mark = tmp_path / MARK
     evil = script(tmp_path, mark)
     repo.init().commit({"a": "1\n", ".gitattributes": "* filter=evil diff=evil merge=evil\n"})
-    repo.write(".git/config", settings(evil))
-    hooks(repo.root / ".git" / "hooks", evil)
+    plant(repo, evil)
+    await work_there(repo, ground_at(repo.root))
+    assert not mark.exists()
+    with suppress(AssertionError):  # Their git does not get far with such a filter.
+        repo.git("status")
+    assert mark.exists(), "it is no dud"
+
+
+async def work_there(repo: Repo, ground: UsersGround) -> None:
+    """Everything that we ever do with the user's own tree."""
     repo.write("a", "2\n")
     repo.write("new", "3\n")
-    ground = ground_at(repo.root)
+    directory = str(repo.root)
+    tree = ground.workspace(directory)
+    tree.find("**", under=".", limit=999)
+    tree.search("2", under=".", glob=None, limit=9)
+    tree.fingerprint(".")
     base = await ground.state(None)
-    copy = await ground.copy(base, name="c1", directory=str(repo.root))
-    copy.workspace(str(repo.root)).write("a", b"4\n")
+    copy = await ground.copy(base, name="c1", directory=directory)
+    assert copy.workspace(directory).read("new", max_bytes=99) == b"3\n"
+    copy.workspace(directory).write("a", b"4\n")
     proposal = await copy.propose(message="work")
-    applied = await ground.apply(base, proposal.commit, None, message="merge")
+    await ground.keep(base, proposal.commit, run_id="r", agent_id="a1", message="kept")
     await copy.remove()
-    assert applied.refused == ()
+    changes = await ground.kept("r")
+    assert "+4\n" in await ground.patch(changes[0])
+    assert (await ground.redo(changes)).refused == ()
     assert (repo.root / "a").read_text() == "4\n"
+    assert (await ground.undo(changes)).refused == ()
+    assert (repo.root / "a").read_text() == "2\n"
+    await ground.clean(0, look=False)
+
+
+async def test_what_the_environment_says_about_git_counts_for_nothing(
+    repo: Repo,
+    tmp_path: Path,
+    ground_at: Callable[[Path], UsersGround],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mark = tmp_path / MARK
+    evil = script(tmp_path, mark)
+    repo.init().commit({"a": "1\n"})
+    make_git_dir(tmp_path / "other", evil)
+    for name, value in {
+        "GIT_DIR": tmp_path / "other",
+        "GIT_WORK_TREE": tmp_path,
+        "GIT_INDEX_FILE": tmp_path / "none",
+        "GIT_OBJECT_DIRECTORY": tmp_path / "other" / "objects",
+        "GIT_EXEC_PATH": tmp_path,
+        "GIT_EXTERNAL_DIFF": evil,
+        "GIT_SSH_COMMAND": evil,
+        "GIT_PAGER": evil,
+        "GIT_CONFIG_GLOBAL": tmp_path / "other" / "config",
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "core.fsmonitor",
+        "GIT_CONFIG_VALUE_0": evil,
+        "GIT_CONFIG_PARAMETERS": f"'core.fsmonitor'='{evil}'",
+        "GIT_TRACE2": tmp_path / "trace",
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    await work_there(repo, ground_at(repo.root))
     assert not mark.exists()
+    assert not (tmp_path / "trace").exists()
+
+
+async def test_an_index_that_vouches_for_files_is_not_believed(
+    repo: Repo, tmp_path: Path, ground_at: Callable[[Path], UsersGround]
+) -> None:
+    """Who uses a monitor has an index that says which files need not be looked at."""
+    monitor = tmp_path / "monitor"
+    monitor.write_text(f"#!/bin/sh\ntouch {tmp_path / MARK}\nprintf 'token\\0'\n")
+    monitor.chmod(0o755)
+    repo.init().commit({"a": "1\n", "b": "1\n"})
+    repo.git("config", "core.fsmonitor", str(monitor))
+    repo.git("update-index", "--fsmonitor")
+    repo.git("status")
+    (tmp_path / MARK).unlink()
+    repo.write("a", "2\n")
+    ground = ground_at(repo.root)
+    tree = repo.listed(repo.depot(), await ground.state(None))
+    assert tree == {"a": "100644 2\n", "b": "100644 1\n"}
+    assert not (tmp_path / MARK).exists()
+
+
+async def test_a_tree_that_the_config_puts_elsewhere_is_not_looked_at(
+    repo: Repo, tmp_path: Path, ground_at: Callable[[Path], UsersGround]
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret").write_text("s\n")
+    repo.init().commit({"a": "1\n"})
+    repo.git("config", "core.worktree", str(tmp_path / "elsewhere"))
+    tree = repo.listed(repo.depot(), await ground_at(repo.root).state(None))
+    assert tree == {"a": "100644 1\n"}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ import pytest
 
 from retinue.errors import GitError, WorkspaceError
 from retinue.workspace import snapshot
+from retinue.workspace.ground import UsersGround
 from retinue.workspace.snapshot import users_tree
 
 if TYPE_CHECKING:
@@ -278,3 +280,22 @@ def test_a_broken_index_is_an_error_that_says_so(repo: Repo) -> None:
     repo.write(".git/index", "nonsense")
     with pytest.raises(GitError, match="index file"):
         users_tree(repo.depot())
+
+
+async def test_who_looks_again_sees_what_was_written_meanwhile(
+    repo: Repo, ground_at: Callable[[Path], UsersGround]
+) -> None:
+    repo.init().commit({"a": "0"})
+    ground = ground_at(repo.root)
+    tree = await ground.state(None)
+    for number in range(1, 12):
+        # As large as before, and as old.
+        file = repo.write("a" if number % 2 else "new", str(number % 10))
+        os.utime(file, (1, 1))
+        before, tree = tree, await ground.state(None)
+        assert tree != before
+        assert await ground.state(None) == tree
+    (repo.root / "new").unlink()
+    assert await ground.state(None) != tree
+    repo.git("add", "-A")
+    assert repo.listed(repo.depot(), await ground.state(None)) == {"a": "100644 1"}

@@ -65,8 +65,10 @@ def verify(events: Iterable[Event], *, head_seq: int, head_hash: str) -> int:
             payload=bytes(event.payload),
         )
         if computed != event.hash:
+            # A store that has lost a part of an event says so in the place of its hash.
+            why = f": {event.hash}" if len(event.hash) not in (0, len(GENESIS)) else ""
             raise ChainBroken(
-                f"Event {event.seq} ({event.type}) is not what was written.", seq=event.seq
+                f"Event {event.seq} ({event.type}) is not what was written{why}.", seq=event.seq
             )
         if event.seq > head_seq:
             raise ChainBroken(

@@ -352,6 +352,41 @@ class WorkKept(_Fact, frozen=True, gc=False, tag="agent.work_kept"):
         return "kept, not integrated: " + _line(", ".join(map(str, self.files)))
 
 
+class StepsUndone(_Fact, frozen=True, gc=False, tag="run.steps_undone"):
+    """The user has taken changes of the files back. It may come after the end of the run.
+
+    `steps` are their numbers, `kept` the agents whose work was brought in by hand, and `agent` is
+    whose changes it was about, if not all of the run's.
+    """
+
+    files: tuple[FileChange, ...]
+    steps: tuple[int, ...] = ()
+    kept: tuple[str, ...] = ()
+    agent: str = ""
+
+    @property
+    def summary(self) -> str:
+        return _rewritten("undone", self)
+
+
+class StepsRedone(_Fact, frozen=True, gc=False, tag="run.steps_redone"):
+    """The user has made changes again, or has brought in what was kept of an agent."""
+
+    files: tuple[FileChange, ...]
+    steps: tuple[int, ...] = ()
+    kept: tuple[str, ...] = ()
+    agent: str = ""
+
+    @property
+    def summary(self) -> str:
+        return _rewritten("redone", self)
+
+
+def _rewritten(what: str, fact: StepsUndone | StepsRedone) -> str:
+    whose = f" of {_line(fact.agent, 40)}" if fact.agent else ""
+    return f"{what}{whose}: " + (_line(", ".join(map(str, fact.files))) or "nothing was left to do")
+
+
 class LimitReached(_Fact, frozen=True, gc=False, tag="agent.limit_reached"):
     limit: str
     detail: str
@@ -490,6 +525,8 @@ Fact = (
     | CheckFinished
     | FilesChanged
     | WorkKept
+    | StepsUndone
+    | StepsRedone
     | AgentWaiting
     | AgentCompleted
     | AgentFailed

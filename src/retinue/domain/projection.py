@@ -95,6 +95,8 @@ class RunView:
     last_seq: int = 0
     usage: Usage = field(default_factory=Usage)
     """Of all agents together."""
+    rewritten: list[tuple[float, str]] = field(default_factory=list)
+    """When the user has undone or redone what."""
     agents: dict[str, AgentView] = field(default_factory=dict)
 
     @property
@@ -131,6 +133,8 @@ class RunView:
                         agent.started_at += fact.jumped_s
             case ev.TasksGiven():
                 pass
+            case ev.StepsUndone() | ev.StepsRedone():
+                self.rewritten.append((event.time, event.summary))
             case ev.AgentCreated():
                 self._create(event, fact)
             case _:

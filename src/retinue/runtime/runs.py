@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,7 +28,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.outcome import RunResult
 from retinue.domain.result import Status
 from retinue.domain.role import Role
-from retinue.errors import RunError, StoreError, UsageError
+from retinue.errors import RunError, StoreError, UsageError, WorkspaceError
 from retinue.ports import Lapse, Post
 from retinue.runtime.agent import ROOT, Agent
 from retinue.runtime.checks import copy_names
@@ -39,6 +40,7 @@ from retinue.runtime.run import Run, Surroundings
 from retinue.runtime.session import NEW, Session, chain, recall
 from retinue.runtime.task import check_task, check_text
 from retinue.runtime.terms import Terms
+from retinue.runtime.undo import Write
 from retinue.runtime.windows import fitted, notes_on, within
 from retinue.version import VERSION
 
@@ -92,6 +94,11 @@ class Runs:
                 else f"Several runs have an agent {agent_id!r}; say which with run_id."
             )
         return found[0]
+
+    def writer(self, run_id: str) -> Write | None:
+        """The journal of a run that is at work here."""
+        run = self._open.get(run_id)
+        return None if run is None else run.note
 
     async def listen(self) -> None:
         """Hear what other processes want of the runs under way, for ever."""
@@ -233,6 +240,11 @@ class Runs:
             # After a process that was killed: whoever is closed needs no copy.
             closed = [id for id, past in found.agents.items() if past.state is State.CLOSED]
             await around.ground.discard([n for id in closed for n in copy_names(row.id, id)])
+            with suppress(WorkspaceError):  # Without git there are no steps.
+                kept = await around.history.kept(row.id)
+                # The number of one that was made, and is not on record, is not taken again.
+                last = max(found.steps, *(change.number or 0 for change in kept), 0)
+                found = msgspec.structs.replace(found, steps=last)
         except BaseException:
             post.leave()
             raise

@@ -18,6 +18,8 @@ from retinue.domain.events import (
     Event,
     RunFinished,
     RunStarted,
+    StepsRedone,
+    StepsUndone,
     ToolFinished,
 )
 from retinue.domain.messages import Message, System, User
@@ -30,6 +32,7 @@ from retinue.runtime.context import Conversation
 from retinue.runtime.transcript import Transcript
 
 LAST = "last"  # No run is called so: ids have no l.
+REWRITTEN = "[The user has since changed the files, by undo or redo. {what}]"
 ENDED = "[This was ended before it was done: {why}]"
 
 
@@ -139,12 +142,15 @@ def said(events: Iterable[Event], *, before: Sequence[Message] = ()) -> tuple[Me
     """
     script = Transcript(Conversation((System(""),), (), before=before))
     finished: RunFinished | None = None
+    rewritten: list[str] = []
     for event in events:
         match event.fact:
             case AgentAttempted(opening=opening):
                 script = Transcript(Conversation(opening, (), before=before))
             case RunFinished() as outcome:
                 finished = outcome
+            case StepsUndone() | StepsRedone():
+                rewritten.append(event.summary)
             case fact:
                 script.apply(fact)
     script.go_on()
@@ -153,6 +159,8 @@ def said(events: Iterable[Event], *, before: Sequence[Message] = ()) -> tuple[Me
         talk.add(User(ENDED.format(why="the process is gone")))
     elif finished.status is not Status.COMPLETED:
         talk.add(User(ENDED.format(why=f"{finished.status}: {finished.reason}")))
+    for what in rewritten:
+        talk.add(User(REWRITTEN.format(what=what)))
     return tuple(talk.messages[1:])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from retinue.errors import ContractError
-from retinue.runtime.fit import fit
+from retinue.extras import has, missing
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
 MAX_ERRORS = 5
@@ -20,7 +20,15 @@ class Shape:
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
-        self._problems = fit(msgspec.json.decode(schema))
+        if not has("jsonschema_rs"):
+            raise ContractError(missing("formats", "What checks an output schema"))
+        # Most runs have no schema; the validator is imported by those that do.
+        import jsonschema_rs
+
+        try:
+            self._validator = jsonschema_rs.validator_for(msgspec.json.decode(schema))
+        except ValueError as error:
+            raise ContractError(f"The output schema is not a JSON schema: {error}.") from error
 
     def check(self, text: str) -> tuple[Any, str | None]:
         """The value in `text`, or what is wrong with it in words for the model."""
@@ -31,8 +39,8 @@ class Shape:
             except (msgspec.DecodeError, RecursionError):
                 continue
             errors = [
-                f"{'/'.join(map(str, place)) or 'the answer'}: {text}"
-                for place, text in islice(self._problems(value), MAX_ERRORS)
+                f"{'/'.join(map(str, error.instance_path)) or 'the answer'}: {error.message}"
+                for error in islice(self._validator.iter_errors(value), MAX_ERRORS)
             ]
             if not errors:
                 return value, None

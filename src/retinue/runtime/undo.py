@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import msgspec
 
-from retinue.domain.events import Event, FilesChanged
+from retinue.domain.events import Event, Fact, FilesChanged, StepsRedone, StepsUndone
 from retinue.domain.lifecycle import State
 from retinue.domain.projection import RunView, fold
 from retinue.domain.result import FileChange
 from retinue.errors import RunError
-from retinue.ports import Applied, History, KeptChange, Posts, Store
+from retinue.ports import Applied, Clock, History, KeptChange, Posts, RunRow, Store
 from retinue.runtime.audit import read_all
+from retinue.runtime.journal import End, Journal
+from retinue.runtime.nursery import to_its_end
 
 IN_PLACE = ("steps", "made")
+
+Write = Callable[[Fact], Awaitable[None]]
+"""Put a fact in the journal of a run, and return when it is safe there."""
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +59,8 @@ class Past:
         changes: Sequence[KeptChange],
     ) -> None:
         self._history = history
-        self._view = view
-        self._changes = changes
+        self.view = view
+        self.changes = changes
         self._whose: dict[str, str] = {}
         self._paths: dict[str, tuple[str, ...]] = {}
         for event in events:
@@ -73,52 +79,34 @@ class Past:
                 title=one.title,
                 patch=await self._history.patch(one),
             )
-            for one in self._of(agent, self._changes)
+            for one in self.of(agent)
         ]
 
-    async def undo(self, agent: str | None = None, *, to: int | None = None) -> Rewritten:
-        """Take changes back; with `to`, those after that step. RunError if there are none."""
-        chosen = [one for one in self._of(agent, self._changes) if one.kind in IN_PLACE]
-        if to is not None:
-            chosen = [one for one in chosen if one.number is None or one.number > to]
-        if not chosen:
-            raise RunError(f"There is nothing to undo {self._where(agent)}.")
-        return self._told(chosen, await self._history.undo(chosen))
-
-    async def redo(self, agent: str | None = None) -> Rewritten:
-        """Make changes again that were taken back; of an agent that failed, those never made."""
-        chosen = [one for one in self._of(agent, self._changes) if one.kind == "undone"]
-        if not chosen and agent is not None:
-            chosen = [one for one in self._of(agent, self._changes) if one.kind == "kept"]
-        if not chosen:
-            raise RunError(f"There is nothing to redo {self._where(agent)}.")
-        return self._told(chosen, await self._history.redo(chosen))
-
-    def _where(self, agent: str | None) -> str:
-        return f"in run {self._view.id}" if agent is None else f"of {agent} in run {self._view.id}"
-
-    def _of(self, agent: str | None, changes: Sequence[KeptChange]) -> list[KeptChange]:
-        if agent is None:
-            return list(changes)
-        wanted = self._below(self._view.agent(agent).id)
-        return [one for one in changes if self._author(one) in wanted]
+    def of(self, agent: str | None, *kinds: str) -> list[KeptChange]:
+        """The changes of the run, or of one agent and who worked for it; of any kind, or these."""
+        wanted = None if agent is None else self._below(self.view.agent(agent).id)
+        return [
+            one
+            for one in self.changes
+            if (wanted is None or self._author(one) in wanted) and (not kinds or one.kind in kinds)
+        ]
 
     def _below(self, agent_id: str) -> set[str]:
-        children = self._view.agents[agent_id].children
+        children = self.view.agents[agent_id].children
         return {agent_id}.union(*map(self._below, children))
 
     def _author(self, one: KeptChange) -> str:
         return one.name if one.number is None else self._whose.get(one.commit, "")
 
     def _path(self, one: KeptChange) -> str:
-        found = self._view.agents.get(self._author(one))
+        found = self.view.agents.get(self._author(one))
         return "" if found is None else found.path
 
-    def _told(self, chosen: Sequence[KeptChange], applied: Applied) -> Rewritten:
+    def told(self, chosen: Sequence[KeptChange], applied: Applied) -> Rewritten:
         """What happened, and who else has changed the files that stand in the way."""
-        first = min(self._changes.index(one) for one in chosen)
+        first = min(self.changes.index(one) for one in chosen)
         since: dict[str, str] = {}
-        for one in self._changes[first:]:
+        for one in self.changes[first:]:
             if one not in chosen and one.kind in IN_PLACE:
                 since.update(dict.fromkeys(self._paths.get(one.commit, ()), self._author(one)))
         refused = tuple(
@@ -128,24 +116,115 @@ class Past:
         return Rewritten(files=applied.files, refused=refused)
 
 
-async def past(
+class Revision:
+    """Changing what one run has done, with every change of it in its journal."""
+
+    def __init__(self, past: Past, history: History, write: Write) -> None:
+        self._past = past
+        self._history = history
+        self._write = write
+
+    async def undo(self, agent: str | None = None, *, to: int | None = None) -> Rewritten:
+        """Take changes back; with `to`, those after that step. RunError if there are none."""
+        chosen = self._past.of(agent, *IN_PLACE)
+        if to is not None:
+            chosen = [one for one in chosen if one.number is None or one.number > to]
+        return await self._rewritten(agent, chosen, undone=True)
+
+    async def redo(self, agent: str | None = None) -> Rewritten:
+        """Make changes again that were taken back; of an agent that failed, those never made."""
+        chosen = self._past.of(agent, "undone")
+        if not chosen and agent is not None:
+            chosen = self._past.of(agent, "kept")
+        return await self._rewritten(agent, chosen, undone=False)
+
+    async def _rewritten(
+        self, agent: str | None, chosen: Sequence[KeptChange], *, undone: bool
+    ) -> Rewritten:
+        view = self._past.view
+        if not chosen:
+            whose = "" if agent is None else f"of {agent} "
+            what = "undo" if undone else "redo"
+            raise RunError(f"There is nothing to {what} {whose}in run {view.id}.")
+        kind = StepsUndone if undone else StepsRedone
+        work = self._history.undo if undone else self._history.redo
+
+        async def through() -> Applied:
+            applied = await work(chosen)
+            if not applied.refused:
+                fact = kind(
+                    files=applied.files,
+                    steps=tuple(one.number for one in chosen if one.number is not None),
+                    kept=tuple(one.name for one in chosen if one.number is None),
+                    agent="" if agent is None else view.agent(agent).id,
+                )
+                # Whoever is killed before the last of these does all of it once more, and finds
+                # nothing left to change: it may be told twice, and is never left untold.
+                await self._write(fact)
+                await self._history.mark(chosen, undone=undone)
+            return applied
+
+        return self._past.told(chosen, await to_its_end(through()))
+
+
+async def past(store: Store, history: History, run_id: str) -> Past:
+    """What a run has done so far."""
+    row = await store.run(run_id)
+    return await _past(store, history, row)
+
+
+async def _past(store: Store, history: History, row: RunRow) -> Past:
+    events = await read_all(store, row.id)
+    return Past(history, fold(events), events, await history.kept(row.id))
+
+
+@asynccontextmanager
+async def revision(
     store: Store,
     history: History,
     posts: Posts,
+    clock: Clock,
     run_id: str,
     *,
     agent: str | None = None,
-    change: bool = False,
-) -> Past:
-    """What a run has done; with `change`, RunError if it may still do more."""
+    at_work: Callable[[str], Write | None] = lambda _: None,
+) -> AsyncIterator[Revision]:
+    """What a run has done, to be changed. RunError if it may still do more.
+
+    `at_work` finds the journal of a run that this process works on: what has ended there can be
+    taken back while others are at work. Nobody else may write it meanwhile.
+    """
     row = await store.run(run_id)
-    events = await read_all(store, row.id)
-    view = fold(events)
-    # What has ended can be taken back while others are at work, as the user could do it.
-    ended = agent is not None and view.agent(agent).state is State.CLOSED
-    if change and not ended and row.status is None and posts.held(row.id):
-        raise RunError(
-            f"Run {row.id} is still at work; wait for it, stop it by `retinue cancel {row.id}`,"
-            " or name an agent that has ended."
-        )
-    return Past(history, view, events, await history.kept(row.id))
+    write = at_work(row.id)
+    if write is not None:
+        found = await _past(store, history, row)
+        if agent is None or found.view.agent(agent).state is not State.CLOSED:
+            raise RunError(
+                f"Run {row.id} is still at work; wait for it, stop it by `retinue cancel {row.id}`,"
+                " or name an agent that has ended."
+            )
+        yield Revision(found, history, write)
+        return
+    post = posts.take(row.id)
+    try:
+        found = await _past(store, history, await store.run(row.id))
+        yield Revision(found, history, _Afterword(store, clock, found.view).write)
+    finally:
+        post.leave()
+
+
+class _Afterword:
+    """What is added to a journal that nobody writes any more, or nobody for now."""
+
+    def __init__(self, store: Store, clock: Clock, view: RunView) -> None:
+        self._store = store
+        self._clock = clock
+        self._view = view
+
+    async def write(self, fact: Fact) -> None:
+        row = await self._store.run(self._view.id)
+        end = End(row.epoch, row.head_seq, row.head_hash)
+        journal = Journal(self._store, self._clock, row.id, end=end, listener=None)
+        assert self._view.root is not None, "what has changed files has a root"
+        journal.record(fact, agent_id=self._view.root.id, parent_agent_id=None)
+        await journal.durable()

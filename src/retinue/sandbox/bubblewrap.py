@@ -6,6 +6,7 @@ the workspace for reading, what may be written, and over that what may never be.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -27,7 +28,7 @@ from retinue.sandbox.openings import CLOSED, openings
 from retinue.sandbox.process import Disk, check, holding, run_process
 from retinue.sandbox.repositories import repositories
 from retinue.sandbox.seccomp import AF_UNIX, families_for, program
-from retinue.sandbox.sockets import sockets_in
+from retinue.sandbox.sockets import Watch, sockets_in
 from retinue.sandbox.system import programs
 from retinue.sandbox.toolchains import base_of_venv, homes, toolchains
 
@@ -98,10 +99,12 @@ class Bubblewrap:
         check(command, reach)
         async with contextlib.AsyncExitStack() as held:
             shown = [*self._shown, *base_of_venv(_seen(reach), self._home)]
-            families = _families(reach, shown)
+            visible = _visible(reach, shown)
+            families = _families(reach, visible)
             rules = holding(held, program(families=families, namespaced=True))
             gate = Gate(held, self._limits.of_a_process(counted=self._cgroups.counted))
-            places = _places(held, reach)
+            # In a thread: a large tree takes its time.
+            places = _places(held, reach, await asyncio.to_thread(_openings, reach))
             held.enter_context(_closed(reach, places))
             closed = await repositories(path for _, path in places)
             nested = _nested(held, reach, places, closed)
@@ -124,7 +127,10 @@ class Bubblewrap:
                     *(fd for fd, _, _ in nested),
                 ),
                 born=place.born,
-                disk=Disk(reach.root),
+                looks=(
+                    Disk(reach.root).check,
+                    *((Watch(visible).check,) if AF_UNIX in families else ()),
+                ),
             )
             if not done.timed_out and not gate.ended:
                 # Never once more without: what failed is the sandbox, and not the command.
@@ -204,21 +210,32 @@ def _system() -> tuple[str, ...]:
     return tuple(words)
 
 
-def _families(reach: Reach, shown: Sequence[str]) -> tuple[int, ...]:
+def _visible(reach: Reach, shown: Sequence[str]) -> tuple[str, ...]:
+    """The folders of the machine's that a command sees."""
+    lent = (os.path.join(_seen(reach), name) for name in reach.lent)
+    return (reach.root, *shown, *programs(), *reach.readable, *lent)
+
+
+def _families(reach: Reach, visible: Sequence[str]) -> tuple[int, ...]:
     """Without those of unix sockets where there is one of somebody else's to speak to."""
     families = families_for(reach.network, namespaced=reach.network is not Network.ALL)
-    lent = (os.path.join(_seen(reach), name) for name in reach.lent)
-    if sockets_in((reach.root, *shown, *programs(), *reach.readable, *lent)):
+    if AF_UNIX in families and sockets_in(visible):
         return tuple(family for family in families if family != AF_UNIX)
     return families
 
 
-def _places(held: contextlib.AsyncExitStack, reach: Reach) -> list[tuple[int, str]]:
-    """What may be written, opened without going through a link: others may be at work there."""
-    places: list[tuple[int, str]] = []
+def _openings(reach: Reach) -> list[str]:
     # A link cannot be covered, so what holds one that must stay is not opened as a whole.
     linked = any(os.path.islink(os.path.join(reach.root, name)) for name in CLOSED)
-    for path in openings(reach.root, reach.write_scope, whole_root=not linked):
+    return openings(reach.root, reach.write_scope, whole_root=not linked)
+
+
+def _places(
+    held: contextlib.AsyncExitStack, reach: Reach, paths: Sequence[str]
+) -> list[tuple[int, str]]:
+    """What may be written, opened without going through a link: others may be at work there."""
+    places: list[tuple[int, str]] = []
+    for path in paths:
         fd = _descend(reach.root, os.path.relpath(path, reach.root))
         if fd is not None:
             held.callback(os.close, fd)

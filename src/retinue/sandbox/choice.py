@@ -26,21 +26,31 @@ _HOLDS = {
 }
 # What gets through in the reduced tier, told to the user as it is.
 LEAKS = {
-    "arguments": "the command lines of other programs can be read, and the list of connections",
-    "rights": "rights and times of files outside can be changed, where they are the user's",
+    "arguments": "what other programs there are, with their command lines and whatever else /proc"
+    " tells everybody, and the list of connections can be read",
+    "rights": "rights, owners and times of files that may not be written can be changed, where they"
+    " are the user's",
     "existence": "it can be seen whether a file outside exists, and its size and times",
     "space": "files outside of the workspace are limited in size, but not in number",
 }
-# Of the full tier: a mount that cannot be written does not keep anybody from such a pipe.
+# Of the full tier: a mount that cannot be written does not keep anybody from a pipe or a socket.
 PIPES = "a named pipe in the workspace can be written to, for the program that reads it"
+SOCKETS = (
+    "a socket that another program makes in the workspace while a command runs can be spoken to for"
+    " a quarter of a second: then the command is ended"
+)
 # Of every tier.
 REPOSITORIES = (
-    "a repository that a command makes is one: git, used in it, runs what is set up there"
+    "a repository that a command makes is one, and one that is made inside of the workspace by"
+    " somebody else after the first command is open: git, used in it, runs what is set up there"
 )
+LOCKS = "a file that can be read can be locked (flock) while a command runs"
 # What does not work in it.
 LACKS = (
     "sockets: without network there are none, so that no test server works",
     "new names at the top of the workspace, which only the file tools can make",
+    "named semaphores and shared memory, so that multiprocessing of Python does not work",
+    "terminals of its own, and waiting for changes of files (inotify)",
 )
 # Of a tier whose commands no control group counts.
 _UNCOUNTED = {
@@ -99,8 +109,9 @@ async def choose(
                 name=name,
                 rejected=tuple(rejected),
                 leaks=(
-                    *(LEAKS.values() if reduced else (PIPES,)),
+                    *(LEAKS.values() if reduced else (PIPES, SOCKETS)),
                     REPOSITORIES,
+                    LOCKS,
                     *(text for what, text in _UNCOUNTED.items() if what not in counted),
                 ),
                 lacks=LACKS if reduced else (),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
+import marshal
 import os
-import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
-
-import msgspec
 
 from retinue.domain.grant import Network
 from retinue.domain.reach import Reach
@@ -78,27 +78,40 @@ class Landlock:
         check(command, reach)
         private = tempfile.mkdtemp(prefix="retinue-")
         async with contextlib.AsyncExitStack() as held:
-            held.callback(shutil.rmtree, private, ignore_errors=True)
-            opened = openings(reach.root, reach.write_scope, whole_root=False)
+            held.push_async_callback(asyncio.to_thread, _discard, private)
+            opened = await asyncio.to_thread(
+                openings, reach.root, reach.write_scope, whole_root=False
+            )
             closed = await repositories(opened)
             write = [private, *(part for path in opened for part in around(path, closed))]
             order = holding(held, self._order(command, reach, private, write))
+            told, telling = os.pipe()
+            for fd in (told, telling):
+                held.callback(os.close, fd)
+            os.set_blocking(told, False)
             place = await held.enter_async_context(self._cgroups.place())
             done = await run_process(
-                (*place.words, sys.executable, "-I", "-S", launcher.__file__, str(order)),
+                (
+                    *place.words,
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    launcher.__file__,
+                    f"{order}",
+                    f"{telling}",
+                ),
                 directory="/",
                 environment={},
                 kill=_ask,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
-                pass_fds=(order,),
+                pass_fds=(order, telling),
                 born=place.born,
-                disk=Disk(reach.root),
+                looks=(Disk(reach.root).check, Disk(private).check),
             )
-        if done.exit_code == launcher.FAILED and "sandbox failed: " in done.output:
-            raise WorkspaceError(
-                f"{done.output.strip().rpartition(chr(10))[2]}. See `retinue doctor`."
-            )
+            with contextlib.suppress(BlockingIOError):
+                why = os.read(told, 4096).decode(errors="replace")
+                raise WorkspaceError(f"The sandbox failed: {why}. See `retinue doctor`.")
         return done
 
     def _order(self, command: str, reach: Reach, private: str, write: Sequence[str]) -> bytes:
@@ -111,7 +124,7 @@ class Landlock:
         ]
         if reach.network is Network.ALL:
             shown.append("/etc/resolv.conf")
-        return msgspec.json.encode(
+        return marshal.dumps(
             {
                 "command": command,
                 "directory": reach.root,
@@ -137,7 +150,7 @@ class Landlock:
                 "limits": self._limits.of_a_process(counted=self._cgroups.counted),
                 "filter": program(
                     families=families_for(reach.network, namespaced=False), namespaced=False
-                ).hex(),
+                ),
             }
         )
 
@@ -146,6 +159,16 @@ def _shown(reach: Reach) -> list[str]:
     """All of the workspace but our own records: what lies above others opens those as well."""
     with os.scandir(reach.root) as listing:
         return [e.path for e in listing if not e.is_symlink() and e.name.casefold() != STATE]
+
+
+def _discard(folder: str) -> None:
+    """Remove what a command had to itself, whatever it made of it."""
+    try:
+        os.rmdir(folder)  # Mostly it is empty.
+    except OSError:
+        # Not by ourselves: it may be nested deeper than Python can go.
+        words = ("/bin/sh", "-c", 'chmod -R u+rwx -- "$0"; rm -rf -- "$0"', folder)
+        subprocess.run(words, check=False, stderr=subprocess.DEVNULL)
 
 
 def _ask(pid: int) -> None:

@@ -1,20 +1,28 @@
 """Confines itself by Landlock and seccomp, then runs a command and sees all of it dead.
 
-A program of its own, run as `python -I -S launcher.py DESCRIPTOR`, that imports nothing of retinue:
-the kernel lets a process give up rights for itself and its children only, and our own must keep
-theirs. It needs version 6 of Landlock.
+A program of its own, run as `python -I -S launcher.py ORDER TELLING` with two descriptors, that
+imports nothing of retinue: the kernel lets a process give up rights for itself and its children
+only, and our own must keep theirs. It needs version 6 of Landlock.
+
+It starts anew for each command, so it imports little: `json`, `signal` and `typing`, with what they
+import in turn, would take longer than all the rest.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
+import marshal
 import os
 import resource
-import signal
 import struct
 import sys
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from typing import Any, NoReturn
+else:
+    import _signal as signal
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -35,15 +43,15 @@ _OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _BIND_TCP, _CONNECT_TCP = 1, 2
 _ABSTRACT_SOCKETS, _SIGNALS = 1, 2
 
-# Told apart from what commands end with by the line on stderr that comes with it.
-FAILED = 125
+_FAILED = 125
 
 
 def main() -> NoReturn:
+    os.set_inheritable(_telling(), False)
     try:
         # Not by the command line, which everybody on the machine can read.
         with open(int(sys.argv[1]), "rb") as file:
-            order = json.load(file)
+            order = marshal.load(file)
         _supervise(order["parent"])
         child = os.fork()
     except OSError as error:
@@ -65,12 +73,12 @@ def _supervise(parent: int) -> None:
     # With the parent goes the supervisor, and it takes everything along.
     _prctl(_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
-        os._exit(FAILED)
+        os._exit(_FAILED)
 
 
 def _become(order: dict[str, Any]) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    filter = bytes.fromhex(order["filter"])
+    filter = order["filter"]
     code = ctypes.create_string_buffer(filter, len(filter))
     program = struct.pack("@HxxxxxxP", len(filter) // 8, ctypes.addressof(code))
     try:
@@ -150,7 +158,7 @@ def _expect_no_signals(pid: int) -> None:
     except PermissionError:
         return
     except ProcessLookupError:
-        os._exit(FAILED)
+        os._exit(_FAILED)
     _fail("signals reach the outside")
 
 
@@ -191,8 +199,13 @@ def _call(number: int, *arguments: int | bytes | None) -> int:
 
 
 def _fail(why: str) -> NoReturn:
-    os.write(2, f"sandbox failed: {why}\n".encode())
-    os._exit(FAILED)
+    # Not as output: a command could say the same.
+    os.write(_telling(), why.encode())
+    os._exit(_FAILED)
+
+
+def _telling() -> int:
+    return int(sys.argv[2])
 
 
 if __name__ == "__main__":

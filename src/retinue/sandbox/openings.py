@@ -79,13 +79,15 @@ def _folders(root: str, scope: Groups) -> Iterator[tuple[str, list[str] | None]]
     while pending and seen < MAX_FOLDERS:
         folder = pending.pop(0)
         seen += 1
+        if folder and inside_with_all_below(folder, scope):
+            # Not listed first: there may be any number of files in it.
+            if os.path.isdir(os.path.join(root, folder)):
+                yield folder, None
+            continue
         try:
             with os.scandir(os.path.join(root, folder)) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
         except OSError:
-            continue
-        if folder and inside_with_all_below(folder, scope):
-            yield folder, None
             continue
         files: list[str] = []
         for entry in entries:

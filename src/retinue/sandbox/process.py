@@ -21,12 +21,16 @@ _LINGER_S = 0.5
 _KILL_S = 5.0
 _CHUNK_BYTES = 65_536
 _LOOK_S = 0.25
-_RESERVE_BYTES = 1024**3
+# Of bytes and of files, what is always left to others.
+_RESERVES = (1024**3, 100_000)
 # Of Linux, for one argument: 32 pages, less the byte that ends it.
 _MAX_COMMAND_BYTES = 131_071
 
 Kill = Callable[[int], None]
 """Ends a process, given its number, and all that it has started."""
+
+Look = Callable[[], None]
+"""Looked at now and then while a process runs; raises WorkspaceError to end it."""
 
 Birth = Callable[[Callable[[], "subprocess.Popen[bytes]"]], "subprocess.Popen[bytes]"]
 """Starts a process by the function it is given, where the process is to be born."""
@@ -64,22 +68,27 @@ class Disk:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        total, free = self._room()
-        self._least = min(_RESERVE_BYTES, total // 20, free // 2)
+        self._least = tuple(
+            min(most, total // 20, free // 2)
+            for most, (total, free) in zip(_RESERVES, self._room(), strict=True)
+        )
 
     def check(self) -> None:
         """Raise WorkspaceError when hardly any is left."""
-        if self._room()[1] < self._least:
+        left = (free for _, free in self._room())
+        if any(free < least for free, least in zip(left, self._least, strict=True)):
             raise WorkspaceError(
                 f"The command was ended: the disk that {self._path} is on is all but full."
             )
 
-    def _room(self) -> tuple[int, int]:
+    def _room(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Of bytes and of files, how many there can be and how many more."""
         try:
             found = os.statvfs(self._path)
         except OSError:
-            return 0, 0
-        return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
+            return (0, 0), (0, 0)
+        size = found.f_frsize
+        return (size * found.f_blocks, size * found.f_bavail), (found.f_files, found.f_favail)
 
 
 def nothing_left(_: int) -> None:
@@ -103,12 +112,12 @@ async def run_process(
     stdin: int = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
     born: Birth = here,
-    disk: Disk | None = None,
+    looks: Sequence[Look] = (),
 ) -> Completed:
     """Run a program to its end, or to its time limit. Nothing that it starts outlives this call.
 
-    `kill` ends it while it runs; `sweep` ends what it may have left behind. WorkspaceError if it
-    had to be ended because it all but filled `disk`.
+    `kill` ends it while it runs; `sweep` ends what it may have left behind. WorkspaceError if one
+    of `looks` had it ended.
     """
     read_fd, write_fd = os.pipe()
     try:
@@ -133,7 +142,7 @@ async def run_process(
             os.close(write_fd)
         with _exit_of(process) as gone:
             output = CappedOutput(max_output_bytes)
-            waiting = _end_of(gone, disk)
+            waiting = _end_of(gone, looks)
             return await _finish(process, gone, waiting, read_fd, output, timeout_s, kill, sweep)
     finally:
         os.close(read_fd)
@@ -170,14 +179,14 @@ def _exit_of(process: subprocess.Popen[bytes]) -> Iterator[asyncio.Event]:
         os.close(fd)
 
 
-async def _end_of(gone: asyncio.Event, disk: Disk | None) -> None:
+async def _end_of(gone: asyncio.Event, looks: Sequence[Look]) -> None:
     while not gone.is_set():
         try:
-            async with asyncio.timeout(None if disk is None else _LOOK_S):
+            async with asyncio.timeout(_LOOK_S if looks else None):
                 await gone.wait()
         except TimeoutError:
-            assert disk is not None
-            disk.check()
+            for look in looks:
+                look()
 
 
 async def _finish(

@@ -20,13 +20,20 @@ import msgspec
 from retinue.domain.grant import Network
 
 # linux/bpf_common.h and linux/seccomp.h
-_LOAD, _AND, _JEQ, _JGE, _JSET, _RETURN, _JUMP = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06, 0x05
+_LOAD, _AND, _RSH, _JEQ, _JGE, _JSET = 0x20, 0x54, 0x74, 0x15, 0x35, 0x45
+_RETURN, _JUMP = 0x06, 0x05
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NR, _ARCH = 0, 4
 _CLONE_NAMESPACES = 0x7E020080  # every CLONE_NEW* flag
 _SOCKET_TYPE, _DATAGRAM = 0xF, 2
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_F_SETLEASE, _F_SETDELEG = 1024, 1040
+# The second byte of a request tells whose it is: these change files and folders, whatever they were
+# opened for ("f" flags, "v" and "r" attributes, "X" freezes and trims, btrfs, f2fs).
+_OF_FILE_SYSTEMS = (0x58, 0x66, 0x72, 0x76, 0x94, 0xF5)
 AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+_NETLINK_ROUTE = 0
+_PRIO_USER, _IOPRIO_WHO_USER = 2, 3
 _OPENAT2 = 437
 _FEW = 3
 _MAKING = 0o100 | 0o20000000  # O_CREAT, and O_TMPFILE without the part that is O_DIRECTORY
@@ -37,7 +44,9 @@ class Machine(msgspec.Struct, frozen=True):
 
     `shared` are calls that reach memory and queues which a namespace would hold, and `of_others`
     those that change a process: which of their arguments is its number, and 0 means oneself.
-    `attributes` write what no rule of Landlock's is about. `modes` give a file rights, which are
+    `of_users` can change all of a user's: with which first argument.
+    `attributes` write what no rule of Landlock's is about, and `watches` tell who uses which files
+    there. `modes` give a file rights, which are
     the argument with that number, and `opens` may make one: the number of the flags, before them.
     `foreign_from`: numbers of another ABI begin there.
     """
@@ -47,11 +56,14 @@ class Machine(msgspec.Struct, frozen=True):
     clone: int
     clone3: int
     ioctl: int
+    fcntl: int
     socket: int
     socketpair: int
     shared: tuple[int, ...]
     of_others: tuple[tuple[int, int], ...]
+    of_users: tuple[tuple[int, int], ...]
     attributes: tuple[int, ...]
+    watches: tuple[int, ...]
     modes: tuple[tuple[int, int], ...]
     opens: tuple[tuple[int, int], ...]
     foreign_from: int | None = None
@@ -79,11 +91,13 @@ _MACHINES = {
             164, 227, 159, 305,  # settimeofday, clock_settime, adjtimex, clock_adjtime
             170, 171, 103,  # sethostname, setdomainname, syslog
             172, 173, 154, 212, 153,  # iopl, ioperm, modify_ldt, lookup_dcookie, vhangup
+            300,  # fanotify_init
             *_COMMON,
         ),
         clone=56,
         clone3=435,
         ioctl=16,
+        fcntl=72,
         socket=41,
         socketpair=53,
         # shmget … shmctl, semget … semctl, msgget … msgctl, semtimedop, mq_open, mq_unlink
@@ -94,8 +108,10 @@ _MACHINES = {
             (302, 0), (142, 0), (144, 0), (203, 0), (314, 0), (141, 1), (251, 1), (256, 0),
             (279, 0),
         ),
-        # setxattr … fsetxattr, removexattr … fremovexattr, setxattrat, removexattrat
-        attributes=(188, 189, 190, 197, 198, 199, 463, 466),
+        of_users=((141, _PRIO_USER), (251, _IOPRIO_WHO_USER)),
+        # setxattr … fsetxattr, removexattr … fremovexattr, setxattrat, removexattrat, file_setattr
+        attributes=(188, 189, 190, 197, 198, 199, 463, 466, 469),
+        watches=(253, 294),  # inotify_init, inotify_init1
         # chmod, fchmod, fchmodat, fchmodat2, mknod, mknodat, creat
         modes=((90, 1), (91, 1), (268, 2), (452, 2), (133, 1), (259, 2), (85, 1)),
         opens=((2, 1), (257, 2)),
@@ -115,19 +131,22 @@ _MACHINES = {
             224, 225, 89, 60,  # swapon, swapoff, acct, quotactl
             170, 112, 171, 266,  # settimeofday, clock_settime, adjtimex, clock_adjtime
             161, 162, 116,  # sethostname, setdomainname, syslog
-            18, 58,  # lookup_dcookie, vhangup
+            18, 58, 262,  # lookup_dcookie, vhangup, fanotify_init
             *_COMMON,
         ),
         clone=220,
         clone3=435,
         ioctl=29,
+        fcntl=25,
         socket=198,
         socketpair=199,
         shared=(194, 195, 196, 190, 191, 192, 193, 186, 187, 188, 189, 180, 181),
         of_others=(
             (261, 0), (118, 0), (119, 0), (122, 0), (274, 0), (140, 1), (30, 1), (238, 0), (239, 0),
         ),
-        attributes=(5, 6, 7, 14, 15, 16, 463, 466),
+        of_users=((140, _PRIO_USER), (30, _IOPRIO_WHO_USER)),
+        attributes=(5, 6, 7, 14, 15, 16, 463, 466, 469),
+        watches=(26,),
         modes=((52, 1), (53, 2), (452, 2), (33, 2)),
         opens=((56, 2),),
     ),
@@ -207,20 +226,27 @@ def _answers(
     answers |= {machine.clone3: unknown, _OPENAT2: unknown}
     answers[machine.clone] = [_op(_LOAD, _argument(0)), _op(_JSET, _CLONE_NAMESPACES, 0, 1), no]
     # What is left behind must not make anybody else somebody: root's commands are root's.
-    set_user = [_op(_JSET, stat.S_ISUID, 0, 1), no]
+    set_user = [_op(_JSET, stat.S_ISUID | stat.S_ISGID, 0, 1), no]
     for number, mode in machine.modes:
         answers[number] = [_op(_LOAD, _argument(mode)), *set_user]
     for number, flags in machine.opens:
         makes = [_op(_LOAD, _argument(flags)), _op(_JSET, _MAKING, 0, 3)]
         answers[number] = [*makes, _op(_LOAD, _argument(flags + 1)), *set_user]
+    # Whoever opens such a file waits for its holder to give way, up to a minute.
+    holds = [_op(_JEQ, _F_SETLEASE, 1, 0), _op(_JEQ, _F_SETDELEG, 0, 1)]
+    answers[machine.fcntl] = [_op(_LOAD, _argument(1)), *holds, no]
     # Only the lower half is compared: the kernel looks at no more of a request either.
     injects = [_op(_JEQ, _TIOCSTI, 1, 0), _op(_JEQ, _TIOCLINUX, 0, 1)]
     answers[machine.ioctl] = [_op(_LOAD, _argument(1)), *injects, no]
     if not namespaced:
+        answers[machine.ioctl] += _by_kind(_OF_FILE_SYSTEMS)
         none = [_op(_RETURN, _ERRNO | errno.EOPNOTSUPP)]
         answers |= dict.fromkeys(machine.attributes, none)
+        answers |= dict.fromkeys(machine.watches, unknown)
         for number, argument in machine.of_others:
             answers[number] = [_op(_LOAD, _argument(argument)), _op(_JEQ, 0, 1, 0), no]
+        for number, whose in machine.of_users:
+            answers[number] += [_op(_LOAD, _argument(0)), _op(_JEQ, whose, 0, 1), no]
     if AF_UNIX not in families:
         # The ends of such a pair can be turned to any socket that has a name.
         kind = [_op(_LOAD, _argument(1)), _op(_AND, _SOCKET_TYPE)]
@@ -229,8 +255,21 @@ def _answers(
     for left, family in enumerate(reversed(families)):
         # To the allowing instruction behind the refusal.
         checks.insert(1, _op(_JEQ, family, left + 1, 0))
-    answers[machine.socket] = [*checks, _op(_RETURN, _ERRNO | errno.EAFNOSUPPORT)]
+    refused = _op(_RETURN, _ERRNO | errno.EAFNOSUPPORT)
+    # Of netlink the part that tells which interfaces there are; others tell who runs what.
+    netlink = [_op(_LOAD, _argument(0)), _op(_JEQ, _AF_NETLINK, 0, 3)]
+    netlink += [_op(_LOAD, _argument(2)), _op(_JEQ, _NETLINK_ROUTE, 1, 0), refused]
+    answers[machine.socket] = [*checks, refused, *netlink]
     return answers
+
+
+def _by_kind(kinds: Sequence[int]) -> list[bytes]:
+    """The request that was loaded is said not to be there if it is of one of these kinds."""
+    found = [_op(_RSH, 8), _op(_AND, 0xFF)]
+    for left, kind in enumerate(reversed(kinds)):
+        # To the refusal behind the last one, which goes past it otherwise.
+        found.insert(2, _op(_JEQ, kind, left, 0 if left else 1))
+    return [*found, _op(_RETURN, _ERRNO | errno.ENOTTY)]
 
 
 def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:

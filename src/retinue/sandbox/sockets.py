@@ -4,30 +4,47 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+
+from retinue.errors import WorkspaceError
 
 _LISTING = "/proc/net/unix"
 
 
-def sockets_in(places: Iterable[str]) -> bool:
+class Watch:
+    """That nobody puts a socket into one of these folders while a command can speak to it."""
+
+    def __init__(self, places: Sequence[str]) -> None:
+        self._places = places
+
+    def check(self) -> None:
+        """Raise WorkspaceError when somebody has. The next command gets no such sockets."""
+        if sockets_in(self._places, if_unsure=False):
+            raise WorkspaceError(
+                "The command was ended: another program has made a socket among the files that it"
+                " could see. Run it again: it will have no unix sockets then."
+            )
+
+
+def sockets_in(places: Iterable[str], *, if_unsure: bool = True) -> bool:
     """Has a program of this machine a socket with a name in one of these folders?
 
-    Where that cannot be told, it has. What is in another network namespace (a container that shares
-    the folder) is not listed.
+    Where that cannot be told, the answer is `if_unsure`. What is in another network namespace (a
+    container that shares the folder) is not listed.
     """
     try:
         with open(_LISTING, "rb") as file:
             lines = file.read().splitlines()[1:]
     except OSError:
-        return True
+        return if_unsure
     folders = tuple(f"{_real(place)}/" for place in places)
     for line in lines:
         fields = line.split(None, 7)
         # Without a name there is no such field; one that begins with @ is no file.
         if len(fields) == 8 and not fields[7].startswith(b"@"):
             path = _path(fields[6].decode(), os.fsdecode(fields[7]))
-            if path is None or path.startswith(folders):
+            if if_unsure if path is None else path.startswith(folders):
                 return True
     return False
 

@@ -13,7 +13,7 @@ from retinue.errors import (
     StoreLocked,
     StoreReadOnly,
 )
-from retinue.store.queries import migrations
+from retinue.store.queries import migrations, reading_old_script
 
 APPLICATION_ID = 0x52455449  # "RETI", so that `file` and we can tell whose database it is
 BUSY_TIMEOUT_S = 10.0
@@ -22,6 +22,7 @@ BUSY_TIMEOUT_S = 10.0
 _BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 10, 11, 13, 14, 26
 
 PAGE_BYTES = 8_192
+WITH_BLOBS = 4  # the first version of the schema that has them
 
 
 def connect(
@@ -72,6 +73,9 @@ def _connect_reading(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
         _check_owner(connection, path)
         if _version(connection) == 0:
             raise StoreError(f"There is no journal at {path} yet; run something first.")
+        if _version(connection) < WITH_BLOBS:
+            for statement in statements(reading_old_script()):
+                connection.execute(statement)
     except BaseException:
         connection.close()
         raise

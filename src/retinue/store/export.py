@@ -44,6 +44,10 @@ def _copy(connection: sqlite3.Connection, database: Path, run_id: str) -> None:
         # Both have the same columns in the same order.
         rows = f"SELECT * FROM journal.{table} WHERE {column} = ?"
         connection.execute(f"INSERT INTO {table} {rows}", (run_id,))
+    connection.execute(
+        "INSERT INTO blobs SELECT * FROM journal.blobs WHERE hash IN"
+        " (SELECT json_extract(place.value, '$[1]') FROM events, json_each(events.blobs) AS place)"
+    )
     for statement in guards:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -34,6 +34,12 @@ def full_text_script() -> str:
 
 
 @cache
+def reading_old_script() -> str:
+    """What stands in for what a file of an earlier version lacks, for reading only."""
+    return files(__package__).joinpath("sql", "reading_old.sql").read_text("utf-8")
+
+
+@cache
 def rows_of(query: str, columns: int, count: int) -> str:
     """`query` with place holders for `count` rows."""
     row = "(" + ", ".join("?" * columns) + ")"

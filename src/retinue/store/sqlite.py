@@ -10,9 +10,9 @@ import asyncio
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,16 +22,33 @@ from retinue.domain.forecast import Used
 from retinue.domain.lifecycle import State
 from retinue.errors import ChainBroken, StoreError, UnknownRun
 from retinue.ports import AgentRow, Change, NewAgent, RunRow
+from retinue.store.blobs import (
+    LARGE_BYTES,
+    Cut,
+    Places,
+    cut,
+    joined,
+    pack,
+    read_places,
+    unpack,
+    write_places,
+)
 from retinue.store.database import BUSY_TIMEOUT_S, connect, named
 from retinue.store.queries import queries, rows_of
+
+T = TypeVar("T")
 
 GROUP_COMMIT_S = 0.05
 MANY = 32
 # Each transaction under load passes the interpreter lock to and fro some twenty times: with 10 ms a
 # fan-out took a twentieth more CPU.
 PACE_S = 0.025
+_LOST = "blob {name} is gone or was changed"
 _TAKEN = "Another process has taken over run {run_id}; this one must stop."
-_LARGEST_CHUNK = 1024  # 12 columns each; SQLite takes 32,766 place holders
+# What somebody may write who has not begun the run: they own it from there on.
+_OF_ANYBODY = ("run.resumed", "run.steps_undone", "run.steps_redone")
+_LARGEST_CHUNK = 1024  # 13 columns each; SQLite takes 32,766 place holders
+_REMEMBERED = 1024  # hashes of blobs, so that what siblings share is compressed once
 
 
 class SqliteStore:
@@ -75,12 +92,10 @@ class SqliteStore:
     # Reading
 
     async def events(self, run_id: str, *, after: int = 0, limit: int = 10_000) -> Sequence[Event]:
-        rows = await self._fetch("events_after", (run_id, after, limit))
-        return [_event(row) for row in rows]
+        return await self._events("events_after", (run_id, after, limit))
 
     async def agent_events(self, run_id: str, agent_id: str) -> Sequence[Event]:
-        rows = await self._fetch("events_of_agent", (run_id, agent_id))
-        return [_event(row) for row in rows]
+        return await self._events("events_of_agent", (run_id, agent_id))
 
     async def runs(self, *, limit: int = 50) -> Sequence[RunRow]:
         return [_run(row) for row in await self._fetch("runs_latest", (None, limit))]
@@ -136,23 +151,54 @@ class SqliteStore:
         ]
 
     async def _fetch(self, query: str, parameters: tuple[object, ...]) -> list[Any]:
-        return await asyncio.get_running_loop().run_in_executor(
-            None, self._fetch_blocking, query, parameters
-        )
+        return await self._in_thread(lambda: self._rows(query, parameters))
 
-    def _fetch_blocking(self, query: str, parameters: tuple[object, ...]) -> list[Any]:
+    async def _events(self, query: str, parameters: tuple[object, ...]) -> list[Event]:
+        return await self._in_thread(lambda: self._whole_events(query, parameters))
+
+    def _whole_events(self, query: str, parameters: tuple[object, ...]) -> list[Event]:
+        # One view of the file: what an event needs must not be cleaned away in between.
+        self._reader.execute("BEGIN")
+        try:
+            rows = self._rows(query, parameters)
+            places = (_places(row[-1]) for row in rows if row[-1] is not None)
+            wanted = list({digest for found in places for _, digest in found})
+            kept = self._rows("blobs_of", (msgspec.json.encode(wanted).decode(),)) if wanted else ()
+        finally:
+            self._reader.execute("COMMIT")
+        blobs = dict.fromkeys(wanted) | {digest: unpack(digest, data) for digest, data in kept}
+        return [_event(row, blobs) for row in rows]
+
+    async def _in_thread(self, read: Callable[[], list[T]]) -> list[T]:
+        return await asyncio.get_running_loop().run_in_executor(None, self._alone, read)
+
+    def _alone(self, read: Callable[[], list[T]]) -> list[T]:
         with self._reading:
             try:
-                try:
-                    return self._reader.execute(queries()[query], parameters).fetchall()
-                except sqlite3.OperationalError as error:
-                    if "decode to UTF-8" not in str(error):
-                        raise
-                # Somebody has tampered with a text. An audit has to read on and say which.
-                self._reader.text_factory = _text
-                return self._reader.execute(queries()[query], parameters).fetchall()
+                return read()
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 raise named(error, self._path, self._busy_timeout_s) from error
+
+    def _rows(self, query: str, parameters: tuple[object, ...]) -> list[Any]:
+        try:
+            return self._reader.execute(queries()[query], parameters).fetchall()
+        except sqlite3.OperationalError as error:
+            if "decode to UTF-8" not in str(error):
+                raise
+        # Somebody has tampered with a text. An audit has to read on and say which.
+        self._reader.text_factory = _text
+        return self._reader.execute(queries()[query], parameters).fetchall()
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A change on its way to the file. `cut` is its payload if that has large strings.
+
+    Those of them that may be new are in `packed`.
+    """
+
+    change: Change
+    cut: Cut | None = None
+    packed: dict[str, bytes] = {}
 
 
 class Writer:
@@ -166,7 +212,8 @@ class Writer:
     def __init__(self, path: Path, busy_timeout_s: float) -> None:
         self._path = path
         self._busy_timeout_s = busy_timeout_s
-        self._pending: list[Change] = []
+        self._pending: list[Entry] = []
+        self._recent: dict[str, None] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
@@ -175,6 +222,7 @@ class Writer:
         self._not_before = 0.0
         self._error: StoreError | None = None
         self._heads: dict[str, int] = {}
+        self._epochs: dict[str, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._wanted = False
@@ -186,11 +234,29 @@ class Writer:
     def append(self, change: Change) -> None:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
+        entry = self._entry(change)
         with self._lock:
-            self._pending.append(change)
+            self._pending.append(entry)
         self._appended += 1
         if self._timer is None:
             self._timer = self._loop.call_later(GROUP_COMMIT_S, self._wake_up)
+
+    def _entry(self, change: Change) -> Entry:
+        """What is to be written, with all that takes long calls done.
+
+        Here and not in the thread, which would wait for the interpreter lock after each of them.
+        """
+        payload = bytes(change.event.payload)
+        if len(payload) < LARGE_BYTES or not (found := cut(payload)).places:
+            return Entry(change)
+        packed: dict[str, bytes] = {}
+        for digest, string in found.strings.items():
+            if self._recent.pop(digest, self) is self:
+                packed[digest] = pack(string)
+                if len(self._recent) >= _REMEMBERED:
+                    del self._recent[next(iter(self._recent))]
+            self._recent[digest] = None
+        return Entry(change, found, packed)
 
     async def flush(self) -> None:
         if self._error is not None:
@@ -291,23 +357,24 @@ class Writer:
             # The loop is gone, and with it everybody who could be waiting.
             self._closing = True
 
-    def _commit(self, connection: sqlite3.Connection, batch: Sequence[Change]) -> None:
+    def _commit(self, connection: sqlite3.Connection, batch: Sequence[Entry]) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
             heads: dict[str, Event] = {}
             agents: list[NewAgent] = []
-            for change in batch:
-                event = change.event
+            for entry in batch:
+                change, event = entry.change, entry.change.event
                 heads[event.run_id] = event
                 if event.seq == 1:
                     _insert_run(connection, event)
-                elif event.type == "run.resumed":
+                elif event.type in _OF_ANYBODY and event.epoch != self._epochs.get(event.run_id):
                     self._take_over(connection, event)
                 if change.agent is not None:
                     agents.append(change.agent)
             _insert(connection, "insert_agents", 8, map(_agent_columns, agents), len(agents))
-            events = (_event_columns(change.event) for change in batch)
-            _insert(connection, "insert_events", 12, events, len(batch))
+            _insert_blobs(connection, batch)
+            events = (_event_columns(entry.change.event, entry.cut) for entry in batch)
+            _insert(connection, "insert_events", 13, events, len(batch))
             for moves in _rounds(batch):
                 _insert(connection, "move_agents", 3, moves, len(moves))
             for run_id, event in heads.items():
@@ -320,6 +387,7 @@ class Writer:
                 connection.execute("ROLLBACK")
             raise
         self._heads.update({run_id: event.seq for run_id, event in heads.items()})
+        self._epochs.update({run_id: event.epoch for run_id, event in heads.items()})
 
     def _take_over(self, connection: sqlite3.Connection, event: Event) -> None:
         before = event.seq - 1
@@ -358,15 +426,35 @@ def _insert(
         count -= chunk
 
 
-def _rounds(batch: Sequence[Change]) -> list[list[tuple[str, str, str]]]:
+def _insert_blobs(connection: sqlite3.Connection, batch: Sequence[Entry]) -> None:
+    strings: dict[str, bytes] = {}
+    packed: dict[str, bytes] = {}
+    for entry in batch:
+        if entry.cut is not None:
+            strings |= entry.cut.strings
+            packed |= entry.packed
+    if not strings:
+        return
+    wanted = msgspec.json.encode(list(strings)).decode()
+    there = {digest for (digest,) in connection.execute(queries()["blobs_there"], (wanted,))}
+    # One that was written lately may have been cleaned away since, by another process.
+    rows = [
+        (digest, packed.get(digest) or pack(string))
+        for digest, string in strings.items()
+        if digest not in there
+    ]
+    _insert(connection, "insert_blobs", 2, rows, len(rows))
+
+
+def _rounds(batch: Sequence[Entry]) -> list[list[tuple[str, str, str]]]:
     """The moves of a batch, as rounds in which no agent moves twice.
 
     A trigger on `events` would do without this, and cost every event 2 µs, and a move 15.
     """
     rounds: list[list[tuple[str, str, str]]] = []
     moved: dict[tuple[str, str], int] = {}
-    for change in batch:
-        event = change.event
+    for entry in batch:
+        event = entry.change.event
         state = STATE_AFTER.get(event.type)
         if state is not None:
             number = moved.get((event.run_id, event.agent_id), 0)
@@ -392,7 +480,7 @@ def _insert_run(connection: sqlite3.Connection, event: Event) -> None:
     )
 
 
-def _event_columns(event: Event) -> tuple[object, ...]:
+def _event_columns(event: Event, cut: Cut | None) -> tuple[object, ...]:
     return (
         event.run_id,
         event.seq,
@@ -404,8 +492,9 @@ def _event_columns(event: Event) -> tuple[object, ...]:
         event.type,
         event.version,
         event.summary,
-        bytes(event.payload).decode(),
+        (bytes(event.payload) if cut is None else cut.payload).decode(),
         event.hash,
+        None if cut is None else write_places(cut.places),
     )
 
 
@@ -424,10 +513,12 @@ def _agent_columns(agent: NewAgent) -> tuple[object, ...]:
 
 # Columns of a table take values of any type, and a tampered one may hold some other than ours.
 
-_EVENT_TYPES = [
-    (int, str, str, parent, int, int, float, str, int, str, str, str)
+_EVENT_TYPES = {
+    (int, str, str, parent, int, int, float, str, int, str, str, str, places)
     for parent in (str, type(None))
-]
+    for places in (str, type(None))
+}
+_TYPES_MENDED = (str, str, str, int, int, float, str, int, str, str)
 _RUN_TYPES = [
     (str, str, str, *outcome, int, int, str, int, session)
     for outcome in ((type(None), float, type(None)), (str, float, float))
@@ -443,12 +534,28 @@ def _text(data: bytes) -> str | bytes:
         return data
 
 
-def _event(row: Any) -> Event:
-    if tuple(map(type, row)) not in _EVENT_TYPES:
+def _places(text: object) -> Places:
+    try:
+        found = read_places(text) if isinstance(text, str) else []
+    except msgspec.DecodeError:
+        return []
+    return found if write_places(found) == text else []
+
+
+def _event(row: Any, blobs: Mapping[str, bytes | None]) -> Event:
+    found = _places(row[-1]) if row[-1] is not None else []
+    if tuple(map(type, row)) not in _EVENT_TYPES or (row[-1] is not None and not found):
         row = _mended(row)
-    seq, run_id, agent_id, parent, attempt, epoch, time, kind, version, summary, payload, digest = (
-        row
-    )
+    (
+        seq, run_id, agent_id, parent, attempt, epoch, time, kind, version, summary, payload,
+        digest, _,
+    ) = row  # fmt: skip
+    whole = payload.encode()
+    if found:
+        lost = [_LOST.format(name=name[:12]) for _, name in found if blobs[name] is None]
+        strings = {name: blobs[name] or lost[0].encode() for _, name in found}
+        whole = joined(whole, found, strings)
+        digest = lost[0] if lost else digest
     return Event(
         seq=seq,
         run_id=run_id,
@@ -460,7 +567,7 @@ def _event(row: Any) -> Event:
         type=kind,
         version=version,
         summary=summary,
-        payload=msgspec.Raw(payload.encode()),
+        payload=msgspec.Raw(whole),
         hash=digest,
     )
 
@@ -468,9 +575,9 @@ def _event(row: Any) -> Event:
 def _mended(row: Sequence[Any]) -> tuple[Any, ...]:
     """An event that can be shown, and with a hash that no chain has: an audit will name it."""
     # Never the number: it is what pages are cut by.
-    seq, *columns, _ = row
-    mended = map(_as, _EVENT_TYPES[0][1:-1], columns)
-    return seq, *mended, ""
+    seq, *columns, _, _ = row
+    mended = map(_as, _TYPES_MENDED, columns)
+    return seq, *mended, "", None
 
 
 def _as(kind: type, value: object) -> object:

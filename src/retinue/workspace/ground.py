@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
@@ -30,7 +30,7 @@ from retinue.workspace.housekeeping import (
 )
 from retinue.workspace.names import quoted, shown
 from retinue.workspace.recorded import Ledger, Look, RecordedSandbox, RecordedTree
-from retinue.workspace.snapshot import Snapshot, take, unseen, users_tree
+from retinue.workspace.snapshot import Recent, Snapshot, take, unseen, users_tree
 from retinue.workspace.source import find_source
 from retinue.workspace.steps import (
     again,
@@ -46,6 +46,7 @@ from retinue.workspace.tree import DirectoryTree
 
 # Somebody may be writing the tree: a change that meets another is worked out anew.
 _TRIES = 3
+_UNDONE = {"steps": "undone", "made": "kept"}
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -240,25 +241,16 @@ class UsersGround(_Ground):
         return found.decode("utf-8", "replace")
 
     async def undo(self, changes: Sequence[KeptChange]) -> Applied:
-        kinds = {"steps": "undone", "made": "kept"}
-        return await to_the_end(partial(self._rewrite, reverted, changes, kinds))
+        wanted = partial(reverted, [change.commit for change in changes])
+        return await to_the_end(partial(self._change, wanted, None, ""))
 
     async def redo(self, changes: Sequence[KeptChange]) -> Applied:
-        kinds = {"undone": "steps", "kept": "made"}
-        return await to_the_end(partial(self._rewrite, repeated, changes, kinds))
+        wanted = partial(repeated, [change.commit for change in changes])
+        return await to_the_end(partial(self._change, wanted, None, ""))
 
-    def _rewrite(
-        self,
-        wanted: Callable[[Sequence[str], Depot, str], merges.Merged],
-        changes: Sequence[KeptChange],
-        kinds: Mapping[str, str],
-    ) -> Applied:
-        commits = [change.commit for change in changes]
-        applied = self._change(partial(wanted, commits), None, "")
-        # Whoever is killed here finds the change made next time, and only has to note it.
-        if not applied.refused:
-            renamed(self._site().depot, kinds, changes)
-        return applied
+    async def mark(self, changes: Sequence[KeptChange], *, undone: bool) -> None:
+        kinds = _UNDONE if undone else {after: before for before, after in _UNDONE.items()}
+        await to_the_end(lambda: renamed(self._site().depot, kinds, changes))
 
 
 def open_site(project: str, state: str, home: str, config_home: str) -> Site:
@@ -269,7 +261,7 @@ def open_site(project: str, state: str, home: str, config_home: str) -> Site:
     beside = os.path.join(depot.path, "tmp")
     with depot.locked():
         recover(depot, beside)
-    return Site(depot, source.top, beside, partial(users_tree, depot), depot.locked)
+    return Site(depot, source.top, beside, partial(users_tree, depot, Recent()), depot.locked)
 
 
 class CopiedGround(_Ground):

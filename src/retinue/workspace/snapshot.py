@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import time
 
 import msgspec
 
@@ -21,6 +22,8 @@ MAX_NEW_FILES = 50_000
 MAX_NEW_BYTES = 1024 * 1024 * 1024
 # A file may be written, or be removed, while git reads it.
 _TRIES = 3
+# What nobody has asked for in longer may have been swept away.
+_RECENT_S = 3600.0
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -31,8 +34,41 @@ class Snapshot(msgspec.Struct, frozen=True):
     nested: tuple[str, ...] = ()
 
 
-def users_tree(depot: Depot) -> Snapshot:
-    """The user's tree as it is now."""
+class _Differing(msgspec.Struct, frozen=True):
+    """The paths that the index does not know as they are; and those to leave out, and why.
+
+    `seen` is how the files looked, and `latest_ns` when the last of them was changed.
+    """
+
+    paths: tuple[str, ...]
+    left_out: tuple[str, ...]
+    nested: tuple[str, ...]
+    seen: tuple[tuple[int, ...], ...]
+    latest_ns: int
+
+
+class Recent:
+    """The last snapshot of the user's tree, which is right as long as nothing looks different."""
+
+    def __init__(self) -> None:
+        self._known: tuple[str, _Differing] | None = None
+        self._taken = Snapshot("")
+        self._until = 0.0
+
+    def get(self, seed: str, differing: _Differing) -> Snapshot | None:
+        same = self._known == (seed, differing) and time.monotonic() < self._until
+        return self._taken if same else None
+
+    def put(self, seed: str, differing: _Differing, taken: Snapshot, begun_ns: int) -> None:
+        """`begun_ns` is from before the files were looked at, by the file system's own clock."""
+        # What was written in the same tick can be written once more and look the same.
+        settled = differing.latest_ns < begun_ns
+        self._known = (seed, differing) if settled else None
+        self._taken, self._until = taken, time.monotonic() + _RECENT_S
+
+
+def users_tree(depot: Depot, recent: Recent | None = None) -> Snapshot:
+    """The user's tree as it is now. Who looks often gives the same `recent` along."""
     source = depot.source
     with depot.temporary() as folder:
         index_file = os.path.join(folder, "index")
@@ -44,14 +80,23 @@ def users_tree(depot: Depot) -> Snapshot:
             taken = take(where)
             os.replace(index_file, kept)
             return taken
-        _copy(_seed(depot, source.index_file), index_file)
-        return take(depot.at(source.top, index_file))
+        seed = _seed(depot, source.index_file)
+        _copy(seed, index_file)
+        begun_ns = os.stat(folder).st_ctime_ns
+        return _taken(depot.at(source.top, index_file), recent or Recent(), seed, begun_ns)
 
 
 def take(where: Repository) -> Snapshot:
     """The state of a work tree; its index is brought up to date with it."""
+    return _taken(where, Recent(), "", 0)
+
+
+def _taken(where: Repository, recent: Recent, seed: str, begun_ns: int) -> Snapshot:
     for attempt in range(1, _TRIES + 1):
-        paths, left_out, nested = _differing(where)
+        differing = _differing(where)
+        if (known := recent.get(seed, differing)) is not None:
+            return known
+        paths = differing.paths
         try:
             if paths:
                 update = ["update-index", "-z", "--add", "--remove", "--replace", "--stdin"]
@@ -62,7 +107,9 @@ def take(where: Repository) -> Snapshot:
             if attempt == _TRIES:
                 raise
         else:
-            return Snapshot(tree, tuple(left_out), tuple(nested))
+            taken = Snapshot(tree, differing.left_out, differing.nested)
+            recent.put(seed, differing, taken, begun_ns)
+            return taken
     raise AssertionError("the last try returns or raises")
 
 
@@ -82,13 +129,13 @@ def unseen(where: Repository) -> list[str]:
     return found
 
 
-def _differing(where: Repository) -> tuple[list[str], list[str], list[str]]:
-    """The paths that the index does not know as they are; and those to leave out, and why."""
+def _differing(where: Repository) -> _Differing:
     listing = ["ls-files", "-z", "--others", "--modified", "--deleted", "--exclude-standard"]
     paths: list[str] = []
     left_out: list[str] = []
     nested: list[str] = []
-    size_bytes = 0
+    seen: list[tuple[int, ...]] = []
+    size_bytes = latest_ns = 0
     for path in dict.fromkeys(names(answer(where, listing))):
         if path.endswith("/"):
             nested.append(path[:-1])
@@ -98,9 +145,13 @@ def _differing(where: Repository) -> tuple[list[str], list[str], list[str]]:
             found = os.lstat(full)
         except OSError:
             paths.append(path)  # Gone, which is news.
+            seen.append(())
             continue
         if stat.S_ISDIR(found.st_mode):
             continue  # A submodule: which commit it is at is not ours to say.
+        changed_ns = found.st_ctime_ns
+        seen.append((found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, changed_ns))
+        latest_ns = max(latest_ns, changed_ns)
         if stat.S_ISREG(found.st_mode):
             if found.st_size > MAX_FILE_BYTES or not os.access(full, os.R_OK):
                 left_out.append(path)
@@ -116,7 +167,7 @@ def _differing(where: Repository) -> tuple[list[str], list[str], list[str]]:
                 f" {MAX_NEW_FILES:,}, or {MAX_NEW_BYTES // 2**30} GiB). Add what is no part of the"
                 " project to .gitignore."
             )
-    return paths, left_out, nested
+    return _Differing(tuple(paths), tuple(left_out), tuple(nested), tuple(seen), latest_ns)
 
 
 def _seed(depot: Depot, users_index: str) -> str:

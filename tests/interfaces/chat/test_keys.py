@@ -338,7 +338,7 @@ async def test_the_keys_of_the_details(screen: Opening, wait: Any) -> None:
     long = "\n".join(f"line {n}" for n in range(40))
     model = ScriptedModel(
         {
-            "Look": [call("read_file", path="long.txt"), hold(asyncio.Event(), say("never"))],
+            "Look": [call("read_file", path="long.txt"), say("Halfway there.").after(3000)],
             "": [call("spawn_agent", role="researcher", task="Look"), say("Done.")],
         },
         strict=False,
@@ -357,7 +357,8 @@ async def test_the_keys_of_the_details(screen: Opening, wait: Any) -> None:
         await shown.press("p")
         await shown.shows("a1  root/researcher.1  running", "→ read_file long.txt")
         await shown.press("end")
-        await shown.shows("Receipts", "… 32 more lines")
+        await shown.shows("Receipts", "… 32 more lines", "Halfway")
+        assert "there" not in shown.text, "it is still being said"
         await shown.press("home")
         await shown.shows("a1  root/researcher.1  running")
         await shown.press("t")

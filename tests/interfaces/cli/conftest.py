@@ -184,10 +184,17 @@ class Terminal:
             pass
         return self.process.returncode
 
+    def hang_up(self) -> int:
+        """Take the terminal away, and wait for the end of the command; answers its exit code."""
+        os.close(self._master)
+        self._master = -1
+        return self.process.wait(PATIENCE_S)
+
     def close(self) -> None:
         self.process.kill()
         self.process.communicate()
-        os.close(self._master)
+        if self._master >= 0:
+            os.close(self._master)
 
     def _read(self, timeout_s: float) -> bool:
         ready, _, _ = select.select([self._master], [], [], timeout_s)

@@ -67,6 +67,12 @@ def test_where_nobody_can_talk_it_helps(cli: Cli) -> None:
     assert cli("-c").err == cli("chat").err, "options of the chat need no name of it"
 
 
+def test_options_may_stand_before_the_command(cli: Cli, script: Callable[[str], str]) -> None:
+    model = script("steps: [{say: Hello.}]")
+    assert cli("-m", model, "--mode", "plan", "run", "-q", "Greet me") == (0, "Hello.\n", "")
+    assert "The chat needs a terminal" in cli("-m", "run").err
+
+
 def test_the_version(cli: Cli) -> None:
     assert cli("--version") == (0, f"retinue, version {VERSION}\n", "")
 

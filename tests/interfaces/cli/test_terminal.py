@@ -28,6 +28,7 @@ class Terminal(Protocol):
     def type(self, keys: str) -> None: ...
     def resize(self, columns: int, lines: int) -> None: ...
     def end(self) -> int: ...
+    def hang_up(self) -> int: ...
 
 
 Script = Callable[[str], str]
@@ -421,3 +422,12 @@ def test_what_is_over_soon_calls_nobody(terminal: Start, script: Script) -> None
     term = terminal("run", "-m", script("steps: [{say: Done.}]"), "Say it")
     assert term.end() == 0
     assert b"\a" not in term.raw
+
+
+def test_a_chat_without_its_terminal_ends_by_itself(terminal: Start, script: Script) -> None:
+    term = terminal("chat", "-m", script("steps: [{say: never, delay_s: 3000}]"))
+    term.see("/help lists commands and keys.")
+    term.type("Go\r")
+    term.see("❯ Go", "never")
+    # A code of its own: the kernel's alarm, which is there for the worst, would be a signal.
+    assert term.hang_up() == 128 + signal.SIGHUP

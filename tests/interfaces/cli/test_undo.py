@@ -66,6 +66,15 @@ def test_undo_and_redo(cli: Cli, run: str, project: Path) -> None:
     assert cli("redo", run, "a2").out == "bad.txt (+1 line, new file)\n1 file redone.\n"
     assert (project / "bad.txt").read_text() == "b\n"
     assert "# brought in by redo, by a2" in cli("diff", run).out
+    shown = cli("show", run).out
+    assert " undone: a.txt (+1/-1 lines)\n" in shown
+    assert " redone of a2: bad.txt (+1 line, new file)\n" in shown
+    assert cli("audit", run).code == 0
+
+
+def test_nothing_is_made_where_nothing_is(cli: Cli, project: Path) -> None:
+    assert cli("undo", "k3f9").code == 1
+    assert list(project.iterdir()) == []
 
 
 def test_a_later_edit_in_the_way_is_named(cli: Cli, run: str, project: Path) -> None:

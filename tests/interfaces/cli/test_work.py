@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -235,3 +236,50 @@ def test_another_directory_can_be_worked_in(cli: Cli, script: Script, tmp_path: 
     done = cli("run", "-q", "-C", str(tmp_path / "elsewhere"), "-m", "scripted:script.yaml", "x")
     assert done.out == "Elsewhere.\n"
     assert (tmp_path / "elsewhere" / ".retinue" / "retinue.db").exists()
+
+
+ALWAYS = """
+rules:
+  - match: ""
+    steps: [{call: write_file, args: {path: a.txt, content: "hi\\n"}}, {say: Wrote it.}]
+"""
+
+
+def test_what_is_written_must_pass_the_checks(cli: Cli, script: Script, project: Path) -> None:
+    subprocess.run(["git", "init", "-q"], check=True)
+    free = ("--mode", "auto", "--unsafe-no-sandbox", "-m", script(ALWAYS))
+    bad, good = ("--check", "test ! -e a.txt"), ("--check", "test -e a.txt", "--check", "true")
+    done = cli("spawn", "executor", *free, *bad, "x")
+    assert done.code == 1
+    assert "a check failed: test ! -e a.txt: failed (exit code 1)" in done.err
+    done = cli("fan-out", *free, *bad, "executor: x")
+    assert (done.code, (project / "a.txt").exists()) == (1, False)
+    assert cli("spawn", "executor", *free, *good, "x").code == 0
+    assert (project / "a.txt").read_text() == "hi\n"
+    (project / "a.txt").unlink()
+    # Of a root, who works in the project itself, it is told.
+    done = cli("run", *free, *bad, "x")
+    assert (done.code, (project / "a.txt").exists()) == (1, True)
+    assert "a check failed: test ! -e a.txt" in done.err
+    assert cli("run", *free, *good, "--on-conflict", "resolve", "x").code == 0
+
+
+def test_where_a_child_works_and_what_it_may_write(cli: Cli, script: Script, project: Path) -> None:
+    subprocess.run(["git", "init", "-q"], check=True)
+    free = ("--mode", "auto", "--json", "-m", script(ALWAYS))
+    for flags, written in (
+        (("--workspace", "readonly"), False),
+        (("--write", "src/**"), False),
+        (("--workspace", "shared"), True),
+        (("--workspace", "worktree", "--write", "*.txt", "--on-conflict", "fail"), True),
+    ):
+        done = cli("spawn", "executor", *free, *flags, "x")
+        assert (done.code, (project / "a.txt").exists()) == (0, written)
+        copied = "agent.worktree_created" in [line["type"] for line in lines_of(done.out)]
+        assert copied == ("worktree" in flags or "src/**" in flags)
+        (project / "a.txt").unlink(missing_ok=True)
+    done = cli("fan-out", *free, "--each", "*.txt", "--write", "*.md", "Mend {path}.")
+    assert (done.code, done.err) == (
+        2,
+        "retinue: With --each, a child may write its own file; leave out --write.\n",
+    )

@@ -55,8 +55,8 @@ FAILED = row(Mark.FAILED, doing="timeout after 300 s")
             80,
             [
                 "agent             task                                 turn calls tokens    time",
-                "  ● researcher.13 Where are errors logged?  read_f…    3/10     7  12.3k   12.4s",
-                "  ✗ researcher.13 timeout after 300 s  Where are e…       3     7  12.3k   12.4s",
+                "  ● researcher.13 Where are errors logged?  read_fil…  3/10     7  12.3k   12.4s",
+                "  ✗ researcher.13 timeout after 300 s  Where are err…     3     7  12.3k   12.4s",
             ],
         ),
     ],
@@ -64,6 +64,13 @@ FAILED = row(Mark.FAILED, doing="timeout after 300 s")
 def test_columns_by_width(width: int, lines: list[str]) -> None:
     columns = Columns.fitting([RUNNING, FAILED], width)
     assert [columns.heading(), *(text(columns.line(row)) for row in (RUNNING, FAILED))] == lines
+
+
+def test_a_long_name_gives_way_before_a_figure_does() -> None:
+    long = row(Mark.RUNNING, depth=2, name="security-researcher.13")
+    columns = Columns.fitting([long], 62)  # As wide as the agents are beside 120 columns of talk.
+    assert columns.heading() == "agent              task              turn calls tokens    time"
+    assert text(columns.line(long)).startswith("    ● security….13 Where are error…")
 
 
 def test_why_it_failed_stands_before_what_it_was() -> None:

@@ -56,6 +56,8 @@ NO_SHELL = (
 SHELL_TIMEOUT_S = 120.0
 SHELL_BYTES = 32_000
 REPORT_TOKENS = 2_000
+# After these, what was being said is on record, or was in vain.
+REPLY_ENDS = ("turn.started", "model.replied", "model.failed", "agent.subagent_closed")
 
 
 class Chat:
@@ -94,7 +96,8 @@ class Chat:
         self.engine = Engine(
             {"directory": self.directory, "clock": self.clock, **options},
             on_event=self._heard,
-            on_text=lambda text: self.talk.heard(text),
+            on_text=self._heard_lead,
+            on_partial=self._heard_words,
             on_open=self._opened,
             on_wait=self._waits,
             on_problem=self.problem,
@@ -104,6 +107,7 @@ class Chat:
         )
         self.leading: str | None = None
         """The run that the user's last words began, while it is under way; "" before it is one."""
+        self._words: dict[tuple[str, str], list[str]] = {}
         self._news: list[str] = []
         self._held: list[Message] = []
         self._told: set[str] = set()
@@ -162,6 +166,10 @@ class Chat:
             events = await store.agent_events(run_id, agent_id)
         (contract,) = [row.context_json for row in rows if row.id == agent_id]
         return decode_contract(contract), list(events)
+
+    def saying(self, run_id: str, agent_id: str) -> str:
+        """What an agent's model is saying, as far as it has come."""
+        return "".join(self._words.get((run_id, agent_id), ()))
 
     # What the user does
 
@@ -380,7 +388,16 @@ class Chat:
         )
         self._news.append(f"The user ran `{command}` ({how}):\n{output}")
 
+    def _heard_lead(self, text: str) -> None:
+        self.talk.heard(text)
+        self._heard_words(self.leading or "", ROOT, text)
+
+    def _heard_words(self, run_id: str, agent_id: str, text: str) -> None:
+        self._words.setdefault((run_id, agent_id), []).append(text)
+
     def _heard(self, event: Event) -> None:
+        if event.type in REPLY_ENDS:
+            self._words.pop((event.run_id, event.agent_id), None)
         tree = self.forest.apply(event)
         self.talk.apply(event)
         if event.type == "run.started" and tree.run.kind == "run":

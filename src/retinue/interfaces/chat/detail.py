@@ -34,10 +34,14 @@ class Sheet(Pane, can_focus=True):
         return self._lines[y]
 
     def show(self, lines: list[Line]) -> None:
-        if lines != self._lines:
-            self._lines = lines
-            self.resized_to(len(lines))
-            self.refresh()
+        if lines == self._lines:
+            return
+        at_end = 0 < self.max_scroll_y <= self.scroll_y
+        self._lines = lines
+        self.resized_to(len(lines))
+        self.refresh()
+        if at_end:  # Who reads the latest goes on with what comes.
+            self.scroll_end(animate=False)
 
 
 class Detail(Screen[None]):
@@ -110,6 +114,7 @@ class Detail(Screen[None]):
             width=width,
             now=self._chat.clock.now(),
             changes=self._changes,
+            saying=self._chat.saying(self._run_id, self._agent_id),
             whole=self._whole,
         )
         lines: list[Line] = []

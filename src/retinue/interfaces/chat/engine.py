@@ -9,6 +9,7 @@ from typing import Any
 from retinue.app import Choose, open_runtime
 from retinue.domain.events import Event
 from retinue.errors import RetinueError, UsageError
+from retinue.interfaces.chat.loop import yielding
 from retinue.ports import Approve, Ask
 from retinue.runtime.facade import Runtime
 from retinue.runtime.nursery import Nursery
@@ -29,6 +30,7 @@ class Engine:
         *,
         on_event: Callable[[Event], None],
         on_text: Callable[[str], None],
+        on_partial: Callable[[str, str, str], None],
         on_open: Callable[[Runtime], None],
         on_wait: Callable[[str], None],
         on_problem: Callable[[RetinueError], None],
@@ -40,6 +42,7 @@ class Engine:
         self._listeners: dict[str, Any] = {
             "on_event": on_event,
             "on_text": on_text,
+            "on_partial": on_partial,
             "on_wait": on_wait,
             "approve": approve,
             "ask": ask,
@@ -53,6 +56,7 @@ class Engine:
         self._serving: asyncio.Task[None] | None = None
         self._closing = False
         self._nursery: Nursery | None = None
+        self._context = yielding()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -96,7 +100,7 @@ class Engine:
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do some work, with the runtime or without. What the user can act on is told."""
         assert self._nursery is not None, "it is being served"
-        task = self._nursery.create_task(self._told(work))
+        task = self._nursery.create_task(self._told(work), context=self._context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -113,7 +117,7 @@ class Engine:
             await self._told(first)
             while not self._closing:
                 self._changed.clear()
-                self._serving = self._nursery.create_task(self._serve())
+                self._serving = self._nursery.create_task(self._serve(), context=self._context)
                 await asyncio.wait([self._serving])
             for task in self._tasks:
                 task.cancel()

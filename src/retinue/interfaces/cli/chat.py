@@ -48,6 +48,7 @@ def chat(go_on: bool, session: str | None, **options: Any) -> None:
     # Textual takes a quarter of a second to import, so nobody else pays for it.
     from retinue.interfaces.chat.app import ChatApp
     from retinue.interfaces.chat.chat import LAST, Chat
+    from retinue.interfaces.chat.loop import PoliteLoop
 
     async def inside() -> None:
         talk = Chat(
@@ -69,7 +70,8 @@ def chat(go_on: bool, session: str | None, **options: Any) -> None:
         await app.run_async()
 
     gc.freeze()
-    asyncio.run(inside())
+    with asyncio.Runner(loop_factory=PoliteLoop) as runner:
+        runner.run(inside())
 
 
 async def _vanish(app: ChatApp) -> None:

@@ -1,4 +1,4 @@
-"""The command demo: the embedded model at real work, then a fan-out and a merge with a script."""
+"""The command demo: the embedded model at real work, a recorded session, and a scripted fan-out."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import io
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ import click
 from retinue.app import open_runtime
 from retinue.clients import embedded_model
 from retinue.config.environment import Environment
-from retinue.domain.events import Event, ToolFinished
-from retinue.domain.grant import Mode
+from retinue.domain.events import Event, RunStarted
+from retinue.domain.projection import fold
 from retinue.domain.result import Result
 from retinue.errors import ProviderError, UsageError
 from retinue.interfaces.cli.console import Console, Interrupts, perform
@@ -33,6 +34,7 @@ from retinue.interfaces.cli.stage import Stage
 from retinue.models.script_file import parse_script
 from retinue.models.scripted import Answer, ScriptedModel, Step
 from retinue.ports import Model
+from retinue.project import STATE_DIR, open_run
 from retinue.runtime.task import Task
 
 AT_A_TIME = 3
@@ -57,34 +59,28 @@ LOOKERS = (
     Task(role="researcher", task="Which functions have no test?"),
     Task(role="planner", task="Say in one line what each file is for.", max_tool_calls=4),
 )
-WRITERS = (
-    Task(role="executor", task="Give codes six characters.", write=("snip/codes.py",)),
-    Task(role="executor", task="Say in the README that links stay.", write=("README.md",)),
-    Task(role="tester", task="Test that a link is found again."),
-)
-TASKS = (*LOOKERS, *WRITERS)
-# What the user does meanwhile, and to what.
-OWN_FILE, OWN_EDIT = "README.md", ("30 days", "60 days")
-
 INTRODUCTION = """
 A small repository comes with retinue: snip, a URL shortener with a few pages of documentation.
-Children look at it and change it, three at a time, in a directory made for this.
+Children look at it, three at a time, in a directory made for this.
 """
 REAL = """
 Each of five children is given a page along and one question. The model is real and runs here:
 SmolLM2 with 135 million parameters, in about 350 MB. It is the smallest that answers at all,
 and some of its answers are wrong; a better one goes the same way.
 """
+REPLAYED = """
+This is a replay, of a session that was recorded on {date} with retinue {version}. The command did
+what you see; only the words of its model were written beforehand, as a stronger one might say
+them (docs/session.py in the source). An agent asks two children, then three write, each in a copy
+of the repository, and are merged. The user edits a line meanwhile that one of them changes. While
+the last is at work the process is killed, by SIGKILL, and `retinue resume` goes on.
+"""
 SCRIPTED = """
-The model is scripted from here on: its words were written beforehand, as a stronger model might
-say them. The tools, contracts, budgets, journal and audit are real. Four of the five will meet a
-difficulty.
+Now it happens here, and again the words of the model were written beforehand. The tools, contracts,
+budgets, journal and audit are real. Four of the five children will meet a difficulty.
 """
-WRITING = """
-Three children write, each in a copy of the repository. What they made is merged in the order of
-the tasks. Meanwhile you edit the line of the README that one of them changes: your edit stays, and
-that child fails.
-"""
+SESSION = "session.retinue"
+LONGEST_PAUSE_S = 1.0
 
 NEXT = """\
 The embedded model, which summarises and answers from files that it is given:
@@ -114,13 +110,12 @@ and then, in a project of yours:
 def demo(keep: str | None, fast: bool, as_json: bool) -> int:
     """See children at work on a small bundled repository, with no model server and no key.
 
-    First the embedded model, where it is installed, then one that is scripted.
+    First the embedded model, where it is installed; then a recorded session; then a scripted model.
 
     Example: retinue demo --keep /tmp/snip
     """
     with _directory(keep) as root, tempfile.TemporaryDirectory(prefix="retinue-demo-") as home:
         copy(bundled() / "snip", root)
-        _commit(root)
         show_it = _Demo(root, Path(home), fast=fast, as_json=as_json)
         show_it.play()
         if not as_json:
@@ -141,7 +136,7 @@ class _Demo:
 
     def play(self) -> None:
         self._tell("retinue demo", INTRODUCTION)
-        for act in (self._answer, self._look, self._write):
+        for act in (self._answer, self._play_back, self._look):
             act()
 
     def _answer(self) -> None:
@@ -168,26 +163,35 @@ class _Demo:
         if not self._console.as_json:
             self.stage.text(f"All of it is in {REPORT}.")
 
+    def _play_back(self) -> None:
+        # Where the agents of the next act do not look.
+        file = self._root / STATE_DIR / SESSION
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes((bundled() / SESSION).read_bytes())
+        events = perform(_events(file))
+        first = events[0]
+        assert isinstance(first.fact, RunStarted)
+        date = time.strftime("%d %B %Y", time.gmtime(first.time)).lstrip("0")
+        told = REPLAYED.format(date=date, version=first.fact.retinue_version)
+        self._tell("Act two: a session that was recorded", told)
+        for before, event in pairwise([first, *events]):
+            if not self._fast and not self._console.as_json:
+                time.sleep(min(event.time - before.time, LONGEST_PAUSE_S))
+            self._watch(event)
+        if not self._console.as_json:
+            click.echo()
+            self.stage.text(fold(events).agents[first.agent_id].response)
+            _print_said(self.stage, show, self._root, str(file))
+            _print_said(self.stage, audit, self._root, str(file))
+
     def _look(self) -> None:
-        self._tell("Act two: a fan-out that meets difficulties", SCRIPTED)
+        self._tell("Act three: a fan-out that meets difficulties", SCRIPTED)
         model = scripted_model(fast=self._fast)
         results = self._perform(self._fan_out(LOOKERS, model, self._watch))
         self._report(results)
         self.run_id = results[0].run_id
         if not self._console.as_json:
             _print_journal(self.stage, self._root, self.run_id)
-
-    def _write(self) -> None:
-        if shutil.which("git") is None:
-            self._tell("", "Act three is left out: it needs git.")
-            return
-        self._tell("Act three: children that write", WRITING)
-        model, watch = scripted_model(fast=self._fast), self._watch_and_edit
-        results = self._perform(self._fan_out(WRITERS, model, watch, mode=Mode.AUTO))
-        self._report(results)
-        if not self._console.as_json:
-            click.secho("\n$ git status --short", bold=True)
-            self.stage.lines(_git(self._root, "status", "--short"))
 
     def _perform(self, work: Coroutine[Any, Any, list[Result]]) -> list[Result]:
         async def inside() -> list[Result] | None:
@@ -211,18 +215,15 @@ class _Demo:
         tasks: Sequence[Task],
         model: Model,
         on_event: Callable[[Event], None],
-        on_partial: Callable[[str, str], None] | None = None,
-        *,
-        mode: Mode = Mode.NORMAL,
+        on_words: Callable[[str, str], None] = lambda *_: None,
     ) -> list[Result]:
         async with open_runtime(
             self._root,
             model=model,
-            mode=mode,
             limits={"max_tokens": MAX_TOKENS},
             shell=False,
             on_event=on_event,
-            on_partial=on_partial,
+            on_partial=lambda _, agent, text: on_words(agent, text),
             # The same for everybody: neither the user's settings nor variables count here.
             environment=Environment(variables={"HOME": str(self._home)}),
         ) as runtime:
@@ -233,19 +234,6 @@ class _Demo:
             self._console.progress.listen(event)
         else:
             self.stage.watch(event)
-
-    def _watch_and_edit(self, event: Event) -> None:
-        """Edit a file as the user might, just when a child has changed its copy of it."""
-        self._watch(event)
-        fact = event.fact
-        if not isinstance(fact, ToolFinished) or fact.tool != "edit_file":
-            return
-        path = self._root / OWN_FILE
-        text = path.read_text("utf-8")
-        if any(change.path == OWN_FILE for change in fact.receipt.changed) and OWN_EDIT[0] in text:
-            path.write_text(text.replace(*OWN_EDIT), "utf-8")
-            if not self._console.as_json:
-                self.stage.say(f"        you edit {OWN_FILE}: {OWN_EDIT[1]}", "magenta")
 
     def _tell(self, heading: str, text: str) -> None:
         if self._console.as_json:
@@ -318,49 +306,32 @@ def _directory(keep: str | None) -> Iterator[Path]:
     yield path
 
 
-def _commit(root: Path) -> None:
-    """Make a repository of it, as most projects are one."""
-    if shutil.which("git") is not None:
-        _git(root, "init", "--quiet", "--initial-branch=main")
-        _git(root, "add", "--all")
-        _git(root, "commit", "--quiet", "--message=snip")
-
-
-def _git(root: Path, *arguments: str) -> str:
-    """By nobody's settings: those of the user may sign, or ask."""
-    variables = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    variables |= {
-        f"GIT_{who}_{what}": "demo" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
-    }
-    done = subprocess.run(
-        ["git", *arguments],
-        cwd=root,
-        env={"PATH": Environment.current().get("PATH") or os.defpath, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+async def _events(file: Path) -> list[Event]:
+    async with open_run(".", str(file)) as (store, run_id):
+        return list(await store.events(run_id))
 
 
 def _print_journal(stage: Stage, root: Path, run_id: str) -> None:
     click.echo()
     stage.heading("What is on record")
-    context = click.get_current_context()
-    for command, arguments in (
-        (runs, {}),
-        (show, {"run": run_id}),
-        (audit, {"run": run_id}),
-    ):
-        said = io.StringIO()
-        with redirect_stdout(said):
-            context.invoke(command, directory=str(root), **arguments)
-        click.secho(f"\n$ retinue {' '.join([command.name or '', *arguments.values()])}", bold=True)
-        stage.lines(said.getvalue())
+    _print_said(stage, runs, root)
+    _print_said(stage, show, root, run_id)
+    _print_said(stage, audit, root, run_id)
     click.echo(
         "\nThe run is an error, since one child ended at its limit; what it had is kept.\n"
         "Every event is chained to the one before: audit finds any that was changed."
     )
+
+
+def _print_said(stage: Stage, command: click.Command, root: Path, *run: str) -> None:
+    """What another command says here; of files the name is shown, without the folder."""
+    said = io.StringIO()
+    with redirect_stdout(said):
+        context = click.get_current_context()
+        context.invoke(command, directory=str(root), **({"run": run[0]} if run else {}))
+    shown = " ".join(os.path.basename(word) for word in run)
+    click.secho(f"\n$ retinue {command.name} {shown}".rstrip(), bold=True)
+    stage.lines(said.getvalue())
 
 
 def _print_next(stage: Stage, run_id: str, keep: str | None) -> None:

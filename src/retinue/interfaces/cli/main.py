@@ -51,7 +51,7 @@ class LazyGroup(click.Group):
         if not args:
             args = ["chat"] if at_terminal() else ["--help"]
         elif args[0].startswith("-") and args[0] not in ("-h", "--help", "--version"):
-            args = ["chat", *args]
+            args = _command_first(args)
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -78,6 +78,17 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _command_first(args: list[str]) -> list[str]:
+    """Options may stand before the command, as in `-m MODEL run TASK`; without one it is the chat.
+
+    A word behind an option is its value.
+    """
+    for place in range(2, len(args)):
+        if args[place] in COMMANDS and not args[place - 1].startswith("-"):
+            return [args[place], *args[:place], *args[place + 1 :]]
+    return ["chat", *args]
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -18,11 +18,23 @@ from retinue.project import project
 from retinue.runtime.agent import ROOT
 from retinue.runtime.facade import Runtime
 
-_TERMS = ("context_files", "max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
+_LIMITS = ("max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
+_FILES = ("context_files", "write", "workspace", "checks", "on_conflict")
+
+
+def chosen_limits(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in _LIMITS if options[name] is not None}
 
 
 def chosen_terms(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in _TERMS if options.get(name) is not None}
+    """What of a child's task was said on the command line."""
+    # Of those that may be repeated, none is not the same as an empty list: that would be a wish.
+    return chosen_limits(options) | {name: options[name] for name in _FILES if options[name]}
+
+
+def chosen_gate(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the work of everybody has to pass, if it was said on the command line."""
+    return {"checks": options["checks"], "on_conflict": options["on_conflict"]}
 
 
 def console_of(options: Mapping[str, Any]) -> Console:
@@ -71,7 +83,7 @@ def perform_in(
                         choose=console.choose,
                         on_event=console.listen,
                         on_text=partial(console.progress.hear, ROOT),
-                        on_partial=console.progress.hear,
+                        on_partial=lambda _, agent, text: console.progress.hear(agent, text),
                         on_wait=console.progress.wait,
                     ) as runtime,
                 ):

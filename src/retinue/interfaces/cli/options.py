@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
 from retinue.interfaces.cli.names import agents, models, roles, runs
 
@@ -93,6 +94,35 @@ limits = _all(
     click.option("--max-tokens", type=int, metavar="N", help="Tokens in and out, in all."),
     click.option("--max-cost-usd", type=float, metavar="USD", help="Money, if prices are known."),
     click.option("--timeout", "timeout_s", type=float, metavar="S", help="Seconds per attempt."),
+)
+
+checks = click.option(
+    "--check",
+    "checks",
+    multiple=True,
+    metavar="COMMAND",
+    help='Accept work only if this succeeds on it, such as "pytest -q"; may be repeated.',
+)
+on_conflict = click.option(
+    "--on-conflict",
+    type=click.Choice([str(what) for what in OnConflict]),
+    help="Work that contradicts a sibling's fails, or a further child resolves it.",
+)
+gate = _all(checks, on_conflict)
+files = _all(
+    click.option(
+        "--write",
+        multiple=True,
+        metavar="GLOB",
+        help="Let it write these paths only, such as 'src/**'; may be repeated.",
+    ),
+    click.option(
+        "--workspace",
+        type=click.Choice([str(kind) for kind in WorkspaceKind]),
+        help="A copy that is merged at the end (worktree, the default for who writes), the"
+        " project's own files (shared), or no writing at all (readonly).",
+    ),
+    gate,
 )
 
 plan_flags = _all(

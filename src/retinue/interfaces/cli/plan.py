@@ -14,8 +14,8 @@ from retinue.domain.plan import Plan, parse, to_toml
 from retinue.domain.result import Status
 from retinue.errors import PlanError, UsageError
 from retinue.interfaces.cli.console import Console
-from retinue.interfaces.cli.office import chosen_terms, opening_of, perform_in
-from retinue.interfaces.cli.options import context, limits, plan_flags, working
+from retinue.interfaces.cli.office import chosen_gate, chosen_limits, opening_of, perform_in
+from retinue.interfaces.cli.options import context, gate, limits, plan_flags, working
 from retinue.interfaces.cli.paper import write
 from retinue.interfaces.view.outline import outline
 from retinue.runtime.facade import Runtime
@@ -27,6 +27,7 @@ STDIN = "-"
 @click.argument("goal")
 @click.option("--out", metavar="FILE", help="Write the plan to FILE; it is run with --yes only.")
 @context
+@gate
 @plan_flags
 @working
 @limits
@@ -45,6 +46,7 @@ def plan(
     Example: retinue plan --mode auto "Add JWT auth to the API"
     """
     console, opened = opening_of(options)
+    opened |= chosen_gate(options)
 
     async def work(runtime: Runtime) -> Sequence[Status]:
         try:
@@ -72,7 +74,7 @@ def plan(
         # Whoever was shown the plan has said yes to it.
         return await carry_out(runtime, console, agreed, yes=True, max_concurrent=max_concurrent)
 
-    return perform_in(opened, console, work, budget=chosen_terms(options))
+    return perform_in(opened, console, work, budget=chosen_limits(options))
 
 
 async def carry_out(

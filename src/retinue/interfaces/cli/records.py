@@ -57,7 +57,7 @@ def runs(directory: str, limit: int, as_json: bool) -> None:
                 (
                     row.id,
                     row.session or "-",
-                    _when(row.started_at),
+                    when(row.started_at),
                     statuses[row.id],
                     "" if row.finished_at is None else duration(row.finished_at - row.started_at),
                     f"{row.agents:,}",
@@ -84,7 +84,7 @@ async def _status(store: Store, row: RunRow, at_work: bool) -> str:
     return INTERRUPTED if last and last[0].type == "run.suspended" else ABANDONED
 
 
-def _when(started_at: float) -> str:
+def when(started_at: float) -> str:
     """The minute, or the day where that was long ago."""
     recent = time.time() - started_at < LONG_AGO_S
     return time.strftime("%b %d %H:%M" if recent else "%Y-%m-%d", time.localtime(started_at))

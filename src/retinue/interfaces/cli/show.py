@@ -29,7 +29,7 @@ from retinue.domain.result import FileChange
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import agent_argument, as_json, directory, run_argument
 from retinue.interfaces.cli.paper import say, write
-from retinue.interfaces.cli.records import RUNNING, left_as, status_of
+from retinue.interfaces.cli.records import RUNNING, left_as, status_of, when
 from retinue.interfaces.view.figures import dollars, duration, some
 from retinue.project import open_run, posts
 from retinue.runtime.audit import read_all
@@ -91,6 +91,8 @@ def _print_run(view: RunView, *, at_work: bool) -> None:
             changed[path] = merged(changed.get(path), change)
     if changed:
         say("  Files modified: " + ", ".join(map(str, changed.values())))
+    for moment, what in view.rewritten:
+        say(f"  {when(moment)} {what}")
     root = view.root
     if root is not None:
         _print_branch(view, root, 0, at_work=at_work)

@@ -14,6 +14,8 @@ from retinue.domain.events import (
     FilesChanged,
     LimitReached,
     ModelFailed,
+    ModelReplied,
+    RunResumed,
     RunStarted,
     ToolDenied,
     ToolFinished,
@@ -50,12 +52,14 @@ class Stage:
             click.echo(self._clipped(f"  {line}"))
 
     def watch(self, event: Event) -> None:
-        """Say what happened, if a child did it."""
+        """Say what a child did, what a root said, and that a run goes on."""
         if isinstance(event.fact, RunStarted):
             self._view = RunView()
         self._view.apply(event)
+        if isinstance(event.fact, RunResumed):
+            self.say("        the process was killed here; `retinue resume` goes on", "magenta")
         agent = self._view.agents.get(event.agent_id)
-        if agent is None or agent.parent_id is None:
+        if agent is None or (agent.parent_id is None and not isinstance(event.fact, ModelReplied)):
             return
         told = _told(event, agent)
         if told is not None:
@@ -104,6 +108,8 @@ def _told(event: Event, agent: AgentView) -> tuple[str, str | None] | None:
     match fact:
         case AgentCreated():
             return f"{fact.role}: {fact.title}", "cyan"
+        case ModelReplied() if agent.parent_id is None and fact.calls:
+            return fact.content, "cyan"
         case ToolStarted():
             return f"→ {fact.tool} {_plain(fact.arguments)}", None
         case ToolFinished() if not fact.receipt.ok:

@@ -14,8 +14,8 @@ from retinue.interfaces.cli.options import agent_argument, directory, run_argume
 from retinue.interfaces.cli.paper import say, write
 from retinue.interfaces.view.figures import some
 from retinue.interfaces.view.patch import change_head
-from retinue.project import open_past
-from retinue.runtime.undo import Past, Rewritten
+from retinue.project import open_past, open_revision
+from retinue.runtime.undo import Revision, Rewritten
 
 one_object = click.option("--json", "as_json", is_flag=True, help="One JSON object per change.")
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -74,7 +74,7 @@ def undo(run: str, agent: str | None, directory: str, to: int | None) -> None:
 
     Example: retinue undo k3f9 a2
     """
-    _rewrite(directory, run, agent, "undone", lambda past: past.undo(agent, to=to))
+    _rewrite(directory, run, agent, "undone", lambda found: found.undo(agent, to=to))
 
 
 @click.command()
@@ -88,7 +88,7 @@ def redo(run: str, agent: str | None, directory: str) -> None:
 
     Example: retinue redo k3f9 a2
     """
-    _rewrite(directory, run, agent, "redone", lambda past: past.redo(agent))
+    _rewrite(directory, run, agent, "redone", lambda found: found.redo(agent))
 
 
 def _rewrite(
@@ -96,11 +96,11 @@ def _rewrite(
     run: str,
     agent: str | None,
     done: str,
-    work: Callable[[Past], Awaitable[Rewritten]],
+    work: Callable[[Revision], Awaitable[Rewritten]],
 ) -> None:
     async def inside() -> None:
-        async with open_past(directory, run, agent=agent, change=True) as past:
-            rewritten = await work(past)
+        async with open_revision(directory, run, agent=agent) as found:
+            rewritten = await work(found)
         if not rewritten.ok:
             raise RunError(
                 f"Nothing was {done}, for this is in the way: {', '.join(rewritten.refused)}. Undo"

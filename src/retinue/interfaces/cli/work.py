@@ -14,9 +14,18 @@ from retinue.domain.projection import RunView, fold
 from retinue.domain.result import Status
 from retinue.errors import RunError, UsageError
 from retinue.interfaces.cli import names
-from retinue.interfaces.cli.office import chosen_terms, console_of, opening_of, perform_in
+from retinue.interfaces.cli.office import (
+    chosen_gate,
+    chosen_limits,
+    chosen_terms,
+    console_of,
+    opening_of,
+    perform_in,
+)
 from retinue.interfaces.cli.options import (
     context,
+    files,
+    gate,
     going_on,
     limits,
     plan_flags,
@@ -28,7 +37,7 @@ from retinue.interfaces.cli.plan import carry_out, read_plan
 from retinue.project import open_journal, posts
 from retinue.runtime.facade import Runtime
 from retinue.runtime.session import LAST
-from retinue.runtime.task import Task
+from retinue.runtime.task import Task, as_task
 
 
 @click.command()
@@ -42,6 +51,7 @@ from retinue.runtime.task import Task
 )
 @plan_flags
 @context
+@gate
 @working
 @limits
 def run(
@@ -55,7 +65,11 @@ def run(
 ) -> int:
     """Let an agent do TASK in this directory, and print its answer; or carry out a plan.
 
+    With --check, whatever it or its children change must pass; what does not is not integrated.
+
     Example: retinue run -m openai:qwen3@http://127.0.0.1:8080/v1 "What does this project do?"
+
+    Example: retinue run --mode auto --check "pytest -q" "Make the tests pass"
     """
     if go_on and session is not None:
         raise UsageError(f"-c means the last session and -r {session} that one; choose one.")
@@ -67,7 +81,8 @@ def run(
         raise UsageError("A plan names files for each step, in context_files; leave out -f.")
     data = None if plan_file is None else read_plan(plan_file)
     console, opened = opening_of(options)
-    files = options.pop("context_files")
+    opened |= chosen_gate(options)
+    files = options["context_files"]
 
     async def work(runtime: Runtime) -> list[Status]:
         if data is not None:
@@ -78,19 +93,25 @@ def run(
         console.print_result(result)
         return [result.status]
 
-    return perform_in(opened, console, work, budget=chosen_terms(options))
+    return perform_in(opened, console, work, budget=chosen_limits(options))
 
 
 @click.command()
 @role_argument
 @click.argument("task")
 @context
+@files
 @working
 @limits
 def spawn(role: str, task: str, **options: Any) -> int:
     """Give TASK to one child with the terms of ROLE, and print its answer.
 
+    A child that writes works in a copy; --check decides whether that is merged. What is not can be
+    looked at by `retinue diff` and brought in by `retinue redo`.
+
     Example: retinue spawn researcher "Where are errors logged?"
+
+    Example: retinue spawn executor --mode auto --write "src/**" --check "pytest -q" "Fix it"
     """
     console, opened = opening_of(options)
 
@@ -119,6 +140,7 @@ def spawn(role: str, task: str, **options: Any) -> int:
 @click.option("--max-concurrent", type=int, metavar="N", help="Children at a time; 3 if not said.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, however much it will use.")
 @context
+@files
 @working
 @limits
 def fan_out(
@@ -136,12 +158,16 @@ def fan_out(
     a child that writes may write its own file and no other.
 
     Example: retinue fan-out "Summarise src/a.py" "Summarise src/b.py"
+
+    Example: retinue fan-out --mode auto --each 'src/*.py' --check "pytest -q" "Add types to {path}"
     """
     given = [*tasks, *(line.strip() for line in file or () if line.strip())]
     if not given:
         raise UsageError('No tasks. Write them behind the command: retinue fan-out "…" "…".')
     if each is not None and not all(PATH in text for text in given):
         raise UsageError(f"With --each, every task needs {PATH}, which stands for the file.")
+    if each is not None and options["write"]:
+        raise UsageError("With --each, a child may write its own file; leave out --write.")
     console, opened = opening_of(options)
 
     async def work(runtime: Runtime) -> list[Status]:
@@ -235,7 +261,7 @@ def _task(runtime: Runtime, role: str, text: str, terms: Mapping[str, Any]) -> T
         if text.startswith(f"{name}:"):
             role, text = name, text[len(name) + 1 :].strip()
             break
-    return Task(role=role, task=text, **terms)
+    return as_task(role, text, terms)
 
 
 ALL = 1_000_000

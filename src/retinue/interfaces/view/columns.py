@@ -30,7 +30,9 @@ SIGNS = {
 }
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 LEAST_TEXT = 16
-LEAST_NAME, MOST_NAME = 8, 24
+# A name may be cut to what is enough before a figure goes, and to the least before the text does.
+LEAST_NAME, ENOUGH_NAME, MOST_NAME = 8, 16, 24
+MOST_TURN = 7
 
 
 class Tone(StrEnum):
@@ -74,37 +76,40 @@ def _time(row: Row) -> str:
     return duration(row.seconds) if row.seconds else ""
 
 
-# In the order in which they stand. Those with the higher rank go first where there is no room.
-_TURN = Column("turn", 7, _turn)
+_TURN = Column("turn", 5, _turn)
 _CALLS = Column("calls", 5, lambda row: str(row.tool_calls or ""))
 _TOKENS = Column("tokens", 6, lambda row: short_count(row.tokens) if row.tokens else "")
 _COST = Column("cost", 8, lambda row: dollars(row.cost_usd))
 _TIME = Column("time", 7, _time)
-_ALL = (_TURN, _CALLS, _TOKENS, _COST, _TIME)
-_RANKS = (_TIME, _TURN, _TOKENS, _COST, _CALLS)
 
 
 class Columns:
     """How rows are laid out in `width` cells. `priced` is whether anything costs money.
 
-    `names` is how many cells the longest name takes, with all that stands before it.
+    `names` is how many cells the longest name takes, with all that stands before it, and `turns`
+    how many the longest turn does.
     """
 
-    def __init__(self, width: int, *, priced: bool = False, names: int = MOST_NAME) -> None:
-        self.width, self.priced, self.names = width, priced, names
+    def __init__(
+        self, width: int, *, priced: bool = False, names: int = MOST_NAME, turns: int = MOST_TURN
+    ) -> None:
+        self.width = width
         names = max(LEAST_NAME, min(names, MOST_NAME, width // 3))
-        left = width - names - LEAST_TEXT - 1
+        left = width - min(names, ENOUGH_NAME) - LEAST_TEXT - 1
         chosen = []
-        for column in _RANKS:
+        # The first are the last to go where there is no room.
+        turn = _TURN._replace(width=max(_TURN.width, min(turns, MOST_TURN)))
+        for column in (_TIME, turn, _TOKENS, _COST, _CALLS):
             if column is _COST and not priced:
                 continue
             if left < column.width + 1:
                 break
             left -= column.width + 1
             chosen.append(column)
-        self._figures = [column for column in _ALL if column in chosen]
-        self._name = names
-        self._text = max(0, width - names - 1 - sum(column.width + 1 for column in self._figures))
+        self._figures = [c for c in (turn, _CALLS, _TOKENS, _COST, _TIME) if c in chosen]
+        self._name = min(names, ENOUGH_NAME + max(0, left))
+        figures = sum(column.width + 1 for column in self._figures)
+        self._text = max(0, width - self._name - 1 - figures)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Columns) and self._measures == other._measures
@@ -113,14 +118,15 @@ class Columns:
         return hash(self._measures)
 
     @property
-    def _measures(self) -> tuple[int, bool, int]:
-        return self.width, self.priced, self._name
+    def _measures(self) -> tuple[int, int, int]:
+        return self.width, self._name, self._text
 
     @classmethod
     def fitting(cls, rows: Sequence[Row], width: int, *, priced: bool = False) -> Columns:
         """Columns for these rows, with as much for the names as they need."""
         names = max((2 * row.depth + 2 + cells(_name(row)) for row in rows), default=0)
-        return cls(width, priced=priced, names=names)
+        turns = max((cells(_turn(row)) for row in rows), default=0)
+        return cls(width, priced=priced, names=names, turns=turns)
 
     def heading(self) -> str:
         titles = "".join(f" {fill_left(c.title, c.width)}" for c in self._figures)

@@ -39,9 +39,11 @@ def dossier(
     width: int,
     now: float,
     changes: Sequence[Changed] = (),
+    saying: str = "",
     whole: bool = False,
 ) -> list[Section]:
-    """The sections, in the order of what is asked first. `whole` shows all that tools answered."""
+    """The sections, in the order of what is asked first. `saying` is what its model is about to
+    say, as far as it has come; `whole` shows all that tools answered."""
     sections = [Section("", _head(agent, width, now))]
     if agent.response:
         title = "Answer" if mark_of(agent) is Mark.DONE else "What it had"
@@ -65,7 +67,7 @@ def dossier(
         if one_line(task) != one_line(agent.title):
             sections.append(Section("Task", prose(task, width)))
         sections.append(Section("Contract", _contract(agent, contract, width)))
-    sections.append(Section("Transcript", _transcript(events, width, whole=whole)))
+    sections.append(Section("Transcript", _transcript(events, saying, width, whole=whole)))
     if agent.receipts:
         sections.append(Section("Receipts", [_receipt(r, width) for r in agent.receipts]))
     return sections
@@ -148,7 +150,7 @@ def _fact(what: str, text: str, width: int) -> list[Line]:
     return wrapped([Span(one_line(text))], width, first=head, rest=" " * len(head))
 
 
-def _transcript(events: Sequence[ev.Event], width: int, *, whole: bool) -> list[Line]:
+def _transcript(events: Sequence[ev.Event], saying: str, width: int, *, whole: bool) -> list[Line]:
     answers: dict[str, deque[ev.ToolFinished]] = {}
     for event in events:
         if event.type == "tool.finished" and isinstance(fact := event.fact, ev.ToolFinished):
@@ -165,6 +167,8 @@ def _transcript(events: Sequence[ev.Event], width: int, *, whole: bool) -> list[
                 lines += _answer(answer.content, width, answer.receipt.ok, whole=whole)
         elif event.type == "tool.denied" and isinstance(fact := event.fact, ev.ToolDenied):
             lines += _answer(fact.content, width, False, whole=whole)
+    if saying.strip():
+        lines += [*([()] if lines else []), *prose(saying.strip(), width)]
     return lines or [(Span("Nothing yet.", Tone.DIM),)]
 
 

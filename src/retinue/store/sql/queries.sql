@@ -12,8 +12,20 @@ VALUES {rows}
 -- name: insert_events
 -- A batch of events in one statement: see `Writer` for why it is not executemany.
 INSERT INTO events (run_id, seq, agent_id, parent_agent_id, attempt, epoch, time, type, version,
-                    summary, payload, hash)
+                    summary, payload, hash, blobs)
 VALUES {rows}
+
+-- name: blobs_there
+-- Which of a JSON array of hashes there is a blob of.
+SELECT hash FROM blobs WHERE hash IN (SELECT value FROM json_each(?))
+
+-- name: insert_blobs
+-- New blobs. `{rows}` is as many rows as there are.
+INSERT INTO blobs (hash, data) VALUES {rows}
+
+-- name: blobs_of
+-- The blobs of a JSON array of hashes.
+SELECT hash, data FROM blobs WHERE hash IN (SELECT value FROM json_each(?))
 
 -- name: move_agents
 -- Move agents to their next state. `{rows}` are (run id, agent id, state).
@@ -29,19 +41,20 @@ UPDATE runs SET status = ?, finished_at = ? WHERE id = ?
 UPDATE runs SET head_seq = ?, head_hash = ? WHERE id = ? AND epoch = ? AND head_seq = ?
 
 -- name: take_over
--- Go on with a run that has no outcome, as its next owner: whoever still thinks to be one is refused.
-UPDATE runs SET epoch = ? WHERE id = ? AND epoch = ? AND head_seq = ? AND status IS NULL
+-- Go on with a run as its next owner: whoever still thinks to be one is refused. An outcome that was
+-- written meanwhile has moved the end.
+UPDATE runs SET epoch = ? WHERE id = ? AND epoch = ? AND head_seq = ?
 
 -- name: events_after
 -- The events of a run behind a cursor.
 SELECT seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, version, summary, payload,
-       hash
+       hash, blobs
 FROM events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?
 
 -- name: events_of_agent
 -- The events of one agent. Scans its run, which is fine for what happens once per cached result.
 SELECT seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, version, summary, payload,
-       hash
+       hash, blobs
 FROM events WHERE run_id = ? AND agent_id = ? ORDER BY seq
 
 -- A run's session is in the first event of its journal. It is read from there, since a column would be

@@ -1,4 +1,9 @@
-"""The README is run: every command line and every program in it, and its tables are compared."""
+"""The pages are run: every command line and every program in a Markdown file of this project.
+
+A block that cannot be says why, in a comment above it: `<!-- not run: why -->`. The README, which
+is long, is run block by block; any other page from top to bottom, as a reader would. The tables of
+the README are compared with what there is.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,14 @@ import os
 import re
 import runpy
 import shlex
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import click
 import msgspec
 import pytest
 
@@ -26,16 +34,22 @@ from retinue.domain.plan import parse
 from retinue.domain.plan import read as read_plan
 from retinue.domain.price import Price
 from retinue.interfaces.cli.demo import bundled, copy
-from retinue.interfaces.cli.main import main
+from retinue.interfaces.cli.main import COMMANDS, cli, main
 from retinue.models.script_file import parse_script
 from retinue.models.scripted import Answer, call, say
 from retinue.testing.server import ModelServer, Received
 from retinue.tools.delegate import delegation_tools
 
+if TYPE_CHECKING:
+    from tests.conftest import Repo
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
-# The pages whose every command is run.
-TEXTS = {"README.md": README, "tutorial.md": (ROOT / "docs/tutorial.md").read_text("utf-8")}
+# Not pages: what agents are tried on.
+DATA = ("src/retinue/interfaces/demo/snip/", "tests/config/data/")
+FENCE = re.compile(
+    r"^(?:<!-- not run: (?P<why>.+?) -->\n)?```(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.M | re.S
+)
 CONFIG = "~/.config/retinue/config.toml"
 ADDRESS = "http://127.0.0.1:8080/v1"  # of the server that the README takes for granted
 
@@ -48,16 +62,34 @@ PAGES = {
 PLAN = '{"steps": [{"name": "look", "role": "researcher", "task": "Look at snip."}]}'
 
 
+def pages() -> dict[str, str]:
+    """All Markdown files of the project, by their paths."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = sorted(name for name in listed.stdout.split("\0") if name and (ROOT / name).exists())
+    return {n: (ROOT / n).read_text("utf-8") for n in names if not n.startswith(DATA)}
+
+
+TEXTS = pages()
+
+
 class Block(msgspec.Struct, frozen=True):
     """A fenced block: its page and line, what stands behind the fence, and what is between them.
 
-    The word behind the fence is a language; a second one is the file that the block is.
+    The word behind the fence is a language; a second one is the file that the block is. `why` is
+    the reason for which it is not run.
     """
 
     page: str
     info: str
     line: int
     text: str
+    why: str
 
     @property
     def language(self) -> str:
@@ -71,21 +103,28 @@ class Block(msgspec.Struct, frozen=True):
         return f"{self.page} line {self.line} {self.info}"
 
 
-def blocks() -> list[Block]:
+def blocks(page: str) -> list[Block]:
+    text = TEXTS[page]
     return [
-        Block(page, m[1], text.count("\n", 0, m.start()) + 1, m[2])
-        for page, text in TEXTS.items()
-        for m in re.finditer(r"^```([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        Block(page, m["info"], text.count("\n", 0, m.start("info")) + 1, m["text"], m["why"] or "")
+        for m in FENCE.finditer(text)
     ]
 
 
 class Project:
     """A directory as the reader of the README may have it, with a run in its journal."""
 
-    def __init__(self, directory: Path, home: Path, run: Callable[[list[str]], str]) -> None:
+    def __init__(
+        self, directory: Path, home: Path, call: Callable[[list[str]], tuple[int, str, str]]
+    ) -> None:
         self.directory = directory
         self.home = home
-        self.run = run
+        self.call = call
+
+    def run(self, arguments: list[str]) -> str:
+        code, out, err = self.call(arguments)
+        assert code == 0, err
+        return out
 
     @property
     def run_id(self) -> str:
@@ -96,13 +135,12 @@ class Project:
         """Where a file of the README lies."""
         return self.home / file[2:] if file.startswith("~/") else self.directory / file
 
-    def write(self, address: str) -> None:
-        """Write the files that the README shows."""
-        for block in blocks():
-            if block.file:
-                path = self.path(block.file)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(block.text.replace(ADDRESS, address))
+    def write(self, block: Block, address: str) -> None:
+        """Write a file that a page shows."""
+        if block.file:
+            path = self.path(block.file)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text.replace(ADDRESS, address))
 
 
 @pytest.fixture(scope="module")
@@ -124,23 +162,42 @@ def project(
         if name.startswith(("XDG_", "RETINUE_", "OPENAI_", "ANTHROPIC_", "OLLAMA_")):
             monkeypatch.delenv(name)
 
-    def run(arguments: list[str]) -> str:
+    def call(arguments: list[str]) -> tuple[int, str, str]:
+        capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main(arguments)
-        captured = capsys.readouterr()
-        assert ended.value.code == 0, captured.err
-        return captured.out
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, *capsys.readouterr()
 
-    asyncio.run(_one_run(directory))
-    return Project(directory, tmp_path, run)
+    return Project(directory, tmp_path, call)
 
 
-@pytest.mark.parametrize("block", blocks(), ids=str)
-def test_a_block_does_what_it_says(
+@pytest.mark.parametrize("block", blocks("README.md"), ids=str)
+def test_a_block_of_the_readme_does_what_it_says(
     block: Block, project: Project, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RETINUE_MODEL", f"openai:qwen3@{address}")
-    project.write(address)
+    asyncio.run(_one_run(project.directory))
+    for one in blocks("README.md"):
+        project.write(one, address)
+    _try(block, project, address, monkeypatch)
+
+
+@pytest.mark.parametrize("page", [page for page in TEXTS if page != "README.md" and blocks(page)])
+def test_a_page_does_what_it_says(
+    page: str, project: Project, address: str, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_MODEL", f"openai:qwen3@{address}")
+    repo.git("init", "-q", at=project.directory)
+    repo.git("add", "-A", at=project.directory)
+    repo.git("commit", "-q", "-m", "snip", at=project.directory)
+    for block in blocks(page):
+        if not block.why:
+            project.write(block, address)
+            _try(block, project, address, monkeypatch)
+
+
+def _try(block: Block, project: Project, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = block.text.replace(ADDRESS, address)
     match block.language:
         case "console":
@@ -156,11 +213,15 @@ def test_a_block_does_what_it_says(
             _check_agent(project, block.file)
         case "yaml":
             assert parse_script(text)
+        case "json" if block.file != MCP_FILE:
+            assert parse_script(text)
         case "json":
             found = configuration(load(project.path(CONFIG), project.directory), project.directory)
-            assert block.file == MCP_FILE
             assert found.problems == ()
             assert {server.source for server in found.servers} == {MCP_FILE}
+        case "text":
+            # A picture made of letters; what can be typed is a console.
+            assert not re.search(r"^\s*(\$|retinue|script/)", text, re.MULTILINE)
         case language:
             pytest.fail(f"Nothing here knows what to do with a block of {language!r}.")
 
@@ -188,19 +249,34 @@ def _check_agent(project: Project, file: str) -> None:
     assert agent.problems == found.problems == ()
 
 
-def test_no_fence_is_left_out() -> None:
-    fences = [re.findall(r"^\s*(?:```|~~~)", text, re.MULTILINE) for text in TEXTS.values()]
-    assert sum(map(len, fences)) == 2 * len(blocks())
+@pytest.mark.parametrize("page", TEXTS)
+def test_no_fence_is_left_out(page: str) -> None:
+    fences = re.findall(r"^\s*(?:```|~~~)", TEXTS[page], re.MULTILINE)
+    assert len(fences) == 2 * len(blocks(page))
+    assert TEXTS[page].count("<!-- not run") == sum(bool(block.why) for block in blocks(page))
 
 
-def test_no_command_line_hides_in_the_text() -> None:
-    text = re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL)
-    assert re.findall(r"`retinue [^`]*`", text) == []
+def test_no_command_line_hides_in_the_text_of_the_readme() -> None:
+    assert re.findall(r"`retinue [^`]*`", FENCE.sub("", README)) == []
 
 
-def test_the_scripts_are_there() -> None:
-    for name in re.findall(r"script/\w+", README):
-        assert os.access(ROOT / name, os.X_OK), name
+@pytest.mark.parametrize("page", TEXTS)
+def test_commands_in_the_text_exist_with_their_options(page: str) -> None:
+    text = FENCE.sub("", TEXTS[page])
+    for typed in re.findall(r"`retinue ([^`]*)`", text):
+        name, *words = shlex.split(typed.replace("\n", " ").replace("…", "x")) or ["--help"]
+        if name.startswith("-"):
+            name, words = "chat", [name, *words]
+        assert name in COMMANDS, typed
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+        options = {
+            word.partition("=")[0] for word in words if word.startswith("-") and len(word) > 1
+        }
+        assert options <= known | {"-h", "--help"}, typed
+    for script in re.findall(r"`(script/\w+)[^`]*`", text):
+        assert os.access(ROOT / script, os.X_OK), script
 
 
 def test_the_links_lead_somewhere() -> None:
@@ -293,6 +369,7 @@ def _converse(text: str, project: Project, monkeypatch: pytest.MonkeyPatch) -> N
     What is shown may leave lines out, but has them in order.
     """
     said: list[str] = []
+    code = 0
     for line in text.splitlines():
         if not line.startswith("$ "):
             behind = (i for i, actual in enumerate(said, 1) if _looks_like(line, actual))
@@ -300,6 +377,8 @@ def _converse(text: str, project: Project, monkeypatch: pytest.MonkeyPatch) -> N
             assert place is not None, f"{line!r} is not in {said}"
             said = said[place:]
             continue
+        if line != "$ echo $?":
+            assert code == 0, f"what comes before {line!r} failed"
         said = []
         typed = re.sub(r"\bRUN\b", lambda _: project.run_id, line.removeprefix("$ "))
         command, *arguments = shlex.split(typed)
@@ -307,15 +386,26 @@ def _converse(text: str, project: Project, monkeypatch: pytest.MonkeyPatch) -> N
             case "retinue":
                 # What the embedded model would answer, the server at hand does.
                 given = [os.environ["RETINUE_MODEL"] if a == "embedded" else a for a in arguments]
-                said = project.run(given).splitlines()
+                code, out, err = project.call(given)
+                said = out.splitlines()
+                assert code == 0 or "echo $?" in text, err
+            case "echo" if typed == "echo $?":
+                said, code = [str(code)], 0
+            case "git":
+                done = subprocess.run(
+                    ["git", *arguments], capture_output=True, text=True, check=True
+                )
+                said = done.stdout.splitlines()
             case "export":
                 for assignment in arguments:
                     name, _, value = assignment.partition("=")
                     monkeypatch.setenv(name, os.path.expandvars(value))
-            case "script/demo" | "script/test":
-                pass  # Each begins with script/setup, and the second one is running this.
+            case "script/demo" | "script/test" | "script/bench":
+                # The second one is running this, and each of the others has tests of its own.
+                assert os.access(ROOT / command, os.X_OK)
             case _:
                 pytest.fail(f"Nothing here knows how to run {line!r}.")
+    assert code == 0, "the last command failed"
 
 
 def _looks_like(shown: str, actual: str) -> bool:
