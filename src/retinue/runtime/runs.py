@@ -279,7 +279,10 @@ class Runs:
             await to_its_end(self._left(run, error))
             raise
         else:
-            await run.finish(status, reason)
+            if run.stranded is not None:
+                await run.leave(run.stranded)
+            else:
+                await run.finish(status, reason)
             return value
         finally:
             self.forget(run)
@@ -294,12 +297,14 @@ class Runs:
     async def _left(self, run: Run, error: BaseException) -> None:
         """End a run that an exception has ended; one that was suspended can go on.
 
-        So can one whose journal has failed: what was meant to be its end is not on record.
+        So can one whose journal has failed, since what was meant to be its end is not on record;
+        and one whose program has raised while children of it were at work.
         """
         if isinstance(error, StoreError):
             await run.leave(str(error))
         elif not isinstance(error, asyncio.CancelledError):
-            await run.finish(Status.ERROR, f"the program ended with {type(error).__name__}")
+            why = ended_with(error)
+            await (run.leave(why) if run.has_open_children else run.finish(Status.ERROR, why))
         elif run.suspended:
             await run.leave(run.why_suspended)
         else:
@@ -319,6 +324,10 @@ def outcome(run: Run) -> tuple[Status, str]:
     if failed:
         return Status.ERROR, f"{failed} of {run.children + run.rejected} children failed"
     return Status.COMPLETED, ""
+
+
+def ended_with(error: BaseException) -> str:
+    return f"the program ended with {type(error).__name__}"
 
 
 def _is_adopted(found: Recovered) -> bool:
