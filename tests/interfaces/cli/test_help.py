@@ -16,7 +16,7 @@ from retinue.interfaces.cli.main import COMMANDS
 from retinue.interfaces.cli.topics import TOPICS, text_of
 from retinue.models.scripted import say
 
-README = (Path(__file__).parents[3] / "README.md").read_text("utf-8")
+MANUAL = (Path(__file__).parents[3] / "docs/manual.md").read_text("utf-8")
 
 
 class Done(NamedTuple):
@@ -95,5 +95,5 @@ def test_the_files_that_are_told_of_are_there(
 
 
 def test_the_readme_has_the_same_exit_codes() -> None:
-    table = re.findall(r"^\| (\d+) \| (.*) \|$", README, re.MULTILINE)
+    table = re.findall(r"^\| (\d+) \| (.*) \|$", MANUAL, re.MULTILINE)
     assert {int(code): text for code, text in table} == EXIT_CODES
