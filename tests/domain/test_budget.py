@@ -364,3 +364,18 @@ def test_a_promise_is_settled_once() -> None:
 
     assert account.spent == Amounts(tokens=3)
     assert account.reserved == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        ({"max_tokens": 2**53 + 1}, "max_tokens must be at most 9,007,199,254,740,992."),
+        ({"max_retries": 10**30}, "max_retries must be at most 9,007,199,254,740,992."),
+        ({"timeout_s": 1e16}, "timeout_s must be at most 9,007,199,254,740,992."),
+        ({"max_cost_usd": 1e300}, "max_cost_usd must be at most 9,007,199,254,740,992."),
+    ],
+)
+def test_no_limit_is_more_than_a_journal_can_hold(limit: dict[str, Any], message: str) -> None:
+    with pytest.raises(ContractError) as caught:
+        Budget(**limit)
+    assert str(caught.value) == message

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from retinue.config.roles import builtin_roles
 from retinue.domain.forecast import Forecast, Used, forecast
-from retinue.domain.plan import Plan, PlanStep
+from retinue.domain.plan import OnFailure, Plan, PlanStep
 from retinue.domain.price import Price
 from retinue.domain.result import Spent
 
 ROLES = dict(builtin_roles())
 
 
-def step(
-    name: str, *needs: str, role: str = "researcher", expect_s: float | None = None
-) -> PlanStep:
-    return PlanStep(name=name, role=role, task="x", depends_on=needs, expect_s=expect_s)
+def step(name: str, *needs: str, role: str = "researcher", **more: Any) -> PlanStep:
+    return PlanStep(name=name, role=role, task="x", depends_on=needs, **more)
 
 
 def expected(
     *steps: PlanStep,
     history: dict[str, list[Used]] | None = None,
     limits: dict[str, int | None] | None = None,
+    limit: int | None = None,
+    review: bool = False,
     price: Price | None = None,
     slots: int = 3,
 ) -> Forecast:
     return forecast(
-        Plan(goal="G", steps=steps),
+        Plan(goal="G", steps=steps, review=review),
         roles=ROLES,
         history=history or {},
         limits=limits or {},
+        limit=limit,
         price=lambda _: price,
         slots=slots,
     )
@@ -70,6 +73,29 @@ def test_without_a_history_it_is_a_guess_at_the_speed_of_the_endpoint() -> None:
         history={"planner": [used(10, 300, 1.0, generating_s=1.0)]},
     )
     assert fast.duration_s == 2.0
+
+
+def test_a_model_that_has_written_nothing_has_no_speed() -> None:
+    known = {"planner": [used(10, 0, 1.0, generating_s=1.0)]}
+    assert expected(step("a"), limits={"a": 10_000}, history=known).duration_s == 10.0
+
+
+def test_the_most_is_the_most() -> None:
+    limits: dict[str, int | None] = {"a": 10_000, "b": 5_000}
+    again = step("a", on_failure=OnFailure.RETRY)
+    anew = step("a", on_failure=OnFailure.REPLAN)
+    assert expected(again, step("b"), limits=limits).most_tokens == 25_000
+    assert expected(again, step("c"), limits=limits).most_tokens is None
+    # What comes on top of these steps is held by the limit of the whole, or by nothing.
+    assert expected(anew, limits=limits).most_tokens is None
+    assert expected(anew, limits=limits, limit=40_000).most_tokens == 40_000
+    assert expected(step("b"), limits=limits, review=True).most_tokens is None
+
+
+def test_the_review_takes_its_part() -> None:
+    known = {"researcher": [used(900, 100, 10.0)], "reviewer": [used(400, 100, 5.0)]}
+    found = expected(step("a"), step("b"), history=known, review=True)
+    assert (found.tokens, found.duration_s) == (2_500, 15.0)
 
 
 def test_what_a_step_says_of_its_time_counts() -> None:

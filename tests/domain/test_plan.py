@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import msgspec
@@ -159,7 +160,56 @@ MALFORMED: list[tuple[str, Any, str]] = [
         plan(step(**WRITES), step("b", role="executor", writes=["src/x.py"])),
         "step 'b': writes: shares paths with step 'a', which may run at the same time; let one dep",
     ),
-    ("an empty check", plan(step(checks=[" "])), "step 'a': checks: has an empty entry"),
+    (
+        "an empty check",
+        plan(step(role="tester", checks=[" "])),
+        "step 'a': checks: has an empty entry",
+    ),
+    ("a check of nothing", plan(step(checks=["make"])), "step 'a': checks: researcher changes no"),
+    (
+        "a check that no command can be",
+        plan(step(role="tester", checks=["a\0b"])),
+        "step 'a': checks: has a NUL character",
+    ),
+    ("a name like that of none", plan(step("#1/../x")), "step '#1/../x': name: cannot be a name;"),
+    ("a name in other letters", plan(step("größe")), "step 'größe': name: cannot be a name;"),
+    ("a name of 41", plan(step("a" * 41)), f"step '{'a' * 41}': name: cannot be a name; use up"),
+    ("an empty name", plan(step(" ")), "step '#1': name: is empty; use up to 40 of"),
+    ("an empty role", plan(step(role="")), "step 'a': role: is empty; say who does it"),
+    ("nothing to do", plan(step(task="")), "step 'a': task: is empty; say what is to be done"),
+    ("a null", plan(step(task=None)), "step 'a': task: is missing"),
+    ("steps that are a date", {"goal": "G", "steps": date(2026, 1, 1)}, "steps: must be a list of"),
+    ("an empty model", plan(step(model=" ")), "step 'a': model: is empty; leave it out for that"),
+    (
+        "a limit past all limits",
+        plan(step(budget={"max_tokens": 10**30})),
+        "step 'a': budget.max_tokens: must be at most 9,007,199,254,740,992",
+    ),
+    (
+        "a time past all times",
+        plan(step(budget={"timeout_s": 1e300})),
+        "step 'a': budget.timeout_s: must be at most 9,007,199,254,740,992",
+    ),
+    (
+        "writes what is git's by another spelling",
+        plan(step(role="executor", writes=["./.git/config"])),
+        "step 'a': writes: './.git/config' is off limits",
+    ),
+    (
+        "writes what is git's further down",
+        plan(step(role="executor", writes=["vendor/.git/config"])),
+        "step 'a': writes: 'vendor/.git/config' is off limits",
+    ),
+    (
+        "writes outside behind a blank",
+        plan(step(role="executor", writes=[" /etc/x"])),
+        "step 'a': writes: ' /etc/x' leaves the project",
+    ),
+    (
+        "a field that a terminal would obey",
+        plan(step(**{"x\n\x1b[2J": 1})),
+        "step 'a': x  [2J: is no field of a step",
+    ),
     ("an empty criterion", plan(step(success_criteria=[""])), "step 'a': success_criteria: has an"),
     ("unknown policy", plan(step(on_failure="panic")), "step 'a': on_failure: invalid enum value"),
     ("negative time", plan(step(expect_s=-1)), "step 'a': expect_s: must be a positive number of"),
@@ -247,7 +297,7 @@ def test_there_are_forty_kinds() -> None:
         ),
         (
             means(checks_possible=False),
-            plan(step(checks=["make"])),
+            plan(step(role="tester", checks=["make"])),
             "step 'a': checks: cannot be run: there is no sandbox to run them in",
         ),
         (
@@ -264,6 +314,24 @@ def test_there_are_forty_kinds() -> None:
             means(unpriced=lambda name: name),
             plan(step(), budget={"max_cost_usd": 1.0}),
             "budget.max_cost_usd: is set, and nobody knows what m costs; name its",
+        ),
+        (
+            means(Mode.NORMAL),
+            plan(step(role="tester", checks=["make"])),
+            "step 'a': checks: in normal mode no child runs commands; use mode auto (--mode auto)",
+        ),
+        (
+            means(unpriced=lambda name: name if name == "x" else ""),
+            plan(step(model="x"), step("b"), budget={"max_cost_usd": 1.0}),
+            "step 'a': model: money is limited, and nobody knows what x costs; name its price in",
+        ),
+        (
+            means(
+                roles=ROLES | {"cook": msgspec.structs.replace(ROLES["researcher"], model="x")},
+                unpriced=lambda name: name if name == "x" else "",
+            ),
+            plan(step(role="cook", budget={"max_cost_usd": 1.0})),
+            "step 'a': budget.max_cost_usd: is set, and nobody knows what x costs; name its price",
         ),
         (
             limited(max_tokens=7000),
@@ -297,17 +365,18 @@ def test_everything_wrong_is_told_at_once() -> None:
     with pytest.raises(PlanError) as caught:
         refuse([*found, *problems(read_plan, means())])
     assert str(caught.value).splitlines() == [
-        "The plan cannot be run; 5 problems:",
+        "The plan cannot be run; 6 problems:",
         "- step 'two': colour: is no field of a step; there are: name, role, task, title,"
         " depends_on, writes, success_criteria, checks, context_files, on_failure, model, expect_s,"
         " budget",
+        "- step 'two': task: is empty; say what is to be done",
         "- step 'two': budget.max_tokens: must be positive, not -1",
         "- budget: must be a table, not a text",
         "- step 'one': depends_on: 'nobody' is no step; there are: one, two",
         "- step 'one': role: 'cook' is unknown; there are: executor, planner, researcher,"
         " reviewer, tester",
     ]
-    assert len(caught.value.problems) == 5
+    assert len(caught.value.problems) == 6
 
 
 @pytest.mark.parametrize(
@@ -332,12 +401,36 @@ def test_a_sound_plan_has_no_problems(data: Any) -> None:
     [
         ("goal = ", "p.toml is not TOML: Invalid value (at end of document)."),
         ('{"goal": ', "p.toml is not JSON: Input data was truncated."),
+        (
+            '{"goal":\n "ä", }',
+            "p.toml is not JSON: JSON is malformed: trailing comma in object (at line 2, column"
+            " 7).",
+        ),
+        ("x = " + "[" * 100_000, "p.toml is no plan: it is nested too deeply."),
+        ("#" * 1_000_001, "p.toml is no plan: it has more than 1,000,000 characters."),
     ],
 )
 def test_a_file_that_cannot_be_read_is_told(text: str, message: str) -> None:
     with pytest.raises(PlanError) as caught:
         parse(text, source="p.toml")
     assert str(caught.value) == message
+
+
+def test_no_problem_is_longer_than_a_person_reads() -> None:
+    (line,) = told(plan(step("x" * 10_000, task=["y" * 10_000])))[:1]
+    assert len(line) == 500
+
+
+@pytest.mark.parametrize("text", ["goal = 'x'\r\n", '{"goal": "x"}'])
+def test_what_editors_put_before_a_file_is_no_part_of_it(text: str) -> None:
+    assert parse(f"\ufeff{text}") == {"goal": "x"}
+
+
+def test_a_step_that_is_not_there_is_a_wrong_key() -> None:
+    given, _ = read(plan(step()))
+    assert given["a"].role == "researcher"
+    with pytest.raises(KeyError, match="b"):
+        given["b"]
 
 
 def test_json_is_as_good_as_toml() -> None:
@@ -400,5 +493,5 @@ def test_what_names_no_limit_has_an_equal_part() -> None:
 
 def test_a_path_has_its_owners() -> None:
     given, _ = read(plan(step(**WRITES), step("b", role="executor", writes=["docs"])))
-    assert [s.name for s in owned(given, "src/x/y.py")] == ["a"]
-    assert owned(given, "README.md") == []
+    assert [s.name for s in owned(given.steps, "src/x/y.py", ROLES)] == ["a"]
+    assert owned(given.steps, "README.md", ROLES) == []

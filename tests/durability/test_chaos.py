@@ -110,7 +110,7 @@ PLAN = {
     "steps": [
         step("look", "reader: one"),
         step("see", "reader: two"),
-        step("a", "writer: a", role="executor", writes=["a/**"]),
+        step("a", "writer: a", role="executor", writes=["a/**", "c/**"]),
         step("b", "writer: b", "look", role="executor", writes=["b/**"]),
         step("more", "parent: go", role="executor", writes=["nested/**"]),
         step("try", "doubter: go", "see", on_failure="retry"),

@@ -258,7 +258,7 @@ PLAN = {
     "review": True,
     "steps": [
         planned_step("look"),
-        planned_step("write", "look", role="executor", writes=["out/**"]),
+        planned_step("write", "look", role="executor", writes=["out/**", "end/**"]),
         planned_step("again", on_failure="retry"),
         planned_step("dead", "again", "write", on_failure="replan"),
         planned_step("never", "dead"),

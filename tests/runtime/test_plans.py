@@ -446,7 +446,7 @@ async def test_findings_become_one_more_round(opened: Opened, project: Path, rep
         "step fix-1 completed",
         "run completed",
     ]
-    assert "## Review\n\nSeen.\n\n- Fix the end.\n- Else.\n" in done.report
+    assert "## Review\n\n> Seen.\n\n- Fix the end.\n- Else.\n" in done.report
 
 
 async def test_nothing_found_is_the_end(opened: Opened, project: Path) -> None:

@@ -22,6 +22,8 @@ from retinue.errors import BudgetExceeded, ContractError
 
 MICRO = 1_000_000
 MIN_TIMEOUT_S = 5.0
+MOST = 2**53
+"""The largest limit: what every reader of JSON can hold."""
 
 DEFAULT_MAX_TOOL_CALLS = 15
 DEFAULT_MAX_TURNS = 50
@@ -66,10 +68,14 @@ class Budget(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown
                 raise ContractError(f"{name} must be a whole number, not {value!r}.")
             if value <= 0:
                 raise ContractError(f"{name} must be positive, not {value}.")
+            if value > MOST:
+                raise ContractError(f"{name} must be at most {MOST:,}.")
         if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int):
             raise ContractError(f"max_retries must be a whole number, not {self.max_retries!r}.")
         if self.max_retries < 0:
             raise ContractError(f"max_retries must be 0 or more, not {self.max_retries}.")
+        if self.max_retries > MOST:
+            raise ContractError(f"max_retries must be at most {MOST:,}.")
         # An int and the equal float would be two byte strings for one value.
         _force_float(self, "timeout_s")
         if self.timeout_s < MIN_TIMEOUT_S:
@@ -106,6 +112,8 @@ def _force_float(budget: Budget, name: str) -> None:
         number = math.inf
     if not math.isfinite(number):
         raise ContractError(f"{name} must be a finite number.")
+    if number > MOST:
+        raise ContractError(f"{name} must be at most {MOST:,}.")
     msgspec.structs.force_setattr(budget, name, number)
 
 

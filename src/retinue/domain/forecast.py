@@ -8,7 +8,7 @@ from statistics import median
 import msgspec
 
 from retinue.domain.messages import Usage
-from retinue.domain.plan import Plan, PlanStep
+from retinue.domain.plan import OnFailure, Plan, PlanStep
 from retinue.domain.price import Price, Tariff
 from retinue.domain.result import Spent
 from retinue.domain.role import Role
@@ -84,25 +84,42 @@ def forecast(
     roles: Mapping[str, Role],
     history: Mapping[str, Sequence[Used]],
     limits: Mapping[str, int | None],
+    limit: int | None,
     price: Callable[[PlanStep], Price | Tariff | None],
     slots: int,
 ) -> Forecast:
-    """What `plan` will likely use. `history` is by role, `limits` are the tokens of each step."""
+    """What `plan` will likely use, if nothing fails and the review finds nothing.
+
+    `history` is by role, `limits` are the tokens of each step, `limit` those of all together.
+    """
     speed = _speed([used for several in history.values() for used in several])
     steps = [
         _step(step, roles[step.role], history.get(step.role, ()), limits, price(step), speed)
-        for step in plan.steps
+        for step in plan.work
     ]
     took_s = {step.step: step.duration_s for step in steps}
-    times = run_through(plan.needs, took_s, took_s, slots=slots)
-    most = [limit for step in plan.steps if (limit := limits.get(step.name)) is not None]
+    needs = {step.name: step.depends_on for step in plan.work}
+    times = run_through(needs, took_s, took_s, slots=slots)
     return Forecast(
         tokens=sum(step.tokens for step in steps),
         duration_s=max((end for _, end in times.values()), default=0.0),
         cost_usd=round(sum(step.cost_usd for step in steps), 6),
-        most_tokens=sum(most) if len(most) == len(plan.steps) else None,
+        most_tokens=_most(plan, limits, limit),
         steps=tuple(steps),
     )
+
+
+def _most(plan: Plan, limits: Mapping[str, int | None], limit: int | None) -> int | None:
+    """What the steps can come to: not known where there may be more of them, and no limit."""
+    if plan.review or any(step.on_failure is OnFailure.REPLAN for step in plan.steps):
+        return limit
+    most = 0
+    for step in plan.steps:
+        own = limits.get(step.name)
+        if own is None:
+            return limit
+        most += own * step.tries
+    return most
 
 
 def _step(
@@ -141,4 +158,5 @@ def _cost(price: Price | Tariff, usage: Usage) -> float:
 def _speed(known: Sequence[Used]) -> float:
     """Tokens a second, as the models have written so far."""
     took_s = sum(used.generating_s for used in known)
-    return sum(used.tokens_out for used in known) / took_s if took_s else GUESSED_SPEED
+    tokens = sum(used.tokens_out for used in known)
+    return tokens / took_s if took_s and tokens else GUESSED_SPEED

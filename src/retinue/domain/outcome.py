@@ -46,6 +46,8 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
     total: Spent = Spent()
     review: Result | None = None
+    left_open: tuple[str, ...] = ()
+    """What the review has found and no step was made of, and why."""
     forecast: Forecast | None = None
     report: str = ""
 
@@ -54,7 +56,10 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.status is Status.COMPLETED
 
     def __getitem__(self, name: str) -> StepOutcome:
-        return next(outcome for outcome in self.steps if outcome.step.name == name)
+        for outcome in self.steps:
+            if outcome.step.name == name:
+                return outcome
+        raise KeyError(name)
 
 
 class RunResult(Result, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -89,14 +94,17 @@ def verdict(steps: Sequence[StepOutcome]) -> tuple[Status, str]:
 
 
 def markdown(result: PlanResult) -> str:
-    """The report of a plan: goal, steps, evidence, files, cost, what failed and how to go on."""
+    """The report of a plan: goal, steps, evidence, files, cost, what failed and how to go on.
+
+    What models have written is one line, or a quotation: none of it can pass for what was seen.
+    """
     done = sum(outcome.state is StepState.DONE for outcome in result.steps)
     lines = [
-        f"# {result.plan.goal.strip()}",
+        f"# {_line(result.plan.goal)}",
         "",
-        *([result.plan.summary.strip(), ""] if result.plan.summary.strip() else []),
+        *([f"> {_line(result.plan.summary)}", ""] if result.plan.summary.strip() else []),
         f"- Run: {result.run_id}",
-        f"- Status: {result.status}" + (f" ({result.error})" if result.error else ""),
+        f"- Status: {result.status}" + (f" ({_line(result.error)})" if result.error else ""),
         f"- Steps: {done} of {len(result.steps)} done",
         f"- Used: {result.total.tokens:,} tokens, {result.total.tool_calls} tool calls,"
         f" {result.total.duration_s:.1f} s"
@@ -114,11 +122,12 @@ def markdown(result: PlanResult) -> str:
         for change in outcome.result.files_modified
     }
     if changed:
-        lines += ["", "## Files", "", *(f"- {change}" for change in changed.values())]
+        lines += ["", "## Files", "", *(f"- {_line(str(c))}" for c in changed.values())]
     for outcome in result.steps:
-        lines += ["", f"## {outcome.step.name}: {outcome.step.shown}", "", *_told(outcome)]
+        lines += ["", f"## {outcome.step.name}: {_line(outcome.step.shown)}", "", *_told(outcome)]
     if result.review is not None:
         lines += ["", "## Review", "", *_reviewed(result.review)]
+        lines += [f"- Left open: {_line(text)}" for text in result.left_open]
     if not result.ok:
         lines += ["", "## How to go on", "", *_ways_on(result)]
     return "\n".join(lines) + "\n"
@@ -126,10 +135,24 @@ def markdown(result: PlanResult) -> str:
 
 def _reviewed(review: Result) -> list[str]:
     """What the reviewer says; a review that failed has no more than words."""
-    if not isinstance(review.data, Mapping):
-        return [review.response.strip() or f"{review.status}: {review.error}"]
-    found = [f"- {finding['task']}" for finding in review.data["findings"]]
-    return [str(review.data["summary"]), *(["", *found] if found else [])]
+    if not review.ok or not isinstance(review.data, Mapping):
+        return [_line(f"{review.status}: {review.error}"), *_quoted(review.response)]
+    found = [f"- {_line(finding['task'])}" for finding in review.data["findings"]]
+    return [f"> {_line(str(review.data['summary']))}", *(["", *found] if found else [])]
+
+
+def _line(text: str) -> str:
+    """A text as a part of one line."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _quoted(text: str) -> list[str]:
+    """A text as a quotation, set off from what stands before it."""
+    if not text.strip():
+        return []
+    kept, cut = cap(text.strip(), SHOWN_TOKENS)
+    lines = [f"> {line}".rstrip() for line in kept.splitlines()]
+    return ["", *lines, *(["", "(cut; `retinue show` has all of it)"] if cut else [])]
 
 
 def _row(outcome: StepOutcome) -> str:
@@ -148,25 +171,25 @@ def _row(outcome: StepOutcome) -> str:
 
 def _told(outcome: StepOutcome) -> list[str]:
     """What is known of a step: what the harness saw before what the child says."""
-    lines = [f"- Done when: {criterion}" for criterion in outcome.step.success_criteria]
+    lines = [f"- Done when: {_line(text)}" for text in outcome.step.success_criteria]
     result = outcome.result
     if outcome.reason:
-        lines.append(f"- {str(outcome.state).capitalize()}: {outcome.reason}")
+        lines.append(f"- {str(outcome.state).capitalize()}: {_line(outcome.reason)}")
     if result is None:
         return lines
-    lines += [f"- Check: {check}" for check in result.checks]
-    commands = [r for r in result.receipts if r.command is not None]
-    lines += [f"- Ran: `{r.command}` (exit code {r.exit_code})" for r in commands[-5:]]
-    lines += [f"- Changed: {change}" for change in result.files_modified]
-    lines += [f"- Note: {note}" for note in result.notes]
-    if result.response.strip():
-        kept, cut = cap(result.response.strip(), SHOWN_TOKENS)
-        lines += [
-            *([""] if lines else []),
-            kept,
-            *(["", "(cut; `retinue show` has all of it)"] if cut else []),
-        ]
-    return lines
+    for number, earlier in enumerate(outcome.results[:-1], start=1):
+        lines.append(f"- Try {number}: {_line(f'{earlier.status}: {earlier.error}')}")
+    lines += [f"- Check: {_line(str(check))}" for check in result.checks]
+    commands = [(r.command, r.exit_code) for r in result.receipts if r.command is not None]
+    lines += [f"- Ran: `{_code(text)}` (exit code {code})" for text, code in commands[-5:]]
+    lines += [f"- Changed: {_line(str(change))}" for change in result.files_modified]
+    lines += [f"- Note: {_line(note)}" for note in result.notes]
+    said = _quoted(result.response)
+    return lines + said if lines else said[1:]
+
+
+def _code(command: str) -> str:
+    return _line(command).replace("`", "'")
 
 
 def _ways_on(result: PlanResult) -> list[str]:

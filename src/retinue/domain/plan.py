@@ -37,13 +37,14 @@ from retinue.domain.lease import overlap
 from retinue.domain.messages import Effect
 from retinue.domain.role import Role
 from retinue.domain.schedule import circles, upstream
-from retinue.domain.scope import ANYWHERE, NOWHERE, contains, scope
+from retinue.domain.scope import ANYWHERE, NOWHERE, contains, intersect, scope
 from retinue.errors import ContractError, PlanError
 
 MAX_STEPS = 100
+MAX_CHARS = 1_000_000
 MIN_STEP_TOKENS = 4_000
 """Less than that, and a step could not even read its task and answer."""
-REVIEW = "review"
+REVIEW, REVIEWER = "review", "reviewer"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
@@ -108,7 +109,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     budget: PlanBudget = PlanBudget()
 
     def __getitem__(self, name: str) -> PlanStep:
-        return next(step for step in self.steps if step.name == name)
+        for step in self.steps:
+            if step.name == name:
+                return step
+        raise KeyError(name)
+
+    @property
+    def work(self) -> tuple[PlanStep, ...]:
+        """The steps, and the review as the last."""
+        if not self.review:
+            return self.steps
+        everything = tuple(step.name for step in self.steps)
+        review = PlanStep(name=REVIEW, role=REVIEWER, task=REVIEW, depends_on=everything)
+        return (*self.steps, review)
 
     @property
     def needs(self) -> dict[str, tuple[str, ...]]:
@@ -124,7 +137,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         where = f"step {self.step!r}: " if self.step else ""
-        return f"{where}{self.field}: {self.text}"
+        return _shown(f"{where}{self.field}: {self.text}", 500)
 
 
 class Means(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +149,8 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     checks_possible: bool = True
     wrong_with_model: Callable[[str], str] = lambda _: ""
     """Why a model cannot be used, or ""."""
+    wrong_with_command: Callable[[str], str] | None = None
+    """Why a command that a model has written is not run, or ""; None: none is."""
     unpriced: Callable[[str], str] = lambda _: ""
     """A model behind that name that nobody knows the price of, or ""."""
 
@@ -155,14 +170,30 @@ def refuse(found: Sequence[Problem], *, draft: Plan | None = None) -> None:
 
 def parse(text: str, *, source: str = "the plan") -> Any:
     """The data of a plan in TOML, or in JSON if it begins like that. Raises PlanError."""
+    if len(text) > MAX_CHARS:
+        raise PlanError(f"{source} is no plan: it has more than {MAX_CHARS:,} characters.")
+    text = text.removeprefix("\ufeff")
     try:
         if text.lstrip().startswith("{"):
             return msgspec.json.decode(text)
         return tomllib.loads(text)
+    except RecursionError:
+        raise PlanError(f"{source} is no plan: it is nested too deeply.") from None
     except msgspec.DecodeError as error:
-        raise PlanError(f"{source} is not JSON: {error}.") from None
+        raise PlanError(f"{source} is not JSON: {_with_line(str(error), text)}.") from None
     except tomllib.TOMLDecodeError as error:
         raise PlanError(f"{source} is not TOML: {error}.") from None
+
+
+def _with_line(error: str, text: str) -> str:
+    """What msgspec says of a JSON text, with the place as an editor shows it."""
+
+    def place(match: re.Match[str]) -> str:
+        before = text.encode("utf-8", "replace")[: int(match[1])].decode("utf-8", "ignore")
+        *above, last = before.split("\n")
+        return f"(at line {len(above) + 1}, column {len(last) + 1})"
+
+    return re.sub(r"\(byte (\d+)\)", place, error)
 
 
 def read(data: Any) -> tuple[Plan, list[Problem]]:
@@ -201,13 +232,21 @@ def _step(number: int, data: Any, found: list[Problem]) -> PlanStep | None:
     if isinstance(data.get("name"), str) and data["name"].strip():
         where = data["name"]
     fields = _fields(data, PlanStep, where, found, skip=("budget",))
-    for name in ("name", "role", "task"):
-        if name not in fields:
-            if name not in data:
-                found.append(Problem(where, name, "is missing"))
-            # Whatever depends on it is not to blame for this, so it stays in the plan.
-            fields[name] = where if name == "name" else ""
+    for name, hint in (("name", _NAMED), ("role", "say who does it"), ("task", _TASK)):
+        if data.get(name) is None:
+            found.append(Problem(where, name, "is missing"))
+        elif name in fields and not fields[name].strip():
+            found.append(Problem(where, name, f"is empty; {hint}"))
+        elif name == "name" and not _NAME.fullmatch(fields.get(name, "x")):
+            found.append(Problem(where, name, f"cannot be a name; {hint}"))
+        # Whatever depends on it is not to blame for this, so it stays in the plan.
+        fields[name] = fields.get(name, "").strip() and fields[name]
+    fields["name"] = fields["name"] or where
     return PlanStep(**fields, budget=_budget(data.get("budget"), StepBudget, where, found))
+
+
+_NAMED = "use up to 40 of a-z, 0-9, - and _, with a letter or digit first"
+_TASK = "say what is to be done"
 
 
 def _fields(
@@ -223,16 +262,24 @@ def _fields(
     fields = {}
     for name, value in data.items():
         if name not in types:
-            near = get_close_matches(str(name), types, 1)
+            field = _shown(name)
+            near = get_close_matches(field, types, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(types)}"
-            found.append(Problem(step, str(name), f"is no field of a {_called(kind)}{hint}"))
+            found.append(Problem(step, field, f"is no field of a {_called(kind)}{hint}"))
         elif name not in skip and value is not None:
             try:
                 fields[name] = msgspec.convert(value, types[name])
             except msgspec.ValidationError as error:
                 what = str(error).partition(" - at ")[0]
-                found.append(Problem(step, name, f"{what[:1].lower()}{what[1:]}, not {value!r}"))
+                text = f"{what[:1].lower()}{what[1:]}, not {_shown(repr(value))}"
+                found.append(Problem(step, name, text))
     return fields
+
+
+def _shown(value: Any, most: int = 80) -> str:
+    """A value of somebody's as a part of a line."""
+    text = _printed(str(value))
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _called(kind: type[msgspec.Struct]) -> str:
@@ -260,7 +307,9 @@ def _budget(data: Any, kind: type[Any], step: str, found: list[Problem]) -> Any:
 
 def _kind(value: Any) -> str:
     names = {str: "a text", int: "a number", float: "a number", bool: "true or false"}
-    return names.get(type(value), "a list" if isinstance(value, list | tuple) else "a table")
+    if isinstance(value, list | tuple):
+        return "a list"
+    return names.get(type(value), "a table" if isinstance(value, Mapping) else "a date or time")
 
 
 # Checking
@@ -290,8 +339,8 @@ def _wrong_with_plan(plan: Plan) -> Iterator[Problem]:
     if len(plan.steps) > MAX_STEPS:
         yield Problem("", "steps", f"are {len(plan.steps)}, and {MAX_STEPS} are the most")
     for name in ("goal", "summary"):
-        if _broken(getattr(plan, name)):
-            yield Problem("", name, "is not valid Unicode: it has half a surrogate pair")
+        if why := _broken(getattr(plan, name)):
+            yield Problem("", name, why)
 
 
 def _wrong_with_names(plan: Plan) -> Iterator[Problem]:
@@ -314,13 +363,8 @@ def _wrong_with_names(plan: Plan) -> Iterator[Problem]:
 
 def _wrong_with_step(step: PlanStep, means: Means) -> Iterator[Problem]:
     name = step.name
-    if not name.startswith("#") and not _NAME.fullmatch(name):
-        hint = "use up to 40 of a-z, 0-9, - and _, with a letter or digit first"
-        yield Problem(name, "name", f"cannot be a name; {hint}")
     if name == REVIEW:
         yield Problem(name, "name", "is the name of the review at the end; choose another")
-    if step.task and not step.task.strip():
-        yield Problem(name, "task", "is empty; say what is to be done")
     if step.role and step.role not in means.roles:
         near = get_close_matches(step.role, means.roles, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(means.roles)}"
@@ -329,37 +373,46 @@ def _wrong_with_step(step: PlanStep, means: Means) -> Iterator[Problem]:
         items = getattr(step, field) or ()
         if any(not item.strip() for item in items):
             yield Problem(name, field, "has an empty entry")
-        if _broken("".join(items)):
-            yield Problem(name, field, "is not valid Unicode: it has half a surrogate pair")
-    for field in ("task", "title"):
-        if _broken(getattr(step, field)):
-            yield Problem(name, field, "is not valid Unicode: it has half a surrogate pair")
+        if why := _broken("".join(items)):
+            yield Problem(name, field, why)
+    for field in ("task", "title", "model"):
+        if why := _broken(getattr(step, field) or ""):
+            yield Problem(name, field, why)
     for glob in step.writes or ():
-        if glob.startswith(("/", "~")) or ".." in glob.split("/"):
+        # As `clean_glob` reads it: " .git" and "./.git" are ".git".
+        parts = [part.strip() for part in glob.split("/")]
+        if glob.strip().startswith(("/", "~")) or ".." in parts:
             yield Problem(name, "writes", f"{glob!r} leaves the project; name paths inside of it")
-        if glob.split("/")[0] in (".git", ".retinue"):
+        elif ".git" in parts or ".retinue" in parts:
             yield Problem(name, "writes", f"{glob!r} is off limits")
     if step.expect_s is not None and not 0 < step.expect_s < 1e9:
         yield Problem(
             name, "expect_s", f"must be a positive number of seconds, not {step.expect_s}"
         )
-    if step.model is not None and (why := means.wrong_with_model(step.model)):
+    if step.model is not None and not step.model.strip():
+        yield Problem(name, "model", "is empty; leave it out for that of its role")
+    elif step.model is not None and (why := means.wrong_with_model(step.model)):
         yield Problem(name, "model", why.rstrip("."))
     if step.checks and not means.checks_possible:
         yield Problem(name, "checks", "cannot be run: there is no sandbox to run them in")
-    if step.budget.max_cost_usd is not None and (
-        nobody_knows := means.unpriced(step.model or means.superior.model)
-    ):
+    if step.budget.max_cost_usd is not None and (nobody_knows := _unpriced(step, means)):
         text = f"is set, and nobody knows what {nobody_knows} costs; name its price in [prices]"
         yield Problem(name, "budget.max_cost_usd", text)
 
 
-def _broken(text: str) -> bool:
+def _unpriced(step: PlanStep, means: Means) -> str:
+    """The model of a step, if nobody knows what it costs."""
+    of_role = means.roles[step.role].model if step.role in means.roles else None
+    return means.unpriced(step.model or of_role or means.superior.model)
+
+
+def _broken(text: str) -> str:
+    """Why neither a journal nor a command can have this text, or ""."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        return True
-    return False
+        return "is not valid Unicode: it has half a surrogate pair"
+    return "has a NUL character" if "\0" in text else ""
 
 
 def _terms(plan: Plan, step: PlanStep, means: Means) -> tuple[Contract | None, list[Problem]]:
@@ -390,6 +443,12 @@ def _terms(plan: Plan, step: PlanStep, means: Means) -> tuple[Contract | None, l
             mode = contract.permissions.mode
             why = f"in {mode} mode no child may write; use mode auto (--mode auto)"
         found.append(Problem(step.name, "writes", why))
+    elif reads_only and step.checks:
+        why = f"{step.role} changes nothing that they could check; move them to a step that writes"
+        if writer:
+            mode = contract.permissions.mode
+            why = f"in {mode} mode no child runs commands; use mode auto (--mode auto)"
+        found.append(Problem(step.name, "checks", why))
     elif writer and step.writes == ():
         text = f"is empty, and {step.role} writes; leave it out for its own paths, or name some"
         found.append(Problem(step.name, "writes", text))
@@ -426,6 +485,11 @@ def _wrong_with_budget(plan: Plan, means: Means) -> Iterator[Problem]:
     if whole.max_cost_usd is not None and (nobody_knows := means.unpriced(means.superior.model)):
         text = f"is set, and nobody knows what {nobody_knows} costs; name its price in [prices]"
         yield Problem("", "budget.max_cost_usd", text)
+    elif whole.max_cost_usd is not None or given.max_cost_usd is not None:
+        for step in plan.steps:
+            if step.budget.max_cost_usd is None and (nobody_knows := _unpriced(step, means)):
+                text = f"money is limited, and nobody knows what {nobody_knows} costs; name its"
+                yield Problem(step.name, "model", f"{text} price in [prices]")
     if whole.max_tokens is not None and whole.max_tokens > left.tokens:
         yield Problem(
             "",
@@ -477,10 +541,8 @@ def shares(plan: Plan, roles: Mapping[str, Role], limit: int | None) -> dict[str
     """
     own = {
         step.name: step.budget.max_tokens or roles[step.role].budget.max_tokens
-        for step in plan.steps
+        for step in plan.work
     }
-    if plan.review:
-        own[REVIEW] = roles["reviewer"].budget.max_tokens if "reviewer" in roles else None
     if limit is None:
         return dict(own)
     named = {s.name: s.budget.max_tokens for s in plan.steps if s.budget.max_tokens is not None}
@@ -494,9 +556,47 @@ def shares(plan: Plan, roles: Mapping[str, Role], limit: int | None) -> dict[str
     }
 
 
-def owned(plan: Plan, path: str) -> list[PlanStep]:
-    """The steps that own `path`."""
-    return [step for step in plan.steps if step.writes and contains(scope(*step.writes), path)]
+# What further steps may write, which no person has looked at
+
+
+def owned(steps: Iterable[PlanStep], path: str, roles: Mapping[str, Role]) -> list[PlanStep]:
+    """The steps that may write `path`."""
+    found = []
+    for step in steps:
+        own = roles[step.role].write_scope
+        if step.writes is not None:
+            own = intersect(own, scope(*step.writes))
+        elif own == ANYWHERE:
+            continue  # Who writes anywhere says where; this one reads.
+        if contains(own, path):
+            found.append(step)
+    return found
+
+
+def joint(steps: Iterable[PlanStep]) -> tuple[str, ...] | None:
+    """What steps of one role may write together; None is all that their role may."""
+    globs: dict[str, None] = {}
+    for step in steps:
+        if step.writes is None:
+            return None
+        globs.update(dict.fromkeys(step.writes))
+    return tuple(globs)
+
+
+def bounds_of(step: PlanStep, plan: Plan) -> tuple[str, ...] | None:
+    """Where `plan` lets the role of a further step write; None is all that the role may."""
+    return joint(other for other in plan.steps if other.role == step.role)
+
+
+def wider(further: Plan, plan: Plan, means: Means) -> Iterator[Problem]:
+    """Steps that would write where no step of `plan` with their role may."""
+    for step in further.steps:
+        bounds, own = bounds_of(step, plan), means.roles[step.role].write_scope
+        asked = own if step.writes is None else scope(*step.writes)
+        reads = step.writes is None and own == ANYWHERE
+        if bounds is not None and not reads and not overlap(asked, scope(*bounds)):
+            may = f"the plan lets {step.role} write {', '.join(bounds) or 'nothing'}"
+            yield Problem(step.name, "writes", f"is outside of what was agreed on: {may}")
 
 
 # Writing

@@ -6,6 +6,7 @@ step that is begun, and how each ended and what follows from that.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -19,13 +20,17 @@ from retinue.domain.messages import estimate_tokens
 from retinue.domain.outcome import PlanResult, StepOutcome, StepState, markdown, verdict
 from retinue.domain.plan import (
     REVIEW,
+    REVIEWER,
     OnFailure,
     Plan,
     PlanStep,
     Problem,
+    bounds_of,
+    joint,
     owned,
     problems,
     to_toml,
+    wider,
 )
 from retinue.domain.plan import Means as PlanMeans
 from retinue.domain.result import Result, Status
@@ -36,7 +41,6 @@ from retinue.runtime.handover import evidence, handed_on
 from retinue.runtime.planning import (
     PLANNER,
     REVIEW_SCHEMA,
-    REVIEWER,
     findings,
     plan_schema,
     planned,
@@ -51,7 +55,6 @@ from retinue.runtime.run import Run
 DONE = "done"
 REVIEWED = "the review"
 CONTEXT_SHARE = 2  # Half of a child's window is the most that may be given along.
-FIXER = "executor"
 
 
 class Desired(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,8 +100,13 @@ class PlannedRun:
         self._results: dict[str, list[Result]] = {}
         self._reasons: dict[str, str] = {}
         self._replaced: set[str] = set()
+        """Those whose place others have taken; none as long as nothing was planned anew."""
         self._numbers: dict[str, int] = {}
         self._halted_by: str | None = None
+        """The step whose failure has the rest planned anew."""
+        self._ended = False
+        """Whether a failure has ended the plan."""
+        self._left_open: list[str] = []
         self._review_began = False
         self._reviewed: StepFinished | None = None
         self._schedule = Schedule({}, {})
@@ -142,11 +150,12 @@ class PlannedRun:
     async def carry_out(self) -> PlanResult:
         """Do all of it, or what is left. Only a cancellation or a broken store raises."""
         await self._work_off()
-        if self._halted_by is not None and not self._replaced:
+        if self._halted_by is not None and not self._replaced and not self._ended:
             await self._replan(self._halted_by)
         review = None
         if self._is_repairing:
             review = await self._examined()
+            _, self._left_open = await self._repairs(review)
         elif self._plan.review and not self._undone() and not self._is_stopped:
             review = await self._review()
         return self._outcome(review)
@@ -212,9 +221,17 @@ class PlannedRun:
             max_tokens=limit,
             max_concurrent=most,
         )
-        orders = {step.name: await self._order(plan, step, limit) for step in plan.steps}
+        orders = {step.name: await self._ordered(plan, step, limit) for step in plan.steps}
         self.adopt(adopted, orders)
         await self._work_off()
+
+    async def _ordered(self, plan: Plan, step: PlanStep, limit: int | None) -> Order:
+        order = await self._order(plan, step, limit)
+        if plan is self._plan:
+            return order
+        # A model has written this step; the plan says where its role may write.
+        bounds = bounds_of(step, self._plan)
+        return msgspec.structs.replace(order, scope=bounds or order.scope)
 
     def _begin(self, name: str) -> None:
         tries = self._results.setdefault(name, [])
@@ -227,7 +244,7 @@ class PlannedRun:
         async def order() -> Order:
             if name not in self._orders:  # It was made in another process.
                 adopted = self._rounds[-1]
-                self._orders[name] = await self._order(adopted.plan, step, adopted.max_tokens)
+                self._orders[name] = await self._ordered(adopted.plan, step, adopted.max_tokens)
             return self._with_context(step, self._orders[name])
 
         return await self._employ(_errand(name, attempt), order)
@@ -299,9 +316,10 @@ class PlannedRun:
         if self._is_stopped or result.status is Status.CANCELLED:
             return OnFailure.STOP.value
         match step.on_failure:
-            case OnFailure.RETRY if tries < step.tries:
+            # In a plan that was stopped by another nothing is begun, not even this again.
+            case OnFailure.RETRY if tries < step.tries and not self._schedule.stopped:
                 return OnFailure.RETRY.value
-            case OnFailure.REPLAN if self._halted_by is None:
+            case OnFailure.REPLAN if not self._replaced:
                 return OnFailure.REPLAN.value
             case OnFailure.CONTINUE:
                 return OnFailure.CONTINUE.value
@@ -318,7 +336,8 @@ class PlannedRun:
             schedule.again(name)
             return []
         if then == OnFailure.REPLAN:
-            self._halted_by = name
+            self._halted_by = self._halted_by or name
+        self._ended |= then == OnFailure.STOP
         if then != OnFailure.CONTINUE:
             schedule.stop()
         self._reasons[name] = f"{result.status}: {result.error}"
@@ -346,21 +365,22 @@ class PlannedRun:
         self, before: Sequence[StepOutcome], done: set[str], errand: str, told: str
     ) -> tuple[Plan, list[Problem]]:
         """What a planner makes of the rest, and what is wrong with that."""
-        roles = (await self._means(self._plan, self._run)).roles
+        means = await self._means(self._plan, self._run)
         desired = Desired(
             role=PLANNER,
-            task=replan_task(self._plan, before, roles.values()),
-            schema=plan_schema(roles),
+            task=replan_task(self._plan, before, means),
+            schema=plan_schema(means),
             purpose=told or to_toml(self._plan),
             reports=replan_reports(before),
         )
         answer = await self._employ(errand, lambda: self._ask(desired))
         if not answer.ok:
             return self._plan, [Problem("", PLANNER, f"{answer.status}: {answer.error}")]
-        plan, found = planned(self._plan.goal, answer.data)
+        plan, found = planned(self._plan.goal, answer.data, means)
         plan = msgspec.structs.replace(
             plan, summary=plan.summary or self._plan.summary, review=False
         )
+        found += wider(plan, self._plan, means)
         return plan, [*found, *await self._wrong_with_round(plan, done)]
 
     async def _wrong_with_round(self, plan: Plan, done: set[str]) -> list[Problem]:
@@ -386,20 +406,21 @@ class PlannedRun:
         if not self._review_began:
             self._run.root.record(StepStarted(step=REVIEW))
         review = await self._examined()
-        repairs, left_out = self._repairs(review)
+        repairs, left_open = await self._repairs(review)
         plan = Plan(goal=self._plan.goal, summary=self._plan.summary, steps=tuple(repairs))
         if self._reviewed is None:
             if repairs and (found := await self._wrong_with_round(plan, set())):
-                left_out.append(f"the findings make no round: {found[0]}")
+                left_open.append(f"the findings make no round: {found[0]}")
                 repairs = []
             self._reviewed = StepFinished(
                 step=REVIEW,
                 status=review.status,
                 sub_agent_id=review.agent_id,
-                reason="; ".join(filter(None, (review.error, *left_out))),
+                reason="; ".join(filter(None, (review.error, *left_open))),
                 then=f"{len(repairs)} more steps" if repairs else DONE,
             )
             self._run.root.record(self._reviewed)
+        self._left_open = left_open
         if self._reviewed.then != DONE:
             await self._next_round(plan, REVIEWED)
         return review
@@ -418,30 +439,38 @@ class PlannedRun:
             return self._run.refused(REVIEWER, desired.task, known.reason, known.status)
         return await self._employ(REVIEW, lambda: self._ask(desired))
 
-    def _repairs(self, review: Result) -> tuple[list[PlanStep], list[str]]:
-        """The findings as steps, in the plan's own bounds; and what became none."""
+    async def _repairs(self, review: Result) -> tuple[list[PlanStep], list[str]]:
+        """The findings as steps; and what became none.
+
+        A model has found them, so they have no more rights than the plan has given: a finding goes
+        to the role that owns its files, which may write what it might before.
+        """
+        roles = (await self._means(self._plan, self._run)).roles
+        free = (name for n in itertools.count(1) if (name := f"fix-{n}") not in self._steps)
         steps: list[PlanStep] = []
-        left_out: list[str] = []
+        left_open: list[str] = []
         for number, finding in enumerate(findings(review), start=1):
-            files = tuple(finding["files"])
-            owners = [owned(self._plan, path) for path in files]
-            if not files or not all(owners):
-                left_out.append(f"finding {number} is about files that no step owns")
+            owners = {path: owned(self._steps.values(), path, roles) for path in finding["files"]}
+            if not owners or not all(owners.values()):
+                left_open.append(f"finding {number} is about files that no step owns")
                 continue
-            checks = [check for group in owners for step in group for check in step.checks]
-            steps.append(
-                PlanStep(
-                    name=f"fix-{number}",
-                    role=FIXER,
-                    task=finding["task"],
-                    title=finding.get("title", ""),
-                    writes=files,
-                    checks=tuple(dict.fromkeys(checks)),
-                    # One after the other: two findings may well be about the same file.
-                    depends_on=(steps[-1].name,) if steps else (),
+            for role in dict.fromkeys(group[0].role for group in owners.values()):
+                files = [path for path, group in owners.items() if group[0].role == role]
+                own = [step for path in files for step in owners[path] if step.role == role]
+                checks = dict.fromkeys(check for step in own for check in step.checks)
+                steps.append(
+                    PlanStep(
+                        name=next(free),
+                        role=role,
+                        task=f"{finding['task']}\nFiles: {', '.join(files)}",
+                        title=finding.get("title", ""),
+                        writes=joint(own),
+                        checks=tuple(checks),
+                        # One after the other: two findings may well be about the same file.
+                        depends_on=(steps[-1].name,) if steps else (),
+                    )
                 )
-            )
-        return steps, left_out
+        return steps, left_open
 
     # The end
 
@@ -473,6 +502,7 @@ class PlannedRun:
             status=status,
             error=why or None,
             steps=self.outcomes,
+            left_open=tuple(self._left_open),
             total=self._run.total,
             review=review,
             forecast=self._rounds[0].forecast,

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from retinue.domain.outcome import StepOutcome, StepState
-from retinue.domain.plan import OnFailure, Plan, Problem, read
+from retinue.domain.plan import Means, OnFailure, Plan, Problem, read
 from retinue.domain.result import Result
-from retinue.domain.role import Role
 from retinue.runtime.handover import evidence
 
 PLANNER = "planner"
-REVIEWER = "reviewer"
 MOST_STEPS = 20
 MOST_FINDINGS = 5
+MOST_FILES = 100
 
 _RULES = """\
 Each step is the work of one child, which sees its task, and the reports of the steps it depends on.
@@ -25,20 +24,20 @@ Each step is the work of one child, which sees its task, and the reports of the 
 - depends_on: names of the steps whose results it needs. What needs nothing runs at the same time.
 - writes: the paths (globs) that it owns, where its role writes. Steps share none, unless one
   depends on the other.
-- checks: shell commands that must succeed on its work, where there are some.
-- Few steps: as many as the work needs, {most} at most.
+{checks}- Few steps: as many as the work needs, {most} at most.
 Roles:
 {roles}"""
 
+_CHECKS = "- checks: shell commands that must succeed on its work, where there are some.\n"
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 
 
-def plan_task(goal: str, roles: Iterable[Role]) -> str:
+def plan_task(goal: str, means: Means) -> str:
     """What a planner is asked for."""
-    return f"Write a plan for this goal: {goal}\n\n{_rules(roles)}"
+    return f"Write a plan for this goal: {goal}\n\n{_rules(means)}"
 
 
-def replan_task(plan: Plan, outcomes: Sequence[StepOutcome], roles: Iterable[Role]) -> str:
+def replan_task(plan: Plan, outcomes: Sequence[StepOutcome], means: Means) -> str:
     """What a planner is asked for when a step of a plan has failed."""
     done = [o.step.name for o in outcomes if o.state is StepState.DONE]
     failed = [o.step.name for o in outcomes if o.state is StepState.FAILED]
@@ -48,9 +47,18 @@ def replan_task(plan: Plan, outcomes: Sequence[StepOutcome], roles: Iterable[Rol
         f"Done: {', '.join(done) or 'nothing'}. Failed: {', '.join(failed)}."
         f" Not begun: {', '.join(left) or 'nothing'}.\n"
         "Write the steps that lead to the goal from here. They replace what was not done; their"
-        " names must be new, and depends_on may name steps that are done.\n\n"
-        f"{_rules(roles)}"
+        " names must be new, and depends_on may name steps that are done. They may write where"
+        f" steps of the plan with the same role may: {_owners(plan)}.\n\n"
+        f"{_rules(means)}"
     )
+
+
+def _owners(plan: Plan) -> str:
+    of_role: dict[str, dict[str, None]] = {}
+    for step in plan.steps:
+        for glob in step.writes or ():
+            of_role.setdefault(step.role, {})[glob] = None
+    return "; ".join(f"{role} {', '.join(globs)}" for role, globs in of_role.items()) or "nowhere"
 
 
 def replan_reports(outcomes: Sequence[StepOutcome]) -> dict[str, str]:
@@ -62,26 +70,32 @@ def replan_reports(outcomes: Sequence[StepOutcome]) -> dict[str, str]:
     }
 
 
-def _rules(roles: Iterable[Role]) -> str:
-    listed = "\n".join(f"- {role.name}: {role.description}" for role in roles)
-    return _RULES.format(most=MOST_STEPS, roles=listed)
+def _rules(means: Means) -> str:
+    listed = "\n".join(f"- {role.name}: {role.description}" for role in means.roles.values())
+    checks = "" if means.wrong_with_command is None else _CHECKS
+    return _RULES.format(most=MOST_STEPS, roles=listed, checks=checks)
 
 
-def plan_schema(roles: Iterable[str]) -> dict[str, Any]:
+def _step_fields(means: Means) -> dict[str, Any]:
+    """What a planner may say of a step. Models, limits and files to read are the user's choice."""
+    fields = {
+        "name": {"type": "string"},
+        "title": {"type": "string"},
+        "role": {"type": "string", "enum": sorted(means.roles)},
+        "task": {"type": "string"},
+        "depends_on": _TEXTS,
+        "writes": _TEXTS,
+        "success_criteria": _TEXTS,
+        "on_failure": {"type": "string", "enum": [str(policy) for policy in OnFailure]},
+    }
+    return fields if means.wrong_with_command is None else {**fields, "checks": _TEXTS}
+
+
+def plan_schema(means: Means) -> dict[str, Any]:
     """What a planner's answer must look like."""
     step = {
         "type": "object",
-        "properties": {
-            "name": {"type": "string"},
-            "title": {"type": "string"},
-            "role": {"type": "string", "enum": sorted(roles)},
-            "task": {"type": "string"},
-            "depends_on": _TEXTS,
-            "writes": _TEXTS,
-            "success_criteria": _TEXTS,
-            "checks": _TEXTS,
-            "on_failure": {"type": "string", "enum": [str(policy) for policy in OnFailure]},
-        },
+        "properties": _step_fields(means),
         "required": ["name", "role", "task"],
     }
     return {
@@ -94,13 +108,24 @@ def plan_schema(roles: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def planned(goal: str, answer: Mapping[str, Any]) -> tuple[Plan, list[Problem]]:
+def planned(goal: str, answer: Mapping[str, Any], means: Means) -> tuple[Plan, list[Problem]]:
     """The plan in a planner's answer, as far as it can be read, and what of it cannot."""
-    plan, found = read({**answer, "goal": goal})
+    fields = _step_fields(means)
+    steps = [{name: step[name] for name in step if name in fields} for step in answer["steps"]]
+    plan, found = read({"goal": goal, "summary": answer.get("summary"), "steps": steps})
+    found += _wrong_with_commands(plan, means)
     # Who writes nothing says so by an empty list, which in a plan means something else.
-    steps = tuple(msgspec.structs.replace(s, writes=s.writes or None) for s in plan.steps)
-    writes = any(step.writes for step in steps)
-    return msgspec.structs.replace(plan, steps=steps, review=plan.review or writes), found
+    read_steps = tuple(msgspec.structs.replace(s, writes=s.writes or None) for s in plan.steps)
+    writes = any(step.writes for step in read_steps)
+    return msgspec.structs.replace(plan, steps=read_steps, review=writes), found
+
+
+def _wrong_with_commands(plan: Plan, means: Means) -> Iterator[Problem]:
+    """Checks that nobody but a model wants, and that a model may not have run."""
+    for step in plan.steps:
+        for check in step.checks:
+            if means.wrong_with_command is not None and (why := means.wrong_with_command(check)):
+                yield Problem(step.name, "checks", f"{check!r} {why}")
 
 
 def wrong_with(found: Sequence[Problem]) -> str:
@@ -113,13 +138,13 @@ def wrong_with(found: Sequence[Problem]) -> str:
 
 
 def review_task(plan: Plan, outcomes: Sequence[StepOutcome]) -> str:
-    done = ", ".join(o.step.name for o in outcomes if o.state is StepState.DONE)
-    changed = sorted(
-        {c.path for o in outcomes if o.result is not None for c in o.result.files_modified}
-    )
+    done = [o for o in outcomes if o.state is StepState.DONE]
+    changed = sorted({c.path for o in done if o.result for c in o.result.files_modified})
+    more = f" and {len(changed) - MOST_FILES:,} more" if len(changed) > MOST_FILES else ""
     return (
         f"Review what was done for this goal: {plan.goal}\n"
-        f"Steps done: {done}. Files changed: {', '.join(changed) or 'none'}.\n"
+        f"Steps done: {', '.join(o.step.name for o in done)}."
+        f" Files changed: {', '.join(changed[:MOST_FILES]) or 'none'}{more}.\n"
         "Report what is wrong or missing, and nothing that is a matter of taste. For each finding"
         " say what is to be done and which files have to be changed. No findings is a good answer."
     )

@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
+from retinue.domain.approval import Verdict
 from retinue.domain.budget import Budget
-from retinue.domain.drafting import Order, Superior, root_grant
+from retinue.domain.drafting import FREE_HANDED, Order, Superior, root_grant
 from retinue.domain.events import PlanAdopted
 from retinue.domain.forecast import Forecast, forecast
+from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import estimate_tokens
 from retinue.domain.outcome import PlanResult, RunResult
@@ -40,6 +42,7 @@ from retinue.runtime.runs import PLAN, PLANNING, Runs
 from retinue.runtime.task import Task, as_task, check_task
 from retinue.runtime.terms import Terms
 
+RUN_COMMAND = "run_command"
 ABOUT = "Plan: "  # what the task of a run begins with that is to write one
 
 
@@ -98,7 +101,11 @@ class Plans:
         """
         data = msgspec.to_builtins(plan) if isinstance(plan, Plan) else plan
         read_plan, found = read(data)
-        refuse([*found, *problems(read_plan, await self._means(read_plan))], draft=read_plan)
+        found += problems(read_plan, await self._means(read_plan))
+        for step in read_plan.steps:
+            if step.context_files and (why := await self._wrong_with_files(step)):
+                found.append(Problem(step.name, "context_files", why))
+        refuse(found, draft=read_plan)
         return read_plan
 
     async def forecast(
@@ -110,13 +117,15 @@ class Plans:
         """
         plan = work if isinstance(work, Plan) else _as_plan(work)
         around = self._around
-        names = dict.fromkeys(step.role for step in plan.steps)
+        names = dict.fromkeys(step.role for step in plan.work)
+        limit = self._budget_of(plan).max_tokens
         roles = {name: pick(around.roles, name) for name in names}
         return forecast(
             plan,
             roles=roles,
             history={name: await around.store.history(name) for name in names},
-            limits=shares(plan, around.roles, self._budget_of(plan).max_tokens),
+            limits=shares(plan, around.roles, limit),
+            limit=limit,
             price=lambda step: around.price_for(
                 around.route(step.model, None) or roles[step.role].model or self._terms.model
             ),
@@ -177,6 +186,22 @@ class Plans:
 
     # Inside
 
+    async def _wrong_with_files(self, step: PlanStep) -> str:
+        """Why the files of a step cannot be given to it, or ""."""
+        if step.role not in self._around.roles:
+            return ""
+        asked = Task(
+            role=step.role,
+            task=step.name,
+            context_files=step.context_files,
+            max_context_tokens=step.budget.max_context_tokens,
+        )
+        try:
+            await self._orders.of(asked)
+        except UsageError as error:
+            return str(error).rstrip(".")
+        return ""
+
     def _budget_of(self, plan: Plan) -> Budget:
         """What a plan may use: its own limits, and at most those of the runtime."""
         whole, mine = self._terms.budget, plan.budget
@@ -213,6 +238,13 @@ class Plans:
                 return str(error)
             return ""
 
+        def unpriced(name: str) -> str:
+            try:
+                routed = around.route(name, None) or name
+            except UsageError:
+                routed = name
+            return "" if around.price_for(routed) is not None else name
+
         checked = any(step.checks for step in plan.steps) or bool(terms.checks)
         return PlanMeans(
             roles=around.roles,
@@ -220,8 +252,24 @@ class Plans:
             effects=effects,
             checks_possible=not checked or await around.confine() is not None,
             wrong_with_model=wrong_with_model,
-            unpriced=lambda name: "" if around.price_for(name) is not None else name,
+            wrong_with_command=self._wrong_with_command if self._may_command else None,
+            unpriced=unpriced,
         )
+
+    @property
+    def _may_command(self) -> bool:
+        """Whether a planner may have commands run: as its children might, and confined."""
+        sandbox, mode = self._around.sandbox, self._terms.mode
+        return sandbox is not None and sandbox.tier != "none" and mode in FREE_HANDED
+
+    def _wrong_with_command(self, command: str) -> str:
+        """Why a command that a planner has written is not run, or "": as if a child wanted it."""
+        told = self._around.rules.judge(RUN_COMMAND, command, is_command=True, asked=False)
+        if told is Verdict.DENY:
+            return "is forbidden by the user's rules"
+        if told is Verdict.ASK and self._terms.mode is not Mode.DANGEROUS:
+            return "needs a person's yes, and a check is run without one"
+        return ""
 
     async def _asked(self, desired: Desired) -> Order:
         order = await self._orders.of(
@@ -236,11 +284,11 @@ class Plans:
         self, run: Run, goal: str, errand: str, told: str
     ) -> tuple[Plan, list[Problem]]:
         """What a planner makes of a goal, and what is wrong with that."""
-        roles = self._around.roles
+        means = await self._means(Plan(goal=goal, steps=()))
         desired = Desired(
             role=PLANNER,
-            task=plan_task(goal, roles.values()),
-            schema=plan_schema(roles),
+            task=plan_task(goal, means),
+            schema=plan_schema(means),
             purpose=told or f"The plan is for: {goal}",
             context=run.root.contract.step.context,
         )
@@ -250,7 +298,7 @@ class Plans:
         answer = child.result or await run.see_through(child)
         if not answer.ok:
             raise PlanError(f"The planner came to nothing: {answer.status}: {answer.error}")
-        plan, found = planned(goal, answer.data)
+        plan, found = planned(goal, answer.data, means)
         return plan, [*found, *problems(plan, await self._means(plan))]
 
     async def _step_order(self, plan: Plan, step: PlanStep, limit: int | None) -> Order:

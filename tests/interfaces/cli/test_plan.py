@@ -58,7 +58,7 @@ def test_without_a_terminal_the_plan_is_printed(cli: Cli, model: str, project: P
     (project / "plan.toml").write_text(done.out)
     ran = cli("run", "-m", model, "--plan", "plan.toml", "-q")
     assert ran.code == 0, ran.err
-    assert ran.out.startswith("# Know it\n\nLook, then tell.\n\n- Run: ")
+    assert ran.out.startswith("# Know it\n\n> Look, then tell.\n\n- Run: ")
     assert "| tell | reviewer | done |" in ran.out
 
 

@@ -1,0 +1,195 @@
+"""Plans in which several things go wrong: policies that meet, evidence that must not get lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.domain.events import Event, StepFinished
+from retinue.domain.outcome import StepState
+from retinue.domain.result import Status
+from retinue.errors import PlanError, ProviderError
+from retinue.models.scripted import ScriptedModel, fail, hold, say
+from retinue.runtime.facade import Runtime
+from tests.runtime.test_plans import (
+    BROKEN,
+    decisions,
+    journal,
+    plan,
+    replanning,
+    reviewing,
+    step,
+    writes,
+)
+
+if TYPE_CHECKING:
+    from tests.conftest import Repo
+
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+
+class After:
+    """Opens its gate when a step is over."""
+
+    def __init__(self, name: str) -> None:
+        self.gate = asyncio.Event()
+        self._name = name
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event.fact, StepFinished) and event.fact.step == self._name:
+            self.gate.set()
+
+
+async def test_what_has_failed_is_not_tried_again_in_a_plan_that_was_stopped(
+    opened: Opened, project: Path
+) -> None:
+    after = After("bad")
+    model = ScriptedModel(
+        {
+            "Do bad.": BROKEN,
+            "Do slow.": [hold(after.gate, fail(ProviderError("slow broke")))],
+        }
+    )
+    async with opened(model=model, on_event=after) as rt:
+        done = await rt.execute(
+            plan(step("slow", on_failure="retry"), step("bad"), step("end", "slow")),
+            max_concurrent=2,
+        )
+    assert decisions(await journal(project, done.run_id))[3:5] == [
+        "step bad error (no such model); stop",
+        "step slow error (slow broke); stop",
+    ]
+    assert done["slow"].state is StepState.FAILED
+    assert done["slow"].reason == "error: slow broke"
+    assert done["end"].reason == "it needs slow, which failed"
+
+
+@pytest.mark.parametrize(("first", "second"), [("stop", "replan"), ("replan", "stop")])
+async def test_a_stop_is_a_stop_whoever_else_would_plan_anew(
+    opened: Opened, first: str, second: str
+) -> None:
+    after = After("one")
+    model = ScriptedModel(
+        {"Do one.": BROKEN, "Do two.": [hold(after.gate, fail(ProviderError("two broke")))]}
+    )
+    async with opened(model=model, on_event=after) as rt:
+        done = await rt.execute(
+            plan(step("one", on_failure=first), step("two", on_failure=second)), max_concurrent=2
+        )
+    assert not done.ok
+    assert not any("planner" in r.messages[0].content for r in model.requests)
+
+
+async def test_two_that_would_plan_anew_do_so_once(opened: Opened, project: Path) -> None:
+    after = After("one")
+    model = ScriptedModel(
+        {
+            "You are a planner": [
+                replanning({"name": "around", "role": "researcher", "task": "Do around."})
+            ],
+            "Do one.": BROKEN,
+            "Do two.": [hold(after.gate, fail(ProviderError("two broke")))],
+            "Do around.": [say("ok")],
+        }
+    )
+    async with opened(model=model, on_event=after) as rt:
+        done = await rt.execute(
+            plan(step("one", on_failure="replan"), step("two", on_failure="replan")),
+            max_concurrent=2,
+        )
+    assert done.ok, done.error
+    assert [
+        text for text in decisions(await journal(project, done.run_id)) if "replan" in text
+    ] == [
+        "step one error (no such model); replan",
+        "step two error (two broke); replan",
+    ]
+
+
+async def test_what_was_planned_anew_stops_when_it_fails(opened: Opened, project: Path) -> None:
+    again = {"name": "around", "role": "researcher", "task": "Do around.", "on_failure": "replan"}
+    model = ScriptedModel(
+        {"You are a planner": [replanning(again)], "Do bad.": BROKEN, "Do around.": BROKEN}
+    )
+    async with opened(model=model) as rt:
+        done = await rt.execute(plan(step("bad", on_failure="replan")))
+    assert decisions(await journal(project, done.run_id))[-2:] == [
+        "step around error (no such model); stop",
+        "run error: 1 of 1 steps were not done (failed: around)",
+    ]
+
+
+async def test_what_was_planned_anew_is_reviewed(opened: Opened) -> None:
+    model = ScriptedModel(
+        {
+            "You are a planner": [
+                replanning({"name": "around", "role": "researcher", "task": "Do around."})
+            ],
+            "You are a reviewer": [reviewing()],
+            "Do bad.": BROKEN,
+            "Do around.": [say("ok")],
+        }
+    )
+    async with opened(model=model) as rt:
+        done = await rt.execute(plan(step("bad", on_failure="replan"), review=True))
+    assert done.ok
+    assert done.review is not None
+
+
+async def test_a_plan_that_has_a_step_named_like_a_repair_is_repaired(
+    opened: Opened, project: Path, repo: Repo
+) -> None:
+    repo.init().commit({"a.txt": "a\n"})
+    finding = {"task": "Fix the end.", "files": ["src/x.py"]}
+    model = ScriptedModel(
+        {
+            "You are a reviewer": [reviewing(finding)],
+            "Do fix-1.": writes("src/x.py", "one\n"),
+            "Fix the end.": writes("src/x.py", "one\ntwo\n"),
+        }
+    )
+    async with opened(model=model, mode="auto") as rt:
+        done = await rt.execute(
+            plan(step("fix-1", role="executor", writes=["src/**"]), review=True)
+        )
+    assert done.ok, done.error
+    assert [o.step.name for o in done.steps] == ["fix-1", "fix-2"]
+    assert (project / "src" / "x.py").read_text() == "one\ntwo\n"
+
+
+async def test_what_no_step_repairs_is_told_in_the_report(opened: Opened) -> None:
+    model = ScriptedModel(
+        {
+            "You are a reviewer": [reviewing({"task": "Else.", "files": ["a.txt"]})],
+            "Do a.": [say("1")],
+        }
+    )
+    async with opened(model=model) as rt:
+        done = await rt.execute(plan(step("a"), review=True))
+    assert done.ok
+    assert "Left open: finding 1 is about files that no step owns" in done.report
+
+
+async def test_a_review_that_came_to_nothing_is_told(opened: Opened) -> None:
+    model = ScriptedModel({"You are a reviewer": BROKEN, "Do a.": [say("1")]})
+    async with opened(model=model) as rt:
+        done = await rt.execute(plan(step("a"), review=True))
+    assert done.review is not None
+    assert done.review.status is Status.ERROR
+    assert "## Review\n\nerror: no such model\n" in done.report
+
+
+async def test_a_file_that_is_not_there_is_told_with_its_step(opened: Opened) -> None:
+    async with opened(model=ScriptedModel([])) as rt:
+        with pytest.raises(PlanError) as caught:
+            await rt.check(plan(step("a", context_files=["nowhere.txt"]), step("b", task="")))
+    assert any(
+        line.startswith("step 'a': context_files: skipped nowhere.txt: No file 'nowhere.txt'.")
+        for line in caught.value.problems
+    ), caught.value.problems
+    assert len(caught.value.problems) == 2
