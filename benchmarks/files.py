@@ -80,6 +80,7 @@ def _ground(root: Path, scratch: Path) -> UsersGround:
         worktrees=str(scratch / "worktrees"),
         home=str(scratch),
         config_home=str(scratch / "config"),
+        seal=str,
     )
 
 

@@ -68,7 +68,7 @@ class Repo:
         state = folder / ".retinue"
         state.mkdir(exist_ok=True)
         (state / ".gitignore").write_text("*\n")
-        return Depot(str(state / "git"), source)
+        return Depot(str(state / "git"), source, seal=str)
 
     def listed(self, depot: Depot, tree: str) -> dict[str, str]:
         """The files of a git tree, with mode and content: `100644 text`."""

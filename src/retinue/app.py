@@ -188,6 +188,7 @@ async def open_runtime(
             found = _tools(roles, more_tools, settings, shell=sandbox is not None, ask=ask)
             registry = Registry(found)
             ground = ground_of(root, environment)
+            terms = msgspec.structs.replace(terms, notes=(*terms.notes, *await ground.news()))
             with patient_collector(), closing(FileReports(root)) as reports:
                 around = Surroundings(
                     store=store,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from retinue.domain.approval import Wish
+from retinue.domain.approval import Rule, Wish
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event
 from retinue.domain.forecast import Used
@@ -504,6 +504,8 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How often it was begun or resumed."""
     session: str | None
     """The id of the first run of its session; None for a run that a program leads."""
+    pruned: bool = False
+    """Whether only its outcome is left of its journal."""
 
 
 class AgentRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -635,5 +637,7 @@ class Posts(Protocol):
         ...
 
 
-Approve = Callable[[Wish], Awaitable[bool]]
-"""Ask a person: may it be done? ApprovalNeeded if nobody is there."""
+Approve = Callable[[Wish], Awaitable[bool | Rule]]
+"""Ask a person: may it be done? The rule, where one answers that a person has said "always" to.
+
+ApprovalNeeded if nobody is there."""

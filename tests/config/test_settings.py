@@ -207,6 +207,10 @@ def test_a_value_of_the_wrong_type(tmp_path: Path, text: str, message: str) -> N
             "line 2, key roles.a.b.budget.max_tool_calls: max_tool_calls must be positive, not 0.",
         ),
         ("notify_after_s = -1", "line 1, key notify_after_s: must be at least 0, not -1.0."),
+        (
+            "keep_journals_days = -1",
+            "line 1, key keep_journals_days: must be at least 0, not -1.0.",
+        ),
         ("max_concurrent = 0", "line 1, key max_concurrent: must be at least 1, not 0."),
         ("\nmax_depth = -3", "line 2, key max_depth: must be at least 1, not -3."),
     ],

@@ -69,10 +69,10 @@ def test_each_default_is_the_real_one(tmp_path: Path) -> None:
 
 def test_what_counts_in_the_own_file_only_has_its_defaults_too(tmp_path: Path) -> None:
     settings, names = _written(OWN_FILE, tmp_path)
-    for name in ("allow", "endpoints", "report_path", "notify_after_s"):
+    values = {"allow", "endpoints", "report_path", "notify_after_s", "keep_journals_days"}
+    for name in values:
         assert getattr(settings, name) == getattr(Settings(), name)
-    tables = {"models", "pools", "servers", "prices"}
-    assert names == {"allow", "endpoints", "report_path", "notify_after_s", *tables}
+    assert names == {*values, "models", "pools", "servers", "prices"}
 
 
 def test_every_setting_is_in_it(tmp_path: Path) -> None:

@@ -205,6 +205,36 @@ def test_a_rule_does_not_allow_what_is_hidden_behind_its_command() -> None:
 @pytest.mark.parametrize(
     "command",
     [
+        "git log & touch x",
+        "git log `touch x`",
+        "git log --output=x",
+        "git log --output x",
+        "git log '--output=x'",
+        "git log --outp=x",
+        "git log -1 --ext-diff",
+        "git log --textconv",
+        "git log *",
+        "git log --outp*",
+        "git log ?-output=x",
+        "git grep -Otouch x",
+        "git grep --open=touch x",
+    ],
+)
+def test_a_rule_for_what_reads_does_not_allow_it_to_write_or_to_run(command: str) -> None:
+    rules = Rules(allow=(rule("run_command(git log *)"), rule("run_command(git grep *)")))
+    assert judge(rules, command) is Verdict.ASK
+    exactly = Rules(allow=(rule(f"run_command({command})"),))
+    assert judge(exactly, command) is (Verdict.ASK if "*" in command else Verdict.ALLOW)
+
+
+def test_a_rule_allows_what_nobody_has_heard_of_yet() -> None:
+    rules = Rules(allow=(rule("run_command(git log *)"),))
+    assert judge(rules, "git log --some-new-option -3 'a*'") is Verdict.ALLOW
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
         "git push",
         "git  push x",
         "git\tpush",

@@ -91,6 +91,7 @@ def test_stored_tags_keep_their_spelling() -> None:
     assert tags["ToolStarted"] == "tool.started"
     assert tags["ToolFinished"] == "tool.finished"
     assert tags["ToolDenied"] == "tool.denied"
+    assert tags["ApprovalDecided"] == "approval.decided"
     assert tags["RunSuspended"] == "run.suspended"
     assert tags["RunResumed"] == "run.resumed"
     assert tags["TasksGiven"] == "run.tasks_given"

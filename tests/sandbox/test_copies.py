@@ -37,6 +37,7 @@ def users(repo: Repo, tmp_path: Path) -> UsersGround:
         worktrees=str(tmp_path / "worktrees"),
         home=str(repo.home),
         config_home=str(repo.config),
+        seal=str,
     )
 
 

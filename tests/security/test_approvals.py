@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 import retinue
-from retinue.domain.approval import Why, Wish
-from retinue.domain.events import AgentSilent, Event
+from retinue.domain.approval import Rule, Why, Wish
+from retinue.domain.events import AgentSilent, ApprovalDecided, Event
 from retinue.domain.messages import Request, ToolAnswer
+from retinue.errors import ApprovalNeeded
 from retinue.models.scripted import ScriptedModel, Step, call, hold, say
 from retinue.ports import Outcome
 from retinue.project import open_journal
+from retinue.runtime.audit import audit
 from retinue.runtime.facade import Runtime
 from retinue.testing.clock import FakeClock
 
@@ -128,6 +130,65 @@ async def test_who_waits_for_a_person_is_not_silent_nor_is_its_parent(
         answered.set()
         assert (await run).ok
     assert [event for event in seen if isinstance(event.fact, AgentSilent)] == []
+
+
+# What the journal keeps of it
+
+
+@pytest.mark.parametrize(
+    ("answer", "summary"),
+    [
+        (True, "run_command allowed by the user: rm -rf build"),
+        (False, "run_command refused by the user: rm -rf build"),
+        (None, "run_command needs a yes, and nobody was there: rm -rf build"),
+        (
+            Rule("run_command", "rm -rf *"),
+            "run_command allowed by the rule run_command(rm -rf *): rm -rf build",
+        ),
+    ],
+)
+async def test_every_answer_is_in_the_journal(
+    opened: Opened, project: Path, answer: bool | Rule | None, summary: str
+) -> None:
+    """None: nobody is there."""
+
+    async def person(wish: Wish) -> bool | Rule:
+        if answer is None:
+            raise ApprovalNeeded("nobody")
+        return answer
+
+    build(project)
+    seen: list[Event] = []
+    spawn = call("spawn_agent", role="executor", task="Clean.", scope=["build"])
+    model = ScriptedModel([spawn, DESTROY, say("Cleaned."), say("ok")])
+    async with opened(
+        model=model, mode="auto", approve=person, on_event=seen.append, **SHELL
+    ) as rt:
+        result = await rt.run("Have it cleaned.")
+    async with open_journal(str(project)) as journal:
+        assert (await audit(journal, result.run_id)).events == len(seen)
+    (event,) = [event for event in seen if isinstance(event.fact, ApprovalDecided)]
+    assert isinstance(event.fact, ApprovalDecided)
+    assert event.summary == summary
+    assert (event.fact.why, event.fact.scope) == ("it destroys things", "nothing confines it")
+    kinds = [e.type for e in seen if e.agent_id == event.agent_id]
+    acted = kinds.index("tool.started" if answer else "tool.denied")
+    assert kinds.index("approval.decided") < acted
+
+
+async def test_a_rule_that_answers_is_in_the_journal_and_no_other(
+    opened: Opened, project: Path
+) -> None:
+    rules(project, 'allow = ["run_command(make *)"]\ndeny = ["run_command(git push *)"]\n')
+    seen: list[Event] = []
+    calls = [call("run_command", command=c) for c in ("ls", "make x", "git push")]
+    model = ScriptedModel([*calls, say("ok")])
+    async with opened(model=model, mode="normal", on_event=seen.append, **SHELL) as rt:
+        await rt.run("Try.")
+    assert [e.summary for e in seen if e.type == "approval.decided"] == [
+        "run_command allowed by the rule run_command(make *): make x",
+        "run_command refused by the rule run_command(git push *): git push",
+    ]
 
 
 # The scope that is shown

@@ -67,6 +67,7 @@ def ground_at(tmp_path: Path) -> Callable[[Path], UsersGround]:
             worktrees=str(home / "worktrees"),
             home=str(home),
             config_home=str(home / ".config"),
+            seal=str,
         )
 
     return make

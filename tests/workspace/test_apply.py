@@ -269,7 +269,7 @@ from retinue.workspace.changes import changes
 from retinue.workspace.depot import Depot
 from retinue.workspace.source import find_source
 root, before, after = sys.argv[1:]
-depot = Depot(root + "/.retinue/git", find_source(root, home="/", config_home="/"))
+depot = Depot(root + "/.retinue/git", find_source(root, home="/", config_home="/"), seal=str)
 changed = changes(depot, before, after)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -309,7 +309,7 @@ def test_killed_in_the_middle_it_is_put_back(repo: Repo, moved: int, elsewhere: 
         depot = repo.depot()
         beside = Path(depot.path, "tmp")
     assert users_tree(depot).tree != start
-    assert len(recover(depot, str(beside))) == len(before) + len(before) // 10
+    assert len(recover(depot, str(beside)).paths) == len(before) + len(before) // 10
     assert users_tree(depot).tree == start
     assert kept(depot) == []
     assert os.listdir(beside) == []

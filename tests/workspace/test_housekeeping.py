@@ -90,6 +90,7 @@ async def test_without_a_repository_what_the_tree_is_made_of_stays(
         worktrees=str(tmp_path / "worktrees"),
         home=str(repo.home),
         config_home=str(repo.config),
+        seal=str,
     )
     await ground.state(None)
     # Git tells by the time whether a file may have changed unnoticed: it must be an older one.

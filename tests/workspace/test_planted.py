@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from retinue.workspace.ground import CopiedGround, UsersGround
@@ -392,3 +394,72 @@ async def test_a_link_in_the_way_is_not_followed_out_of_the_project(
     applied = await ground.apply(base, proposal.commit, None, message="merge")
     assert applied.refused == ("'out/file' is behind a link, or behind what is no folder",)
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", ["a key", ""], ids=["with a key", "without"])
+@pytest.mark.parametrize("shape", ["dir", "link", "commondir", "seal of another"])
+async def test_a_private_git_dir_that_came_with_the_project_is_not_used(
+    repo: Repo, tmp_path: Path, shape: str, key: str
+) -> None:
+    mark = tmp_path / MARK
+    evil = script(tmp_path, mark)
+    repo.init().commit({"a": "1\n", ".gitattributes": "* filter=evil\n"})
+    state = repo.root / ".retinue"
+    planted = tmp_path / "elsewhere" if shape in ("link", "commondir") else state / "git"
+    make_git_dir(planted, evil)
+    if shape == "link":
+        (state).mkdir()
+        (state / "git").symlink_to(planted)
+    elif shape == "commondir":
+        shutil.copytree(planted, state / "git")
+        (state / "git" / "config").write_text("")
+        (state / "git" / "commondir").write_text(f"{planted}\n")
+    elif shape == "seal of another":
+        (planted / "seal").write_text("abc 0123")
+    # Half of a change, that would be put back outside of the project.
+    left = planted / "tmp" / "apply-1"
+    (left / "old").mkdir(parents=True)
+    (left / "old" / "0").write_text("planted")
+    blob = "0" * 40
+    plan = (b"../../../..", None, ((b"victim", 0o100644, 0o100644, blob, blob),))
+    (left / "plan").write_bytes(msgspec.msgpack.encode(plan))
+    ground = UsersGround(
+        str(repo.root),
+        state=str(state),
+        worktrees=str(tmp_path / "worktrees"),
+        home=str(repo.home),
+        config_home=str(repo.config),
+        seal=lambda name: hashlib.sha256(f"{key} {name}".encode()).hexdigest() if key else "",
+    )
+    (told,) = await ground.news()
+    assert told.startswith("the history of files was not made by you on this machine, and is in ")
+    await work_there(repo, ground)
+    assert not mark.exists()
+    assert not (tmp_path / "victim").exists()
+    assert (await ground.news()) == (told,)
+
+
+async def test_ones_own_is_used_again(
+    repo: Repo, tmp_path: Path, ground_at: Callable[[Path], UsersGround]
+) -> None:
+    repo.init().commit({"a": "1\n"})
+    await work_there(repo, ground_at(repo.root))
+    again = ground_at(repo.root)
+    assert await again.news() == ()
+    assert [change.name for change in await again.kept("r")] == []
+    assert sorted(path.name for path in (repo.root / ".retinue").iterdir()) == [".gitignore", "git"]
+
+
+async def test_what_could_not_be_put_back_after_a_kill_is_told(
+    repo: Repo, ground_at: Callable[[Path], UsersGround]
+) -> None:
+    repo.init().commit({"a": "1\n"})
+    await ground_at(repo.root).state(None)
+    left = repo.root / ".retinue" / "git" / "tmp" / "apply-1"
+    (left / "old").mkdir(parents=True)
+    (left / "old" / "0").write_text("mine")
+    (left / "plan").write_bytes(b"half of it")
+    rescued = repo.root / ".retinue" / "rescued" / "apply-1"
+    (told,) = await ground_at(repo.root).news()
+    assert told == f"files that could not be put back are in {rescued}"
+    assert (rescued / "0").read_text() == "mine"

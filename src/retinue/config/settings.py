@@ -154,6 +154,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     report_path: str = REPORT_PATH_PATTERN
     notify_after_s: float = 20.0
     """After how long the end of a command, or a question, is worth a bell; 0 is never."""
+    keep_journals_days: float = 180.0
+    """How old the journal of a run must be for `retinue clean` to leave only its outcome."""
     checks: tuple[str, ...] = ()
     """Commands that must succeed on what a child has made, before that is integrated."""
     on_conflict: OnConflict | None = None
@@ -237,6 +239,8 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         ask_above_usd=_least(user.ask_above_usd or ASK_ABOVE_USD, project.ask_above_usd),
         report_path=user.report_path,
         notify_after_s=user.notify_after_s,
+        # What the user wants to be able to prove is no matter of a project.
+        keep_journals_days=user.keep_journals_days,
         # More checks let less through.
         checks=tuple(dict.fromkeys((*user.checks, *project.checks))),
         on_conflict=user.on_conflict or project.on_conflict,
@@ -290,11 +294,13 @@ def _check(settings: Settings, path: Path, text: str) -> None:
                 f"{path}: line {_line_of(text, [name])}, key {name}: must be at least 1,"
                 f" not {value}."
             )
-    if settings.notify_after_s < 0:
-        raise ConfigError(
-            f"{path}: line {_line_of(text, ['notify_after_s'])}, key notify_after_s: must be at"
-            f" least 0, not {settings.notify_after_s}."
-        )
+    for name in ("notify_after_s", "keep_journals_days"):
+        value = getattr(settings, name)
+        if value < 0:
+            raise ConfigError(
+                f"{path}: line {_line_of(text, [name])}, key {name}: must be at least 0,"
+                f" not {value}."
+            )
     for name in ("allow", "deny"):
         for text_of_rule in getattr(settings, name):
             try:

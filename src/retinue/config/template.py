@@ -99,6 +99,7 @@ _SETTINGS = """\
 # endpoints = {endpoints}
 # report_path = {report_path}
 # notify_after_s = {notify_after_s}
+# keep_journals_days = {keep_journals_days}
 #
 # [models]
 # fast = "openai:qwen3-4b@http://127.0.0.1:8081/v1"

@@ -32,6 +32,14 @@ class Verdict(StrEnum):
     DENY = "deny"
 
 
+class Answer(StrEnum):
+    """What was said to a wish; `NOBODY` was there to say anything."""
+
+    YES = "yes"
+    NO = "no"
+    NOBODY = "nobody"
+
+
 # What makes more than one plain command of a text: pipes, lists, substitutions, redirections.
 _MORE = re.compile(r"[;&|<>$`(){}!#\\\n\r]")
 _SPLIT = re.compile(r"[;&|<>$`(){}\n\r]+")
@@ -119,8 +127,10 @@ _GIT_READING = {
         " untracked-files verbose",
     ),
 }
+_GIT_FURTHER = ("output", "ext-diff", "textconv", "open-files-in-pager")
 # A file may be named like an option, and this would put it where options are read.
 _ANY_NAME = re.compile(r"(?:^|\s)[*?\[]")
+_ANY_OPTION = re.compile(r"(?:^|\s)(?:-\S*)?[*?\[]")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 _DESTROYING = frozenset(
@@ -271,6 +281,7 @@ class Why(StrEnum):
     DESTRUCTIVE = "it destroys things"
     STRANGERS = "it has read text that nobody vouches for"
     CALLS = "it has made many calls"
+    RULE = "a rule is about it"
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,10 +314,10 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         why = "" if self.why in (Why.MODE, Why.CALLS) else self.why
         return "; ".join(filter(None, (why, self.scope)))
 
-    def covered_by(self, rules: Rules) -> bool:
-        """Has a person said yes to this already?"""
-        told = rules.judge(self.tool, self.subject, is_command=True, asked=True)
-        return told is Verdict.ALLOW
+    def covered_by(self, rules: Rules) -> Rule | None:
+        """The rule by which a person has said yes to this already."""
+        verdict, rule = rules.ruling(self.tool, self.subject, is_command=True, asked=True)
+        return rule if verdict is Verdict.ALLOW else None
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -321,25 +332,59 @@ class Rules(msgspec.Struct, frozen=True):
         A rule that allows one command does not allow others that are hidden in it, nor what is set
         for it (`PATH=. make`); one that denies a command denies it wherever it is seen.
         """
+        return self.ruling(tool, subject, is_command=is_command, asked=asked)[0]
+
+    def ruling(
+        self, tool: str, subject: str, *, is_command: bool, asked: bool
+    ) -> tuple[Verdict, Rule | None]:
+        """As `judge`, with the rule that decides, where there would be a question without it."""
         if not is_command:
             return self._judge_path(tool, tidy(subject), asked=asked)
-        if any(r.fits(tool, spelling) for r in self.deny for spelling in _spellings(subject)):
-            return Verdict.DENY
-        kind, plain = safety(subject), not _MORE.search(subject)
-        rules = [r for r in self.allow if plain or "*" not in r.pattern]
+        spellings = _spellings(subject) if self.deny else ()
+        for rule in self.deny:
+            if any(rule.fits(tool, spelling) for spelling in spellings):
+                return Verdict.DENY, rule
+        kind = safety(subject)
+        if kind is Safety.READ_ONLY or not (asked or kind is Safety.DESTRUCTIVE):
+            return Verdict.ALLOW, None
+        wild = not _MORE.search(subject) and not _goes_further(subject)
         told = (subject, _single_spaced(subject))
-        allowed = any(r.fits(tool, spelling) for r in rules for spelling in told)
-        if allowed or (not asked and kind is not Safety.DESTRUCTIVE):
-            return Verdict.ALLOW
-        return Verdict.ALLOW if kind is Safety.READ_ONLY else Verdict.ASK
+        for rule in self.allow:
+            if (wild or "*" not in rule.pattern) and any(rule.fits(tool, text) for text in told):
+                return Verdict.ALLOW, rule
+        return Verdict.ASK, None
 
-    def _judge_path(self, tool: str, path: str, *, asked: bool) -> Verdict:
-        def any_fits(rules: Iterable[Rule]) -> bool:
-            return any(Rule(r.tool, tidy(r.pattern)).fits(tool, path) for r in rules)
+    def _judge_path(self, tool: str, path: str, *, asked: bool) -> tuple[Verdict, Rule | None]:
+        def found(rules: Iterable[Rule]) -> Rule | None:
+            return next((r for r in rules if Rule(r.tool, tidy(r.pattern)).fits(tool, path)), None)
 
-        if any_fits(self.deny):
-            return Verdict.DENY
-        return Verdict.ALLOW if any_fits(self.allow) or not asked else Verdict.ASK
+        if denied := found(self.deny):
+            return Verdict.DENY, denied
+        if not asked:
+            return Verdict.ALLOW, None
+        allowed = found(self.allow)
+        return (Verdict.ALLOW if allowed else Verdict.ASK), allowed
+
+
+def _goes_further(command: str) -> bool:
+    """Has a git that only reads an option by which it writes a file, or runs a program?
+
+    Whoever allowed `git log *` did not mean `git log --output=notes.md`. Git takes any beginning of
+    an option for it.
+    """
+    match _words(command):
+        case ["git", sub, *rest] if sub in _GIT_READING:
+            names = [word[2:].partition("=")[0] for word in rest if word.startswith("--")]
+            return (
+                _ANY_OPTION.search(_QUOTED.sub("", command)) is not None
+                or any(word.startswith("-O") for word in rest)
+                or any(
+                    name and (further.startswith(name) or name.startswith(further))
+                    for name in names
+                    for further in _GIT_FURTHER
+                )
+            )
+    return False
 
 
 def _spellings(command: str) -> set[str]:

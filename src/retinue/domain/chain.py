@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from retinue.domain.events import Event
+from retinue.domain.events import Event, RunPruned
 from retinue.errors import ChainBroken
 
 GENESIS = "0" * 64
@@ -44,8 +44,10 @@ def verify(events: Iterable[Event], *, head_seq: int, head_hash: str) -> int:
 
     The head is kept apart from the events, since a chain whose tail was cut is unbroken by itself.
     """
-    previous, expected = GENESIS, 1
+    previous, expected, count = GENESIS, 1, 0
     for event in events:
+        if not count and event.type == "run.pruned":
+            previous, expected = _before(event)
         if event.seq != expected:
             raise ChainBroken(
                 f"Event {expected} is missing (the next one is {event.seq}).", seq=expected
@@ -74,7 +76,7 @@ def verify(events: Iterable[Event], *, head_seq: int, head_hash: str) -> int:
             raise ChainBroken(
                 f"Event {event.seq} was added after the end, which is {head_seq}.", seq=event.seq
             )
-        previous, expected = event.hash, expected + 1
+        previous, expected, count = event.hash, expected + 1, count + 1
     if expected - 1 < head_seq:
         raise ChainBroken(
             f"Event {expected} is missing: the journal ends at {expected - 1}, not at {head_seq}.",
@@ -82,4 +84,13 @@ def verify(events: Iterable[Event], *, head_seq: int, head_hash: str) -> int:
         )
     if previous != head_hash:
         raise ChainBroken(f"Event {head_seq} is not the end that was written.", seq=head_seq)
-    return expected - 1
+    return count
+
+
+def _before(pruned: Event) -> tuple[str, int]:
+    """The end of what was cleaned away, and the number that follows on it."""
+    try:
+        fact = pruned.fact
+    except msgspec.DecodeError:
+        return GENESIS, pruned.seq  # A hash of other words: the event will not fit.
+    return (fact.head_hash, fact.events + 1) if isinstance(fact, RunPruned) else (GENESIS, 1)

@@ -13,3 +13,5 @@ class Chore(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
     old_items: int = 0
     old_bytes: int = 0
+    note: str = ""
+    """What was left although it is old, and why."""

@@ -10,6 +10,7 @@ from typing import get_args
 
 import msgspec
 
+from retinue.domain.approval import Answer
 from retinue.domain.forecast import Forecast
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message, Thoughts, Timing, ToolCall, Usage
@@ -96,6 +97,58 @@ class RunLapsed(_Fact, frozen=True, gc=False, tag="run.lapsed"):
                 f"nothing could run for {self.stalled_s:.0f} s; all deadlines are that much later"
             )
         return f"the clock was set by {self.jumped_s:+.0f} s; no deadline has moved"
+
+
+class AgentLeft(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What is left of an agent whose journal was cleaned away."""
+
+    id: str
+    path: str
+    role: str
+    title: str
+    depth: int
+    step_idx: int
+    contract_sha256: str
+    created_at: float
+    state: State
+    parent_id: str | None = None
+    started_at: float | None = None
+    closed_at: float | None = None
+    status: Status | None = None
+    error: str = ""
+    close_reason: str = ""
+    cached: bool = False
+    turn: int = 0
+    max_turns: int = 0
+    turns: int = 0
+    tool_calls: int = 0
+    usage: Usage = Usage()
+
+
+class RunPruned(_Fact, frozen=True, gc=False, tag="run.pruned"):
+    """The `events` before this one were cleaned away; the last of them had `head_hash`."""
+
+    events: int
+    head_hash: str
+    kind: str
+    task: str
+    directory: str
+    model: str
+    mode: str
+    sandbox: str
+    started_at: float
+    finished_at: float | None = None
+    status: Status | None = None
+    reason: str = ""
+    earlier: tuple[str, ...] = ()
+    usage: Usage = Usage()
+    rewritten: tuple[tuple[float, str], ...] = ()
+    """When the user has undone or redone what."""
+    agents: tuple[AgentLeft, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        return f"cleaned away: {self.events} events that ended in {self.head_hash[:12]}"
 
 
 class TasksGiven(_Fact, frozen=True, gc=False, tag="run.tasks_given"):
@@ -237,6 +290,31 @@ class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
     @property
     def summary(self) -> str:
         return f"{_line(self.tool)} denied: {_line(self.content)}"
+
+
+class ApprovalDecided(_Fact, frozen=True, gc=False, tag="approval.decided"):
+    """Leave that an agent needed for `wanted`, and `answer`: yes, no, or nobody to give one.
+
+    With a `rule`, that is what has answered, of the settings or of a person's "always"; without
+    one, a person has. `why` is why there was a question, and `scope` what could be touched.
+    """
+
+    tool: str
+    wanted: str
+    why: str
+    answer: Answer
+    rule: str = ""
+    scope: str = ""
+    call_id: str = ""
+
+    @property
+    def summary(self) -> str:
+        by = f"the rule {_line(self.rule)}" if self.rule else "the user"
+        said = {Answer.YES: f"allowed by {by}", Answer.NO: f"refused by {by}"}
+        return (
+            f"{_line(self.tool)} {said.get(self.answer, 'needs a yes, and nobody was there')}:"
+            f" {_line(self.wanted)}"
+        )
 
 
 class AgentTold(_Fact, frozen=True, gc=False, tag="agent.told"):
@@ -504,6 +582,7 @@ Fact = (
     | RunSuspended
     | RunResumed
     | RunLapsed
+    | RunPruned
     | TasksGiven
     | AgentCreated
     | AgentStarted
@@ -514,6 +593,7 @@ Fact = (
     | ToolStarted
     | ToolFinished
     | ToolDenied
+    | ApprovalDecided
     | AgentTold
     | ContextCompacted
     | AgentSilent

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from msgspec import structs
+
 from retinue.domain import events as ev
 from retinue.domain.lifecycle import State, move
 from retinue.domain.messages import Timing, Usage
@@ -73,7 +75,8 @@ class AgentView:
     def duration_s(self) -> float:
         if self.started_at is None or self.closed_at is None:
             return 0.0
-        return self.closed_at - self.started_at
+        # A clock that was set back has measured nothing.
+        return max(0.0, self.closed_at - self.started_at)
 
 
 @dataclass(slots=True)
@@ -92,6 +95,8 @@ class RunView:
     reason: str = ""
     suspended: str | None = None
     """Why the work has stopped that can go on."""
+    pruned: int = 0
+    """How many of its events were cleaned away; the rest is one that says what they were."""
     last_seq: int = 0
     usage: Usage = field(default_factory=Usage)
     """Of all agents together."""
@@ -131,6 +136,8 @@ class RunView:
                 for agent in self.agents.values():
                     if agent.closed_at is None and agent.started_at is not None:
                         agent.started_at += fact.jumped_s
+            case ev.RunPruned():
+                self._leave(event, fact)
             case ev.TasksGiven():
                 pass
             case ev.StepsUndone() | ev.StepsRedone():
@@ -140,6 +147,19 @@ class RunView:
             case _:
                 self._change(self.agents[event.agent_id], event, fact)
         return self
+
+    def _leave(self, event: ev.Event, fact: ev.RunPruned) -> None:
+        self.id, self.pruned = event.run_id, fact.events
+        self.kind, self.task, self.directory = fact.kind, fact.task, fact.directory
+        self.model, self.mode, self.sandbox = fact.model, fact.mode, fact.sandbox
+        self.earlier, self.usage = fact.earlier, fact.usage
+        self.started_at, self.finished_at = fact.started_at, fact.finished_at
+        self.status, self.reason = fact.status, fact.reason
+        self.rewritten = list(fact.rewritten)
+        self.agents = {left.id: AgentView(**structs.asdict(left)) for left in fact.agents}
+        for agent in self.agents.values():
+            if agent.parent_id is not None:
+                self.agents[agent.parent_id].children.append(agent.id)
 
     def _create(self, event: ev.Event, fact: ev.AgentCreated) -> None:
         self.agents[event.agent_id] = AgentView(
@@ -169,6 +189,7 @@ class RunView:
         | ev.ToolStarted
         | ev.ToolFinished
         | ev.ToolDenied
+        | ev.ApprovalDecided
         | ev.AgentTold
         | ev.ContextCompacted
         | ev.AgentSilent
@@ -213,6 +234,7 @@ class RunView:
                 agent.cached = True
             case (
                 ev.LimitReached()
+                | ev.ApprovalDecided()
                 | ev.AgentTold()
                 | ev.ContextCompacted()
                 | ev.AgentSilent()

@@ -14,8 +14,8 @@ class Consent:
     def add(self, rule: Rule) -> None:
         self._rules.add(rule)
 
-    def covers(self, wish: Wish) -> bool:
-        """Need nobody be asked about this?"""
+    def covers(self, wish: Wish) -> Rule | None:
+        """The rule for which nobody need be asked about this."""
         return wish.covered_by(Rules(allow=tuple(self._rules)))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retinue.domain.approval import Rules, Why, Wish
+from retinue.domain.approval import Answer, Rule, Rules, Why, Wish
 from retinue.domain.drafting import HARMLESS, Order, Superior, draft
+from retinue.domain.events import ApprovalDecided, Fact
 from retinue.domain.messages import Effect
 from retinue.domain.reach import Reach
 from retinue.errors import ApprovalNeeded, ContractError
@@ -13,6 +14,32 @@ from retinue.ports import Approve
 from retinue.runtime.agent import Agent
 
 SPAWN = "spawn_agent"
+
+
+def decided(wish: Wish, answer: Answer, rule: Rule | None = None, call_id: str = "") -> Fact:
+    """For the journal: what was answered, and by which rule, unless a person did."""
+    return ApprovalDecided(
+        tool=wish.tool,
+        wanted=wish.detail,
+        why=wish.why,
+        answer=answer,
+        rule="" if rule is None else str(rule),
+        scope=wish.scope,
+        call_id=call_id,
+    )
+
+
+async def ask(by: Agent, wish: Wish, approve: Approve, call_id: str = "") -> bool:
+    """Ask a person, and write down what they said. ApprovalNeeded if nobody is there."""
+    try:
+        with by.waiting():
+            told = await approve(wish)
+    except ApprovalNeeded:
+        by.record(decided(wish, Answer.NOBODY, call_id=call_id))
+        raise
+    rule = told if isinstance(told, Rule) else None
+    by.record(decided(wish, Answer.YES if told else Answer.NO, rule, call_id))
+    return bool(told)
 
 
 async def agree(
@@ -40,11 +67,11 @@ async def agree(
         why=Why.STRANGERS,
         scope=f"it would have {', '.join(acting)}; {reach}",
     )
-    if wish.covered_by(rules):
+    if rule := wish.covered_by(rules):
+        by.record(decided(wish, Answer.YES, rule))
         return
     try:
-        with by.waiting():
-            agreed = await approve(wish)
+        agreed = await ask(by, wish, approve)
     except ApprovalNeeded:
         if by.parent is None:
             raise

@@ -252,6 +252,7 @@ async def recover(store: Store, run_id: str) -> Recovered:
     Raises UnknownRun; RunError if it is over; ChainBroken if the journal is not what was written.
     """
     row = await store.run(run_id)
+    check_journal(row)
     if row.status is not None:
         raise RunError(
             f"Run {row.id} is over ({row.status}); there is nothing to resume."
@@ -301,6 +302,14 @@ async def recover(store: Store, run_id: str) -> Recovered:
                 if isinstance(fact, AgentClosed) and past.view.parent_id is not None:
                     agents[past.view.parent_id].hear_of(past)
     return Recovered(row, started, agents, tasks, plan, steps, authors, life.seconds)
+
+
+def check_journal(row: RunRow) -> None:
+    """RunError if only the outcome of a run is left."""
+    if row.pruned:
+        raise RunError(
+            f"The journal of run {row.id} was cleaned away; there is nothing left to resume."
+        )
 
 
 _OF_AGENTS = ("agent.", "turn.", "model.", "tool.")

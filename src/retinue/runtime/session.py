@@ -76,6 +76,10 @@ async def chain(store: Store, runs: Sequence[str]) -> Session:
 async def _told(store: Store, rows: Sequence[RunRow]) -> Session:
     journals: list[Sequence[Event]] = []
     for row in reversed(rows):
+        if row.pruned:
+            raise RunError(
+                f"The session cannot go on: the journal of run {row.id} was cleaned away."
+            )
         journals.append(await store.agent_events(row.id, ROOT))
         if _began_anew(journals[-1]):
             break  # Nothing before that is in the conversation any more.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from retinue.domain.approval import Rules, Verdict, Why, Wish
+from retinue.domain.approval import Answer, Rules, Verdict, Why, Wish
 from retinue.domain.budget import Amounts
 from retinue.domain.drafting import ASK_USER
 from retinue.domain.events import BreakerTripped, ToolDenied, ToolFinished, ToolStarted
@@ -27,6 +27,7 @@ from retinue.errors import (
 )
 from retinue.ports import Approve, Hands, Outcome, Tool
 from retinue.runtime.agent import Agent
+from retinue.runtime.agreement import ask, decided
 from retinue.runtime.nursery import Nursery
 
 if TYPE_CHECKING:
@@ -203,14 +204,13 @@ class Toolbox:
         if used == breaker.pause_at:
             self._agent.record(BreakerTripped(stage="pause", tool_calls=used, of=most))
             try:
-                return await self._approved(
-                    Wish(
-                        path=self._agent.path,
-                        tool="to go on",
-                        arguments=f"{used} of {most} tool calls are used",
-                        why=Why.CALLS,
-                    )
+                wish = Wish(
+                    path=self._agent.path,
+                    tool="to go on",
+                    arguments=f"{used} of {most} tool calls are used",
+                    why=Why.CALLS,
                 )
+                return await ask(self._agent, wish, self._approve)
             except ApprovalNeeded:
                 return True  # Nobody to ask: the hard stop is near enough.
         return True
@@ -326,17 +326,17 @@ class Toolbox:
         agent, command = self._agent, tool.effect is Effect.EXECUTE
         # Who has read a stranger's text may be about to send something away on its behalf.
         sends = command and self._hands.reach.network is Network.ALL
-        asked = call.name in self._ask or (agent.wary and sends)
-        if not command and not asked and not self._rules.deny:
+        asks = call.name in self._ask or (agent.wary and sends)
+        if not command and not asks and not self._rules.deny:
             return None  # Nobody has said anything against it.
         subject = self._subject(tool, arguments)
-        verdict = self._rules.judge(call.name, subject, is_command=command, asked=asked)
-        if verdict is Verdict.DENY:
-            return f"The user's rules forbid this use of {call.name}. Go on without it."
-        free = agent.contract.permissions.mode is Mode.DANGEROUS and not asked
-        if verdict is Verdict.ALLOW or free:
+        verdict, rule = self._rules.ruling(call.name, subject, is_command=command, asked=asks)
+        free = agent.contract.permissions.mode is Mode.DANGEROUS and not asks
+        if (verdict is Verdict.ALLOW and rule is None) or (verdict is not Verdict.DENY and free):
             return None
-        why = Why.MODE if call.name in self._ask else Why.STRANGERS if asked else Why.DESTRUCTIVE
+        why = Why.MODE if call.name in self._ask else Why.STRANGERS if asks else Why.DESTRUCTIVE
+        if verdict is Verdict.DENY:
+            why = Why.RULE
         wish = Wish(
             path=agent.path,
             tool=call.name,
@@ -345,8 +345,14 @@ class Toolbox:
             subject=subject if command else "",
             scope=self._scope() if command else "",
         )
+        if rule is not None:
+            allowed = verdict is Verdict.ALLOW
+            agent.record(decided(wish, Answer.YES if allowed else Answer.NO, rule, call.id))
+            if allowed:
+                return None
+            return f"The user's rules forbid this use of {call.name}. Go on without it."
         try:
-            if await self._approved(wish):
+            if await ask(agent, wish, self._approve, call.id):
                 return None
         except ApprovalNeeded:
             if agent.parent is None:
@@ -375,10 +381,6 @@ class Toolbox:
         sandbox = self._hands.sandbox
         confined = sandbox is not None and sandbox.tier != "none"
         return str(self._hands.reach) if confined else "nothing confines it"
-
-    async def _approved(self, wish: Wish) -> bool:
-        with self._agent.waiting():
-            return await self._approve(wish)
 
     def _deny(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -63,7 +64,7 @@ def _connect_reading(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
     if not path.exists():
         raise StoreError(f"There is no journal at {path} yet; run something first.")
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=ro",
+        f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if _is_still(path) else ''}",
         uri=True,
         timeout=busy_timeout_s,
         isolation_level=None,
@@ -80,6 +81,14 @@ def _connect_reading(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _is_still(path: Path) -> bool:
+    """Is the file somewhere that cannot be written, and all there is of the database?
+
+    Otherwise SQLite would want to make the index of the write-ahead log beside it.
+    """
+    return not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +11,7 @@ from retinue.errors import StoreError, UsageError
 from retinue.store.database import APPLICATION_ID, named, statements
 from retinue.store.queries import migrations
 
+_TRIGGER = re.compile(r"^(CREATE|DROP) TRIGGER ", re.MULTILINE)
 _TABLES = {"runs": "id", "sub_agents": "run_id", "events": "run_id"}
 
 
@@ -34,7 +36,7 @@ def export_run(database: Path, run_id: str, target: Path) -> None:
 def _copy(connection: sqlite3.Connection, database: Path, run_id: str) -> None:
     made = [statement for script in migrations() for statement in statements(script)]
     # Guards against changes would not let a row be what it has become.
-    guards = [statement for statement in made if "CREATE TRIGGER" in statement]
+    guards = [statement for statement in made if _TRIGGER.search(statement)]
     connection.execute("ATTACH ? AS journal", (f"{database.absolute().as_uri()}?mode=ro",))
     connection.execute("BEGIN")
     for statement in made:

@@ -46,7 +46,7 @@ PACE_S = 0.025
 _LOST = "blob {name} is gone or was changed"
 _TAKEN = "Another process has taken over run {run_id}; this one must stop."
 # What somebody may write who has not begun the run: they own it from there on.
-_OF_ANYBODY = ("run.resumed", "run.steps_undone", "run.steps_redone")
+_OF_ANYBODY = ("run.resumed", "run.pruned", "run.steps_undone", "run.steps_redone")
 _LARGEST_CHUNK = 1024  # 13 columns each; SQLite takes 32,766 place holders
 _REMEMBERED = 1024  # hashes of blobs, so that what siblings share is compressed once
 
@@ -165,7 +165,9 @@ class SqliteStore:
             wanted = list({digest for found in places for _, digest in found})
             kept = self._rows("blobs_of", (msgspec.json.encode(wanted).decode(),)) if wanted else ()
         finally:
-            self._reader.execute("COMMIT")
+            # SQLite has ended it already where the disk fails.
+            if self._reader.in_transaction:
+                self._reader.execute("COMMIT")
         blobs = dict.fromkeys(wanted) | {digest: unpack(digest, data) for digest, data in kept}
         return [_event(row, blobs) for row in rows]
 
@@ -381,6 +383,9 @@ class Writer:
                 if event.type == "run.finished":
                     _finish_run(connection, event)
                 self._advance(connection, run_id, event)
+                if event.type == "run.pruned":
+                    connection.execute(queries()["prune_events"], (run_id, event.seq))
+                    connection.execute(queries()["prune_agents"], (run_id,))
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -520,7 +525,7 @@ _EVENT_TYPES = {
 }
 _TYPES_MENDED = (str, str, str, int, int, float, str, int, str, str)
 _RUN_TYPES = [
-    (str, str, str, *outcome, int, int, str, int, session)
+    (str, str, str, *outcome, int, int, str, int, int, session)
     for outcome in ((type(None), float, type(None)), (str, float, float))
     for session in (str, type(None))
 ]
@@ -589,7 +594,10 @@ def _as(kind: type, value: object) -> object:
 def _run(row: Any) -> RunRow:
     if tuple(map(type, row)) not in _RUN_TYPES:
         raise ChainBroken(f"The row of run {row[0]} is not what was written.")
-    run_id, kind, task, status, started, finished, agents, head_seq, head_hash, epoch, session = row
+    (
+        run_id, kind, task, status, started, finished, agents, head_seq, head_hash, epoch, pruned,
+        session,
+    ) = row  # fmt: skip
     return RunRow(
         id=run_id,
         kind=kind,
@@ -602,6 +610,7 @@ def _run(row: Any) -> RunRow:
         head_hash=head_hash,
         epoch=epoch,
         session=session,
+        pruned=bool(pruned),
     )
 
 

@@ -124,7 +124,7 @@ class FakeClock:
         self.advance(0)
 
     def jump(self, seconds: float) -> None:
-        """Set the time of day; no time passes."""
+        """Set what `now` says, as somebody who sets the clock of the machine; no time passes."""
         self._began += seconds
         for told in list(self._watching):
             told(Lapse(jumped_s=seconds))

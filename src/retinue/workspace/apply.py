@@ -23,14 +23,13 @@ import msgspec
 from retinue.errors import WorkspaceError
 from retinue.workspace.beneath import DIRECTORY, PASS, READ, preferred
 from retinue.workspace.changes import Change, is_link
-from retinue.workspace.depot import Depot
+from retinue.workspace.depot import CHANGING, Depot
 from retinue.workspace.git import answer, git
 from retinue.workspace.names import quoted
 from retinue.workspace.replacement import open_folder, take_after
 from retinue.workspace.snapshot import MAX_FILE_BYTES
 from retinue.workspace.steps import keep, unmark
 
-_PREFIX = "apply-"
 _PLAN = "plan"
 _CHUNK_BYTES = 1 << 20
 # A file system without hard links, or one that is full of them.
@@ -79,7 +78,7 @@ def apply(
     so that it can be undone, and its commit is returned.
     """
     try:
-        staging = tempfile.mkdtemp(prefix=_PREFIX, dir=beside)
+        staging = tempfile.mkdtemp(prefix=CHANGING, dir=beside)
     except OSError as error:
         raise _unwritable(beside, error) from error
     try:
@@ -116,11 +115,26 @@ def _told(rescued: str) -> str:
     return rescued and f"; files that could not be put back are in {rescued}"
 
 
-def recover(depot: Depot, beside: str) -> list[str]:
-    """Put back what processes that were killed have left half done; the paths that were."""
+class PutBack(msgspec.Struct, frozen=True):
+    """What was left half done: the paths, and folders with files that had no place any more."""
+
+    paths: tuple[str, ...] = ()
+    rescued: tuple[str, ...] = ()
+
+
+def left_behind(beside: str) -> bool:
+    """Is there something for `recover`?"""
+    with suppress(OSError):
+        return any(name.startswith(CHANGING) for name in os.listdir(beside))
+    return False
+
+
+def recover(depot: Depot, beside: str) -> PutBack:
+    """Put back what processes that were killed have left half done."""
     found: list[str] = []
+    rescued: list[str] = []
     for name in sorted(os.listdir(beside)):
-        if not name.startswith(_PREFIX):
+        if not name.startswith(CHANGING):
             continue
         staging = os.path.join(beside, name)
         try:
@@ -140,8 +154,9 @@ def recover(depot: Depot, beside: str) -> list[str]:
             if plan.ref is not None:
                 unmark(depot, plan.ref)
             found += [change.path for change in changed]
-        _put_away(depot, staging, changed)
-    return found
+        if folder := _put_away(depot, staging, changed):
+            rescued.append(folder)
+    return PutBack(tuple(found), tuple(rescued))
 
 
 def _put_away(depot: Depot, staging: str, changed: Sequence[Change]) -> str:

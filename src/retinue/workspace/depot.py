@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from retinue.errors import WorkspaceError
@@ -23,12 +24,73 @@ from retinue.workspace.source import Source
 _STATE = b"**/.retinue/*\n!**/.retinue/agents/\n.retinue-*.tmp\n"
 
 
+_SEAL = "seal"
+# How folders in `tmp` are called in which a change of the user's tree is under way.
+CHANGING = "apply-"
+
+Seal = Callable[[str], str]
+"""What only this user can make of a name, on this machine; "" where they have no key."""
+
+
+def set_aside(path: str, seal: Seal) -> str:
+    """Put a git dir away that this user has not made; where it is now, or "" if it may stay.
+
+    It came with the project, and its settings could have git run anything.
+    """
+    if not is_foreign(path, seal):
+        return ""
+    away = f"{path}-{secrets.token_hex(4)}.foreign"
+    try:
+        os.rename(path, away)
+    except OSError as error:
+        raise WorkspaceError(f"{path} is not yours, and stays ({error.strerror}).") from error
+    return away
+
+
+def is_foreign(path: str, seal: Seal) -> bool:
+    """Is there a git dir that this user has not made?"""
+    return os.path.lexists(path) and (os.path.islink(path) or not _is_ours(path, seal))
+
+
+def _is_ours(path: str, seal: Seal) -> bool:
+    try:
+        fd = os.open(os.path.join(path, _SEAL), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(fd, "rb") as file:
+            name, _, found = file.read(1024).decode("ascii").partition(" ")
+    except (OSError, ValueError):
+        return False
+    real = _sealed(name, seal)
+    return secrets.compare_digest(found, real) if real else _is_harmless(path)
+
+
+def _sealed(name: str, seal: Seal) -> str:
+    # Apart from the seals of runs, which others may have seen.
+    return seal(f"files {name}")
+
+
+def _is_harmless(path: str) -> bool:
+    """Whether it is as we make them, as far as can be seen where the user has no key."""
+    foreign = ("commondir", "config.worktree", "info/attributes", "objects/info/alternates")
+    with suppress(OSError):
+        with open(os.path.join(path, "config"), "rb") as file:
+            ours = file.read(4096) in map(_settings, ("sha1", "sha256"))
+        found = [os.path.join(folder, n) for folder, a, b in os.walk(path) for n in (*a, *b)]
+        return (
+            ours
+            and not any(os.path.lexists(os.path.join(path, name)) for name in foreign)
+            and not any(map(os.path.islink, found))
+            and not any(n.startswith(CHANGING) for n in os.listdir(os.path.join(path, "tmp")))
+        )
+    return False
+
+
 class Depot:
     """Safe to use from many threads and processes at once; `locked` is for what must be alone."""
 
-    def __init__(self, path: str, source: Source) -> None:
+    def __init__(self, path: str, source: Source, *, seal: Seal) -> None:
         self.path = path
         self.source = source
+        self._seal = seal
         self._config = os.path.join(path, "config")
         if not os.path.exists(self._config):
             self._make()
@@ -42,6 +104,8 @@ class Depot:
         except OSError as error:
             raise WorkspaceError(f"{folder} cannot be written ({error.strerror}).") from error
         make_git_dir(made, self.source.object_format)
+        name = secrets.token_hex(8)
+        _write(os.path.join(made, _SEAL), f"{name} {_sealed(name, self._seal)}".encode())
         try:
             os.rename(made, self.path)
         except OSError:
@@ -104,11 +168,15 @@ def make_git_dir(path: str, object_format: str) -> None:
     """An empty repository in the folder `path`, without hooks and with no settings of anybody's."""
     for folder in ("objects", "refs/heads", "info"):
         os.makedirs(os.path.join(path, folder))
+    _write(os.path.join(path, "HEAD"), b"ref: refs/heads/retinue\n")
+    _write(os.path.join(path, "config"), _settings(object_format))
+
+
+def _settings(object_format: str) -> bytes:
     sha1 = object_format == "sha1"
     lines = ["[core]", f"repositoryformatversion = {0 if sha1 else 1}", "bare = false"]
     lines += [] if sha1 else ["[extensions]", f"objectformat = {object_format}"]
-    _write(os.path.join(path, "HEAD"), b"ref: refs/heads/retinue\n")
-    _write(os.path.join(path, "config"), "\n".join([*lines, ""]).encode())
+    return "\n".join([*lines, ""]).encode()
 
 
 def _write(path: str, data: bytes) -> None:

@@ -15,10 +15,10 @@ from retinue.domain.result import Conflict
 from retinue.ports import Applied, KeptChange, Merge, Proposal, Sandbox, Steps, Workspace
 from retinue.threads import in_thread, to_the_end
 from retinue.workspace import merge as merges
-from retinue.workspace.apply import Refused, apply, recover
+from retinue.workspace.apply import Refused, apply, left_behind, recover
 from retinue.workspace.changes import changes, contents, described, problems
 from retinue.workspace.copies import Copy, discard_copy, make_copy, reopen_copy
-from retinue.workspace.depot import Depot
+from retinue.workspace.depot import Depot, Seal, is_foreign, set_aside
 from retinue.workspace.housekeeping import (
     COPIES_S,
     OBJECTS_S,
@@ -192,11 +192,13 @@ class UsersGround(_Ground):
     """The user's own tree. Nothing is looked at or made before it is needed."""
 
     def __init__(
-        self, project: str, *, state: str, worktrees: str, home: str, config_home: str
+        self, project: str, *, state: str, worktrees: str, home: str, config_home: str, seal: Seal
     ) -> None:
         """`state` is our folder in the project; `home` and `config_home` have git's settings."""
         super().__init__(project, worktrees)
         self._state_folder = state
+        self._seal = seal
+        self._news: list[str] = []
         self._home = home
         self._config_home = config_home
         self._opening = threading.Lock()
@@ -211,11 +213,44 @@ class UsersGround(_Ground):
     def _site(self) -> Site:
         with self._opening:
             if self._opened is None:
-                self._opened = open_site(
-                    self._project, self._state_folder, self._home, self._config_home
-                )
+                self._opened = self._open()
                 sweep_daily(self._opened.depot, self._worktrees)
         return self._opened
+
+    def _open(self) -> Site:
+        """What a process that was killed has left half done in the tree is put back."""
+        source = find_source(self._project, home=self._home, config_home=self._config_home)
+        kind = "git" if source.object_format == "sha1" else f"git-{source.object_format}"
+        path = os.path.join(self._state_folder, kind)
+        if away := set_aside(path, self._seal):
+            self._news.append(
+                f"the history of files was not made by you on this machine, and is in {away} now"
+            )
+        depot = Depot(path, source, seal=self._seal)
+        beside = os.path.join(depot.path, "tmp")
+        with depot.locked():
+            found = recover(depot, beside)
+        if found.paths:
+            paths = ", ".join(map(self._called_from(source.top), found.paths))
+            self._news.append(f"a change that was cut off was taken back: {paths}")
+        for folder in found.rescued:
+            self._news.append(f"files that could not be put back are in {folder}")
+        return Site(depot, source.top, beside, partial(users_tree, depot, Recent()), depot.locked)
+
+    def _called_from(self, top: str) -> Callable[[str], str]:
+        within = os.path.relpath(self._project, top)
+        return lambda path: shown(_from(within, path))
+
+    async def news(self) -> tuple[str, ...]:
+        """What an earlier process has left in disorder, and what has become of it; in words."""
+        return await to_the_end(self._looked_for_news)
+
+    def _looked_for_news(self) -> tuple[str, ...]:
+        for kind in ("git", "git-sha256"):
+            path = os.path.join(self._state_folder, kind)
+            if left_behind(os.path.join(path, "tmp")) or is_foreign(path, self._seal):
+                self._site()
+        return tuple(self._news)
 
     async def clean(self, older_s: float | None, *, look: bool) -> list[Chore]:
         """See `housekeeping`: what there was, and what of it has gone."""
@@ -251,17 +286,6 @@ class UsersGround(_Ground):
     async def mark(self, changes: Sequence[KeptChange], *, undone: bool) -> None:
         kinds = _UNDONE if undone else {after: before for before, after in _UNDONE.items()}
         await to_the_end(lambda: renamed(self._site().depot, kinds, changes))
-
-
-def open_site(project: str, state: str, home: str, config_home: str) -> Site:
-    """The user's tree. What a process that was killed has left half done in it is put back."""
-    source = find_source(project, home=home, config_home=config_home)
-    kind = "git" if source.object_format == "sha1" else f"git-{source.object_format}"
-    depot = Depot(os.path.join(state, kind), source)
-    beside = os.path.join(depot.path, "tmp")
-    with depot.locked():
-        recover(depot, beside)
-    return Site(depot, source.top, beside, partial(users_tree, depot, Recent()), depot.locked)
 
 
 class CopiedGround(_Ground):

@@ -22,7 +22,7 @@ class Told:
 
 async def asked(
     questions: Questions, path: str = "root", tool: str = "write_file", command: str = ""
-) -> asyncio.Task[bool]:
+) -> asyncio.Task[bool | Rule]:
     task = asyncio.ensure_future(questions.approve(wish(path, tool, command)))
     await asyncio.sleep(0)
     return task
@@ -59,11 +59,12 @@ async def test_always_holds_for_all_that_is_alike() -> None:
     questions.open[0].answer("always")
     assert await first is True
     assert await second is True
-    assert await questions.approve(wish()) is True
+    assert await questions.approve(wish()) == Rule("write_file")
     assert [q.wish and q.wish.tool for q in questions.open] == ["run_command"]
     questions.open[0].answer("a")
     assert await make is True
-    assert await questions.approve(wish("root", "run_command", "make test")) is True
+    again = await questions.approve(wish("root", "run_command", "make test"))
+    assert str(again) == "run_command(make test *)"
     clean = await asked(questions, "root", "run_command", "make clean")
     assert [str(rule) for rule in rules] == ["write_file", "run_command(make test *)"]
     clean.cancel()

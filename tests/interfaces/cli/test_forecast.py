@@ -65,7 +65,7 @@ def test_a_person_is_asked_and_may_say_no(
 ) -> None:
     settings("ask_above_tokens = 5000\n")
     shown = terminal("fan-out", "-m", script(OK), "one", columns=120)
-    shown.see("Forecast: about 19,661 tokens", "Do it? [y]es, [N]o?")
+    shown.see("Forecast: about 19,661 tokens", "Do it?", "[y]es, [N]o?")
     shown.type("n\n")
     shown.see("Nothing was run.")
     assert shown.end() == 4

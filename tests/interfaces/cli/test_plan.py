@@ -174,6 +174,25 @@ def test_a_person_looks_edits_and_runs(
     assert shown.end() == 0
 
 
+def test_a_person_edits_it_from_the_chat(
+    terminal: Callable[..., Terminal], model: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nsed -i "s/, then tell/ and tell/" "$1"\n')
+    editor.chmod(0o755)
+    monkeypatch.setenv("VISUAL", str(editor))
+    shown = terminal("chat", "-m", model, columns=100, lines=50)
+    shown.see("/help lists commands and keys.")
+    shown.type("/plan Know it\r")
+    shown.see("Look, then tell.", "│  └─ tell", "r run it   e edit it   n neither")
+    shown.type("e\r")
+    shown.see("Look and tell.", "n neither")
+    shown.type("r\r")
+    shown.see("other: Look elsewhere.", "✓ 3 done")  # The end of the report.
+    shown.type("/quit\r")
+    assert shown.end() == 0, shown.text
+
+
 def test_a_person_says_yes(terminal: Callable[..., Terminal], model: str) -> None:
     shown = terminal("plan", "-m", model, "Know it", columns=100, lines=50)
     shown.see("[N]either?")

@@ -7,7 +7,9 @@ import re
 import signal
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from retinue.models.scripted import call, say
@@ -90,7 +92,9 @@ def test_as_json_there_is_what_is_new(cli: Cli, serve: Serve, program: Program) 
 
 
 def test_a_full_disk_ends_a_run_that_can_go_on(cli: Cli, serve: Serve) -> None:
-    server = serve(say("x" * 2_000_000), say("Short."))
+    # Nothing that could be compressed.
+    noise = b64encode(Random(1).randbytes(1_500_000)).decode()
+    server = serve(say(noise), say("Short."))
     limited = f"ulimit -f 1000; exec {sys.executable} -c '{RETINUE}' run -q x -m {server.model}"
     done = subprocess.run(["sh", "-c", limited], capture_output=True, text=True)
     run = run_id(cli)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.interfaces.view.calls import call_text
+from retinue.domain.approval import Why, Wish
+from retinue.interfaces.view.calls import call_text, wish_lines
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,31 @@ def test_a_call_in_a_few_words(tool: str, arguments: str, text: str) -> None:
 
 def test_a_long_argument_is_cut() -> None:
     assert len(call_text("run_command", '{"command": "' + "x" * 10_000 + '"}')) < 250
+
+
+def wish(command: str) -> Wish:
+    return Wish(
+        path="root/executor.1",
+        tool="run_command",
+        arguments="{}",
+        why=Why.MODE,
+        subject=command,
+    )
+
+
+def test_a_person_sees_all_of_a_command_as_it_will_be_run() -> None:
+    long = "echo " + "x" * 700 + "; rm -rf src"
+    assert wish_lines(wish(long)) == [f"root/executor.1 wants run_command: {long}"]
+    assert wish_lines(wish("echo harmless\nrm -rf src\t-v\x1b[2K\u202e")) == [
+        "root/executor.1 wants run_command: echo harmless",
+        "  rm -rf src  -v�[2K�",
+    ]
+
+
+def test_of_a_command_without_end_both_ends_are_seen_and_what_is_not_is_said() -> None:
+    lines = wish_lines(wish("x" * 100_000 + "; rm -rf src"), 10)
+    assert len(lines) == 11
+    assert lines[5] == "  [… 491 lines not shown …]"
+    assert lines[-1].endswith("; rm -rf src")
+    lines = wish_lines(wish("true\n" * 100 + "rm -rf src"), 10)
+    assert (len(lines), lines[-1]) == (11, "  rm -rf src")

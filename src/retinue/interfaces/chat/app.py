@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import ClassVar
 
 from textual import work
-from textual.app import App, ComposeResult
+from textual.app import App, ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.screen import Screen
+from textual.worker import WorkerFailed
 
+from retinue.domain.approval import Wish
 from retinue.domain.grant import Mode
+from retinue.errors import UsageError
+from retinue.interfaces.approval import edited
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.commands import submit
 from retinue.interfaces.chat.detail import Detail
@@ -19,7 +24,7 @@ from retinue.interfaces.chat.panes import LinePane, TalkPane, TreePane
 from retinue.interfaces.chat.prompt import Prompt
 from retinue.interfaces.chat.styles import THEME
 from retinue.interfaces.cli.notice import notice
-from retinue.interfaces.view.calls import call_text
+from retinue.interfaces.view.calls import call_text, wish_lines
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.dossier import edit_lines
 from retinue.interfaces.view.figures import cells, clip, lines_of, some
@@ -79,6 +84,7 @@ class ChatApp(App[None]):
         super().__init__(ansi_color=True)
         self.chat = chat
         self._about_to_leave = False
+        self._away = False
         self._agents_wanted: bool | None = None
         self._frame = 0
         self._talk = TalkPane(id="talk")
@@ -105,6 +111,7 @@ class ChatApp(App[None]):
         self.theme = THEME.name
         self.chat.on_attention = self._attention
         self.chat.on_quit = self.action_leave
+        self.chat.on_edit = self._edit
         self._serving = self._serve()
         self.set_interval(1 / FRAMES_A_SECOND, self._draw)
         self._draw()
@@ -187,22 +194,26 @@ class ChatApp(App[None]):
                 lines.append((Span(f"{question.path} asks{tail}", Tone.STOPPED),))
             for line in lines_of(question.text)[:QUESTION_LINES]:
                 lines += wrapped([Span(line)], width)
-            return [*lines, (Span("Type your answer, and enter.", Tone.DIM),)]
-        lines = [
-            cut(
-                (
-                    Span(f"{question.path} wants ", Tone.STOPPED),
-                    Span(call_text(wish.tool, wish.arguments), Tone.STRONG),
-                    Span(tail, Tone.DIM),
-                ),
-                width,
-            )
-        ]
+            if not question.words:
+                lines.append((Span("Type your answer, and enter.", Tone.DIM),))
+            return lines
+        lines = self._wanted(wish, width, tail)
         lines += edit_lines(wish.tool, wish.arguments, width, QUESTION_LINES)
         if wish.terms:
             lines += wrapped([Span(wish.terms, Tone.DIM)], width)
         answers = f"y yes   n no   a always: {wish.rule}   and enter"
         return [*lines, (Span(clip(answers, width), Tone.DIM),)]
+
+    def _wanted(self, wish: Wish, width: int, tail: str) -> list[Line]:
+        if not wish.subject:
+            said = Span(call_text(wish.tool, wish.arguments), Tone.STRONG)
+            who = Span(f"{wish.path} wants ", Tone.STOPPED)
+            return [cut((who, said, Span(tail, Tone.DIM)), width)]
+        lines: list[Line] = []
+        for at, line in enumerate(wish_lines(wish, QUESTION_LINES)):
+            first = "  " if at else ""
+            lines += wrapped([Span(line.lstrip(), Tone.STRONG)], width, first=first, rest="  ")
+        return [*lines, *([(Span(tail.strip(), Tone.DIM),)] if tail else [])]
 
     def _hints(self) -> str:
         if self._about_to_leave:
@@ -218,9 +229,12 @@ class ChatApp(App[None]):
     # Keys
 
     def on_prompt_sent(self, event: Prompt.Sent) -> None:
+        before = self.chat.talk.entries[-1:]
         submit(self.chat, event.text)
         self._draw()
-        self._talk.go_to_last()
+        # An answer at once is read from its beginning; of what is to come, the latest is seen.
+        seen = self.chat.talk.entries[-1:] == before
+        self._talk.go_to_last(seen=seen)
 
     def on_prompt_scrolled(self, event: Prompt.Scrolled) -> None:
         self.action_scroll(event.by)
@@ -308,7 +322,26 @@ class ChatApp(App[None]):
 
     # Beyond the screen
 
+    async def _edit(self, text: str) -> str | None:
+        """What the user's editor makes of `text`; it has the terminal meanwhile."""
+        # In a worker, since whoever asks does not know of Textual.
+        worker = self.run_worker(self._edited(text), exit_on_error=False)
+        try:
+            return await worker.wait()
+        except WorkerFailed as failed:
+            raise failed.error from None
+
+    async def _edited(self, text: str) -> str | None:
+        self._away = True
+        try:
+            with self.batch_update(), self.suspend():
+                return await asyncio.to_thread(edited, text)
+        except SuspendNotSupported:
+            raise UsageError("No editor can be opened on this terminal.") from None
+        finally:
+            self._away = False
+
     def _attention(self, text: str) -> None:
         """Tell somebody who looks elsewhere."""
-        if not self.app_focus and self._driver is not None:
+        if not self.app_focus and self._driver is not None and not self._away:
             self._driver.write(notice(self.chat.environment, f"retinue: {text}"))

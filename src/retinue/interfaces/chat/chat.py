@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,16 @@ from retinue.domain.outcome import RunResult
 from retinue.domain.projection import AgentView
 from retinue.domain.reach import Reach
 from retinue.domain.report import outcome_text
-from retinue.domain.result import Status
+from retinue.domain.result import Status, cap
 from retinue.domain.scope import ANYWHERE
 from retinue.errors import RetinueError, UsageError
+from retinue.interfaces.approval import Edit, agreed
 from retinue.interfaces.chat.engine import Engine
 from retinue.interfaces.chat.history import History
 from retinue.interfaces.chat.lines import Message
 from retinue.interfaces.chat.questions import Questions
 from retinue.interfaces.consent import for_good
-from retinue.interfaces.view.columns import Tone
+from retinue.interfaces.view.columns import Span, Tone
 from retinue.interfaces.view.figures import clip, one_line
 from retinue.interfaces.view.talk import Talk
 from retinue.interfaces.view.tree import Forest, Tree
@@ -53,6 +54,7 @@ NO_SHELL = (
     "Shell commands are off: no sandbox is available here. `retinue --unsafe-no-sandbox` runs them"
     " unconfined."
 )
+PLAN_STOPPED = "The plan is stopped."
 SHELL_TIMEOUT_S = 120.0
 SHELL_BYTES = 32_000
 REPORT_TOKENS = 2_000
@@ -63,7 +65,8 @@ REPLY_ENDS = ("turn.started", "model.replied", "model.failed", "agent.subagent_c
 class Chat:
     """`serve` it; `commands.submit` is for what is typed meanwhile.
 
-    `on_attention` is called with what a person should know who looks elsewhere.
+    `on_attention` is called with what a person should know who looks elsewhere, and `on_edit` has
+    them edit a text.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Chat:
         notify_after_s: float = Settings().notify_after_s,
         on_attention: Callable[[str], None] = lambda _: None,
         on_quit: Callable[[], None] = lambda: None,
+        on_edit: Edit | None = None,
         **options: Any,
     ) -> None:
         self.directory = project(directory)
@@ -89,6 +93,7 @@ class Chat:
         """What the user said to the one who leads, and it has not read yet."""
         self.on_attention = on_attention
         self.on_quit = on_quit
+        self.on_edit = on_edit
         self.notify_after_s = notify_after_s
         self.waiting = ""
         """What the opening of the runtime waits for."""
@@ -201,6 +206,12 @@ class Chat:
         """Give a task to an agent beside the conversation."""
         self.engine.begin(self._spawn(self.runtime, role, task))
 
+    def plan(self, goal: str) -> None:
+        """Have a plan written for `goal`, and carry it out if the user agrees."""
+        runtime = self.runtime
+        self.talk.said(f"/plan {goal}")
+        self._begin_command(self._plan(runtime, goal))
+
     def stop(self) -> bool:
         """Stop what was begun last: the run, else the agents beside it. Is there anything?"""
         if self.leading and self._root_at_work(self.leading):
@@ -294,11 +305,15 @@ class Chat:
         sandbox = self.runtime.sandbox
         if sandbox is None:
             raise UsageError(NO_SHELL)
-        task = self.engine.begin(self._shell(sandbox, command))
-        self._commands.add(task)
-        task.add_done_callback(self._commands.discard)
+        self._begin_command(self._shell(sandbox, command))
 
     # Inside
+
+    def _begin_command(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do some work that `stop` ends."""
+        task = self.engine.begin(work)
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
 
     async def _first_with(self, state: str, runs: Iterable[str]) -> str | None:
         """The first run with a change of that state."""
@@ -363,6 +378,35 @@ class Chat:
         self._news.append(outcome_text(result, cap_tokens=REPORT_TOKENS))
         if self._is_long(result.usage.duration_s):
             self.on_attention(f"{role} is done: {clip(one_line(task), 60)}")
+
+    async def _plan(self, runtime: Runtime, goal: str) -> None:
+        try:
+            plan = await runtime.plan(goal)
+            accepted = await agreed(runtime, plan, decide=self._decide, edit=self._edit)
+            if accepted is None:
+                self.talk.notice("Nothing was run.")
+                return
+            result = await runtime.execute(accepted)
+        except asyncio.CancelledError:
+            self.talk.notice(f"■ {PLAN_STOPPED}", Tone.STOPPED)
+            raise
+        self.talk.told(result.report)
+        self._news.append(cap(result.report, REPORT_TOKENS)[0])
+        if self._is_long(result.total.duration_s):
+            self.on_attention(f"The plan is {result.status}: {clip(one_line(goal), 60)}")
+
+    async def _decide(self, shown: str | Sequence[str], choices: Sequence[str]) -> str:
+        if isinstance(shown, str):
+            self.talk.notice(shown, Tone.FAILED)
+        else:
+            lines = "\n".join(shown).strip("\n").split("\n")
+            self.talk.notice(lambda width: [(Span(clip(line, width)),) for line in lines])
+        return await self.questions.decide("What about the plan above?", choices)
+
+    async def _edit(self, text: str) -> str | None:
+        if self.on_edit is None:
+            raise UsageError("There is no terminal to open an editor on.")
+        return await self.on_edit(text)
 
     def _is_long(self, seconds: float) -> bool:
         return 0 < self.notify_after_s <= seconds

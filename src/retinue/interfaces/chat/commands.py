@@ -139,6 +139,12 @@ def _spawn(chat: Chat, argument: str) -> None:
     chat.spawn(role, task)
 
 
+def _plan(chat: Chat, argument: str) -> None:
+    if not argument:
+        raise UsageError("Say what the plan is for: /plan GOAL")
+    chat.plan(argument)
+
+
 def _tasks(chat: Chat, _: str) -> None:
     found = [(tree, agent) for tree, agent in chat.agents() if agent.parent_id is not None]
     if not found:
@@ -413,6 +419,8 @@ def _worker_choices(chat: Chat) -> list[Choice]:
 COMMANDS = (
     Command("spawn", "[ROLE] TASK", "Give a task to an agent beside the conversation.", _spawn,
             _role_choices),
+    Command("plan", "GOAL", "Have a plan written; look at it, edit it, and have it carried out.",
+            _plan),
     Command("tasks", "", "The tasks that were delegated, with status and duration.", _tasks),
     Command("agents", "", "The roles there are.", _agents),
     Command("diff", "[AGENT]", "What the last message, or one agent, has done to the files.",

@@ -158,10 +158,10 @@ class TalkPane(Pane, can_focus=False):
     def on_resize(self) -> None:
         self.show(self._entries, self._moment)
 
-    def go_to_last(self) -> None:
-        """Go to the end, or to where the last entry begins if that is long."""
+    def go_to_last(self, *, seen: bool) -> None:
+        """Go to the end; or, if the last entry is long and was not `seen`, to where it begins."""
         last = self._starts[-1] if self._starts else 0
-        self._following = self.count - last <= self.size.height
+        self._following = seen or self.count - last <= self.size.height
         if self._following:
             self.follow()
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from retinue.domain.approval import Rule, Wish
 from retinue.domain.discovery import Discovery
@@ -17,21 +17,25 @@ NO = ("n", "no")
 class Question:
     """Something that is asked, by the agent at `path` or, without one, by the program itself.
 
-    With a `wish` it is for leave to do what is wished for.
+    With a `wish` it is for leave to do what is wished for. If there are `words`, only these are
+    answers; else whatever is said.
     """
 
-    def __init__(self, path: str, text: str, *, wish: Wish | None = None) -> None:
+    def __init__(
+        self, path: str, text: str, *, wish: Wish | None = None, words: tuple[str, ...] = ()
+    ) -> None:
         self.path = path
         self.text = text
         self.wish = wish
+        self.words = words
         self._answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def answered(self) -> str:
         return await self._answer
 
     def takes(self, words: str) -> bool:
-        """Are these words an answer to it? Leave is given by certain words only."""
-        return self.wish is None or words.strip().lower() in (*YES, *ALWAYS, *NO)
+        """Are these words an answer to it?"""
+        return not self.words or words.strip().lower() in self.words
 
     def answer(self, words: str) -> None:
         if not self._answer.done():
@@ -53,10 +57,12 @@ class Questions:
         self._consent = Consent()
         self._chosen = ""
 
-    async def approve(self, wish: Wish) -> bool:
-        if self._consent.covers(wish):
-            return True
-        words = (await self._ask(Question(wish.path, wish.arguments, wish=wish))).lower()
+    async def approve(self, wish: Wish) -> bool | Rule:
+        if rule := self._consent.covers(wish):
+            return rule
+        answers = (*YES, *ALWAYS, *NO)
+        question = Question(wish.path, wish.arguments, wish=wish, words=answers)
+        words = (await self._ask(question)).lower()
         if words in ALWAYS:
             self._consent.add(wish.rule)
             self._on_always(wish.rule)
@@ -68,6 +74,14 @@ class Questions:
 
     async def ask(self, path: str, question: str) -> str:
         return await self._ask(Question(path, question)) or "(no answer)"
+
+    async def decide(self, about: str, choices: Sequence[str]) -> str:
+        """Have one of these chosen, by its name, its first word, or the first letter of that."""
+        words = [(choice, choice.split()[0], choice[0]) for choice in choices]
+        shown = "   ".join(f"{choice[0]} {choice}" for choice in choices)
+        text = f"{about}\n{shown}   and enter"
+        answers = tuple(word for several in words for word in several)
+        return (await self._ask(Question("", text, words=answers))).lower()
 
     async def choose(self, discovery: Discovery) -> str:
         """Have a model chosen, once: a runtime that is opened anew goes on with it."""

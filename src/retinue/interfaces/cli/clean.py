@@ -9,9 +9,8 @@ from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import directory
 from retinue.interfaces.cli.paper import say
 from retinue.interfaces.view.figures import fill
-from retinue.project import clean_up
+from retinue.project import DAY_S, clean_up
 
-DAY_S = 24 * 3600.0
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -24,20 +23,27 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
     metavar="DAYS",
     help="Remove all that is older; left out, each kind has an age of its own.",
 )
+@click.option(
+    "--unfinished", is_flag=True, help="Also the journals of runs that could still be resumed."
+)
 @click.option("--dry-run", is_flag=True, help="Only tell how much there is.")
-def clean(directory: str, days: float | None, dry_run: bool) -> None:
+def clean(directory: str, days: float | None, unfinished: bool, dry_run: bool) -> None:
     """Remove what is kept of runs here and is old, and tell how much disk all of it takes.
 
     That is copies of trees that a killed process has left behind (after 7 days), changes that could
-    be undone (90), and versions of files that neither needs (14). It happens by itself once a day.
-    What is in use is never touched.
+    be undone (90), and versions of files that neither needs (14). These go by themselves once a
+    day. What is in use is never touched.
+
+    The journals of runs go only by this command (after 180 days, or keep_journals_days in your
+    settings). Of each its outcome is left, with the hashes of contracts and of the journal's end,
+    for `show` and `audit`. A session is as old as its last run.
 
     Example: retinue clean --dry-run
     """
 
     async def inside() -> None:
         older_s = None if days is None else days * DAY_S
-        chores = await clean_up(directory, older_s=older_s, look=dry_run)
+        chores = await clean_up(directory, older_s=older_s, unfinished=unfinished, look=dry_run)
         for chore in chores:
             say(_line(chore, gone="would go" if dry_run else "removed"))
 
@@ -47,7 +53,8 @@ def clean(directory: str, days: float | None, dry_run: bool) -> None:
 def _line(chore: Chore, *, gone: str) -> str:
     size = f", {size_text(chore.size_bytes)}" if chore.size_bytes else ""
     freed = f" ({size_text(chore.old_bytes)})" if chore.old_bytes else ""
-    return f"{fill(chore.name, 28)}{chore.items:,}{size}; {gone}: {chore.old_items:,}{freed}"
+    note = f"; {chore.note}" if chore.note else ""
+    return f"{fill(chore.name, 28)}{chore.items:,}{size}; {gone}: {chore.old_items:,}{freed}{note}"
 
 
 def size_text(size_bytes: int) -> str:

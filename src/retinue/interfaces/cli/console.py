@@ -25,7 +25,7 @@ import msgspec
 from retinue.app import Choose
 from retinue.config.environment import Environment
 from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD
-from retinue.domain.approval import Wish
+from retinue.domain.approval import Rule, Wish
 from retinue.domain.contract import title_of
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
@@ -33,6 +33,7 @@ from retinue.domain.forecast import Forecast
 from retinue.domain.outcome import PlanResult
 from retinue.domain.result import Result, Spent, Status
 from retinue.errors import ApprovalNeeded
+from retinue.interfaces.approval import edited
 from retinue.interfaces.cli.lines import Lines
 from retinue.interfaces.cli.live import LiveTree
 from retinue.interfaces.cli.notice import notice
@@ -40,7 +41,8 @@ from retinue.interfaces.cli.paper import width, write
 from retinue.interfaces.cli.screen import Screen, Styles
 from retinue.interfaces.consent import Consent, for_good
 from retinue.interfaces.view.block import result_block
-from retinue.interfaces.view.figures import clip, one_line, some
+from retinue.interfaces.view.calls import wish_lines
+from retinue.interfaces.view.figures import clip, lines_of, one_line, some
 from retinue.ports import Approve, Ask
 from retinue.runtime.facade import Runtime
 from retinue.runtime.toolbox import nobody
@@ -231,9 +233,21 @@ class Console:
         approve = self.approve
         return approve.choose if isinstance(approve, Questions) else None
 
-    async def decide(self, shown: Sequence[str], question: str) -> str:
-        """Show lines to the person at the terminal, and have them answer in a word."""
-        return await self._questions.decide(shown, question)
+    async def decide(self, shown: str | Sequence[str], choices: Sequence[str]) -> str:
+        """Show a text to the person at the terminal, or lines that may be cut, and have them choose
+        one of several; the last where they say nothing."""
+        *some, last = choices
+        named = [*(f"[{c[0]}]{c[1:]}" for c in some), f"[{last[0].upper()}]{last[1:]}"]
+        if isinstance(shown, str):
+            lines = lines_of(f"\n{shown}\n\n")
+        else:
+            lines = [clip(line, width(sys.stderr)) for line in shown]
+        return await self._questions.decide(lines, f"{', '.join(named)}? ")
+
+    async def edit(self, text: str) -> str | None:
+        """What the person's editor makes of `text`; None if it is left as it is."""
+        with self.progress.aside():
+            return await asyncio.to_thread(edited, text)
 
     async def agree(self, expected: Forecast, *, yes: bool) -> None:
         """Tell what work will likely use, and have somebody agree if that is much.
@@ -252,7 +266,7 @@ class Console:
         above = f"more than the {tokens:,} tokens or {usd:g} USD that need no yes"
         if not self.people:
             raise ApprovalNeeded(f"This will use {expected}: {above}. Say --yes, or ask for less.")
-        answer = await self.decide([f"That is {above}."], "Do it? [y]es, [N]o? ")
+        answer = await self.decide([f"That is {above}. Do it?"], ("yes", "no"))
         if answer not in ("y", "yes"):
             raise ApprovalNeeded("Nothing was run.")
 
@@ -366,13 +380,13 @@ class Questions:
         self._lock = asyncio.Lock()
         self._consent = Consent()
 
-    async def __call__(self, wish: Wish) -> bool:
+    async def __call__(self, wish: Wish) -> bool | Rule:
         async with self._lock:
-            if self._consent.covers(wish):
-                return True
-            shown = wish.detail if len(wish.detail) <= 600 else wish.detail[:600] + "…"
+            if rule := self._consent.covers(wish):
+                return rule
             with self._aside():
-                click.echo(f"{wish.path} wants {wish.tool}: {one_line(shown)}", err=True)
+                for line in wish_lines(wish):
+                    click.echo(line, err=True)
                 if wish.terms:
                     click.echo(f"({wish.terms})", err=True)
                 always = one_line(str(wish.rule))
@@ -393,7 +407,7 @@ class Questions:
         async with self._lock:
             with self._aside():
                 for line in shown:
-                    click.echo(clip(line, width(sys.stderr)), err=True)
+                    click.echo(line, err=True)
                 return (await _answer_to(question)).lower()
 
     async def choose(self, discovery: Discovery) -> str:

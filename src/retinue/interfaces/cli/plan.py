@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +12,11 @@ import click
 from retinue.domain.plan import Plan, parse, to_toml
 from retinue.domain.result import Status
 from retinue.errors import PlanError, UsageError
+from retinue.interfaces.approval import agreed
 from retinue.interfaces.cli.console import Console
 from retinue.interfaces.cli.office import chosen_gate, chosen_limits, opening_of, perform_in
 from retinue.interfaces.cli.options import context, gate, limits, plan_flags, working
 from retinue.interfaces.cli.paper import write
-from retinue.interfaces.view.outline import outline
 from retinue.runtime.facade import Runtime
 
 STDIN = "-"
@@ -67,12 +66,14 @@ def plan(
             if not console.as_json:
                 write(to_toml(written).rstrip())
             return [Status.COMPLETED]
-        agreed = written if yes else await _agreed(runtime, console, written)
-        if agreed is None:
+        accepted: Plan | None = written
+        if not yes:
+            accepted = await agreed(runtime, written, decide=console.decide, edit=console.edit)
+        if accepted is None:
             click.echo("retinue: nothing was run.", err=True)
             return [Status.COMPLETED]
         # Whoever was shown the plan has said yes to it.
-        return await carry_out(runtime, console, agreed, yes=True, max_concurrent=max_concurrent)
+        return await carry_out(runtime, console, accepted, yes=True, max_concurrent=max_concurrent)
 
     return perform_in(opened, console, work, budget=chosen_limits(options))
 
@@ -103,44 +104,3 @@ def _save(file: str, text: str) -> None:
         Path(file).write_text(text, "utf-8")
     except OSError as error:
         raise UsageError(f"Cannot write the plan to {file}: {error.strerror}.") from None
-
-
-async def _agreed(runtime: Runtime, console: Console, plan: Plan) -> Plan | None:
-    """The plan as a person wants it, or None."""
-    while True:
-        expected = await runtime.forecast(plan)
-        shown = ["", *outline(plan), "", f"Forecast: {expected}.", ""]
-        answer = await console.decide(shown, "[r]un it, [e]dit it, [N]either? ")
-        if answer in ("r", "run", "y", "yes"):
-            return plan
-        if answer not in ("e", "edit"):
-            return None
-        comments: tuple[str, ...] = ()
-        text = to_toml(plan)
-        while True:
-            with console.progress.aside():
-                edited = await asyncio.to_thread(_edited, _commented(text, comments))
-            if edited is None:  # Left without saving: it stays as it was.
-                break
-            text = edited
-            try:
-                plan = await runtime.check(parse(text))
-            except PlanError as error:
-                comments = error.problems or (str(error),)
-                lines = ["", *str(error).splitlines(), ""]
-                if (await console.decide(lines, "[e]dit it again, [N]o? ")) not in ("e", "edit"):
-                    return None
-            else:
-                break
-
-
-def _edited(text: str) -> str | None:
-    """What the person's editor makes of `text`; None if it is left as it is."""
-    edited: str | None = click.edit(text, extension=".toml")
-    return edited
-
-
-def _commented(text: str, comments: Sequence[str]) -> str:
-    """A plan for the editor, with what is wrong with it on top."""
-    bare = "\n".join(line for line in text.splitlines() if not line.startswith("#! "))
-    return "".join(f"#! {line}\n" for line in comments) + bare + "\n"

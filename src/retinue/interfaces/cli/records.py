@@ -23,6 +23,7 @@ from retinue.runtime.audit import audit as audit_run
 from retinue.runtime.audit import read_all
 
 RUNNING, ABANDONED, INTERRUPTED = "running", "abandoned", "interrupted"
+PRUNED = "cleaned away"
 LEFT = (ABANDONED, INTERRUPTED)
 LONG_AGO_S = 300 * 24 * 3600
 one_object = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
@@ -78,6 +79,8 @@ async def _status(store: Store, row: RunRow, at_work: bool) -> str:
     """How it is with a run, in a word."""
     if row.status is not None:
         return row.status
+    if row.pruned:
+        return PRUNED
     if at_work:
         return RUNNING
     last = await store.events(row.id, after=row.head_seq - 1)
@@ -169,6 +172,8 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
 
 def left_as(view: RunView) -> str:
     """What to call a run that nobody works on and that is not over."""
+    if view.pruned:
+        return PRUNED
     return ABANDONED if view.suspended is None else INTERRUPTED
 
 
@@ -237,6 +242,12 @@ def audit(run: str, directory: str, as_json: bool) -> int:
                 return 1
         if as_json:
             click.echo(msgspec.json.encode({"ok": True, **msgspec.structs.asdict(found)}))
+        elif found.pruned:
+            click.echo(
+                f"ok: what is left of run {found.run_id} is what was written:"
+                f" its outcome and the hashes of {some(found.agents, 'contract')};"
+                f" {found.pruned:,} events were cleaned away (head {found.head_hash[:12]})"
+            )
         else:
             click.echo(
                 f"ok: {found.events} events and {found.agents} contracts of run {found.run_id} are"

@@ -13,6 +13,7 @@ from retinue.domain.events import (
     AgentCached,
     AgentSilent,
     AgentTold,
+    ApprovalDecided,
     BreakerTripped,
     ContextCompacted,
     Event,
@@ -26,6 +27,7 @@ from retinue.domain.events import (
 from retinue.domain.messages import Timing
 from retinue.domain.projection import AgentView, RunView, fold, merged
 from retinue.domain.result import FileChange
+from retinue.errors import UsageError
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import agent_argument, as_json, directory, run_argument
 from retinue.interfaces.cli.paper import say, write
@@ -70,6 +72,11 @@ def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:
             _print_run(view, at_work=at_work)
         else:
             status = status_of(view, found, at_work=at_work)
+            if view.pruned:
+                raise UsageError(
+                    f"The journal of run {view.id} was cleaned away; `retinue show {view.id}` has"
+                    " what is left of its agents."
+                )
             _print_agent(found, events, contracts[found.id], status)
 
     perform(inside())
@@ -85,6 +92,8 @@ def _print_run(view: RunView, *, at_work: bool) -> None:
     took = "" if view.finished_at is None else f", {duration(view.finished_at - view.started_at)}"
     cost = f", {dollars(usage.cost_usd)}" if usage.cost_usd else ""
     say(f"  {view.model}, mode {view.mode}, {usage.tokens:,} tokens{cost}{took}")
+    if view.pruned:
+        say(f"  {some(view.pruned, 'event')} were cleaned away; this is what is left")
     changed: dict[str, FileChange] = {}
     for agent in view.agents.values():
         for path, change in agent.files_modified.items():
@@ -179,6 +188,7 @@ def _print_event(fact: Any) -> None:
             | AgentSilent()
             | AgentCached()
             | BreakerTripped()
+            | ApprovalDecided()
         ):
             say(f"! {fact.summary}")
 

@@ -36,6 +36,7 @@ from retinue.interfaces.cli.options import (
 from retinue.interfaces.cli.plan import carry_out, read_plan
 from retinue.project import open_journal, posts
 from retinue.runtime.facade import Runtime
+from retinue.runtime.recovery import check_journal
 from retinue.runtime.session import LAST
 from retinue.runtime.task import Task, as_task
 
@@ -247,11 +248,13 @@ async def _left(directory: str, run: str | None) -> RunView:
     async with open_journal(directory) as store:
         if run is None:
             rows = await store.runs(limit=ALL)
-            row = next((row for row in rows if row.status is None and not held(row.id)), None)
+            left = (row for row in rows if row.status is None and not row.pruned)
+            row = next((row for row in left if not held(row.id)), None)
             if row is None:
                 raise RunError("There is nothing to resume: no run was left before its end.")
         else:
             row = await store.run(run)
+            check_journal(row)
         return fold(await store.events(row.id, limit=1))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from retinue.domain.approval import Wish
 from retinue.interfaces.view.figures import one_line
 
 # Looked for in this order. Names that all tools of a kind share, and those of other people's tools.
@@ -14,6 +15,7 @@ TELLING = (
     "job_ids", "id", "name",
 )  # fmt: skip
 LONGEST = 200
+MOST_LINES = 40
 
 
 def call_text(tool: str, arguments: str) -> str:
@@ -25,6 +27,30 @@ def call_text(tool: str, arguments: str) -> str:
     if told is None:
         told = ", ".join(f"{name}={_short(value)}" for name, value in given.items())
     return one_line(f"{tool} {_short(told)}")
+
+
+def wish_lines(wish: Wish, most: int = MOST_LINES) -> list[str]:
+    """Who wants what, in full: nobody should say yes to what they have not seen.
+
+    A line of a command is a line here, since it is another command. Of what is too long the end is
+    shown as well as the beginning, and how much is not.
+    """
+    head, *lines = _seen(f"{wish.path} wants {wish.tool}: {wish.detail}").split("\n")
+    lines = [head, *(f"  {line}" for line in lines)]
+    shown = [part for line in lines for part in _parts(line)]
+    if len(shown) <= most:
+        return lines
+    half = most // 2
+    return [*shown[:half], f"  [… {len(shown) - 2 * half:,} lines not shown …]", *shown[-half:]]
+
+
+def _seen(text: str) -> str:
+    text = text.expandtabs(4).replace("\r\n", "\n")
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+
+
+def _parts(line: str) -> list[str]:
+    return [line[at : at + LONGEST] for at in range(0, len(line), LONGEST)] or [line]
 
 
 def _decoded(arguments: str) -> dict[str, Any] | None:

@@ -199,6 +199,7 @@ def _told(event: ev.Event, width: int) -> list[Line]:
             | ev.AgentSilent()
             | ev.AgentCached()
             | ev.BreakerTripped()
+            | ev.ApprovalDecided()
         ):
             return _mark(event.summary, width, Tone.STOPPED)
         case ev.AgentFailed():

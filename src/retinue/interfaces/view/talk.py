@@ -35,6 +35,7 @@ SHOWN_CALLS = 3
 SHOWN_OUTPUT = 12
 SHOWN_FAILURES = 5
 SHOWN_RUNNING = 3
+SHOWN_RESULT, MOST_RESULT = 3, 200
 
 
 class Moment:
@@ -191,7 +192,10 @@ class Children:
         if agent.closed_at is None:
             shown = [progress(agent, width, moment)]
         else:
-            shown = agent_block(agent, width=width, lines=200 if whole else 3)
+            # What a planner answers is shown as a plan.
+            planned = self.tree.run.kind == "planning" and agent.status is Status.COMPLETED
+            most = 0 if planned else SHOWN_RESULT
+            shown = agent_block(agent, width=width, lines=MOST_RESULT if whole else most)
         calls = self.calls.get(agent.id, [])
         if whole:
             kept = calls
@@ -287,6 +291,14 @@ class Talk:
         notice = Notice(text, tone)
         self.entries.append(notice)
         return notice
+
+    def said(self, text: str) -> None:
+        """Show words of the user's that are for no agent."""
+        self.entries.append(Said(text))
+
+    def told(self, text: str) -> None:
+        """Show Markdown that no model is writing."""
+        self.entries.append(Answer(text))
 
     def heard(self, text: str) -> None:
         """Take in text that the one who leads is writing."""

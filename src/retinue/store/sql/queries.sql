@@ -45,6 +45,37 @@ UPDATE runs SET head_seq = ?, head_hash = ? WHERE id = ? AND epoch = ? AND head_
 -- written meanwhile has moved the end.
 UPDATE runs SET epoch = ? WHERE id = ? AND epoch = ? AND head_seq = ?
 
+-- name: prune_events
+-- Delete what an event says was cleaned away.
+DELETE FROM events WHERE run_id = ? AND seq < ?
+
+-- name: prune_agents
+-- Delete the agents of a run that was cleaned away.
+DELETE FROM sub_agents WHERE run_id = ?
+
+-- name: loose_blobs
+-- Delete the blobs that no event needs.
+DELETE FROM blobs WHERE hash NOT IN
+    (SELECT json_extract(place.value, '$[1]') FROM events, json_each(events.blobs) AS place)
+
+-- name: guard_of_blobs
+-- The trigger that must be gone for a moment to delete them: it would look through all events for each.
+SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = 'blobs_stay'
+
+-- name: run_sizes
+-- About how many bytes each journal takes: events, contracts, and all blobs that its events name.
+SELECT run_id, sum(size) FROM (
+    SELECT run_id, sum(length(CAST(payload AS BLOB)) + length(summary) + 200) AS size
+    FROM events GROUP BY run_id
+    UNION ALL
+    SELECT run_id, sum(length(CAST(context_json AS BLOB)) + 100) FROM sub_agents GROUP BY run_id
+    UNION ALL
+    SELECT run_id, sum(length(data) + 200) FROM (
+        SELECT DISTINCT run_id, json_extract(place.value, '$[1]') AS digest
+        FROM events, json_each(events.blobs) AS place
+    ) JOIN blobs ON hash = digest GROUP BY run_id
+) GROUP BY run_id
+
 -- name: events_after
 -- The events of a run behind a cursor.
 SELECT seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, version, summary, payload,
@@ -63,29 +94,38 @@ FROM events WHERE run_id = ? AND agent_id = ? ORDER BY seq
 -- name: runs_latest
 -- The latest runs, of one kind or of any, newest first.
 SELECT id, kind, task, status, started_at, finished_at,
-       (SELECT count(*) FROM sub_agents WHERE run_id = runs.id), head_seq, head_hash, runs.epoch,
+       coalesce(json_array_length(first.payload, '$.agents'),
+                (SELECT count(*) FROM sub_agents WHERE run_id = runs.id)),
+       head_seq, head_hash, runs.epoch, first.type IS 'run.pruned',
        CASE kind WHEN 'run' THEN coalesce(json_extract(first.payload, '$.earlier[0]'), id) END
 FROM runs LEFT JOIN events AS first
-     ON first.run_id = id AND first.seq = 1 AND json_valid(first.payload)
+     ON first.run_id = id AND json_valid(first.payload)
+        AND first.seq = (SELECT min(seq) FROM events WHERE run_id = runs.id AND seq >= 1)
 WHERE kind = coalesce(?, kind) ORDER BY started_at DESC, id LIMIT ?
 
 -- name: runs_like
 -- Runs whose id begins so (two are enough to know that it is ambiguous); `{` sorts after every id.
 SELECT id, kind, task, status, started_at, finished_at,
-       (SELECT count(*) FROM sub_agents WHERE run_id = runs.id), head_seq, head_hash, runs.epoch,
+       coalesce(json_array_length(first.payload, '$.agents'),
+                (SELECT count(*) FROM sub_agents WHERE run_id = runs.id)),
+       head_seq, head_hash, runs.epoch, first.type IS 'run.pruned',
        CASE kind WHEN 'run' THEN coalesce(json_extract(first.payload, '$.earlier[0]'), id) END
 FROM runs LEFT JOIN events AS first
-     ON first.run_id = id AND first.seq = 1 AND json_valid(first.payload)
+     ON first.run_id = id AND json_valid(first.payload)
+        AND first.seq = (SELECT min(seq) FROM events WHERE run_id = runs.id AND seq >= 1)
 WHERE id >= ?1 AND id < ?1 || '{' ORDER BY id = ?1 DESC, id LIMIT 2
 
 -- name: runs_of_session
 -- The runs of a session with the runs that each goes on from, the longest chain last.
 SELECT id, kind, task, status, started_at, finished_at,
-       (SELECT count(*) FROM sub_agents WHERE run_id = runs.id), head_seq, head_hash, runs.epoch,
+       coalesce(json_array_length(first.payload, '$.agents'),
+                (SELECT count(*) FROM sub_agents WHERE run_id = runs.id)),
+       head_seq, head_hash, runs.epoch, first.type IS 'run.pruned',
        CASE kind WHEN 'run' THEN coalesce(json_extract(first.payload, '$.earlier[0]'), id) END AS session,
        json_extract(first.payload, '$.earlier')
 FROM runs LEFT JOIN events AS first
-     ON first.run_id = id AND first.seq = 1 AND json_valid(first.payload)
+     ON first.run_id = id AND json_valid(first.payload)
+        AND first.seq = (SELECT min(seq) FROM events WHERE run_id = runs.id AND seq >= 1)
 WHERE session = ? ORDER BY json_array_length(first.payload, '$.earlier'), started_at, id
 
 -- name: agents_of

@@ -1,0 +1,64 @@
+"""A plan before a person: shown, edited in their editor, and agreed to or not."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import click
+
+from retinue.domain.plan import Plan, parse, to_toml
+from retinue.errors import PlanError, UsageError
+from retinue.interfaces.view.outline import outline
+from retinue.runtime.facade import Runtime
+
+Decide = Callable[[str | Sequence[str], Sequence[str]], Awaitable[str]]
+"""Show a text, or lines that may be cut, and have a person choose; answers what they said, in small
+letters. A choice may be said by its first letter; the last is meant where they say nothing."""
+
+Edit = Callable[[str], Awaitable[str | None]]
+"""What a person makes of a text; None if they leave it as it is."""
+
+RUN, EDIT = ("r", "run", "run it", "y", "yes"), ("e", "edit", "edit it", "edit it again")
+FIRST = ("run it", "edit it", "neither")
+AGAIN = ("edit it again", "no")
+
+
+async def agreed(runtime: Runtime, plan: Plan, *, decide: Decide, edit: Edit) -> Plan | None:
+    """The plan as a person wants it, or None."""
+    while True:
+        expected = await runtime.forecast(plan)
+        answer = await decide(["", *outline(plan), "", f"Forecast: {expected}.", ""], FIRST)
+        if answer in RUN:
+            return plan
+        if answer not in EDIT:
+            return None
+        comments: tuple[str, ...] = ()
+        text = to_toml(plan)
+        while True:
+            edited = await edit(_commented(text, comments))
+            if edited is None:  # Left without saving: it stays as it was.
+                break
+            text = edited
+            try:
+                plan = await runtime.check(parse(text))
+            except PlanError as error:
+                comments = error.problems or (str(error),)
+                if await decide(str(error), AGAIN) not in EDIT:
+                    return None
+            else:
+                break
+
+
+def edited(text: str) -> str | None:
+    """What the person's editor makes of `text`. It has the terminal until this returns."""
+    try:
+        made: str | None = click.edit(text, extension=".toml")
+    except click.ClickException as error:
+        raise UsageError(f"{error.format_message()}. Name one that works in EDITOR.") from None
+    return made
+
+
+def _commented(text: str, comments: Sequence[str]) -> str:
+    """A plan for the editor, with what is wrong with it on top."""
+    bare = "\n".join(line for line in text.splitlines() if not line.startswith("#! "))
+    return "".join(f"#! {line}\n" for line in comments) + bare + "\n"
