@@ -49,6 +49,18 @@ def test_every_page_is_in_the_list() -> None:
     assert [page for page in sorted(pages) if f"\n{page}\n" not in listed] == []
 
 
+def test_links_between_pages_lead_to_one_and_not_out_of_the_documentation(
+    reference: Mapping[str, str],
+) -> None:
+    docs = ROOT / "docs"
+    made = {docs / "reference" / name for name in reference}
+    for page in docs.rglob("*.md"):
+        for target in re.findall(r"\]\((?!\w+:)([^)#]+)", page.read_text("utf-8")):
+            path = (page.parent / target).resolve()
+            assert path.is_relative_to(docs), f"{page.name}: {target}"
+            assert path in made or path.is_file(), f"{page.name}: {target}"
+
+
 @pytest.mark.slow
 def test_it_is_built_without_a_warning() -> None:
     if shutil.which("bash") is None:

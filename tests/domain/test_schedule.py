@@ -135,5 +135,36 @@ def test_every_schedule_keeps_to_needs_and_slots(seed: int, slots: int, took: li
     assert makespan(times) <= sum(took) / slots + longest * (1 - 1 / slots) + 1e-6
 
 
+@given(st.integers(0, 10**6), st.lists(st.sampled_from(["next", "done", "again", "failed"])))
+def test_the_best_of_those_that_can_be_begun_is_always_next(seed: int, acts: list[str]) -> None:
+    needs = diamond(random.Random(seed), 12)
+    weights = {name: float(number % 3) for number, name in enumerate(needs)}
+    rank, place = ranks(needs, weights), list(needs)
+    schedule = Schedule(needs, weights)
+    waiting, under_way, over = set(needs), [], set()
+    for act in acts:
+        if act == "next":
+            ready = [n for n in waiting if all(need in over for need in needs[n])]
+            best = min(ready, key=lambda n: (-rank[n], place.index(n)), default=None)
+            assert schedule.next() == best
+            if best is not None:
+                waiting.discard(best)
+                under_way.append(best)
+        elif under_way:
+            name = under_way.pop(0)
+            if act == "done":
+                schedule.done(name)
+                over.add(name)
+            elif act == "again":
+                schedule.again(name)
+                waiting.add(name)
+            else:
+                lost = {n for n in waiting if name in upstream(needs, n)}
+                assert set(schedule.failed(name)) == lost
+                waiting -= lost
+    assert set(schedule.waiting) == waiting
+    assert schedule.under_way == under_way
+
+
 def test_in_order_puts_needs_first() -> None:
     assert list(in_order({"b": ("a",), "a": (), "c": ("c",)})) == ["a", "b"]

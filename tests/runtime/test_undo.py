@@ -272,3 +272,38 @@ async def test_a_number_is_never_taken_a_second_time(
         assert (await rt.resume(run_id)).ok
         steps = [(one.number, one.state, one.title) for one in await rt.diff(run_id)]
     assert steps == [(1, "undone", "write a"), (2, "made", "write c"), (3, "made", "write b")]
+
+
+@pytest.mark.parametrize("autocrlf", ["true", "input", "false"])
+@pytest.mark.parametrize("committed", ["\n", "\r\n"])
+async def test_line_ends_that_git_mends_are_not_in_the_way(
+    opened: Opened, repo: Repo, project: Path, autocrlf: str, committed: str
+) -> None:
+    repo.init()
+    repo.commit({"a": f"1{committed}2{committed}3{committed}"})
+    repo.git("config", "core.autocrlf", autocrlf)
+    repo.write("a", "1\r\n2\r\n3\r\n")
+    edit = call("edit_file", path="a", old_text="2", new_text="two")
+    async with opened(model=ScriptedModel([edit, say("Done.")]), mode="auto") as rt:
+        run = await rt.run("Edit.")
+        assert (project / "a").read_bytes() == b"1\r\ntwo\r\n3\r\n"
+        repo.write("a", "1\r\ntwo\r\n3\r\n4\r\n5\r\n")
+        undone = await rt.undo(run.id)
+        assert undone.refused == ()
+        mended = autocrlf == "input" and committed == "\n"
+        end = b"\n" if mended else b"\r\n"
+        assert (project / "a").read_bytes() == end.join([b"1", b"2", b"3", b"4", b"5", b""])
+        assert (await rt.redo(run.id)).refused == ()
+        assert (project / "a").read_bytes() == end.join([b"1", b"two", b"3", b"4", b"5", b""])
+
+
+async def test_again_where_a_line_end_came_with_the_change(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a": "1\n"})
+    write = call("write_file", path="a", content="1\r\n2\n")
+    async with opened(model=ScriptedModel([write, say("Done.")]), mode="auto") as rt:
+        run = await rt.run("Write.")
+        assert (await rt.undo(run.id)).refused == ()
+        assert (await rt.redo(run.id)).refused == ()
+    assert (project / "a").read_bytes() == b"1\r\n2\n"

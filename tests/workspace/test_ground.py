@@ -375,3 +375,26 @@ async def test_where_there_are_no_copies(repo: Repo, ground_at: Grounds) -> None
     assert await ground_at(repo.root).why_no_copies() == "the project is no git repository"
     repo.init()
     assert await ground_at(repo.root).why_no_copies() == ""
+
+
+async def test_a_repository_that_a_command_makes_is_told(repo: Repo, ground_at: Grounds) -> None:
+    repo.init().commit({"a": "1\n"})
+    ground, log = ground_at(repo.root), Log()
+    directory = str(repo.root)
+    _, sandbox = ground.recorded(
+        ground.workspace(directory), Unconfined({"PATH": "/usr/bin:/bin"}), directory, log
+    )
+    assert sandbox is not None
+
+    async def run(command: str) -> Completed:
+        return await sandbox.run(
+            command, reach=all_of(directory), timeout_s=60, max_output_bytes=1000
+        )
+
+    done = await run("git init -q sub; echo x > sub/x; echo 2 > a; truncate -s 65M large")
+    assert done.output.strip() == (
+        "[A repository, or too large, so it is neither undone nor merged: 'large', 'sub']"
+    )
+    assert [file.path for file in done.changed] == ["a"]
+    assert (await run("echo 3 > a; echo y > sub/x")).output == ""
+    assert (repo.root / "sub" / "x").read_text() == "y\n"

@@ -106,7 +106,7 @@ def markdown(result: PlanResult) -> str:
         f"- Run: {result.run_id}",
         f"- Status: {result.status}" + (f" ({_line(result.error)})" if result.error else ""),
         f"- Steps: {done} of {len(result.steps)} done",
-        f"- Used: {result.total.tokens:,} tokens, {result.total.tool_calls} tool calls,"
+        f"- Used: {result.total.tokens:,} tokens, {_calls(result.total.tool_calls)},"
         f" {result.total.duration_s:.1f} s"
         + (f", {result.total.cost_usd:.4f} USD" if result.total.cost_usd else ""),
         *([f"- Against the {result.forecast.against(result.total)}"] if result.forecast else []),
@@ -206,3 +206,7 @@ def _ways_on(result: PlanResult) -> list[str]:
         " `retinue run --plan FILE`."
     )
     return lines
+
+
+def _calls(count: int) -> str:
+    return f"{count:,} tool call{'' if count == 1 else 's'}"

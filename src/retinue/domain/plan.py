@@ -240,8 +240,8 @@ def _step(number: int, data: Any, found: list[Problem]) -> PlanStep | None:
         elif name == "name" and not _NAME.fullmatch(fields.get(name, "x")):
             found.append(Problem(where, name, f"cannot be a name; {hint}"))
         # Whatever depends on it is not to blame for this, so it stays in the plan.
-        fields[name] = fields.get(name, "").strip() and fields[name]
-    fields["name"] = fields["name"] or where
+        fields.setdefault(name, "")
+    fields["name"] = fields["name"] if fields["name"].strip() else where
     return PlanStep(**fields, budget=_budget(data.get("budget"), StepBudget, where, found))
 
 
@@ -365,7 +365,7 @@ def _wrong_with_step(step: PlanStep, means: Means) -> Iterator[Problem]:
     name = step.name
     if name == REVIEW:
         yield Problem(name, "name", "is the name of the review at the end; choose another")
-    if step.role and step.role not in means.roles:
+    if step.role.strip() and step.role not in means.roles:
         near = get_close_matches(step.role, means.roles, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(means.roles)}"
         yield Problem(name, "role", f"{step.role!r} is unknown; {hint}")

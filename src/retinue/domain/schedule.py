@@ -21,9 +21,19 @@ class Schedule:
         self._needs = {name: {need for need in on if need in needs} for name, on in needs.items()}
         self._place = {name: place for place, name in enumerate(needs)}
         self._rank = ranks(self._needs, weights)
+        self._followers = _followers(self._needs)
         self._waiting = dict.fromkeys(needs)
         self._under_way: dict[str, None] = {}
+        # Those whose needs are met, the best first. Some may have been begun or given up since: a
+        # fan-out of ten thousand must not look at all of them for each.
+        self._ready: list[tuple[float, int, str]] = []
+        for name in needs:
+            self._offer(name)
         self.stopped = False
+
+    def _offer(self, name: str) -> None:
+        if name in self._waiting and not self._needs[name]:
+            heapq.heappush(self._ready, (-self._rank[name], self._place[name], name))
 
     @property
     def waiting(self) -> list[str]:
@@ -37,12 +47,12 @@ class Schedule:
 
     def next(self) -> str | None:
         """Begin a step; None if there is none that can be begun now."""
-        ready = [name for name in self._waiting if not self._needs[name]]
-        if self.stopped or not ready:
-            return None
-        name = min(ready, key=lambda name: (-self._rank[name], self._place[name]))
-        self.begin(name)
-        return name
+        while self._ready and not self.stopped:
+            *_, name = heapq.heappop(self._ready)
+            if name in self._waiting:
+                self.begin(name)
+                return name
+        return None
 
     def begin(self, name: str) -> None:
         """Begin this one, which somebody has chosen."""
@@ -52,20 +62,24 @@ class Schedule:
     def done(self, name: str) -> None:
         """A step is over, and those that need it have one need less."""
         self._under_way.pop(name, None)
-        for needs in self._needs.values():
-            needs.discard(name)
+        for other in self._followers[name]:
+            self._needs[other].discard(name)
+            self._offer(other)
 
     def again(self, name: str) -> None:
         """A step is to be begun once more."""
         self._under_way.pop(name, None)
         self._waiting[name] = None
+        self._offer(name)
 
     def failed(self, name: str) -> list[str]:
         """A step is over and came to nothing; answers those that can never be begun now."""
         self._under_way.pop(name, None)
-        lost = {name}
-        while more := {o for o in self._waiting if o not in lost and self._needs[o] & lost}:
-            lost |= more
+        lost, pending = {name}, [name]
+        while pending:
+            more = [other for other in self._followers[pending.pop()] if other not in lost]
+            lost.update(more)
+            pending += more
         dropped = [other for other in self._waiting if other in lost]
         for other in dropped:
             del self._waiting[other]
@@ -79,13 +93,19 @@ class Schedule:
 def ranks(needs: Needs, weights: Mapping[str, float]) -> dict[str, float]:
     """For each step, how much work lies on the longest way from its beginning to the end."""
     found: dict[str, float] = {}
-    followers: dict[str, list[str]] = {name: [] for name in needs}
-    for name, on in needs.items():
-        for need in on:
-            if need in followers:
-                followers[need].append(name)
+    followers = _followers(needs)
     for name in reversed(list(in_order(needs))):
         found[name] = weights.get(name, 0.0) + max((found[f] for f in followers[name]), default=0.0)
+    return found
+
+
+def _followers(needs: Needs) -> dict[str, list[str]]:
+    """For each step, those that need it."""
+    found: dict[str, list[str]] = {name: [] for name in needs}
+    for name, on in needs.items():
+        for need in on:
+            if need in found:
+                found[need].append(name)
     return found
 
 

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import click
 
+from retinue.domain.drafting import FREE_HANDED
+from retinue.domain.grant import Mode
 from retinue.domain.plan import Plan, parse, to_toml
 from retinue.errors import PlanError, UsageError
 from retinue.interfaces.view.outline import outline
@@ -23,8 +25,17 @@ FIRST = ("run it", "edit it", "neither")
 AGAIN = ("edit it again", "no")
 
 
+def only_reading(mode: Mode) -> str:
+    """What to know before a plan is written in a mode in which no step of it may write."""
+    if mode in FREE_HANDED:
+        return ""
+    return f"In {mode} mode the steps of a plan only read; in auto mode they may write."
+
+
 async def agreed(runtime: Runtime, plan: Plan, *, decide: Decide, edit: Edit) -> Plan | None:
-    """The plan as a person wants it, or None."""
+    """The plan as a person wants it, or None. What they have written stays until it is right."""
+    text = to_toml(plan)
+    comments: tuple[str, ...] = ()
     while True:
         expected = await runtime.forecast(plan)
         answer = await decide(["", *outline(plan), "", f"Forecast: {expected}.", ""], FIRST)
@@ -32,21 +43,19 @@ async def agreed(runtime: Runtime, plan: Plan, *, decide: Decide, edit: Edit) ->
             return plan
         if answer not in EDIT:
             return None
-        comments: tuple[str, ...] = ()
-        text = to_toml(plan)
         while True:
-            edited = await edit(_commented(text, comments))
-            if edited is None:  # Left without saving: it stays as it was.
-                break
-            text = edited
             try:
-                plan = await runtime.check(parse(text))
-            except PlanError as error:
-                comments = error.problems or (str(error),)
-                if await decide(str(error), AGAIN) not in EDIT:
-                    return None
-            else:
+                edited = await edit(_commented(text, comments))
+                if edited is None or not _bare(edited):  # Left without saving, or with nothing.
+                    break
+                text = edited
+                plan, comments = await runtime.check(parse(_bare(text))), ()
                 break
+            except UsageError as error:  # The plan is none, or there is no editor for it.
+                if isinstance(error, PlanError):
+                    comments = error.problems or (str(error),)
+                if await decide(str(error), AGAIN) not in EDIT:
+                    break
 
 
 def edited(text: str) -> str | None:
@@ -60,5 +69,9 @@ def edited(text: str) -> str | None:
 
 def _commented(text: str, comments: Sequence[str]) -> str:
     """A plan for the editor, with what is wrong with it on top."""
-    bare = "\n".join(line for line in text.splitlines() if not line.startswith("#! "))
-    return "".join(f"#! {line}\n" for line in comments) + bare + "\n"
+    return "".join(f"#! {line}\n" for line in comments) + _bare(text) + "\n"
+
+
+def _bare(text: str) -> str:
+    """A plan without what was put on top of it."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("#! ")).strip()

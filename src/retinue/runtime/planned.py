@@ -34,7 +34,7 @@ from retinue.domain.plan import (
 )
 from retinue.domain.plan import Means as PlanMeans
 from retinue.domain.result import Result, Status
-from retinue.domain.schedule import Schedule
+from retinue.domain.schedule import Schedule, upstream
 from retinue.errors import UsageError
 from retinue.runtime.engine import carry_out
 from retinue.runtime.handover import evidence, handed_on
@@ -150,7 +150,7 @@ class PlannedRun:
     async def carry_out(self) -> PlanResult:
         """Do all of it, or what is left. Only a cancellation or a broken store raises."""
         await self._work_off()
-        if self._halted_by is not None and not self._replaced and not self._ended:
+        if self._halted_by is not None and self._is_to_be_planned_anew:
             await self._replan(self._halted_by)
         review = None
         if self._is_repairing:
@@ -168,6 +168,10 @@ class PlannedRun:
     @property
     def _is_repairing(self) -> bool:
         return self._rounds[-1].because == REVIEWED
+
+    @property
+    def _is_to_be_planned_anew(self) -> bool:
+        return self._halted_by is not None and not self._replaced and not self._ended
 
     @property
     def _is_stopped(self) -> bool:
@@ -247,7 +251,13 @@ class PlannedRun:
                 self._orders[name] = await self._ordered(adopted.plan, step, adopted.max_tokens)
             return self._with_context(step, self._orders[name])
 
-        return await self._employ(_errand(name, attempt), order)
+        return await self._employ(_errand(name, attempt), order, wary=self._has_heard(step))
+
+    def _has_heard(self, step: PlanStep) -> bool:
+        """Whether a stranger's words may be among those that a step is given."""
+        needs = {name: other.depends_on for name, other in self._steps.items()}
+        given = (step.name, *upstream(needs, step.name))
+        return any(result.tainted for name in given for result in self._results[name])
 
     def _with_context(self, step: PlanStep, order: Order) -> Order:
         """The order for a step, with what those before it have found."""
@@ -277,11 +287,14 @@ class PlannedRun:
             cache=order.cache and not tries,
         )
 
-    async def _employ(self, errand: str, asked: Callable[[], Awaitable[Order]]) -> Result:
+    async def _employ(
+        self, errand: str, asked: Callable[[], Awaitable[Order]], *, wary: bool = False
+    ) -> Result:
         """What a child makes of it: the one that the errand has made already, or another."""
         run = self._run
         child = run.employed(errand)
         if child is not None:
+            child.wary |= wary
             return child.result or await run.see_through(child)
         order = await asked()
         role, task = order.role.name, order.task
@@ -293,6 +306,7 @@ class PlannedRun:
             spent_up = run.root.account.unspent().tokens == 0
             status = Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED
             return run.refused(role, task, str(error), status)
+        child.wary |= wary
         return await run.see_through(child)
 
     def _settle(self, name: str, result: Result) -> None:
@@ -316,9 +330,11 @@ class PlannedRun:
         if self._is_stopped or result.status is Status.CANCELLED:
             return OnFailure.STOP.value
         match step.on_failure:
-            # In a plan that was stopped by another nothing is begun, not even this again.
             case OnFailure.RETRY if tries < step.tries and not self._schedule.stopped:
                 return OnFailure.RETRY.value
+            # In a plan that was stopped by another nothing is begun, not even this again.
+            case OnFailure.RETRY if tries < step.tries and self._is_to_be_planned_anew:
+                return OnFailure.REPLAN.value
             case OnFailure.REPLAN if not self._replaced:
                 return OnFailure.REPLAN.value
             case OnFailure.CONTINUE:

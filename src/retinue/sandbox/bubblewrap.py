@@ -24,7 +24,7 @@ from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.etc import RESOLVER, etc
 from retinue.sandbox.gate import WAIT, Gate
 from retinue.sandbox.limits import Limits
-from retinue.sandbox.openings import CLOSED, openings
+from retinue.sandbox.openings import CLOSED, must_be_looked_for, openings
 from retinue.sandbox.process import Disk, check, holding, run_process
 from retinue.sandbox.repositories import repositories
 from retinue.sandbox.seccomp import AF_UNIX, families_for, program
@@ -103,8 +103,12 @@ class Bubblewrap:
             families = _families(reach, visible)
             rules = holding(held, program(families=families, namespaced=True))
             gate = Gate(held, self._limits.of_a_process(counted=self._cgroups.counted))
-            # In a thread: a large tree takes its time.
-            places = _places(held, reach, await asyncio.to_thread(_openings, reach))
+            if must_be_looked_for(reach.write_scope):
+                # In a thread: a large tree takes its time.
+                opened = await asyncio.to_thread(_openings, reach)
+            else:
+                opened = _openings(reach)
+            places = _places(held, reach, opened)
             held.enter_context(_closed(reach, places))
             closed = await repositories(path for _, path in places)
             nested = _nested(held, reach, places, closed)

@@ -51,6 +51,7 @@ LACKS = (
     "new names at the top of the workspace, which only the file tools can make",
     "named semaphores and shared memory, so that multiprocessing of Python does not work",
     "terminals of its own, and waiting for changes of files (inotify)",
+    "settings in folders above the workspace: programs that look for them see them, and fail",
 )
 # Of a tier whose commands no control group counts.
 _UNCOUNTED = {

@@ -46,6 +46,13 @@ def openings(root: str, write_scope: Groups, *, whole_root: bool = True) -> list
     return found
 
 
+def must_be_looked_for(write_scope: Groups) -> bool:
+    """Does it take a walk through the tree to find the openings?"""
+    return write_scope not in (NOWHERE, ANYWHERE) and not all(
+        folder and inside_with_all_below(folder, write_scope) for folder in _beginnings(write_scope)
+    )
+
+
 def around(path: str, closed: Iterable[str]) -> list[str]:
     """`path`, or all in it but what is `closed`: for those who cannot close what is open above.
 

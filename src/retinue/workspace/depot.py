@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 
 from retinue.errors import WorkspaceError
 from retinue.workspace.git import Repository, answer
+from retinue.workspace.removal import remove_folder
 from retinue.workspace.source import Source
 
 # Our own state is no part of a tree, but for agents that people write; nor is half of a file that
@@ -42,8 +43,15 @@ def set_aside(path: str, seal: Seal) -> str:
     away = f"{path}-{secrets.token_hex(4)}.foreign"
     try:
         os.rename(path, away)
+    except FileNotFoundError:
+        return ""  # Another process was faster.
     except OSError as error:
         raise WorkspaceError(f"{path} is not yours, and stays ({error.strerror}).") from error
+    if not is_foreign(away, seal):
+        # Another process has done the same a moment ago, and this was its new one.
+        with suppress(OSError):
+            os.rename(away, path)
+        return ""
     return away
 
 
@@ -151,7 +159,7 @@ class Depot:
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

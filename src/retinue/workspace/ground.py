@@ -180,8 +180,9 @@ class _Ground:
     def _look(self, directory: str) -> Look:
         site = self._site()
         with site.alone():
-            tree = site.take().tree
-        return Look(site.depot, tree, partial(_from, self._within(directory)))
+            taken = site.take()
+        unseen = frozenset((*taken.nested, *taken.left_out))
+        return Look(site.depot, taken.tree, partial(_from, self._within(directory)), unseen)
 
     def _within(self, directory: str) -> str:
         """Where a directory of the project is, from the top of the tree."""

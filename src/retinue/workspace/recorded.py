@@ -18,6 +18,7 @@ from retinue.ports import Completed, Entry, Match, Sandbox, Steps, Workspace, Wr
 from retinue.threads import in_thread, to_the_end
 from retinue.workspace.changes import changes, contents, described
 from retinue.workspace.depot import Depot
+from retinue.workspace.names import quoted
 from retinue.workspace.steps import Entry as File
 from retinue.workspace.steps import keep, step_ref, store
 
@@ -47,11 +48,15 @@ class Ledger:
 
 
 class Look(msgspec.Struct, frozen=True):
-    """The state of a tree. `from_directory` says what a path is called where the agent works."""
+    """The state of a tree. `from_directory` says what a path is called where the agent works.
+
+    `unseen` are repositories in it, and what is too large: no step has what is done to those.
+    """
 
     depot: Depot
     tree: str
     from_directory: Callable[[str], str]
+    unseen: frozenset[str] = frozenset()
 
 
 class RecordedTree:
@@ -158,7 +163,8 @@ class RecordedSandbox:
             return self._with_a_word(done, error)
         others = self._ledger.begin()
         changed: tuple[FileChange, ...] = ()
-        unseen: WorkspaceError | None = None
+        unseen: Sequence[str] = ()
+        blind: WorkspaceError | None = None
         try:
             done = await self._sandbox.run(
                 command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
@@ -166,25 +172,32 @@ class RecordedSandbox:
         finally:
             # Also of one that was cancelled: it may have changed something until then.
             try:
-                changed = await to_the_end(partial(self._record, before, others, command, reach))
+                record = partial(self._record, before, others, command, reach)
+                changed, unseen = await to_the_end(record)
             except WorkspaceError as error:
                 # What the command itself ended with, a cancellation above all, counts for more.
-                unseen = error
+                blind = error
             finally:
                 self._ledger.end(others)
         done = msgspec.structs.replace(done, changed=changed)
-        return done if unseen is None else self._with_a_word(done, unseen)
+        if unseen:
+            paths = ", ".join(map(quoted, unseen))
+            word = f"[A repository, or too large, so it is neither undone nor merged: {paths}]"
+            done = msgspec.structs.replace(done, output=f"{done.output}\n{word}")
+        return done if blind is None else self._with_a_word(done, blind)
 
     def _record(
         self, before: Look, others: set[str], command: str, reach: Reach
-    ) -> tuple[FileChange, ...]:
+    ) -> tuple[tuple[FileChange, ...], Sequence[str]]:
+        """What the command has changed, and what it has made that cannot be looked at."""
         after = self._look()
+        unseen = [after.from_directory(path) for path in sorted(after.unseen - before.unseen)]
         found = [c for c in changes(after.depot, before.tree, after.tree) if c.path not in others]
         if self.tier != "none":
             # What the sandbox has made impossible was somebody else, such as the user.
             found = [c for c in found if reach.may_write(after.from_directory(c.path))]
         if not found:
-            return ()
+            return (), unseen
         files = described(found, contents(after.depot, found), after.from_directory)
         if self._steps is not None:
             number = self._steps.number()
@@ -192,7 +205,7 @@ class RecordedSandbox:
             commit = keep(after.depot, ref, found, f"run {command}")
             self._ledger.changed([change.path for change in found])
             self._steps.made(number, commit, files)
-        return files
+        return files, unseen
 
     def _with_a_word(self, done: Completed, error: WorkspaceError) -> Completed:
         if self._told:

@@ -23,12 +23,13 @@ from retinue.errors import WorkspaceError
 from retinue.ports import KeptChange
 from retinue.workspace.changes import GITLINK, Change, contents, is_gitlink
 from retinue.workspace.depot import Depot
-from retinue.workspace.git import answer
+from retinue.workspace.git import Repository, answer
 from retinue.workspace.merge import Merged, merge_trees
 from retinue.workspace.names import quoted
 from retinue.workspace.snapshot import MAX_FILE_BYTES
 
 ROOT = "refs/retinue"
+_FILE = b"100"
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -93,18 +94,20 @@ def kept(depot: Depot, run_id: str = "") -> list[KeptChange]:
 
 def again(depot: Depot, commit: str, tree: str) -> Merged:
     """`tree` with the change that `commit` keeps."""
-    before, after = _overlaid(depot, commit, tree)
+    before, after = _overlaid(depot, commit, tree, expected=0)
     return merge_trees(depot, base=before, ours=tree, theirs=after)
 
 
 def without(depot: Depot, commit: str, tree: str) -> Merged:
     """`tree` without the change that `commit` keeps; what was done since stays, or conflicts."""
-    before, after = _overlaid(depot, commit, tree)
+    before, after = _overlaid(depot, commit, tree, expected=1)
     return merge_trees(depot, base=after, ours=tree, theirs=before)
 
 
-def _overlaid(depot: Depot, commit: str, tree: str) -> tuple[str, str]:
+def _overlaid(depot: Depot, commit: str, tree: str, *, expected: int) -> tuple[str, str]:
     """`tree` with the paths of a step as they were before it, and as they were after it.
+
+    `expected` is which of the two the tree should be like, but for what was done since.
 
     Other files are the same in all three: a merge of the small trees alone takes one of them for
     a file of the step that was renamed, and rewrites it.
@@ -116,6 +119,12 @@ def _overlaid(depot: Depot, commit: str, tree: str) -> tuple[str, str]:
     with depot.temporary() as folder:
         where = depot.at(depot.source.top, os.path.join(folder, "index"))
         answer(where, ["read-tree", tree])
+        now = _staged(where)
+        for path, entry in list(states[expected].items()):
+            if _differ_by_line_ends(depot, entry, now.get(path, b"")):
+                for state in states:
+                    if path in state:
+                        state[path] = _with_plain_line_ends(depot, state[path])
         for state in states:
             entries = [b"%b\t%b\0" % (about, path) for path, about in state.items()]
             update = ["update-index", "-z", "--replace", "--index-info"]
@@ -123,6 +132,32 @@ def _overlaid(depot: Depot, commit: str, tree: str) -> tuple[str, str]:
             trees.append(answer(where, ["write-tree", "--missing-ok"]).decode().strip())
     before, after = trees
     return before, after
+
+
+def _staged(where: Repository) -> dict[bytes, bytes]:
+    """The files of an index: path, and mode and blob."""
+    found = {}
+    for line in answer(where, ["ls-files", "-z", "--stage"]).split(b"\0")[:-1]:
+        about, path = line.split(b"\t", 1)
+        found[path] = about.rpartition(b" ")[0]
+    return found
+
+
+def _differ_by_line_ends(depot: Depot, step: bytes, now: bytes) -> bool:
+    """Has a file tool written CRLF, where git is told to see LF? A tree never has those."""
+    if step == now or not (step.startswith(_FILE) and now.startswith(_FILE)):
+        return False
+    return b"\r\n" in _blob(depot, step) and b"\r\n" not in _blob(depot, now)
+
+
+def _with_plain_line_ends(depot: Depot, entry: bytes) -> bytes:
+    text = _blob(depot, entry).replace(b"\r\n", b"\n")
+    made = depot.ask(["hash-object", "-w", "--stdin"], stdin=text)
+    return entry.partition(b" ")[0] + b" " + made.strip()
+
+
+def _blob(depot: Depot, entry: bytes) -> bytes:
+    return depot.ask(["cat-file", "blob", entry.partition(b" ")[2].decode()])
 
 
 def _listed(depot: Depot, commit: str) -> dict[bytes, bytes]:

@@ -55,7 +55,7 @@ async def test_a_plan_is_shown_agreed_to_and_carried_out(
         submit(chat, "/plan Know it")
         await wait(asked(chat, ASKED))
         shown = said(chat)
-        assert "❯ /plan Know it\n" in shown
+        assert "❯ /plan Know it\n\nIn normal mode the steps of a plan only read; " in shown
         assert "[planner] Completed:" in shown
         assert '"steps"' not in shown, "what a planner answers is shown as a plan"
         assert "Know it\nLook, then tell.\n\nstep  role        writes  checks  what\n" in shown
@@ -139,8 +139,12 @@ async def test_an_editor_that_is_not_there(
         submit(chat, "/plan Know it")
         await wait(asked(chat, ASKED))
         submit(chat, "e")
+        await wait(asked(chat, "e edit it again   n no   and enter"))
+        assert "There is no terminal to open an editor on." in said(chat)
+        submit(chat, "n")
+        await wait(asked(chat, ASKED))
+        submit(chat, "n")
         await wait(idle(chat))
-    assert said(chat).endswith("There is no terminal to open an editor on.")
     monkeypatch.setenv("VISUAL", "false")
     with pytest.raises(UsageError, match=r"^false: Editing failed\. Name one that works in EDITOR"):
         edited("")

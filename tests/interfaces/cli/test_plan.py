@@ -72,6 +72,9 @@ def test_out_writes_a_file(cli: Cli, model: str, project: Path) -> None:
     done = cli("plan", "-m", model, "--out", "plan.toml", "Know it")
     assert (done.code, done.out) == (0, "")
     assert "The plan is in plan.toml; retinue run --plan plan.toml runs it." in done.err
+    note = "In normal mode the steps of a plan only read; in auto mode they may write.\n"
+    assert done.err.startswith(note)
+    assert note not in cli("plan", "-m", model, "--mode", "auto", "--out", "p.toml", "Know it").err
     assert parse((project / "plan.toml").read_text())["summary"] == "Look, then tell."
 
 
@@ -102,6 +105,10 @@ def test_a_plan_that_cannot_be_run_is_saved_to_be_mended(
             "A plan names files for each step, in context_files; leave out -f.",
         ),
         (["run", "--plan", "no.toml"], "Cannot read the plan no.toml: No such file or directory."),
+        (
+            ["run", "--plan", "/dev/zero"],
+            "/dev/zero is no plan: it has more than 1,000,000 characters.",
+        ),
         (["run", "--plan", "latin.toml"], "Cannot read the plan latin.toml: it is not UTF-8."),
         (
             ["run", "--plan", "bad.toml"],
@@ -190,6 +197,46 @@ def test_a_person_edits_it_from_the_chat(
     shown.type("r\r")
     shown.see("other: Look elsewhere.", "✓ 3 done")  # The end of the report.
     shown.type("/quit\r")
+    assert shown.end() == 0, shown.text
+
+
+def test_nothing_of_a_plan_is_lost_in_an_editor(
+    terminal: Callable[..., Terminal], model: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    # Fails, spoils the plan, empties it, and then adds what can be told from what was there.
+    editor = tmp_path / "editor"
+    editor.write_text(
+        '#!/bin/sh\ncd "$(dirname "$0")"\necho x >> times\n'
+        'case "$(wc -l < times)" in\n'
+        "1) exit 1;;\n"
+        '2) sed -i "s/researcher/cook/" "$2";;\n'
+        '3) cp "$2" third; : > "$2";;\n'
+        '4) sed "s/cook/researcher/" "$2" > mended; cat mended > "$2";;\n'
+        "esac\n"
+    )
+    editor.chmod(0o755)
+    monkeypatch.setenv("VISUAL", f"{editor} --wait")
+    shown = terminal("plan", "-m", model, "Know it", columns=100, lines=50)
+
+    def asked(times: int) -> None:
+        shown.until(lambda: shown.text.count("[N]either?") == times, "the plan again")
+
+    asked(1)
+    shown.type("e\n")
+    shown.see("Editing failed.", "[e]dit it again, [N]o?")
+    shown.type("e\n")
+    shown.see("'cook' is unknown")
+    shown.type("n\n")
+    asked(2)
+    shown.type("e\n")
+    asked(3)
+    again = (tmp_path / "third").read_text()
+    assert again.startswith("#! step 'look': role: 'cook' is unknown")
+    assert 'role = "cook"' in again, "what was written is there again"
+    shown.type("e\n")
+    asked(4)
+    shown.type("r\n")
+    shown.see("- Steps: 3 of 3 done")
     assert shown.end() == 0, shown.text
 
 

@@ -212,7 +212,7 @@ class ChatApp(App[None]):
         lines: list[Line] = []
         for at, line in enumerate(wish_lines(wish, QUESTION_LINES)):
             first = "  " if at else ""
-            lines += wrapped([Span(line.lstrip(), Tone.STRONG)], width, first=first, rest="  ")
+            lines += wrapped([Span(line.lstrip(), Tone.STRONG)], width, first=first, rest="    ")
         return [*lines, *([(Span(tail.strip(), Tone.DIM),)] if tail else [])]
 
     def _hints(self) -> str:

@@ -22,7 +22,7 @@ from retinue.domain.report import outcome_text
 from retinue.domain.result import Status, cap
 from retinue.domain.scope import ANYWHERE
 from retinue.errors import RetinueError, UsageError
-from retinue.interfaces.approval import Edit, agreed
+from retinue.interfaces.approval import Edit, agreed, only_reading
 from retinue.interfaces.chat.engine import Engine
 from retinue.interfaces.chat.history import History
 from retinue.interfaces.chat.lines import Message
@@ -380,6 +380,8 @@ class Chat:
             self.on_attention(f"{role} is done: {clip(one_line(task), 60)}")
 
     async def _plan(self, runtime: Runtime, goal: str) -> None:
+        if note := only_reading(runtime.terms.mode):
+            self.talk.notice(note)
         try:
             plan = await runtime.plan(goal)
             accepted = await agreed(runtime, plan, decide=self._decide, edit=self._edit)

@@ -244,6 +244,12 @@ class Console:
             lines = [clip(line, width(sys.stderr)) for line in shown]
         return await self._questions.decide(lines, f"{', '.join(named)}? ")
 
+    def note(self, text: str) -> None:
+        """Tell something that is good to know, where somebody reads along."""
+        if text and not self.as_json and not self.quiet:
+            with self.progress.aside():
+                click.echo(text, err=True)
+
     async def edit(self, text: str) -> str | None:
         """What the person's editor makes of `text`; None if it is left as it is."""
         with self.progress.aside():

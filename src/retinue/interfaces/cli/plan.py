@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from retinue.domain.plan import Plan, parse, to_toml
+from retinue.domain.plan import MAX_CHARS, Plan, parse, to_toml
 from retinue.domain.result import Status
 from retinue.errors import PlanError, UsageError
-from retinue.interfaces.approval import agreed
+from retinue.interfaces.approval import agreed, only_reading
 from retinue.interfaces.cli.console import Console
 from retinue.interfaces.cli.office import chosen_gate, chosen_limits, opening_of, perform_in
 from retinue.interfaces.cli.options import context, gate, limits, plan_flags, working
@@ -48,6 +48,8 @@ def plan(
     opened |= chosen_gate(options)
 
     async def work(runtime: Runtime) -> Sequence[Status]:
+        if goal.strip():
+            console.note(only_reading(runtime.terms.mode))
         try:
             written = await runtime.plan(goal, context_files=context_files)
         except PlanError as error:
@@ -91,7 +93,12 @@ async def carry_out(
 def read_plan(file: str) -> Any:
     """The data in a plan file. Raises UsageError."""
     try:
-        text = sys.stdin.read() if file == STDIN else Path(file).read_text("utf-8")
+        # A little more than a plan may have: what is told of a device that never ends, too.
+        if file == STDIN:
+            text = sys.stdin.read(MAX_CHARS + 1)
+        else:
+            with open(file, encoding="utf-8") as opened:
+                text = opened.read(MAX_CHARS + 1)
     except OSError as error:
         raise UsageError(f"Cannot read the plan {file}: {error.strerror}.") from None
     except UnicodeDecodeError:

@@ -12,6 +12,7 @@ import msgspec
 from retinue.domain.drafting import FREE_HANDED
 from retinue.domain.projection import RunView, fold
 from retinue.domain.result import Status
+from retinue.domain.scope import scope
 from retinue.errors import RunError, UsageError
 from retinue.interfaces.cli import names
 from retinue.interfaces.cli.office import (
@@ -177,6 +178,8 @@ def fan_out(
             asked = [_task(runtime, role or READER, text, terms) for text in given]
         else:
             asked = await _for_each(runtime, role, each, given, terms)
+            if role is None and runtime.terms.mode not in FREE_HANDED:
+                console.note(NO_WRITERS.format(mode=runtime.terms.mode))
         expected = await runtime.forecast(asked, max_concurrent=max_concurrent)
         await console.agree(expected, yes=yes)
         results = await runtime.fan_out(asked, max_concurrent=max_concurrent)
@@ -187,7 +190,11 @@ def fan_out(
 
 
 PATH = "{path}"
+_WILD = {*"*?"}
 READER, WRITER = "researcher", "executor"
+NO_WRITERS = (
+    "In {mode} mode researchers do it, who only read; in auto mode executors do, who write."
+)
 
 
 async def _for_each(
@@ -197,13 +204,19 @@ async def _for_each(
     paths = await runtime.files(glob)
     if not paths:
         raise UsageError(f"No file fits --each {glob!r}; is it quoted, and seen from the project?")
-    usual = WRITER if runtime.terms.mode in FREE_HANDED else READER
-    tasks = [
-        (path, _task(runtime, role or usual, text.replace(PATH, path), terms))
+    free = runtime.terms.mode in FREE_HANDED
+    if free and (odd := [path for path in paths if scope(path) != ((path,),) or _WILD & {*path}]):
+        raise UsageError(
+            f"{odd[0]!r} fits --each, and has a name that as a path to write would mean other files"
+            " as well (*, ?, or blanks at an end); choose others, or rename it."
+        )
+    # The role is the user's word: a file that is called `executor` does not choose it.
+    asked = [_task(runtime, role or (WRITER if free else READER), text, terms) for text in texts]
+    return [
+        msgspec.structs.replace(task, task=task.task.replace(PATH, path), write=(path,))
         for path in paths
-        for text in texts
+        for task in asked
     ]
-    return [msgspec.structs.replace(task, write=(path,)) for path, task in tasks]
 
 
 @click.command()

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from retinue.domain.plan import OnFailure, Plan
-from retinue.interfaces.view.figures import cells, fill
+from retinue.interfaces.view.figures import cells, fill, one_line
 
 HEAD = ("step", "role", "writes", "checks", "what")
 
 
 def outline(plan: Plan) -> list[str]:
-    """Goal, table and tree."""
-    lines = [plan.goal.strip()]
-    if plan.summary.strip():
-        lines.append(plan.summary.strip())
-    return [*lines, "", *_table(plan), "", *_tree(plan)]
+    """Goal, table and tree, and the commands that it would have run."""
+    lines = [one_line(text) for text in (plan.goal, plan.summary) if text.strip()]
+    return [*lines, "", *_table(plan), "", *_tree(plan), *_checks(plan)]
+
+
+def _checks(plan: Plan) -> list[str]:
+    lines = [f"  {step.name}: {one_line(check)}" for step in plan.steps for check in step.checks]
+    return ["", "Checks:", *lines] if lines else []
 
 
 def _table(plan: Plan) -> list[str]:
     rows = [HEAD]
     for step in plan.steps:
-        writes = ", ".join(step.writes or ()) or "-"
-        rows.append((step.name, step.role, writes, str(len(step.checks) or "-"), step.shown))
+        writes = one_line(", ".join(step.writes or ())) or "-"
+        what = one_line(step.shown)
+        rows.append((step.name, step.role, writes, str(len(step.checks) or "-"), what))
     widths = [max(map(cells, column)) for column in zip(*rows, strict=True)][:-1]
     return ["  ".join([*map(fill, row[:-1], widths), row[-1]]) for row in rows]
 

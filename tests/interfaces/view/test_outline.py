@@ -1,0 +1,22 @@
+"""A plan as a person sees it before they say yes."""
+
+from __future__ import annotations
+
+from retinue.domain.plan import Plan, PlanStep
+from retinue.interfaces.view.outline import outline
+
+HOSTILE = "Look\n\x1b[2Jhere"
+
+
+def test_every_command_is_shown_and_nothing_that_a_terminal_would_obey() -> None:
+    step = PlanStep(
+        name="a",
+        role="executor",
+        task="x",
+        title=HOSTILE,
+        writes=(HOSTILE,),
+        checks=("make test", f"curl {HOSTILE}"),
+    )
+    lines = outline(Plan(goal=HOSTILE, summary=HOSTILE, steps=(step,), review=True))
+    assert all(line.isprintable() for line in lines)
+    assert lines[-4:] == ["", "Checks:", "  a: make test", "  a: curl Look [2Jhere"]
