@@ -20,6 +20,7 @@ from benchmarks.machine import this_machine
 from benchmarks.peers import interpreter, load_peers
 from benchmarks.race import Contender, Heat, run_heat
 from benchmarks.report import PICTURE, Report, markdown, plain, plain_calls
+from benchmarks.resumption import Resumption, measure_resumption
 from benchmarks.startup import Startup, measure_startup
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,6 +63,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--chat", action="store_true", help="only what the chat costs while agents work"
     )
+    parser.add_argument(
+        "--resume", action="store_true", help="only how soon a run of 1,000 children goes on"
+    )
     parser.add_argument("--write", action="store_true", help="write the page and its picture")
     parser.add_argument(
         "--docs", type=Path, default=ROOT / "docs", metavar="DIR", help="where --write writes"
@@ -86,7 +90,7 @@ def _say(text: str) -> None:
 def _calls() -> int:
     with endpoint(ROOT) as server:
         calls = measure_calls(server.base_url, ROOT)
-    goals = [goal for goal in judge({}, calls, None) if goal.measured is not None]
+    goals = [goal for goal in judge({}, calls, None, None) if goal.measured is not None]
     print(plain_calls(this_machine(), calls, goals))
     return 0
 
@@ -100,6 +104,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if given.files:
         print(measure_files())
+        return 0
+    if given.resume:
+        print(f"{this_machine()}\n{measure_resumption().line}")
         return 0
     if given.storm:
         return storm.main([])
@@ -170,6 +177,13 @@ def main(argv: list[str] | None = None) -> int:
     except RuntimeError as error:
         failures.append(str(error))
 
+    resumption: Resumption | None = None
+    _say("resumption")
+    try:
+        resumption = measure_resumption()
+    except RuntimeError as error:
+        failures.append(str(error))
+
     report = Report(
         machine=this_machine(),
         concurrency=given.concurrency,
@@ -177,7 +191,8 @@ def main(argv: list[str] | None = None) -> int:
         heats=tuple(heats.values()),
         calls=calls,
         startup=startup,
-        goals=tuple(judge(heats, calls, startup)),
+        resumption=resumption,
+        goals=tuple(judge(heats, calls, startup, resumption)),
         failures=tuple(failures),
     )
     print(plain(report))

@@ -8,6 +8,7 @@ import msgspec
 
 from benchmarks.calls import Cost
 from benchmarks.race import Heat, Score
+from benchmarks.resumption import Resumption
 from benchmarks.startup import Startup
 from benchmarks.workload import PLAIN, STREAM
 
@@ -17,6 +18,8 @@ TIMES_BARE = 1.3
 PEAK_MB = 1024
 HELP_MS = 120
 IMPORT_MS = 80
+RESUMED_MS = 2_000
+TIMES_AUDIT = 2.5
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +59,12 @@ def _retinue(heats: Mapping[int, Heat], children: int, *, name: str = "retinue")
     return next((s for s in heat.others if s.contender.name == name), None)
 
 
-def judge(heats: Mapping[int, Heat], calls: Sequence[Cost], startup: Startup | None) -> list[Goal]:
+def judge(
+    heats: Mapping[int, Heat],
+    calls: Sequence[Cost],
+    startup: Startup | None,
+    resumption: Resumption | None,
+) -> list[Goal]:
     few, some, many = (_retinue(heats, children) for children in (100, 1000, 10_000))
     led = _retinue(heats, 1000, name=LED)
     times_bare = {cost.model: cost.times_bare for cost in calls}
@@ -108,5 +116,17 @@ def judge(heats: Mapping[int, Heat], calls: Sequence[Cost], startup: Startup | N
             limit=IMPORT_MS,
             measured=None if startup is None else startup.import_over_bare_ms,
             unit="ms CPU",
+        ),
+        Goal(
+            name="from `rt.resume` of a run with 1,000 closed children to its next model call",
+            limit=RESUMED_MS,
+            measured=None if resumption is None else 1000 * resumption.resumed_s,
+            unit="ms",
+        ),
+        Goal(
+            name="the same against reading and checking its journal",
+            limit=TIMES_AUDIT,
+            measured=None if resumption is None else resumption.times_audit,
+            unit="×",
         ),
     ]

@@ -11,6 +11,7 @@ from benchmarks.calls import LAPS, Cost
 from benchmarks.goals import Goal
 from benchmarks.machine import Machine
 from benchmarks.race import Heat
+from benchmarks.resumption import Resumption
 from benchmarks.startup import Startup
 from benchmarks.workload import PLAIN, STREAM, STREAM_CHUNKS
 
@@ -40,6 +41,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     heats: tuple[Heat, ...]
     calls: tuple[Cost, ...]
     startup: Startup | None
+    resumption: Resumption | None
     goals: tuple[Goal, ...]
     failures: tuple[str, ...]
 
@@ -86,6 +88,8 @@ def plain(report: Report) -> str:
         lines += ["", *_aligned((_CALL_HEADINGS, *call_rows(report.calls)), names=1)]
     if report.startup is not None:
         lines += ["", _startup_line(report.startup)]
+    if report.resumption is not None:
+        lines += ["", report.resumption.line]
     lines += ["", "Goals", *(f"  {goal.line}" for goal in report.goals)]
     if report.failures:
         lines += ["", "Broken", *(textwrap.indent(each, "  ") for each in report.failures)]
@@ -133,6 +137,8 @@ def markdown(report: Report) -> str:
         sections += ["## One call", table, _CALLS]
     if report.startup is not None:
         sections += ["## Start-up", _startup_line(report.startup) + "."]
+    if report.resumption is not None:
+        sections += ["## Going on", report.resumption.line]
     goals = "\n".join(f"- {goal.line}" for goal in report.goals)
     sections += ["## Goals", goals]
     if report.failures:
@@ -181,6 +187,7 @@ _AGAIN = """\
 ```console
 $ script/bench --quick              # 100 and 300 children, no peers
 $ script/bench --calls              # single calls only
+$ script/bench --resume             # how soon a run goes on, only
 $ script/bench --peers              # everything
 $ script/bench --peers --write      # and write this page and its picture
 ```

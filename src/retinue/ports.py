@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -25,6 +25,13 @@ from retinue.domain.scope import Groups
 from retinue.domain.served import Load, Served
 
 
+class Lapse(NamedTuple):
+    """Time that is not what it seems: in which this process could not run, or that was set."""
+
+    stalled_s: float = 0.0
+    jumped_s: float = 0.0
+
+
 class Clock(Protocol):
     def now(self) -> float:
         """Seconds since the epoch, for the journal."""
@@ -38,6 +45,13 @@ class Clock(Protocol):
 
     def timeout(self, seconds: float) -> asyncio.Timeout:
         """A context manager that raises TimeoutError when `seconds` have passed inside it."""
+        ...
+
+    def watch(self, told: Callable[[Lapse], None]) -> AbstractContextManager[None]:
+        """While inside, `told` hears when nothing here could run, or the time of day has jumped.
+
+        What `timeout` has given out ends that much later: whoever could not run was not slow.
+        """
         ...
 
 

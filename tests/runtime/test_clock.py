@@ -43,5 +43,5 @@ async def test_a_clock_that_jumps(tmp_path: Path, seconds: float) -> None:
     assert times[-1] - times[0] == 2 * seconds
     assert (await audit(store, found.run_id)).events == len(events)
     view = fold(events)
-    assert view.agents["a1"].duration_s == max(0.0, seconds)
+    assert view.agents["a1"].duration_s == 0
     await store.aclose()

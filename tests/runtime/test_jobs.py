@@ -183,6 +183,23 @@ async def test_an_error_of_the_body_reaches_the_caller_as_it_was_raised(opened: 
         await work()
     assert caught.value is error
     view = retinue.fold(seen)
+    assert (view.status, view.suspended) == (None, "the program ended with Mine")
+    async with opened(model=ScriptedModel([say("Here.")])) as rt:
+        result = await rt.resume(view.id)
+    assert [child.response for child in result.results] == ["Here."]
+
+
+async def test_an_error_of_the_body_when_nobody_is_at_work_ends_the_run(opened: Opened) -> None:
+    seen = list[Event]()
+
+    async def work() -> None:
+        async with opened(model=ScriptedModel([say("Here.")]), on_event=seen.append) as rt:
+            await rt.spawn("researcher", "Look.")
+            raise Mine
+
+    with pytest.raises(Mine):
+        await work()
+    view = retinue.fold(seen)
     assert (view.status, view.reason) == ("error", "the program ended with Mine")
     assert {agent.state for agent in view.agents.values()} == {"closed"}
 

@@ -175,3 +175,12 @@ def test_where_no_post_can_be_the_run_goes_on_unheard(
     post.leave()
     if what == "link":
         assert os.listdir(tmp_path / "elsewhere") == [], "nothing is written through a link"
+
+
+def test_what_a_killed_process_has_left_is_cleared_away(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "gone").write_text("cancel a0\n")
+    with another(folder):
+        post = FilePosts(folder).take("mine")
+        assert sorted(path.name for path in folder.iterdir()) == ["k3f9", "mine"]
+        post.leave()

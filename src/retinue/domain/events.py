@@ -82,6 +82,23 @@ class RunResumed(_Fact, frozen=True, gc=False, tag="run.resumed"):
         return "run resumed"
 
 
+class RunLapsed(_Fact, frozen=True, gc=False, tag="run.lapsed"):
+    """Nothing could run for a while (the process was stopped, its loop blocked), or the clock of
+    the machine was set. Nobody's time is shorter for it.
+    """
+
+    stalled_s: float = 0.0
+    jumped_s: float = 0.0
+
+    @property
+    def summary(self) -> str:
+        if self.stalled_s:
+            return (
+                f"nothing could run for {self.stalled_s:.0f} s; all deadlines are that much later"
+            )
+        return f"the clock was set by {self.jumped_s:+.0f} s; no deadline has moved"
+
+
 class AgentLeft(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What is left of an agent whose journal was cleaned away."""
 
@@ -564,6 +581,7 @@ Fact = (
     | RunFinished
     | RunSuspended
     | RunResumed
+    | RunLapsed
     | RunPruned
     | TasksGiven
     | AgentCreated

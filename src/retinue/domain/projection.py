@@ -132,6 +132,10 @@ class RunView:
                 self.suspended = fact.reason
             case ev.RunResumed():
                 self.suspended = None
+            case ev.RunLapsed():
+                for agent in self.agents.values():
+                    if agent.closed_at is None and agent.started_at is not None:
+                        agent.started_at += fact.jumped_s
             case ev.RunPruned():
                 self._leave(event, fact)
             case ev.TasksGiven():

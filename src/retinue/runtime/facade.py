@@ -25,7 +25,7 @@ from retinue.runtime.office import Office
 from retinue.runtime.orders import Orders
 from retinue.runtime.plans import Plans
 from retinue.runtime.run import Surroundings
-from retinue.runtime.runs import COMPACT, LED, PLAN, PLANNING, Runs
+from retinue.runtime.runs import COMPACT, LED, PLAN, PLANNING, Runs, ended_with
 from retinue.runtime.staff import Job
 from retinue.runtime.task import Task, as_task, check_text
 from retinue.runtime.terms import Terms
@@ -54,6 +54,8 @@ class Runtime:
 
     async def __aenter__(self) -> Self:
         await self._nursery.__aenter__()
+        self._watch = self._around.clock.watch(self._runs.lapse)
+        self._watch.__enter__()
         self._watching = [
             self._nursery.create_task(
                 watch(self._runs.agents, self._around.clock, self.terms.silence_s / 4)
@@ -69,8 +71,12 @@ class Runtime:
         trace: TracebackType | None,
     ) -> None:
         try:
+            self._watch.__exit__(None, None, None)
             for task in self._watching:
                 task.cancel()
+            if error is not None and not isinstance(error, asyncio.CancelledError):
+                # Whoever is at work is left as they are, for `resume`.
+                self._runs.suspend(ended_with(error), None)
             self._office.dismiss()
             await self._nursery.__aexit__(kind, error, trace)
         finally:

@@ -26,7 +26,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message
 from retinue.domain.price import Price, Tariff
 from retinue.domain.result import Result, Status, cap
-from retinue.errors import ApprovalNeeded, BudgetExceeded, ModelError
+from retinue.errors import ApprovalNeeded, BudgetExceeded, ModelError, ModelStuck
 from retinue.ports import Approve, Clock, Delegation, Hands, Model
 from retinue.runtime.agent import Agent
 from retinue.runtime.allowance import Allowance
@@ -83,6 +83,8 @@ class Ending(msgspec.Struct, frozen=True):
     cached: bool = False
     proposed: bool = False
     """Whether it is on record already that it waits to be integrated."""
+    stranded: bool = False
+    """Whether all that it lacks is a model that answers, so that it can go on when there is one."""
 
 
 async def live(agent: Agent, means: Means) -> Ending:
@@ -98,7 +100,7 @@ async def live(agent: Agent, means: Means) -> Ending:
     for number in range(max(1, agent.attempt), tries + 1):
         agent.attempt = number
         ending = await _attempt(agent, means, number, tries, because)
-        if not ending.again or number == tries:
+        if not ending.again or number == tries or ending.stranded:
             return ending
         because = ending.reason
     raise AssertionError("the last try returns")
@@ -137,7 +139,10 @@ async def _attempt(agent: Agent, means: Means, number: int, tries: int, because:
     except ApprovalNeeded as error:
         return Ending(Status.REJECTED, agent.last_text, str(error))
     except ModelError as error:
-        return Ending(Status.ERROR, agent.last_text, str(error), again=error.retryable)
+        stranded = strands(agent, error)
+        return Ending(
+            Status.ERROR, agent.last_text, str(error), again=error.retryable, stranded=stranded
+        )
     finally:
         agent.deadline = None
     return _ending(agent, answer)
@@ -192,7 +197,22 @@ async def _converse(
     if means.sums_up:
         known = None if script is None else script.summed_up
         return Answer(await mind.sum_up() if known is None else known)
-    return await converse(agent, mind, toolbox, staff, shape, script)
+    try:
+        return await converse(agent, mind, toolbox, staff, shape, script)
+    except ModelError as error:
+        if strands(agent, error):
+            # Before its children are cancelled: they are left as they are.
+            agent.halt.call(str(error), at_work=lambda: False)
+        raise
+
+
+def strands(agent: Agent, error: ModelError) -> bool:
+    """Is the run to be left as it is? A root has nobody who could do without it.
+
+    Where nothing was said yet, there is nothing to go on from.
+    """
+    began = agent.account.spent.turns > 0
+    return agent.parent is None and began and not isinstance(error, ModelStuck)
 
 
 def _ending(agent: Agent, answer: Answer) -> Ending:
@@ -251,6 +271,11 @@ def close(agent: Agent, ending: Ending, *, duration_s: float = 0.0) -> Result:
             unverified=claim,
         )
     )
+    return result_of(agent, ending, duration_s=duration_s, claim=claim)
+
+
+def result_of(agent: Agent, ending: Ending, *, duration_s: float, claim: str = "") -> Result:
+    text = ending.text
     summary, _ = cap(text, agent.contract.outputs.result_cap_tokens)
     return Result(
         status=ending.status,

@@ -27,6 +27,7 @@ from retinue.domain.events import (
     Fact,
     FilesChanged,
     PlanAdopted,
+    RunLapsed,
     RunStarted,
     StepFinished,
     StepStarted,
@@ -66,6 +67,10 @@ class Stretch:
             self._earlier_s = self.seconds
             self._epoch, self._from = event.epoch, event.time
         self._to = event.time
+
+    def lost(self, seconds: float) -> None:
+        """So much of it was no time that anything took."""
+        self._from += seconds
 
     @property
     def seconds(self) -> float:
@@ -278,6 +283,12 @@ async def recover(store: Store, run_id: str) -> Recovered:
                 if event.parent_agent_id is None:
                     agents[event.agent_id].tainted = started.tainted
                     agents[event.agent_id].wary = started.wary
+            case RunLapsed(stalled_s=stalled, jumped_s=jumped):
+                life.lost(stalled + jumped)
+                for past in agents.values():
+                    if past.state is not State.CLOSED:
+                        past.life.lost(stalled + jumped)
+                        past.attempt.lost(stalled + jumped)
             case FilesChanged():
                 steps = max(steps, fact.step)
                 past = agents[event.agent_id]

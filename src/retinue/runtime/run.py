@@ -19,6 +19,7 @@ from retinue.domain.events import (
     AgentStarted,
     Fact,
     RunFinished,
+    RunLapsed,
     RunResumed,
     RunStarted,
     RunSuspended,
@@ -40,6 +41,7 @@ from retinue.ports import (
     Ground,
     Hands,
     History,
+    Lapse,
     Model,
     NewAgent,
     Post,
@@ -60,7 +62,7 @@ from retinue.runtime.desk import Desk
 from retinue.runtime.halt import Halt
 from retinue.runtime.join import Join, Seat, examined
 from retinue.runtime.journal import NOTHING_YET, End, Journal, Listener
-from retinue.runtime.life import Ending, Means, close, conclude, live
+from retinue.runtime.life import Ending, Means, close, conclude, live, result_of
 from retinue.runtime.mind import OnText
 from retinue.runtime.nursery import Nursery, to_its_end
 from retinue.runtime.prompts import Prompts, listed_profiles
@@ -139,6 +141,8 @@ class Run:
         self._open: dict[str, Agent] = {}
         self.why_stopped = STOPPED
         self._failed = 0
+        self.stranded: str | None = None
+        """Why its root could not go on, although nothing but its model stands in the way."""
         self.rejected = 0
         """How many tasks of a program no contract could be written for."""
         self._prompts = Prompts(around.workspace_for(root.contract.execution.working_directory))
@@ -169,8 +173,15 @@ class Run:
     @property
     def failures(self) -> int:
         """Tasks that did not come to anything. Who is still open when it is asked never will."""
-        still_open = sum(agent is not self.root for agent in self._open.values())
-        return self._failed + self.rejected + still_open
+        return self._failed + self.rejected + self._open_children
+
+    @property
+    def has_open_children(self) -> bool:
+        return self._open_children > 0
+
+    @property
+    def _open_children(self) -> int:
+        return sum(agent is not self.root for agent in self._open.values())
 
     def start(self, fact: RunStarted) -> None:
         root = self.root
@@ -268,6 +279,14 @@ class Run:
     def give(self, fact: TasksGiven) -> None:
         """Write down what the program wants done, before any of it is."""
         self.root.record(fact)
+
+    def lapse(self, lapse: Lapse) -> None:
+        """Write down that time is not what it seems from the times of the events."""
+        self._journal.record(
+            RunLapsed(stalled_s=lapse.stalled_s, jumped_s=lapse.jumped_s),
+            agent_id=self.root.id,
+            parent_agent_id=None,
+        )
 
     async def note(self, fact: Fact) -> None:
         """Write down what is of no agent's doing, and see it safe."""
@@ -473,6 +492,8 @@ class Run:
                 finally:
                     if slot is not None:
                         slot.leave()
+            if ending.stranded:
+                return self._strand(agent, ending)
             contract = agent.contract
             reads = contract.execution.workspace is WorkspaceKind.READONLY
             if not reads or agent.recorder or contract.outputs.checks:
@@ -498,6 +519,14 @@ class Run:
         await agent.durable()
         if seat is not None:
             await to_its_end(self._cleared(agent, seat))
+        return result
+
+    def _strand(self, agent: Agent, ending: Ending) -> Result:
+        """The result of a root that is not closed, since it can go on."""
+        self.stranded = ending.reason
+        duration_s = self._around.clock.monotonic() - agent.since
+        result = agent.result = result_of(agent, ending, duration_s=duration_s)
+        self._bill(agent)
         return result
 
     async def _cleared(self, agent: Agent, seat: Seat) -> None:

@@ -29,7 +29,7 @@ from retinue.domain.outcome import RunResult
 from retinue.domain.result import Status
 from retinue.domain.role import Role
 from retinue.errors import RunError, StoreError, UsageError, WorkspaceError
-from retinue.ports import Post
+from retinue.ports import Lapse, Post
 from retinue.runtime.agent import ROOT, Agent
 from retinue.runtime.checks import copy_names
 from retinue.runtime.enclosures import enclose
@@ -47,6 +47,7 @@ from retinue.version import VERSION
 T = TypeVar("T")
 
 LISTEN_S = 0.2
+TELL_S = 5.0
 NOT_YOURS = (
     "Run {run_id} was not begun by you on this machine (or by an earlier version), so it is not"
     " gone on with. `retinue show {run_id}` shows it; begin a new one."
@@ -106,6 +107,15 @@ class Runs:
             await self._around.clock.sleep(LISTEN_S)
             for run in list(self._open.values()):
                 run.listen()
+
+    def lapse(self, lapse: Lapse) -> None:
+        """Hold nothing against anybody that happened while they could not run; and tell of it."""
+        now = self._around.clock.monotonic()
+        for agent in self.agents():
+            agent.seen_at = min(now, agent.seen_at + lapse.stalled_s)
+        if max(lapse.stalled_s, abs(lapse.jumped_s)) >= TELL_S:
+            for run in self._open.values():
+                run.lapse(lapse)
 
     def stop(self, why: str) -> None:
         """Say why everything is about to be cancelled."""
@@ -269,7 +279,10 @@ class Runs:
             await to_its_end(self._left(run, error))
             raise
         else:
-            await run.finish(status, reason)
+            if run.stranded is not None:
+                await run.leave(run.stranded)
+            else:
+                await run.finish(status, reason)
             return value
         finally:
             self.forget(run)
@@ -284,12 +297,14 @@ class Runs:
     async def _left(self, run: Run, error: BaseException) -> None:
         """End a run that an exception has ended; one that was suspended can go on.
 
-        So can one whose journal has failed: what was meant to be its end is not on record.
+        So can one whose journal has failed, since what was meant to be its end is not on record;
+        and one whose program has raised while children of it were at work.
         """
         if isinstance(error, StoreError):
             await run.leave(str(error))
         elif not isinstance(error, asyncio.CancelledError):
-            await run.finish(Status.ERROR, f"the program ended with {type(error).__name__}")
+            why = ended_with(error)
+            await (run.leave(why) if run.has_open_children else run.finish(Status.ERROR, why))
         elif run.suspended:
             await run.leave(run.why_suspended)
         else:
@@ -309,6 +324,10 @@ def outcome(run: Run) -> tuple[Status, str]:
     if failed:
         return Status.ERROR, f"{failed} of {run.children + run.rejected} children failed"
     return Status.COMPLETED, ""
+
+
+def ended_with(error: BaseException) -> str:
+    return f"the program ended with {type(error).__name__}"
 
 
 def _is_adopted(found: Recovered) -> bool:

@@ -64,6 +64,7 @@ class FilePosts:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._mine: set[str] = set()
+        self._swept = False
 
     def take(self, run_id: str) -> FilePost:
         if run_id in self._mine:
@@ -72,6 +73,7 @@ class FilePosts:
         # A file system may know neither locks nor our rights.
         with suppress(OSError):
             self._folder.mkdir(exist_ok=True)
+            self._sweep()
             file = self._locked(run_id)
         self._mine.add(run_id)
         return FilePost(self, run_id, file)
@@ -96,6 +98,22 @@ class FilePosts:
                 if os.path.samestat(os.fstat(file), os.stat(self._folder / run_id)):
                     return file
             os.close(file)
+
+    def _sweep(self) -> None:
+        """Remove, once, what processes have left that were killed."""
+        if self._swept:
+            return
+        self._swept = True
+        for name in os.listdir(self._folder):
+            with suppress(OSError):
+                file = self._open(name, _FILE)
+                try:
+                    # Who has just made it and not locked it yet sees that it is gone, and makes it
+                    # again.
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    (self._folder / name).unlink()
+                finally:
+                    os.close(file)
 
     def forget(self, run_id: str) -> None:
         self._mine.discard(run_id)

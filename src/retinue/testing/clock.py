@@ -13,9 +13,12 @@ It can stand in for the timers of an event loop as well, where only those are ne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
+
+from retinue.ports import Lapse
 
 EPOCH = 1_700_000_000.0
 
@@ -49,6 +52,7 @@ class FakeClock:
         # Weak, since a timeout does not tell when it is left.
         self._timeouts: WeakKeyDictionary[asyncio.Timeout, float] = WeakKeyDictionary()
         self._changed = asyncio.Condition()
+        self._watching: list[Callable[[Lapse], None]] = []
         self.sleeps: list[float] = []
         """How long everybody asked to sleep, in order."""
 
@@ -102,9 +106,28 @@ class FakeClock:
                 lambda: any(sleeper.seconds == seconds for sleeper in self._sleepers)
             )
 
+    @contextmanager
+    def watch(self, told: Callable[[Lapse], None]) -> Iterator[None]:
+        self._watching.append(told)
+        try:
+            yield
+        finally:
+            self._watching.remove(told)
+
+    def stall(self, seconds: float) -> None:
+        """Let time pass in which nothing could run, as if the event loop had been blocked."""
+        for timeout in list(self._timeouts):
+            self._timeouts[timeout] += seconds
+        self._passed_s += seconds
+        for told in list(self._watching):
+            told(Lapse(stalled_s=seconds))
+        self.advance(0)
+
     def jump(self, seconds: float) -> None:
         """Set what `now` says, as somebody who sets the clock of the machine; no time passes."""
         self._began += seconds
+        for told in list(self._watching):
+            told(Lapse(jumped_s=seconds))
 
     def advance(self, seconds: float) -> None:
         """Let time pass: wake who has slept enough, and end what has taken too long.

@@ -88,7 +88,9 @@ def perform_in(
                     ) as runtime,
                 ):
                     interrupts.runtime = runtime
-                    return exit_code(await work(runtime))
+                    code = exit_code(await work(runtime))
+            console.print_way_back("the model did not answer", opened["directory"])
+            return code
         except asyncio.CancelledError:
             if not interrupts.happened:
                 raise
