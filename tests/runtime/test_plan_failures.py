@@ -14,7 +14,7 @@ from retinue.domain.events import Event, StepFinished
 from retinue.domain.outcome import StepState
 from retinue.domain.result import Status
 from retinue.errors import PlanError, ProviderError
-from retinue.models.scripted import ScriptedModel, fail, hold, say
+from retinue.models.scripted import ScriptedModel, call, fail, hold, say
 from retinue.runtime.facade import Runtime
 from tests.runtime.test_plans import (
     BROKEN,
@@ -85,6 +85,30 @@ async def test_a_stop_is_a_stop_whoever_else_would_plan_anew(
     assert not any("planner" in r.messages[0].content for r in model.requests)
 
 
+async def test_what_would_be_tried_again_is_planned_anew_with_the_rest(
+    opened: Opened, project: Path
+) -> None:
+    after = After("one")
+    model = ScriptedModel(
+        {
+            "You are a planner": [
+                replanning({"name": "around", "role": "researcher", "task": "Do around."})
+            ],
+            "Do one.": BROKEN,
+            "Do two.": [hold(after.gate, fail(ProviderError("two broke")))],
+            "Do around.": [say("ok")],
+        }
+    )
+    async with opened(model=model, on_event=after) as rt:
+        done = await rt.execute(
+            plan(step("one", on_failure="replan"), step("two", on_failure="retry")),
+            max_concurrent=2,
+        )
+    assert done.ok, done.error
+    told = decisions(await journal(project, done.run_id))
+    assert "step two error (two broke); replan" in told
+
+
 async def test_two_that_would_plan_anew_do_so_once(opened: Opened, project: Path) -> None:
     after = After("one")
     model = ScriptedModel(
@@ -122,6 +146,26 @@ async def test_what_was_planned_anew_stops_when_it_fails(opened: Opened, project
         "step around error (no such model); stop",
         "run error: 1 of 1 steps were not done (failed: around)",
     ]
+
+
+@pytest.mark.parametrize(("policy", "children"), [("retry", 2), ("replan", 3)])
+async def test_neither_a_second_try_nor_a_new_plan_gets_past_the_budget(
+    opened: Opened, project: Path, policy: str, children: int
+) -> None:
+    greedy = [call("list_dir", path=".")] * 60
+    around = {"name": "around", "role": "researcher", "task": "Do around."}
+    model = ScriptedModel(
+        {"You are a planner": [replanning(around)], "Do a.": greedy, "Do around.": greedy},
+        strict=False,
+    )
+    async with opened(model=model) as rt:
+        done = await rt.execute(
+            plan(step("a", on_failure=policy), review=True, budget={"max_tokens": 30_000})
+        )
+    assert done.status is Status.BUDGET_EXCEEDED
+    assert 0 < done.total.tokens <= 30_000
+    events = await journal(project, done.run_id)
+    assert sum(event.type == "agent.subagent_created" for event in events) == children + 1
 
 
 async def test_what_was_planned_anew_is_reviewed(opened: Opened) -> None:

@@ -295,3 +295,15 @@ async def test_line_ends_that_git_mends_are_not_in_the_way(
         assert (project / "a").read_bytes() == end.join([b"1", b"2", b"3", b"4", b"5", b""])
         assert (await rt.redo(run.id)).refused == ()
         assert (project / "a").read_bytes() == end.join([b"1", b"two", b"3", b"4", b"5", b""])
+
+
+async def test_again_where_a_line_end_came_with_the_change(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a": "1\n"})
+    write = call("write_file", path="a", content="1\r\n2\n")
+    async with opened(model=ScriptedModel([write, say("Done.")]), mode="auto") as rt:
+        run = await rt.run("Write.")
+        assert (await rt.undo(run.id)).refused == ()
+        assert (await rt.redo(run.id)).refused == ()
+    assert (project / "a").read_bytes() == b"1\r\n2\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 import retinue
@@ -134,7 +134,17 @@ async def test_what_is_the_users_stays_as_it_was(repos: Callable[[], Repo], worl
 
 
 @pytest.mark.slow
-@settings(usual, max_examples=10)
+@settings(usual, max_examples=5)
+@example(
+    world=World(
+        committed={},
+        staged={},
+        tree={"a": ""},
+        ignored={},
+        edits=[("a", "3\n3\r\n1\n"), ("a", "x2\n"), ("a", ""), ("a", "2\n3\r\n"), ("a", "")],
+        crlf=False,
+    )
+)
 @given(world=worlds(20))
 async def test_with_twenty_children(repos: Callable[[], Repo], world: World) -> None:
     await live_through(repos(), world)

@@ -150,7 +150,7 @@ class PlannedRun:
     async def carry_out(self) -> PlanResult:
         """Do all of it, or what is left. Only a cancellation or a broken store raises."""
         await self._work_off()
-        if self._halted_by is not None and not self._replaced and not self._ended:
+        if self._halted_by is not None and self._is_to_be_planned_anew:
             await self._replan(self._halted_by)
         review = None
         if self._is_repairing:
@@ -168,6 +168,10 @@ class PlannedRun:
     @property
     def _is_repairing(self) -> bool:
         return self._rounds[-1].because == REVIEWED
+
+    @property
+    def _is_to_be_planned_anew(self) -> bool:
+        return self._halted_by is not None and not self._replaced and not self._ended
 
     @property
     def _is_stopped(self) -> bool:
@@ -326,9 +330,11 @@ class PlannedRun:
         if self._is_stopped or result.status is Status.CANCELLED:
             return OnFailure.STOP.value
         match step.on_failure:
-            # In a plan that was stopped by another nothing is begun, not even this again.
             case OnFailure.RETRY if tries < step.tries and not self._schedule.stopped:
                 return OnFailure.RETRY.value
+            # In a plan that was stopped by another nothing is begun, not even this again.
+            case OnFailure.RETRY if tries < step.tries and self._is_to_be_planned_anew:
+                return OnFailure.REPLAN.value
             case OnFailure.REPLAN if not self._replaced:
                 return OnFailure.REPLAN.value
             case OnFailure.CONTINUE:

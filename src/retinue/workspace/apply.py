@@ -26,6 +26,7 @@ from retinue.workspace.changes import Change, is_link
 from retinue.workspace.depot import CHANGING, Depot
 from retinue.workspace.git import answer, git
 from retinue.workspace.names import quoted
+from retinue.workspace.removal import remove_folder
 from retinue.workspace.replacement import open_folder, take_after
 from retinue.workspace.snapshot import MAX_FILE_BYTES
 from retinue.workspace.steps import keep, unmark
@@ -103,7 +104,7 @@ def apply(
         if isinstance(error, OSError):
             raise _unwritable(staging, error, rescued) from error
         raise
-    shutil.rmtree(staging, ignore_errors=True)
+    remove_folder(staging)
     return commit
 
 
@@ -142,7 +143,7 @@ def recover(depot: Depot, beside: str) -> PutBack:
                 written = file.read()
         except FileNotFoundError:
             # Not begun, or done.
-            shutil.rmtree(staging, ignore_errors=True)
+            remove_folder(staging)
             continue
         changed: list[Change] = []
         with suppress(OSError, msgspec.DecodeError):
@@ -175,7 +176,7 @@ def _put_away(depot: Depot, staging: str, changed: Sequence[Change]) -> str:
             rescued = parent
     except OSError:
         return old
-    shutil.rmtree(staging, ignore_errors=True)
+    remove_folder(staging)
     return rescued
 
 

@@ -21,6 +21,7 @@ import msgspec
 from retinue.errors import WorkspaceError
 from retinue.workspace.depot import Depot, make_git_dir
 from retinue.workspace.git import Repository, answer, git
+from retinue.workspace.removal import remove_folder
 
 LOCK = "lock"
 PROJECT = "project"
@@ -135,17 +136,6 @@ def discard_copy(folder: str) -> None:
         raise WorkspaceError(f"{folder} cannot be removed ({error.strerror}).") from error
     remove_folder(folder)
     os.close(lock)
-
-
-def remove_folder(folder: str) -> None:
-    """Remove a folder, also with folders in it that their owner has no rights to."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for parent, names, _ in os.walk(folder):
-        for path in (os.path.join(parent, name) for name in names):
-            with suppress(OSError):
-                if not os.path.islink(path):
-                    os.chmod(path, 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _leave_out(depot: Depot, where: Repository) -> None:

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 
 from retinue.errors import WorkspaceError
 from retinue.workspace.git import Repository, answer
+from retinue.workspace.removal import remove_folder
 from retinue.workspace.source import Source
 
 # Our own state is no part of a tree, but for agents that people write; nor is half of a file that
@@ -158,7 +159,7 @@ class Depot:
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -94,18 +94,20 @@ def kept(depot: Depot, run_id: str = "") -> list[KeptChange]:
 
 def again(depot: Depot, commit: str, tree: str) -> Merged:
     """`tree` with the change that `commit` keeps."""
-    before, after = _overlaid(depot, commit, tree)
+    before, after = _overlaid(depot, commit, tree, expected=0)
     return merge_trees(depot, base=before, ours=tree, theirs=after)
 
 
 def without(depot: Depot, commit: str, tree: str) -> Merged:
     """`tree` without the change that `commit` keeps; what was done since stays, or conflicts."""
-    before, after = _overlaid(depot, commit, tree)
+    before, after = _overlaid(depot, commit, tree, expected=1)
     return merge_trees(depot, base=after, ours=tree, theirs=before)
 
 
-def _overlaid(depot: Depot, commit: str, tree: str) -> tuple[str, str]:
+def _overlaid(depot: Depot, commit: str, tree: str, *, expected: int) -> tuple[str, str]:
     """`tree` with the paths of a step as they were before it, and as they were after it.
+
+    `expected` is which of the two the tree should be like, but for what was done since.
 
     Other files are the same in all three: a merge of the small trees alone takes one of them for
     a file of the step that was renamed, and rewrites it.
@@ -118,8 +120,8 @@ def _overlaid(depot: Depot, commit: str, tree: str) -> tuple[str, str]:
         where = depot.at(depot.source.top, os.path.join(folder, "index"))
         answer(where, ["read-tree", tree])
         now = _staged(where)
-        for path in states[1]:
-            if _differ_by_line_ends(depot, states[1][path], now.get(path, b"")):
+        for path, entry in list(states[expected].items()):
+            if _differ_by_line_ends(depot, entry, now.get(path, b"")):
                 for state in states:
                     if path in state:
                         state[path] = _with_plain_line_ends(depot, state[path])

@@ -116,17 +116,6 @@ def test_a_task_for_each_file(cli: Cli, script: Callable[[str], str], project: P
     assert [(project / "src" / f"{name}.py").read_text() for name in "ab"] == ["y = 1\n"] * 2
 
 
-def test_who_could_not_write_is_told_of(
-    cli: Cli, script: Callable[[str], str], project: Path
-) -> None:
-    (project / "a.py").write_text("x = 1\n")
-    done = cli("fan-out", "-m", script(OK), "--each", "*.py", "Rename x in {path}")
-    assert done.code == 0, done.err
-    assert "In normal mode researchers do it, who only read; in auto mode executors" in done.err
-    asked = cli("fan-out", "-m", script(OK), "-r", "reviewer", "--each", "*.py", "Look at {path}")
-    assert "in auto mode" not in asked.err, "whoever names a role knows what it may do"
-
-
 def test_a_name_of_a_file_gives_no_rights(
     cli: Cli, script: Callable[[str], str], project: Path
 ) -> None:
@@ -144,6 +133,17 @@ def test_a_name_of_a_file_gives_no_rights(
     assert done.err.startswith("retinue: '**' fits --each, and has a name that as a path to write")
     # Who only reads may look at it.
     assert cli("fan-out", "-m", model, "-q", "--each", "*", "Look at {path}").code == 0
+
+
+def test_who_could_not_write_is_told_of(
+    cli: Cli, script: Callable[[str], str], project: Path
+) -> None:
+    (project / "a.py").write_text("x = 1\n")
+    done = cli("fan-out", "-m", script(OK), "--each", "*.py", "Rename x in {path}")
+    assert done.code == 0, done.err
+    assert "In normal mode researchers do it, who only read; in auto mode executors" in done.err
+    asked = cli("fan-out", "-m", script(OK), "-r", "reviewer", "--each", "*.py", "Look at {path}")
+    assert "in auto mode" not in asked.err, "whoever names a role knows what it may do"
 
 
 @pytest.mark.parametrize(
