@@ -19,7 +19,7 @@ MOST_FILES = 100
 
 _RULES = """\
 Each step is the work of one child, which sees its task, and the reports of the steps it depends on.
-- name: short, of a-z, 0-9 and -.
+- name: short, of a-z, 0-9 and -; not "review", which comes at the end by itself if a step writes.
 - role: one of those below.
 - depends_on: names of the steps whose results it needs. What needs nothing runs at the same time.
 - writes: the paths (globs) that it owns, where its role writes. Steps share none, unless one
