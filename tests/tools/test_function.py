@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -119,6 +123,65 @@ async def test_hands_are_given_and_not_shown(hands: Hands) -> None:
 
     assert msgspec.json.decode(who.spec.parameters) == {"type": "object", "properties": {}}
     assert await who.run({}, hands) == Outcome(content="a1", ok=False)
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (ValueError("bad"), "ValueError('bad')"),
+        (StopIteration(3), "RuntimeError('StopIteration(3)')"),
+        (SystemExit(1), "RuntimeError('it wanted to end the program: SystemExit(1)')"),
+    ],
+)
+async def test_what_a_plain_function_raises_ends_nothing_but_the_call(
+    raised: BaseException, told: str, hands: Hands
+) -> None:
+    @tool
+    def failing() -> str:
+        """Fail."""
+        raise raised
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        await failing.run({}, hands)
+    assert repr(caught.value) == told
+
+
+HANGING = """
+import asyncio, sys, threading, retinue
+from retinue.models.scripted import call
+
+begun = threading.Event()
+
+@retinue.tool(effect="read")
+def hang() -> str:
+    "Never come back."
+    begun.set()
+    threading.Event().wait()
+    return ""
+
+async def main() -> None:
+    model = retinue.ScriptedModel([call("hang")])
+    async with retinue.open(sys.argv[1], model=model, tools=[hang]) as rt:
+        job = await rt.start("researcher", "Hang.", tools=("hang",))
+        await asyncio.get_running_loop().run_in_executor(None, begun.wait)
+        job.cancel("enough")
+        print((await rt.join([job]))[0].status)
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_ends_without_a_tool_that_never_comes_back(tmp_path: Path) -> None:
+    environment = {"HOME": str(tmp_path), "PATH": os.defpath}
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "cancelled\n"), done.stderr
 
 
 async def test_a_plain_function_runs_in_a_thread(hands: Hands) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, Union, overload
 
 import msgspec
@@ -15,6 +15,7 @@ from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.errors import ToolFailure, UsageError
 from retinue.ports import Hands, Outcome
+from retinue.threads import let_go
 from retinue.tools.schema import compact, outline
 
 P = ParamSpec("P")
@@ -84,7 +85,7 @@ class FunctionTool(Generic[P, R]):
         if self._is_async:
             result = await function(*given, **values)
         else:
-            result = await asyncio.to_thread(function, *given, **values)
+            result = await let_go(partial(function, *given, **values))
             if isinstance(result, Awaitable):
                 # A plain function may hand on somebody's coroutine.
                 result = await result
