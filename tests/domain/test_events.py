@@ -35,7 +35,10 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         case types.UnionType | typing.Union:
             return st.one_of([values(choice) for choice in typing.get_args(hint)])
         case origin if origin is tuple:
-            return st.lists(values(typing.get_args(hint)[0]), max_size=3).map(tuple)
+            first, *others = typing.get_args(hint)
+            if others != [...]:
+                return st.tuples(values(first), *map(values, others))
+            return st.lists(values(first), max_size=3).map(tuple)
         case _:
             return PLAIN[hint]
 

@@ -148,7 +148,7 @@ class RunPruned(_Fact, frozen=True, gc=False, tag="run.pruned"):
 
     @property
     def summary(self) -> str:
-        return f"cleaned away: {self.events} events that ended in {self.head_hash[:12]}"
+        return f"cleaned away: {self.events} events that ended in {_line(self.head_hash[:12])}"
 
 
 class TasksGiven(_Fact, frozen=True, gc=False, tag="run.tasks_given"):
