@@ -347,7 +347,7 @@ async def test_a_parent_that_was_told_may_wait(opened: Opened) -> None:
     assert mentions(of_root(model)[-1], "Still running") == 1
 
 
-async def test_a_parent_that_fails_takes_its_jobs_along(opened: Opened) -> None:
+async def test_jobs_of_a_root_whose_model_is_gone_go_on_with_it(opened: Opened) -> None:
     never, asked = asyncio.Event(), asyncio.Event()
 
     def dig(request: Request) -> Step:
@@ -358,8 +358,14 @@ async def test_a_parent_that_fails_takes_its_jobs_along(opened: Opened) -> None:
     model = ScriptedModel({ROOT: [background("Dig."), gone], "Dig": [dig]})
     seen: list[Event] = []
     async with opened(model=model, on_event=seen.append) as rt:
-        result = await rt.run("Go.")
-    assert (result.status, result.error) == ("error", "gone")
+        left = await rt.run("Go.")
+    assert (left.status, left.error) == ("error", "gone")
+    assert {agent.state for agent in retinue.fold(seen).agents.values()} == {"running"}
+    lead = [background("Dig."), call("spawn_await"), say("I have it.")]
+    back = ScriptedModel({ROOT: lead, "Dig": [say("A bone.")]})
+    async with opened(model=back, on_event=seen.append) as rt:
+        assert (await rt.resume(left.id)).response == "I have it."
+    assert "A bone." in str(back.requests[-1].messages)
     assert {agent.state for agent in retinue.fold(seen).agents.values()} == {"closed"}
 
 
