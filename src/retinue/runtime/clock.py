@@ -38,8 +38,7 @@ class SystemClock:
     def watch(self, told: Callable[[Lapse], None]) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         before, day = time.monotonic(), time.time()
-
-        beating = loop.call_soon(lambda: None)
+        beating: asyncio.TimerHandle
 
         def beat() -> None:
             nonlocal beating, before, day

@@ -9,7 +9,7 @@ import msgspec
 
 from retinue.domain.chain import GENESIS, link
 from retinue.domain.events import VERSION, Event, Fact, encode_fact, type_of
-from retinue.ports import Change, Clock, NewAgent, Store
+from retinue.ports import Change, Clock, NewAgent, RunRow, Store
 
 Listener = Callable[[Event], None]
 
@@ -20,6 +20,10 @@ class End(NamedTuple):
     epoch: int
     seq: int
     hash: str
+
+    @classmethod
+    def of(cls, row: RunRow) -> End:
+        return cls(row.epoch, row.head_seq, row.head_hash)
 
 
 NOTHING_YET = End(0, 0, GENESIS)

@@ -18,8 +18,7 @@ async def prune(store: Store, clock: Clock, run_id: str) -> None:
     await audit(store, run_id)
     row = await store.run(run_id)
     left = what_is_left(fold(await read_all(store, row.id)), row.head_seq, row.head_hash)
-    end = End(row.epoch, row.head_seq, row.head_hash)
-    journal = Journal(store, clock, row.id, end=end, listener=None)
+    journal = Journal(store, clock, row.id, end=End.of(row), listener=None)
     journal.record(left, agent_id=ROOT, parent_agent_id=None)
     await journal.durable()
 

@@ -243,7 +243,7 @@ class Recovered(msgspec.Struct, frozen=True):
 
     @property
     def end(self) -> End:
-        return End(self.row.epoch, self.row.head_seq, self.row.head_hash)
+        return End.of(self.row)
 
 
 async def recover(store: Store, run_id: str) -> Recovered:

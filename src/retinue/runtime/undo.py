@@ -223,8 +223,7 @@ class _Afterword:
 
     async def write(self, fact: Fact) -> None:
         row = await self._store.run(self._view.id)
-        end = End(row.epoch, row.head_seq, row.head_hash)
-        journal = Journal(self._store, self._clock, row.id, end=end, listener=None)
+        journal = Journal(self._store, self._clock, row.id, end=End.of(row), listener=None)
         assert self._view.root is not None, "what has changed files has a root"
         journal.record(fact, agent_id=self._view.root.id, parent_agent_id=None)
         await journal.durable()

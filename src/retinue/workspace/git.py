@@ -161,9 +161,14 @@ def version() -> tuple[int, ...] | None:
     found = program("git")
     if found is None:
         return None
-    done = subprocess.run([found, "--version"], capture_output=True, check=False, env={})
-    told = re.search(rb"(\d+)\.(\d+)", done.stdout)
+    told = re.search(r"(\d+)\.(\d+)", version_line(found))
     return None if told is None else (int(told[1]), int(told[2]))
+
+
+def version_line(path: str) -> str:
+    """The first line of what a program says to `--version`."""
+    done = subprocess.run([path, "--version"], capture_output=True, check=False, env={})
+    return done.stdout.partition(b"\n")[0].decode("utf-8", "replace").strip()
 
 
 def _program() -> str:

@@ -10,7 +10,6 @@ import os
 import platform
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -39,6 +38,7 @@ from retinue.interfaces.view.figures import some
 from retinue.programs import program
 from retinue.project import DATABASE, STATE_DIR, open_journal, project
 from retinue.version import VERSION
+from retinue.workspace.git import version_line
 
 
 class Level(StrEnum):
@@ -169,9 +169,8 @@ def _version(name: str) -> str | None:
     path = program(name)
     if path is None:
         return None
-    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-    first, *_ = (*done.stdout.splitlines(), "")
-    return first.removeprefix("git version ").removeprefix("ripgrep ") or path
+    said = version_line(path).removeprefix("git version ").removeprefix("ripgrep ")
+    return said or path
 
 
 async def settings(patient: Patient) -> AsyncIterator[Finding]:
