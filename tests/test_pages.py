@@ -30,8 +30,8 @@ from retinue.config.roles import builtin_roles, catalogue
 from retinue.config.routes import parse_route
 from retinue.config.settings import PROJECT_FILE, Layers, Settings, load, read
 from retinue.config.toolservers import MCP_FILE, configuration
-from retinue.domain.plan import parse
-from retinue.domain.plan import read as read_plan
+from retinue.domain.plan_file import parse
+from retinue.domain.plan_file import read as read_plan
 from retinue.domain.price import Price
 from retinue.interfaces.cli.demo import bundled, copy
 from retinue.interfaces.cli.main import COMMANDS, cli, main

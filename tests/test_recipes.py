@@ -12,7 +12,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.domain.outcome import PlanResult
-from retinue.domain.plan import parse
+from retinue.domain.plan_file import parse
 from retinue.models.scripted import ScriptedModel, Step, call, say
 
 if TYPE_CHECKING:

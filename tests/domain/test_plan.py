@@ -17,20 +17,17 @@ from retinue.domain.grant import Mode
 from retinue.domain.messages import Effect
 from retinue.domain.plan import (
     REVIEW,
-    Means,
     OnFailure,
     Plan,
     PlanBudget,
     PlanStep,
     StepBudget,
     owned,
-    parse,
-    problems,
-    read,
     refuse,
     shares,
-    to_toml,
 )
+from retinue.domain.plan_check import Means, problems
+from retinue.domain.plan_file import parse, read, to_toml
 from retinue.errors import PlanError
 
 EFFECTS = {

@@ -8,7 +8,8 @@ import click
 
 from retinue.domain.drafting import FREE_HANDED
 from retinue.domain.grant import Mode
-from retinue.domain.plan import Plan, parse, to_toml
+from retinue.domain.plan import Plan
+from retinue.domain.plan_file import parse, to_toml
 from retinue.errors import PlanError, UsageError
 from retinue.interfaces.view.outline import outline
 from retinue.runtime.facade import Runtime

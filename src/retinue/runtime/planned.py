@@ -28,11 +28,10 @@ from retinue.domain.plan import (
     bounds_of,
     joint,
     owned,
-    problems,
-    to_toml,
-    wider,
 )
-from retinue.domain.plan import Means as PlanMeans
+from retinue.domain.plan_check import Means as PlanMeans
+from retinue.domain.plan_check import problems, wider
+from retinue.domain.plan_file import to_toml
 from retinue.domain.result import Result, Status
 from retinue.domain.schedule import Schedule, upstream
 from retinue.errors import UsageError

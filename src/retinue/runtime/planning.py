@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 
 from retinue.domain.outcome import StepOutcome, StepState
-from retinue.domain.plan import Means, OnFailure, Plan, Problem, read
+from retinue.domain.plan import OnFailure, Plan, Problem
+from retinue.domain.plan_check import Means
+from retinue.domain.plan_file import read
 from retinue.domain.result import Result
 from retinue.runtime.handover import evidence
 

@@ -16,18 +16,10 @@ from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import estimate_tokens
 from retinue.domain.outcome import PlanResult, RunResult
-from retinue.domain.plan import Means as PlanMeans
-from retinue.domain.plan import (
-    Plan,
-    PlanStep,
-    Problem,
-    StepBudget,
-    problems,
-    read,
-    refuse,
-    shares,
-    to_toml,
-)
+from retinue.domain.plan import Plan, PlanStep, Problem, StepBudget, refuse, shares
+from retinue.domain.plan_check import Means as PlanMeans
+from retinue.domain.plan_check import problems
+from retinue.domain.plan_file import read, to_toml
 from retinue.domain.result import Status
 from retinue.domain.role import pick
 from retinue.errors import PlanError, UsageError

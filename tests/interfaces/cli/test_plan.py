@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retinue.domain.plan import parse
+from retinue.domain.plan_file import parse
 from retinue.models.scripted import say
 
 if TYPE_CHECKING:

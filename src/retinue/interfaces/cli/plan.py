@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from retinue.domain.plan import MAX_CHARS, Plan, parse, to_toml
+from retinue.domain.plan import Plan
+from retinue.domain.plan_file import MAX_CHARS, parse, to_toml
 from retinue.domain.result import Status
 from retinue.errors import PlanError, UsageError
 from retinue.interfaces.approval import agreed, only_reading
