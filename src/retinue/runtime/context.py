@@ -6,10 +6,12 @@ between them (task, budget, ids) may stand before the first user message.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
 
+from retinue.domain.budget import UNLIMITED
 from retinue.domain.contract import Contract
 from retinue.domain.messages import (
     Assistant,
@@ -20,6 +22,7 @@ from retinue.domain.messages import (
     User,
     estimate_tokens,
 )
+from retinue.domain.result import cap
 
 MANNERS = "Be concise. End with a short summary of what you found or did."
 LAST_TURN = "You have reached your limit ({limit}). No more tools: answer now with what you have."
@@ -31,7 +34,11 @@ SUM_UP = (
 SUMMING_UP = "context"  # who tells an agent to sum up
 SUMMED_UP = "The conversation so far was too long. This is what you wrote down about it:\n{summary}"
 PER_MESSAGE_TOKENS = 16  # what a chat template puts around one message, generously
-KEPT_ANSWERS = 2  # the newest tool answers are never masked: the model is about to use them
+KEPT_ANSWERS = 2  # the newest tool answers are never masked, nor any that is not read yet
+_NO_ROOM = "there is no room for more; ask for less at a time"
+_NOTE_CHARS = 120
+_REPORTED = re.compile(r"\[(?:completed|ERROR|a\d+: [A-Z ]+)\]|\d of \d done: ")
+_REPORT = re.compile(r'^(?:<report-[0-9a-f]+ from="(a\d+)">|\[(a\d+): (?:OK|ERROR)\])$', re.M)
 
 
 def opening(contract: Contract, directory: str, *, because: str = "") -> tuple[Message, ...]:
@@ -56,6 +63,11 @@ def opening(contract: Contract, directory: str, *, because: str = "") -> tuple[M
     return (System(f"{execution.instructions}\n{MANNERS}"), User("\n".join(lines)))
 
 
+def room_for_news(contract: Contract) -> int:
+    """The tokens that may come in between two turns. What is not read yet cannot be masked."""
+    return contract.execution.max_context_tokens // 2
+
+
 class Conversation:
     """The messages of one attempt, and what is known about their size in tokens.
 
@@ -70,10 +82,15 @@ class Conversation:
         tools: Sequence[ToolSpec],
         *,
         before: Sequence[Message] = (),
+        room_tokens: int = UNLIMITED,
     ) -> None:
-        """`before` is what was said earlier in the session; it stands behind the system message."""
+        """`before` is what was said earlier in the session; it stands behind the system message.
+
+        `room_tokens` is the most that the answers to the calls of one reply may take together.
+        """
         self.messages: list[Message] = [*opening[:1], *before, *opening[1:]]
         self._opening = tuple(opening)
+        self._room_tokens = room_tokens
         self.goes_on = bool(before)
         """Whether it still holds what was said before its opening."""
         self._tools_bytes = sum(
@@ -86,6 +103,12 @@ class Conversation:
     def add(self, message: Message) -> None:
         self.messages.append(message)
         self._new_bytes += _size(message)
+
+    def answer(self, answers: Sequence[ToolAnswer]) -> None:
+        """Add the answers to the calls of a reply. Where they are too long, the longest are cut."""
+        most = _level([len(answer.content.encode()) for answer in answers], 4 * self._room_tokens)
+        for answer in answers:
+            self.add(_cut(answer, most))
 
     def counted(self, tokens: int) -> None:
         """The server says that all up to here, the newest reply included, is so many tokens."""
@@ -137,7 +160,9 @@ class Conversation:
     def _maskable(self) -> list[int]:
         """Where the tool answers are that are old and long enough to be shortened."""
         answers = [i for i, m in enumerate(self.messages) if isinstance(m, ToolAnswer)]
-        texts = ((i, self.messages[i].content) for i in answers[:-KEPT_ANSWERS])
+        replies = (i for i, m in enumerate(self.messages) if isinstance(m, Assistant))
+        last_reply = max(replies, default=0)
+        texts = ((i, self.messages[i].content) for i in answers[:-KEPT_ANSWERS] if i < last_reply)
         return [i for i, text in texts if len(text) > len(_mask(text)) * 2]
 
     @property
@@ -157,9 +182,35 @@ class Conversation:
         self._new_bytes = self._tools_bytes + sum(map(_size, self.messages))
 
 
+def _level(sizes: Sequence[int], room: int) -> int | None:
+    """The size that none may exceed for all to have room; None if all have."""
+    if sum(sizes) <= room:
+        return None
+    for left, size in zip(range(len(sizes), 0, -1), sorted(sizes), strict=True):
+        if size * left > room:
+            return room // left
+        room -= size
+    raise AssertionError("or all would have room")
+
+
+def _cut(answer: ToolAnswer, most_bytes: int | None) -> ToolAnswer:
+    text = answer.content
+    if most_bytes is None or len(text.encode()) <= most_bytes:
+        return answer
+    kept, _ = cap(text, most_bytes // 4)
+    cut = f"{kept}\n[cut after {len(kept):,} of {len(text):,} characters: {_NO_ROOM}]"
+    _, _, last = text.rpartition("\n")
+    if len(last) < _NOTE_CHARS and last.startswith("[") and last.endswith("]"):
+        cut += f"\n{last}"  # What is left of the budget, or how to go on.
+    return msgspec.structs.replace(answer, content=cut)
+
+
 def _mask(text: str) -> str:
-    tokens = estimate_tokens(text)
-    return f"[masked: {tokens:,} tokens of an earlier result; call the tool again if needed]"
+    again = "call the tool again if needed"
+    if _REPORTED.match(text) and (found := _REPORT.findall(text)):
+        # To call that one again would be to have the work done again.
+        again = f"agent_result has the reports of {', '.join(a or b for a, b in found)}"
+    return f"[masked: {estimate_tokens(text):,} tokens of an earlier result; {again}]"
 
 
 def _size(message: Message) -> int:

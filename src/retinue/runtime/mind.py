@@ -28,7 +28,7 @@ from retinue.errors import (
 from retinue.ports import Clock, Model
 from retinue.runtime.agent import Agent
 from retinue.runtime.allowance import Allowance, WorstCase
-from retinue.runtime.context import LAST_TURN, SUM_UP, SUMMING_UP, Conversation
+from retinue.runtime.context import LAST_TURN, SUM_UP, SUMMING_UP, Conversation, room_for_news
 from retinue.runtime.transcript import Transcript
 
 MAX_OUTPUT_TOKENS = 8_192
@@ -58,7 +58,8 @@ class Mind:
         price: Price | Tariff | None = None,
         on_text: OnText | None = None,
     ) -> None:
-        self.conversation = Conversation(opening, tools, before=before)
+        room = room_for_news(agent.contract)
+        self.conversation = Conversation(opening, tools, before=before, room_tokens=room)
         self._agent = agent
         self._model = model
         self._tools = tools

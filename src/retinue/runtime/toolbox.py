@@ -25,9 +25,10 @@ from retinue.errors import (
     StoreError,
     ToolFailure,
 )
-from retinue.ports import Approve, Hands, Outcome, Tool
+from retinue.ports import Approve, Call, Hands, Outcome, Tool
 from retinue.runtime.agent import Agent
 from retinue.runtime.agreement import ask, decided
+from retinue.runtime.context import room_for_news
 from retinue.runtime.nursery import Nursery
 
 if TYPE_CHECKING:
@@ -95,11 +96,14 @@ class Toolbox:
         """Calls that are paid for and on record, and are made once more."""
         self._broken: tuple[str, str] | None = None
         self._broken_times = 0
+        self._share_tokens = 0
+        """What the answer to each call of the turn may have, so that there is room for all."""
 
     async def run(self, calls: Sequence[ToolCall]) -> list[ToolAnswer]:
         """Answer every call, in order. Neighbours that only read run side by side."""
         # The reply that asks for them is paid for: it must be on record before anything is done.
         await self._agent.durable()
+        self._share_tokens = room_for_news(self._agent.contract) // max(1, len(calls))
         answers: list[ToolAnswer] = []
         for kind, group in groupby(calls, key=self._company):
             batch = list(group)
@@ -303,7 +307,8 @@ class Toolbox:
         if tool.effect is Effect.DELEGATE:
             # Ids are the model's, and may come again in another turn.
             turn = self._agent.account.spent.turns
-            hands = msgspec.structs.replace(hands, call=f"{turn}:{call.id}")
+            asked = Call(f"{turn}:{call.id}", self._share_tokens)
+            hands = msgspec.structs.replace(hands, call=asked)
         try:
             outcome = await tool.run(arguments, hands)
         except ToolFailure as failure:

@@ -91,12 +91,14 @@ class Transcript:
 
     def go_on(self) -> None:
         """Put the answers to the last calls in, in the order of the calls."""
+        answers = []
         for call in self.calls:
             answer = self.answers.get(call.id)
             if answer is None:
                 text = INTERRUPTED if call.id in self.begun else NOT_RUN
                 answer = ToolAnswer(call.id, text, True)
-            self.talk.add(answer)
+            answers.append(answer)
+        self.talk.answer(answers)
         self.replied = None
         self.answers.clear()
         self.begun.clear()
