@@ -179,6 +179,11 @@ def test_a_text_made_to_break_the_parser_is_read_by_line(text: str) -> None:
     assert len(found.problems) == (0 if text.startswith("x") and len(text) < 64_000 else 1)
 
 
+def test_brackets_are_not_thought_about_for_long() -> None:
+    found = fields_of("name: a", "odd: " + "[" * 60 + "]" * 60)
+    assert found.problems == ("not valid YAML (nested too deeply); read line by line",)
+
+
 def test_values() -> None:
     assert plain("maxTurns") == plain("max_turns") == plain("max-turns") == "maxturns"
     none: list[Value | None] = ["", "~", "null", ["a"], {"a": "b"}, None]

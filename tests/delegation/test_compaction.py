@@ -24,7 +24,7 @@ async def page(number: int) -> str:
 
 def compactions(events: list[Event]) -> list[tuple[int, int]]:
     facts = [e.fact for e in events if isinstance(e.fact, ContextCompacted)]
-    return [(fact.masked, fact.dropped) for fact in facts]
+    return [(fact.masked, fact.dropped) for fact in facts if fact.longest is None]
 
 
 async def work(opened: Opened, who: str, script: list[Step], seen: list[Event]) -> ScriptedModel:

@@ -575,3 +575,29 @@ async def test_a_program_hears_of_wrong_terms_before_anything_is_begun(opened: O
             await rt.spawn("researcher", "x", budget=3)
         with pytest.raises(UsageError, match="Unknown role 'cook'"):
             await rt.fan_out([("researcher", "x"), ("cook", "y")])
+
+
+@pytest.mark.parametrize("place", ["shed", "./shed/", "{here}/shed", "{here}//shed/."])
+async def test_a_scope_may_be_written_with_the_directory_in_front(
+    opened: Opened, project: Path, contracts: Contracts, place: str
+) -> None:
+    """A model is told the directory, and many put it before every path."""
+    model = led(
+        call("spawn_agent", task="Paint", role="executor", scope=place.format(here=project)),
+        Paint=[call("write_file", path="shed/wall.txt", content="red"), say("Painted.")],
+    )
+    async with opened(model=model, mode="auto") as rt:
+        await rt.run("Paint the shed.")
+    assert (project / "shed" / "wall.txt").exists()
+    assert (await contracts())["a1"].step.scope == ("shed",)
+
+
+async def test_a_scope_outside_of_the_project_is_refused(opened: Opened) -> None:
+    model = led(call("spawn_agent", task="Paint", role="executor", scope="src, ../other"))
+    async with opened(model=model, mode="auto") as rt:
+        await rt.run("Paint.")
+        with pytest.raises(UsageError, match=r"'\.\./x' leads out of the directory"):
+            await rt.spawn("executor", "Paint", write=("../x",))
+    assert told(model) == [
+        "[ERROR] '../other' leads out of the directory; name paths inside of it."
+    ]

@@ -99,8 +99,8 @@ def catalogue(
     for key in ("models", "endpoints", "pools", "servers", "prices", "report_path"):
         if getattr(layers.project, key) != getattr(Settings(), key):
             shelf.problems.append(f"{PROJECT_FILE}: {key} counts in the user's own settings only")
-    added = {name: shelf.roles[name] for name in sorted(shelf.roles)}
-    return Catalogue({**builtin_roles(), **added}, tuple(shelf.problems))
+    roles = {**builtin_roles(), **{name: shelf.roles[name] for name in sorted(shelf.roles)}}
+    return Catalogue({n: _checked(r, roles) for n, r in roles.items()}, tuple(shelf.problems))
 
 
 class _Shelf:
@@ -186,6 +186,16 @@ class _Shelf:
         first = self.roles[name].source
         self.problems.append(f"{source}: left out: {name!r} is the name of one in {first}")
         return True
+
+
+def _checked(role: Role, roles: Collection[str]) -> Role:
+    """`role`, which may spawn only those that there are."""
+    unknown = [name for name in role.spawns if name not in roles]
+    if not unknown:
+        return role
+    problem = f"unknown roles in spawns: {', '.join(unknown)}; there are: {', '.join(roles)}"
+    spawns = tuple(name for name in role.spawns if name in roles)
+    return msgspec.structs.replace(role, spawns=spawns, problems=(*role.problems, problem))
 
 
 def is_of_project(role: Role) -> bool:

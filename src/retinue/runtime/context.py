@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from retinue.domain.budget import UNLIMITED
 from retinue.domain.contract import Contract
 from retinue.domain.messages import (
     Assistant,
@@ -36,7 +35,6 @@ SUMMED_UP = "The conversation so far was too long. This is what you wrote down a
 PER_MESSAGE_TOKENS = 16  # what a chat template puts around one message, generously
 KEPT_ANSWERS = 2  # the newest tool answers are never masked, nor any that is not read yet
 _NO_ROOM = "there is no room for more; ask for less at a time"
-_NOTE_CHARS = 120
 _REPORTED = re.compile(r"\[(?:completed|ERROR|a\d+: [A-Z ]+)\]|\d of \d done: ")
 _REPORT = re.compile(r'^(?:<report-[0-9a-f]+ from="(a\d+)">|\[(a\d+): (?:OK|ERROR)\])$', re.M)
 
@@ -63,9 +61,31 @@ def opening(contract: Contract, directory: str, *, because: str = "") -> tuple[M
     return (System(f"{execution.instructions}\n{MANNERS}"), User("\n".join(lines)))
 
 
+class Answered(msgspec.Struct, frozen=True, gc=False):
+    """What a call was answered, and a line of ours beside that."""
+
+    call_id: str
+    content: str
+    failed: bool = False
+    note: str = ""
+
+
 def room_for_news(contract: Contract) -> int:
     """The tokens that may come in between two turns. What is not read yet cannot be masked."""
     return contract.execution.max_context_tokens // 2
+
+
+def longest_for(answers: Sequence[Answered], room_tokens: int) -> int | None:
+    """The bytes that none of `answers` may exceed for all to have room; None if they have."""
+    room = 4 * room_tokens
+    sizes = sorted(len(answer.content.encode()) for answer in answers)
+    if sum(sizes) <= room:
+        return None
+    for left, size in zip(range(len(sizes), 0, -1), sizes, strict=True):
+        if size * left > room:
+            return room // left
+        room -= size
+    raise AssertionError("or all would have room")
 
 
 class Conversation:
@@ -82,15 +102,10 @@ class Conversation:
         tools: Sequence[ToolSpec],
         *,
         before: Sequence[Message] = (),
-        room_tokens: int = UNLIMITED,
     ) -> None:
-        """`before` is what was said earlier in the session; it stands behind the system message.
-
-        `room_tokens` is the most that the answers to the calls of one reply may take together.
-        """
+        """`before` is what was said earlier in the session; it stands behind the system message."""
         self.messages: list[Message] = [*opening[:1], *before, *opening[1:]]
         self._opening = tuple(opening)
-        self._room_tokens = room_tokens
         self.goes_on = bool(before)
         """Whether it still holds what was said before its opening."""
         self._tools_bytes = sum(
@@ -104,11 +119,11 @@ class Conversation:
         self.messages.append(message)
         self._new_bytes += _size(message)
 
-    def answer(self, answers: Sequence[ToolAnswer]) -> None:
-        """Add the answers to the calls of a reply. Where they are too long, the longest are cut."""
-        most = _level([len(answer.content.encode()) for answer in answers], 4 * self._room_tokens)
-        for answer in answers:
-            self.add(_cut(answer, most))
+    def answer(self, answers: Sequence[Answered], longest: int | None = None) -> None:
+        """Add the answers to the calls of a reply, those over `longest` bytes cut to that."""
+        for one in answers:
+            text = one.content if longest is None else _cut(one.content, longest)
+            self.add(ToolAnswer(one.call_id, text + one.note, one.failed))
 
     def counted(self, tokens: int) -> None:
         """The server says that all up to here, the newest reply included, is so many tokens."""
@@ -182,27 +197,11 @@ class Conversation:
         self._new_bytes = self._tools_bytes + sum(map(_size, self.messages))
 
 
-def _level(sizes: Sequence[int], room: int) -> int | None:
-    """The size that none may exceed for all to have room; None if all have."""
-    if sum(sizes) <= room:
-        return None
-    for left, size in zip(range(len(sizes), 0, -1), sorted(sizes), strict=True):
-        if size * left > room:
-            return room // left
-        room -= size
-    raise AssertionError("or all would have room")
-
-
-def _cut(answer: ToolAnswer, most_bytes: int | None) -> ToolAnswer:
-    text = answer.content
-    if most_bytes is None or len(text.encode()) <= most_bytes:
-        return answer
-    kept, _ = cap(text, most_bytes // 4)
-    cut = f"{kept}\n[cut after {len(kept):,} of {len(text):,} characters: {_NO_ROOM}]"
-    _, _, last = text.rpartition("\n")
-    if len(last) < _NOTE_CHARS and last.startswith("[") and last.endswith("]"):
-        cut += f"\n{last}"  # What is left of the budget, or how to go on.
-    return msgspec.structs.replace(answer, content=cut)
+def _cut(text: str, longest: int) -> str:
+    if len(text.encode()) <= longest:
+        return text
+    kept, _ = cap(text, longest // 4)
+    return f"{kept}\n[cut after {len(kept):,} of {len(text):,} characters: {_NO_ROOM}]"
 
 
 def _mask(text: str) -> str:

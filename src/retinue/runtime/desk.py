@@ -20,16 +20,17 @@ from retinue.domain.report import (
     report_cap,
     stopped_text,
 )
-from retinue.domain.result import Result
+from retinue.domain.result import Result, Status
 from retinue.domain.role import Role
 from retinue.domain.schedule import Schedule
 from retinue.errors import BudgetExceeded, UsageError
 from retinue.ports import Call, Errand, Outcome, Servers, Subtask, Workspace
-from retinue.runtime.agent import Agent
+from retinue.runtime.agent import Agent, plain_id
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.engine import carry_out
 from retinue.runtime.handover import handed_on
 from retinue.runtime.round import Round
+from retinue.runtime.scopes import named
 from retinue.runtime.shape import schema_text
 from retinue.runtime.staff import Staff
 from retinue.runtime.toolbox import ONE_CALL
@@ -84,8 +85,7 @@ class Desk:
         return Outcome(content="\n".join(told))
 
     async def wait(self, job_ids: str, call: Call) -> Outcome:
-        parts = (part.strip("[]\"'") for part in job_ids.replace(",", " ").split())
-        wanted = list(dict.fromkeys(filter(None, parts)))
+        wanted = list(dict.fromkeys(filter(None, map(plain_id, job_ids.replace(",", " ").split()))))
         if not wanted or "*" in wanted:
             wanted = [job.id for job in self._staff.background]
         if not wanted:
@@ -175,13 +175,15 @@ class Desk:
             return f"[ERROR] {error}"
 
     async def message(self, id: str, text: str) -> Outcome:
+        id = plain_id(id)
         job = self._staff.jobs.get(id)
         if job is None:
             return _refused(self._unknown(id))
-        if job.agent.stop_reason is not None:
-            return _refused(f"{id} was stopped ({job.agent.stop_reason}) and stays so.")
-        if job.done:
+        stopped = job.agent.stop_reason
+        if job.done and (stopped is None or job.outcome.status is not Status.CANCELLED):
             return _refused(f"{id} has ended; spawn_await gives its report, or spawn another.")
+        if stopped is not None:
+            return _refused(f"{id} was stopped ({stopped}) and stays so.")
         if not text.strip():
             return _refused("The message is empty.")
         job.agent.wary = job.agent.wary or self._boss.wary
@@ -189,6 +191,7 @@ class Desk:
         return Outcome(content=f"{id} will read it before its next turn.")
 
     async def cancel(self, id: str, call: Call) -> Outcome:
+        id = plain_id(id)
         job = self._staff.jobs.get(id)
         if job is None:
             return _refused(self._unknown(id))
@@ -197,10 +200,15 @@ class Desk:
         job.cancel("cancelled by its parent")
         result = await job.result()
         job.delivered = True
-        text = stopped_text(result, cap_tokens=self._cap(call.room_tokens))
+        cap = self._cap(call.room_tokens)
+        if result.status is Status.CANCELLED:
+            text = stopped_text(result, cap_tokens=cap)
+        else:  # It was just done.
+            text = f"{id} had ended already.\n{outcome_text(result, cap_tokens=cap)}"
         return Outcome(content=text, about=(id,))
 
     async def result(self, id: str, start: int) -> Outcome:
+        id = plain_id(id)
         job = self._staff.jobs.get(id)
         if job is not None and not job.done:
             return _refused(f"{id} is still at work; spawn_await waits for it.")
@@ -248,7 +256,7 @@ class Desk:
             extra_instructions=errand.system_prompt,
             tools=_items(errand.tools),
             mode=_mode(errand.mode),
-            scope=_items(errand.scope) or (),
+            scope=named(self._workspace, _items(errand.scope) or ()),
             context=context,
             model=model,
             output_schema=schema_text(errand.output_schema),

@@ -71,7 +71,8 @@ async def converse(
             misfit = False
         text, calls, reply = reply.content, reply.calls, None
         if calls and not limit:
-            mind.conversation.answer(await toolbox.run(calls))
+            answers = await toolbox.run(calls)
+            mind.conversation.answer(answers, mind.fit(answers))
         elif limit or not (_addressed(agent) or _reminded(mind, staff)):
             data, problem = (None, None) if shape is None else shape.check(text)
             if problem is None or limit or mended:
@@ -88,7 +89,7 @@ async def _taken_up(mind: Mind, toolbox: Toolbox, script: Transcript) -> Assista
         return Assistant(reply.content, reply.calls, reply.thoughts)
     if reply is not None:
         await toolbox.finish(script)
-        script.go_on()
+        script.go_on(mind.fit(script.answered))
     if script.told[-1:] == [STOP]:
         mind.tell(GO_ON, source="resume")
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -28,7 +28,15 @@ from retinue.errors import (
 from retinue.ports import Clock, Model
 from retinue.runtime.agent import Agent
 from retinue.runtime.allowance import Allowance, WorstCase
-from retinue.runtime.context import LAST_TURN, SUM_UP, SUMMING_UP, Conversation, room_for_news
+from retinue.runtime.context import (
+    LAST_TURN,
+    SUM_UP,
+    SUMMING_UP,
+    Answered,
+    Conversation,
+    longest_for,
+    room_for_news,
+)
 from retinue.runtime.transcript import Transcript
 
 MAX_OUTPUT_TOKENS = 8_192
@@ -58,8 +66,7 @@ class Mind:
         price: Price | Tariff | None = None,
         on_text: OnText | None = None,
     ) -> None:
-        room = room_for_news(agent.contract)
-        self.conversation = Conversation(opening, tools, before=before, room_tokens=room)
+        self.conversation = Conversation(opening, tools, before=before)
         self._agent = agent
         self._model = model
         self._tools = tools
@@ -80,6 +87,13 @@ class Mind:
         """Put words of ours, or somebody's, before the model's next turn."""
         self._agent.record(AgentTold(content=content, source=source, about=about))
         self.conversation.add(User(content))
+
+    def fit(self, answers: Sequence[Answered]) -> int | None:
+        """How long any of `answers` may be in the prompt, if they do not fit in as they are."""
+        longest = longest_for(answers, room_for_news(self._agent.contract))
+        if longest is not None:
+            self._agent.record(ContextCompacted(longest=longest))
+        return longest
 
     @property
     def asked(self) -> bool:
