@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from retinue.domain.contract import Contract, WorkspaceKind
-from retinue.domain.drafting import Draft, Order
+from retinue.domain.drafting import Draft
 from retinue.domain.events import (
     AgentCached,
     AgentStarted,
@@ -107,6 +107,7 @@ class Run:
         self._checks = Checks(around.confine, around.clock)
         self._joins: dict[str, Join] = {}
         self._recruitment = Recruitment(self._roster, around, self._checks, self._join_of)
+        self.agree, self.create = self._recruitment.agree, self._recruitment.create
         self._post = post or around.posts.take(run_id)
 
     @property
@@ -261,27 +262,6 @@ class Run:
         return self._roster.total
 
     # Its children
-
-    async def agree(self, order: Order, by: Agent) -> None:
-        """Have a person agree to an order that a stranger may stand behind. Raises UsageError."""
-        await self._recruitment.agree(order, by)
-
-    async def create(
-        self,
-        order: Order,
-        by: Agent,
-        round: Round | None = None,
-        *,
-        errand: str = "",
-        background: bool = False,
-    ) -> Agent:
-        """Write the contract for `order` and bring its child into being. Raises UsageError.
-
-        Children of one round begin from the same files; one without begins from what is there.
-        """
-        return await self._recruitment.create(
-            order, by, round, errand=errand, background=background
-        )
 
     def refused(self, role: str, task: str, why: str, status: Status) -> Result:
         """The result of a task that no child was made for."""
