@@ -256,6 +256,25 @@ async def test_a_body_that_is_not_streamed(content_type: str) -> None:
     assert reply.usage == Usage(5, 0, 2)
 
 
+async def test_half_an_emoji_in_a_chunk_does_not_cost_the_reply() -> None:
+    halves = [rb"\ud83e", rb"\udeb6"]
+    text = [b'{"choices":[{"delta":{"content":"%b"}}]}' % half for half in halves]
+    first = b'{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":'
+    arguments = [
+        first + rb'{"name":"write_file","arguments":"{\"text\":\"' + halves[0] + b'"}}]}}]}',
+        first + rb'{"arguments":"' + halves[1] + rb'\"}"}}]},"logprobs":NaN}]}',
+    ]
+    reply = await replied(Response(body=events(*text, *arguments, STOP)))
+    assert reply.message.content == "??"
+    (made,) = reply.message.calls
+    assert msgspec.json.decode(made.arguments) == {"text": "🪶"}
+
+
+async def test_a_body_that_is_not_streamed_with_a_number_that_is_none() -> None:
+    body = b'{"choices":[{"message":{"content":"Hi."},"logprobs":NaN,"finish_reason":"stop"}]}'
+    assert (await replied(Response(body=body))).message == Assistant("Hi.")
+
+
 async def test_a_server_that_never_ends_the_body_after_done() -> None:
     response = Response(body=events(chunk(TEXT), STOP, b"[DONE]"), ending=Ending.HANG)
     assert (await replied(response)).message == EXPECTED
