@@ -143,7 +143,7 @@ def plans(draw: st.DrawFn) -> Made:
         }
         script[f"Do {name}."] = [*([calls(*seen)] if seen else []), *said[kind]]
         if kind == "spawn":
-            script[f"Help {name}."] = [call("list_dir", path="."), say("helped")]
+            script[f"Help {name}."] = [call("read_file", path="a.txt"), say("helped")]
     return plan(*steps), script
 
 
