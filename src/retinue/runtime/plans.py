@@ -29,8 +29,9 @@ from retinue.runtime.orders import Orders
 from retinue.runtime.planned import Desired, PlannedRun
 from retinue.runtime.planning import PLANNER, plan_schema, plan_task, planned, wrong_with
 from retinue.runtime.recovery import Recovered
-from retinue.runtime.run import Run, Surroundings
+from retinue.runtime.run import Run
 from retinue.runtime.runs import PLAN, PLANNING, Runs
+from retinue.runtime.surroundings import Surroundings
 from retinue.runtime.task import Task, as_task, check_task
 from retinue.runtime.terms import Terms
 
