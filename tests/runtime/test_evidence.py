@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 CLAIM = say("It is fixed. All tests pass.")
 WRITE = call("write_file", path="a", content="2\n")
-TEST = call("run_command", command="echo run the tests")
+TEST = call("run_command", command="test_it() { :; }; test_it")
 
 
 async def test_a_claim_that_nothing_bears_out_is_told_everywhere(
