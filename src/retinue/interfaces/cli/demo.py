@@ -85,7 +85,7 @@ LONGEST_PAUSE_S = 1.0
 NEXT = """\
 The embedded model, which summarises and answers from files that it is given:
 
-  {program} spawn researcher -m embedded -f README.md "What is this about?"
+  {program} spawn researcher -m embedded -f README.md "What is this about? Answer in one sentence."
 
 A local server (llama.cpp; Ollama has port 11434, LM Studio 1234, vLLM 8000):
 
