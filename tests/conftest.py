@@ -1,11 +1,12 @@
-"""How hypothesis runs here (no deadlines, and the same examples every time on CI), and a project
-of a user's that has a repository."""
+"""How hypothesis runs here (no deadlines, and the same examples every time on CI), that bytecode is
+kept, and a project of a user's that has a repository."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,11 @@ from hypothesis import settings
 from retinue.workspace.depot import Depot
 from retinue.workspace.git import names
 from retinue.workspace.source import find_source
+
+# Images of Python for containers set it. Then each run compiles every test again, and each of the
+# hundreds of processes that tests start compiles the package.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 settings.register_profile("default", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("default")

@@ -49,7 +49,7 @@ from retinue.runtime.cache import Cache
 from retinue.runtime.clock import SystemClock
 from retinue.runtime.collector import patient_collector
 from retinue.runtime.facade import Runtime
-from retinue.runtime.run import Surroundings
+from retinue.runtime.surroundings import Surroundings
 from retinue.runtime.terms import Terms
 from retinue.runtime.toolbox import Breaker, nobody
 from retinue.store.reports import FileReports

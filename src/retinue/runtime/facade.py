@@ -24,9 +24,9 @@ from retinue.runtime.nursery import Nursery, to_its_end
 from retinue.runtime.office import Office
 from retinue.runtime.orders import Orders
 from retinue.runtime.plans import Plans
-from retinue.runtime.run import Surroundings
 from retinue.runtime.runs import COMPACT, LED, PLAN, PLANNING, Runs, ended_with
 from retinue.runtime.staff import Job
+from retinue.runtime.surroundings import Surroundings
 from retinue.runtime.task import Task, as_task, check_text
 from retinue.runtime.terms import Terms
 from retinue.runtime.undo import Changed, Revision, Rewritten, past, revision

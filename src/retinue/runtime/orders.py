@@ -10,8 +10,8 @@ from retinue.domain.role import pick
 from retinue.domain.toolname import picked
 from retinue.errors import ContractError, UsageError
 from retinue.runtime.enclosures import enclose
-from retinue.runtime.run import Surroundings
 from retinue.runtime.shape import schema_text
+from retinue.runtime.surroundings import Surroundings
 from retinue.runtime.task import Task, check_task, check_text
 from retinue.runtime.terms import Terms
 from retinue.runtime.windows import fitted, notes_on, within

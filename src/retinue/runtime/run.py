@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
 
-from retinue.domain.approval import Rules
-from retinue.domain.budget import Account
 from retinue.domain.contract import Contract, WorkspaceKind
-from retinue.domain.drafting import Draft, Order, Superior, draft
+from retinue.domain.drafting import Draft, Order
 from retinue.domain.events import (
     AgentCached,
-    AgentCreated,
     AgentStarted,
     Fact,
     RunFinished,
@@ -28,89 +25,42 @@ from retinue.domain.events import (
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect
 from retinue.domain.outcome import RunResult
-from retinue.domain.price import Price, Tariff
-from retinue.domain.report import markdown
 from retinue.domain.result import Result, Spent, Status
-from retinue.domain.role import Role
-from retinue.errors import ContractError, UsageError, WorkspaceError
+from retinue.errors import UsageError, WorkspaceError
 from retinue.ports import (
-    Approve,
-    Ask,
-    Clock,
     Copy,
-    Ground,
     Hands,
-    History,
     Lapse,
-    Model,
-    NewAgent,
     Post,
-    Posts,
-    Reports,
     Sandbox,
-    Servers,
-    Store,
-    Vault,
     Workspace,
 )
 from retinue.runtime.agent import Agent
-from retinue.runtime.agreement import agree
 from retinue.runtime.allowance import Allowance
-from retinue.runtime.cache import Cache, Hit
-from retinue.runtime.checks import NO_SANDBOX, Checks, Confine, copy_names
+from retinue.runtime.cache import Hit
+from retinue.runtime.checks import Checks, copy_names
 from retinue.runtime.desk import Desk
 from retinue.runtime.halt import Halt
 from retinue.runtime.join import Join, Seat, examined
-from retinue.runtime.journal import NOTHING_YET, End, Journal, Listener
-from retinue.runtime.life import Ending, Means, close, conclude, live, result_of
+from retinue.runtime.journal import NOTHING_YET, End, Journal
+from retinue.runtime.life import Ending, Means, live
 from retinue.runtime.mind import OnText
 from retinue.runtime.nursery import Nursery, to_its_end
-from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.recorder import Authors, Recorder
 from retinue.runtime.recovery import Past, Recovered
+from retinue.runtime.recruitment import Recruitment
 from retinue.runtime.resolution import resolution, unsettled
+from retinue.runtime.roster import Roster
 from retinue.runtime.round import BACKGROUND, FOREGROUND, Round
 from retinue.runtime.session import NEW, Session, earlier_result
 from retinue.runtime.shape import Shape
 from retinue.runtime.staff import Slot, Staff
-from retinue.runtime.toolbox import NO_RULES, Breaker, Tools
+from retinue.runtime.surroundings import Surroundings
 
 STOPPED = "stopped with its run"
 STOPPED_BY_USER = "stopped by the user"
 CANCEL = "cancel"  # followed by the agent's id: what another process says to have it stopped
 READS_AT_ONCE = 8
-
-
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What all agents of a run share."""
-
-    store: Store
-    posts: Posts
-    vault: Vault | None
-    reports: Reports
-    clock: Clock
-    tools: Tools
-    roles: Mapping[str, Role]
-    cache: Cache
-    workspace_for: Callable[[str], Workspace]
-    ground: Ground
-    history: History
-    sandbox: Sandbox | None
-    confine: Confine
-    approve: Approve
-    model_for: Callable[[str], Model]
-    route: Callable[[str | None, str | None], str | None]
-    price_for: Callable[[str], Price | Tariff | None]
-    servers: Servers
-    max_concurrent: int
-    report_path_pattern: str
-    seal: Callable[[str], str]
-    breaker: Breaker | None = None
-    rules: Rules = NO_RULES
-    ask: Ask | None = None
-    listener: Listener | None = None
-    on_text: OnText | None = None
-    on_partial: Callable[[str, str, str], None] | None = None
 
 
 class Run:
@@ -132,93 +82,65 @@ class Run:
         self._session = session
         self._sums_up = False
         self._allowance = Allowance()
-        self._creating = asyncio.Lock()
         self._halt = Halt()
         self._journal = Journal(
             around.store, around.clock, run_id, end=end, listener=around.listener
         )
-        self._ids = 0
-        self._open: dict[str, Agent] = {}
+        self._roster = Roster(
+            run_id,
+            root.contract,
+            around,
+            self._journal,
+            self._halt,
+            children_before=session.children,
+        )
+        self.root = self._roster.root
+        self.root.tainted, self.root.wary = session.tainted, session.wary
+        self._root_notes = root.notes
         self.why_stopped = STOPPED
-        self._failed = 0
         self.stranded: str | None = None
         """Why its root could not go on, although nothing but its model stands in the way."""
         self.rejected = 0
         """How many tasks of a program no contract could be written for."""
-        self._prompts = Prompts(around.workspace_for(root.contract.execution.working_directory))
-        self._total = Spent()
-        self._started_at = around.clock.monotonic()
         self._steps = itertools.count(1)
         self._authors: Authors = []
         self._checks = Checks(around.confine, around.clock)
         self._joins: dict[str, Join] = {}
-        self.root = self._agent(root.contract, "root", None)
-        self.root.tainted, self.root.wary = session.tainted, session.wary
-        self._root_notes = root.notes
-        # What a conversation calls a3 is one child for as long as it goes on.
-        self._ids += session.children
+        self._recruitment = Recruitment(self._roster, around, self._checks, self._join_of)
         self._post = post or around.posts.take(run_id)
-        self._errands: dict[str, Agent] = {}
-        self._children: dict[str, Agent] = {}
 
     @property
     def agents(self) -> Iterable[Agent]:
         """Those that are not closed yet."""
-        return self._open.values()
+        return self._roster.open.values()
 
     @property
     def children(self) -> int:
-        return self._ids - 1 - self._session.children
+        return self._roster.children
 
     @property
     def failures(self) -> int:
         """Tasks that did not come to anything. Who is still open when it is asked never will."""
-        return self._failed + self.rejected + self._open_children
+        return self._roster.failed + self.rejected + self._roster.open_children
 
     @property
     def has_open_children(self) -> bool:
-        return self._open_children > 0
-
-    @property
-    def _open_children(self) -> int:
-        return sum(agent is not self.root for agent in self._open.values())
+        return self._roster.open_children > 0
 
     def start(self, fact: RunStarted) -> None:
-        root = self.root
-        self._journal.record(fact, agent_id=root.id, parent_agent_id=None)
-        self._create(root, self._root_notes)
+        self._journal.record(fact, agent_id=self.root.id, parent_agent_id=None)
+        self._roster.enter(self.root, self._root_notes)
 
     def resume(self, fact: RunResumed, found: Recovered) -> None:
         """Be where the journal says that the run was left."""
         self._journal.record(fact, agent_id=self.root.id, parent_agent_id=None)
-        agents: dict[str, Agent] = {}
-        for agent_id, past in found.agents.items():
-            parent = agents.get(past.view.parent_id or "")
-            agent = self.root
-            if parent is not None:
-                agent = self._agent(past.contract, past.created.path, parent)
-                assert agent.id == agent_id, "ids are counted"
-                parent.steps += 1
-                name, _, number = agent.path.removeprefix(f"{parent.path}/").rpartition(".")
-                parent.names[name] = int(number)
-            agents[agent_id] = agent
-            agent.remember(past)
-            agent.cache_key = self._around.cache.key(past.contract)
-            if parent is self.root:
-                self._errands[agent.errand] = agent
-            if past.state is State.CLOSED:
-                agent.result = past.result(self.id)
-                self._count(agent, agent.result)
-            else:
-                self._open[agent_id] = agent
-        self._children = agents
-        self._started_at -= found.seconds
+        self._roster.restore(found)
         self._steps = itertools.count(found.steps + 1)
         self._authors.extend(found.authors)
 
     def employed(self, errand: str) -> Agent | None:
         """The child of the root that an errand has made already, in another process."""
-        return self._errands.get(errand)
+        return self._roster.employed(errand)
 
     def stop(self, why: str) -> None:
         """Say why the tasks that are about to be cancelled are cancelled."""
@@ -242,10 +164,10 @@ class Run:
 
     def _at_work(self) -> bool:
         """Is there anybody who may come to a pause? Parents wait for their children."""
-        parents = {agent.parent for agent in self._open.values()}
+        parents = {agent.parent for agent in self.agents}
         return any(
             agent.deadline is not None and not agent.paused and not agent.excused
-            for agent in self._open.values()
+            for agent in self.agents
             if agent not in parents
         )
 
@@ -262,8 +184,9 @@ class Run:
         """Do what other processes ask for: so far, that agents are stopped."""
         for words in self._post.heard():
             verb, _, agent_id = words.partition(" ")
-            if verb == CANCEL and agent_id in self._open:
-                self.cancel(self._open[agent_id])
+            agent = self._roster.open.get(agent_id)
+            if verb == CANCEL and agent is not None:
+                self.cancel(agent)
 
     # The root
 
@@ -295,14 +218,14 @@ class Run:
 
     async def finish(self, status: Status, reason: str) -> None:
         """Write the outcome, which nobody but the run may do, and see it safe."""
-        for agent in reversed(list(self._open.values())):
+        for agent in reversed(list(self.agents)):
             if agent is self.root and agent.past is not None and agent.past.has_ended:
-                self._write_end(agent, agent.past)
+                self._roster.conclude(agent, agent.past)
             elif agent is self.root:
-                self._end(agent, Ending(status, reason or "done", reason))
+                self._roster.close(agent, Ending(status, reason or "done", reason))
             else:
                 # A task that is cancelled before its first step never runs, so it could not say so.
-                self._end(agent, Ending(Status.CANCELLED, "", self.why_stopped))
+                self._roster.close(agent, Ending(Status.CANCELLED, "", self.why_stopped))
         self._journal.record(
             RunFinished(status=status, reason=reason), agent_id=self.root.id, parent_agent_id=None
         )
@@ -335,15 +258,13 @@ class Run:
     @property
     def total(self) -> Spent:
         """The bill of the whole tree so far."""
-        return self._total
+        return self._roster.total
 
     # Its children
 
     async def agree(self, order: Order, by: Agent) -> None:
         """Have a person agree to an order that a stranger may stand behind. Raises UsageError."""
-        around = self._around
-        if by.wary:
-            await agree(order, by, around.tools.effects, around.rules, around.approve)
+        await self._recruitment.agree(order, by)
 
     async def create(
         self,
@@ -358,70 +279,13 @@ class Run:
 
         Children of one round begin from the same files; one without begins from what is there.
         """
-        async with self._creating:  # In the order of asking, whatever has to be read for it first.
-            round = round or Round()
-            child = await self._written(order, by, round, errand, background)
-            if child.contract.execution.workspace is not WorkspaceKind.READONLY:
-                child.seat = self._join_of(by).enter(child, round)
-            return child
+        return await self._recruitment.create(
+            order, by, round, errand=errand, background=background
+        )
 
     def refused(self, role: str, task: str, why: str, status: Status) -> Result:
         """The result of a task that no child was made for."""
         return Result(status=status, agent_id="", run_id=self.id, role=role, task=task, error=why)
-
-    async def _written(
-        self,
-        order: Order,
-        by: Agent,
-        round: Round | None,
-        errand: str = "",
-        background: bool = False,
-    ) -> Agent:
-        role = order.role
-        instructions, left_out = await self._prompts.assemble(role, order.extra_instructions)
-        order = msgspec.structs.replace(order, instructions=instructions)
-        superior = Superior.of(by.contract, by.id, by.account)
-        # The step's number is the parent's next; it is taken only when the contract stands.
-        drafted = draft(order, superior, step_idx=by.steps, effects=self._around.tools.effects)
-        contract, notes = self._told_of_profiles(drafted.contract), drafted.notes
-        if contract.execution.workspace is not WorkspaceKind.READONLY:
-            try:
-                contract, notes = await self._placed(contract, notes, by, round)
-            except WorkspaceError as error:
-                raise ContractError(str(error)) from error
-        elif order.checks:
-            await self._checkable(order.checks)
-        self._around.model_for(contract.execution.model)  # Unknown models fail here.
-        child = self._agent(contract, by.next_path(order.name or role.name), by)
-        child.errand, child.background = errand, background
-        child.wary = by.wary  # A stranger's words may be in its task.
-        child.cache_key = self._around.cache.key(contract) if order.cache else None
-        window = contract.execution.max_context_tokens
-        hidden = self._around.tools.left_out(contract.permissions, window=window)
-        self._create(child, (*left_out, *notes, *hidden))
-        return child
-
-    async def _placed(
-        self, contract: Contract, notes: tuple[str, ...], by: Agent, round: Round | None
-    ) -> tuple[Contract, tuple[str, ...]]:
-        """The contract of one that writes, with a place where that can be done and checked."""
-        checks, execution = contract.outputs.checks, contract.execution
-        if checks:
-            await self._checkable(checks)
-        if execution.workspace is WorkspaceKind.SHARED:
-            return contract, notes
-        why_not = await by.ground.why_no_copies()
-        if not why_not:
-            if round is not None:
-                await self._join_of(by).pin(round)
-            return contract, notes
-        shared = msgspec.structs.replace(execution, workspace=WorkspaceKind.SHARED)
-        note = f"works in the project itself, one writer at a time: {why_not}"
-        return msgspec.structs.replace(contract, execution=shared), (*notes, note)
-
-    async def _checkable(self, checks: Sequence[str]) -> None:
-        if not await self._checks.possible():
-            raise ContractError(NO_SANDBOX.format(checks=", ".join(checks)))
 
     def _join_of(self, parent: Agent) -> Join:
         if parent.id not in self._joins:
@@ -442,8 +306,7 @@ class Run:
         assert parent is not None, "only a child is merged"
         order = resolution(agent, around.roles[agent.role])
         try:
-            async with self._creating:
-                resolver = await self._written(order, parent, None)
+            resolver = await self._recruitment.stand_in(order, parent)
         except UsageError as error:
             return str(error)
         resolver.ground = copy
@@ -452,20 +315,8 @@ class Run:
             wrong = await unsettled(agent, copy, resolver.contract.execution.working_directory)
             if wrong:
                 ending = Ending(Status.ERROR, ending.text, wrong)
-        self._end(resolver, ending)
+        self._roster.close(resolver, ending)
         return "" if ending.status is Status.COMPLETED else ending.reason
-
-    def _told_of_profiles(self, contract: Contract) -> Contract:
-        """`contract` with instructions that list the profiles it may employ, if there are any."""
-        roles = self._around.roles
-        profiles = listed_profiles(roles[name] for name in contract.permissions.spawn_roles)
-        if not profiles:
-            return contract
-        execution = contract.execution
-        instructions = "\n\n".join(filter(None, (execution.instructions, profiles)))
-        return msgspec.structs.replace(
-            contract, execution=msgspec.structs.replace(execution, instructions=instructions)
-        )
 
     async def see_through(self, agent: Agent, slot: Slot | None = None) -> Result:
         """Let `agent` live, from its contract to its closing, once there is a slot for it."""
@@ -493,7 +344,8 @@ class Run:
                     if slot is not None:
                         slot.leave()
             if ending.stranded:
-                return self._strand(agent, ending)
+                self.stranded = ending.reason
+                return self._roster.strand(agent, ending)
             contract = agent.contract
             reads = contract.execution.workspace is WorkspaceKind.READONLY
             if not reads or agent.recorder or contract.outputs.checks:
@@ -510,23 +362,15 @@ class Run:
             except WorkspaceError as error:
                 why = f"{why}; {error}"
             finally:
-                self._end(agent, Ending(Status.CANCELLED, agent.last_text, why))
+                self._roster.close(agent, Ending(Status.CANCELLED, agent.last_text, why))
             if seat is not None:
                 await to_its_end(self._cleared(agent, seat))
             raise
-        result = self._end(agent, ending)
+        result = self._roster.close(agent, ending)
         # Closing is on record before anybody reads the result.
         await agent.durable()
         if seat is not None:
             await to_its_end(self._cleared(agent, seat))
-        return result
-
-    def _strand(self, agent: Agent, ending: Ending) -> Result:
-        """The result of a root that is not closed, since it can go on."""
-        self.stranded = ending.reason
-        duration_s = self._around.clock.monotonic() - agent.since
-        result = agent.result = result_of(agent, ending, duration_s=duration_s)
-        self._bill(agent)
         return result
 
     async def _cleared(self, agent: Agent, seat: Seat) -> None:
@@ -565,20 +409,9 @@ class Run:
         """The result of one that has ended, which is written down in part."""
         if agent.result is not None:
             return agent.result
-        result = self._write_end(agent, past)
+        result = self._roster.conclude(agent, past)
         await agent.durable()
         await self._around.ground.discard(copy_names(self.id, agent.id))
-        return result
-
-    def _write_end(self, agent: Agent, past: Past) -> Result:
-        """Write down what is missing of an ending."""
-        del self._open[agent.id]
-        if agent.seat is not None:
-            agent.seat.join.leave(agent.seat)
-        conclude(agent, past)
-        result = agent.result = past.result(self.id)
-        self._count(agent, result)
-        self._halt.changed()
         return result
 
     async def _live(self, agent: Agent) -> Ending:
@@ -643,7 +476,7 @@ class Run:
         staff = Staff(self, boss, nursery, max_concurrent=self._around.max_concurrent)
         if past is not None:
             self.reseat(boss, past)
-            staff.take_up(past, self._children)
+            staff.take_up(past, self._roster.restored)
         return staff
 
     def reseat(self, boss: Agent, past: Past, *, apart: bool = False) -> None:
@@ -652,7 +485,7 @@ class Run:
         With `apart`, each of them makes a line of its own, as the steps of a plan do.
         """
         for agent_id in past.children:
-            child = self._children[agent_id]
+            child = self._roster.restored[agent_id]
             if child.result is not None or child.past is None:
                 continue
             child.ground = boss.ground
@@ -672,95 +505,6 @@ class Run:
             servers=around.servers,
             earlier=partial(
                 earlier_result, around.store, self._session if boss is self.root else NEW
-            ),
-        )
-
-    def _end(self, agent: Agent, ending: Ending) -> Result:
-        """Close `agent` and bill what it cost. No await: it works in a cancelled task."""
-        del self._open[agent.id]
-        if agent.seat is not None:
-            agent.seat.join.leave(agent.seat)
-        duration_s = self._around.clock.monotonic() - agent.since
-        result = agent.result = close(agent, ending, duration_s=duration_s)
-        self._halt.changed()
-        if agent.parent is not None:
-            agent.parent.hear_of(agent)
-        self._count(agent, result)
-        if agent.cache_key is not None and result.ok:
-            self._around.cache.completed(agent.cache_key)
-        return result
-
-    def _count(self, agent: Agent, result: Result) -> None:
-        """Take one that is closed into the sums, and write its report."""
-        self._bill(agent)
-        if agent is not self.root:
-            self._failed += not result.ok
-            self._report(agent, result)
-
-    def _report(self, agent: Agent, result: Result) -> None:
-        outputs = agent.contract.outputs
-        path = outputs.report_path_pattern.replace("<idx>", agent.step_path)
-        self._around.reports.keep(
-            path.replace("<run>", self.id).replace("<agent>", agent.id),
-            markdown(result, agent.contract, agent.path),
-        )
-
-    def _bill(self, agent: Agent) -> None:
-        mine, so_far = agent.spent(0.0), self._total
-        self._total = Spent(
-            tool_calls=so_far.tool_calls + mine.tool_calls,
-            turns=so_far.turns + mine.turns,
-            tokens_in=so_far.tokens_in + mine.tokens_in,
-            tokens_cached=so_far.tokens_cached + mine.tokens_cached,
-            tokens_out=so_far.tokens_out + mine.tokens_out,
-            cost_usd=so_far.cost_usd + mine.cost_usd,
-            duration_s=self._around.clock.monotonic() - self._started_at,
-        )
-
-    def _agent(self, contract: Contract, path: str, parent: Agent | None) -> Agent:
-        agent_id = f"a{self._ids}"
-        self._ids += 1
-        account = Account(
-            path, contract.execution.budget.limits(), None if parent is None else parent.account
-        )
-        return Agent(
-            id=agent_id,
-            path=path,
-            depth=0 if parent is None else parent.depth + 1,
-            contract=contract,
-            account=account,
-            journal=self._journal,
-            clock=self._around.clock,
-            parent=parent,
-            halt=self._halt,
-            ground=self._around.ground if parent is None else parent.ground,
-        )
-
-    def _create(self, agent: Agent, notes: tuple[str, ...]) -> None:
-        self._open[agent.id] = agent
-        agent.notes = notes
-        contract, parent = agent.contract, agent.parent
-        agent.record(
-            AgentCreated(
-                sub_agent_id=agent.id,
-                step_idx=contract.parent.step_idx,
-                path=agent.path,
-                depth=agent.depth,
-                role=agent.role,
-                title=contract.step.title,
-                contract_sha256=contract.digest,
-                notes=notes,
-                errand=agent.errand,
-                background=agent.background,
-            ),
-            born=NewAgent(
-                run_id=self.id,
-                agent_id=agent.id,
-                parent_agent_id=None if parent is None else parent.id,
-                path=agent.path,
-                role=agent.role,
-                contract=contract,
-                cache_key=agent.cache_key,
             ),
         )
 

@@ -36,8 +36,9 @@ from retinue.runtime.enclosures import enclose
 from retinue.runtime.nursery import to_its_end
 from retinue.runtime.prompts import Prompts, listed_profiles
 from retinue.runtime.recovery import Recovered, recover
-from retinue.runtime.run import Run, Surroundings
+from retinue.runtime.run import Run
 from retinue.runtime.session import NEW, Session, chain, recall
+from retinue.runtime.surroundings import Surroundings
 from retinue.runtime.task import check_task, check_text
 from retinue.runtime.terms import Terms
 from retinue.runtime.undo import Write

@@ -10,7 +10,7 @@ import asyncio
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +47,8 @@ _LOST = "blob {name} is gone or was changed"
 _TAKEN = "Another process has taken over run {run_id}; this one must stop."
 # What somebody may write who has not begun the run: they own it from there on.
 _OF_ANYBODY = ("run.resumed", "run.pruned", "run.steps_undone", "run.steps_redone")
+# As plain texts: whatever else sqlite3 gets it first looks for an adapter of.
+_STATE_AFTER = {kind: str(state) for kind, state in STATE_AFTER.items()}
 _LARGEST_CHUNK = 1024  # 13 columns each; SQLite takes 32,766 place holders
 _REMEMBERED = 1024  # hashes of blobs, so that what siblings share is compressed once
 
@@ -363,22 +365,31 @@ class Writer:
         connection.execute("BEGIN IMMEDIATE")
         try:
             heads: dict[str, Event] = {}
-            agents: list[NewAgent] = []
+            agents: list[object] = []
+            events: list[object] = []
+            moves = _Moves()
+            large: list[Entry] = []
             for entry in batch:
-                change, event = entry.change, entry.change.event
-                heads[event.run_id] = event
+                event, born, cut = entry.change.event, entry.change.agent, entry.cut
+                run_id, kind = event.run_id, event.type
+                heads[run_id] = event
                 if event.seq == 1:
                     _insert_run(connection, event)
-                elif event.type in _OF_ANYBODY and event.epoch != self._epochs.get(event.run_id):
+                elif kind in _OF_ANYBODY and event.epoch != self._epochs.get(run_id):
                     self._take_over(connection, event)
-                if change.agent is not None:
-                    agents.append(change.agent)
-            _insert(connection, "insert_agents", 8, map(_agent_columns, agents), len(agents))
-            _insert_blobs(connection, batch)
-            events = (_event_columns(entry.change.event, entry.cut) for entry in batch)
-            _insert(connection, "insert_events", 13, events, len(batch))
-            for moves in _rounds(batch):
-                _insert(connection, "move_agents", 3, moves, len(moves))
+                if born is not None:
+                    agents += _agent_columns(born)
+                if cut is not None:
+                    large.append(entry)
+                events += _event_columns(event, cut)
+                if kind in _STATE_AFTER:
+                    moves.add(run_id, event.agent_id, _STATE_AFTER[kind])
+            _insert(connection, "insert_agents", 8, agents)
+            if large:
+                _insert_blobs(connection, large)
+            _insert(connection, "insert_events", 13, events)
+            for rows in moves.rounds:
+                _insert(connection, "move_agents", 3, rows)
             for run_id, event in heads.items():
                 if event.type == "run.finished":
                     _finish_run(connection, event)
@@ -413,61 +424,51 @@ class Writer:
 
 
 def _insert(
-    connection: sqlite3.Connection,
-    query: str,
-    columns: int,
-    rows: Iterable[tuple[object, ...]],
-    count: int,
+    connection: sqlite3.Connection, query: str, columns: int, values: Sequence[object]
 ) -> None:
-    """Insert all rows, in as few statements as there are bits in their number."""
-    source = iter(rows)
+    """Insert all rows, whose values follow each other, in as few statements as can be."""
+    count, begin = len(values) // columns, 0
     while count:
         # Powers of two, so that a few prepared statements serve every size of batch.
         chunk = min(_LARGEST_CHUNK, 1 << (count.bit_length() - 1))
-        values: list[object] = []
-        for _ in range(chunk):
-            values.extend(next(source))
-        connection.execute(rows_of(query, columns, chunk), values)
-        count -= chunk
+        end = begin + chunk * columns
+        connection.execute(rows_of(query, columns, chunk), values[begin:end])
+        count, begin = count - chunk, end
 
 
-def _insert_blobs(connection: sqlite3.Connection, batch: Sequence[Entry]) -> None:
+def _insert_blobs(connection: sqlite3.Connection, large: Sequence[Entry]) -> None:
     strings: dict[str, bytes] = {}
     packed: dict[str, bytes] = {}
-    for entry in batch:
+    for entry in large:
         if entry.cut is not None:
             strings |= entry.cut.strings
             packed |= entry.packed
-    if not strings:
-        return
     wanted = msgspec.json.encode(list(strings)).decode()
     there = {digest for (digest,) in connection.execute(queries()["blobs_there"], (wanted,))}
-    # One that was written lately may have been cleaned away since, by another process.
-    rows = [
-        (digest, packed.get(digest) or pack(string))
-        for digest, string in strings.items()
-        if digest not in there
-    ]
-    _insert(connection, "insert_blobs", 2, rows, len(rows))
+    rows: list[object] = []
+    for digest, string in strings.items():
+        if digest not in there:
+            # One that was written lately may have been cleaned away since, by another process.
+            rows += (digest, packed.get(digest) or pack(string))
+    _insert(connection, "insert_blobs", 2, rows)
 
 
-def _rounds(batch: Sequence[Entry]) -> list[list[tuple[str, str, str]]]:
+class _Moves:
     """The moves of a batch, as rounds in which no agent moves twice.
 
     A trigger on `events` would do without this, and cost every event 2 µs, and a move 15.
     """
-    rounds: list[list[tuple[str, str, str]]] = []
-    moved: dict[tuple[str, str], int] = {}
-    for entry in batch:
-        event = entry.change.event
-        state = STATE_AFTER.get(event.type)
-        if state is not None:
-            number = moved.get((event.run_id, event.agent_id), 0)
-            moved[event.run_id, event.agent_id] = number + 1
-            if number == len(rounds):
-                rounds.append([])
-            rounds[number].append((event.run_id, event.agent_id, state))
-    return rounds
+
+    def __init__(self) -> None:
+        self.rounds: list[list[object]] = []
+        self._moved: dict[tuple[str, str], int] = {}
+
+    def add(self, run_id: str, agent_id: str, state: str) -> None:
+        number = self._moved.get((run_id, agent_id), 0)
+        self._moved[run_id, agent_id] = number + 1
+        if number == len(self.rounds):
+            self.rounds.append([])
+        self.rounds[number] += (run_id, agent_id, state)
 
 
 def _finish_run(connection: sqlite3.Connection, event: Event) -> None:
@@ -497,7 +498,7 @@ def _event_columns(event: Event, cut: Cut | None) -> tuple[object, ...]:
         event.type,
         event.version,
         event.summary,
-        (bytes(event.payload) if cut is None else cut.payload).decode(),
+        str(event.payload if cut is None else cut.payload, "utf-8"),
         event.hash,
         None if cut is None else write_places(cut.places),
     )
