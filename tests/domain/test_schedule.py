@@ -159,9 +159,9 @@ def test_the_best_of_those_that_can_be_begun_is_always_next(seed: int, acts: lis
                 schedule.again(name)
                 waiting.add(name)
             else:
-                lost = {n for n in waiting if name in upstream(needs, n)}
-                assert set(schedule.failed(name)) == lost
-                waiting -= lost
+                lost = [n for n in needs if name in upstream(needs, n)]
+                assert schedule.failed(name) == lost
+                waiting -= set(lost)
     assert set(schedule.waiting) == waiting
     assert schedule.under_way == under_way
 

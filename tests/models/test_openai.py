@@ -32,6 +32,7 @@ from retinue.testing.server import (
     chunk,
     events,
     failing,
+    read_request,
     streamed,
     whole,
 )
@@ -171,12 +172,27 @@ async def test_a_body_larger_than_a_megabyte() -> None:
     assert len(server.requests[0].json["messages"][0]["content"]) == 3_000_000
 
 
-async def test_text_is_told_as_it_arrives() -> None:
+async def test_text_is_told_as_it_arrives_and_in_one_piece_if_it_came_in_one() -> None:
     told: list[str] = []
-    step = say("a rather long text to be cut")
-    async with ModelServer([step]) as server, model_of(server) as model:
-        await model.reply(HI, told.append)
-    assert len(told) > 1
+    heard = asyncio.Event()
+
+    def tell(text: str) -> None:
+        told.append(text)
+        heard.set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        writer.write(events(chunk({"content": "Some "}), chunk({"content": "words"})))
+        await heard.wait()
+        writer.write(events(chunk({"content": "."}), STOP, b"[DONE]"))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        async with OpenAIModel(Endpoint(base_url=f"http://{host}:{port}", model="m")) as model:
+            assert (await model.reply(HI, tell)).message.content == "Some words."
+    assert told == ["Some words", "."]
 
 
 async def test_timing_is_measured() -> None:

@@ -85,6 +85,29 @@ async def test_a_stop_is_a_stop_whoever_else_would_plan_anew(
     assert not any("planner" in r.messages[0].content for r in model.requests)
 
 
+@pytest.mark.parametrize("first", ["one", "two"])
+async def test_who_was_faster_to_fail_makes_no_difference(
+    opened: Opened, project: Path, first: str
+) -> None:
+    after = After(first)
+    slow = hold(after.gate, BROKEN[0])
+    model = ScriptedModel(
+        {f"Do {name}.": BROKEN if name == first else [slow] for name in ("one", "two")}
+    )
+    async with opened(model=model, on_event=after) as rt:
+        done = await rt.execute(
+            plan(
+                step("one", on_failure="continue"),
+                step("two", on_failure="continue"),
+                step("end", "two", "one"),
+            ),
+            max_concurrent=2,
+        )
+    assert done["end"].reason == "it needs one and two, which failed"
+    ends = [e.fact for e in await journal(project, done.run_id)]
+    assert [end.lost for end in ends if isinstance(end, StepFinished)] == [("end",), ("end",)]
+
+
 async def test_what_would_be_tried_again_is_planned_anew_with_the_rest(
     opened: Opened, project: Path
 ) -> None:

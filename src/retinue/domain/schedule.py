@@ -73,17 +73,20 @@ class Schedule:
         self._offer(name)
 
     def failed(self, name: str) -> list[str]:
-        """A step is over and came to nothing; answers those that can never be begun now."""
+        """A step is over and came to nothing; answers all that need it, and are never begun.
+
+        Those that need another one as well that has failed are among them, whoever was first.
+        """
         self._under_way.pop(name, None)
         lost, pending = {name}, [name]
         while pending:
             more = [other for other in self._followers[pending.pop()] if other not in lost]
             lost.update(more)
             pending += more
-        dropped = [other for other in self._waiting if other in lost]
-        for other in dropped:
-            del self._waiting[other]
-        return dropped
+        lost.discard(name)
+        for other in lost:
+            self._waiting.pop(other, None)
+        return sorted(lost, key=self._place.__getitem__)
 
     def stop(self) -> None:
         """Begin nothing more."""

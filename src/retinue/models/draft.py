@@ -55,6 +55,8 @@ class Draft:
         "_thinking",
         "_thinks_as",
         "_timings",
+        "_told",
+        "_unheard",
         "_usage",
         "counted",
         "finish_reason",
@@ -65,6 +67,8 @@ class Draft:
         self._name = name
         self._on_text = on_text
         self._text: list[str] = []
+        self._told = 0
+        self._unheard = False
         self._thinking: list[str] = []
         self._thinks_as = "reasoning_content"
         self._calls: list[_CallDraft] = []
@@ -99,19 +103,27 @@ class Draft:
         text = delta.content or delta.refusal
         if text:
             self._text.append(text)
-            if self._on_text is not None:
-                self._on_text(text)
         if delta.tool_calls:
             for call in delta.tool_calls:
                 self._add_call(call)
         elif not text and not (delta.reasoning_content or delta.reasoning):
             return
-        if not text and self._on_text is not None:
-            self._on_text("")  # It thinks, or calls: no text, but a sign of life.
+        self._unheard = True
         if delta.reasoning_content or delta.reasoning:
             self._think(delta)
         if self.first_token_at is None:
             self.first_token_at = time.perf_counter()
+
+    def tell(self) -> None:
+        """Say what has come since the last time, in one piece however many chunks it came in.
+
+        A model that thinks, or calls, has no text to say, but shows that it lives.
+        """
+        if self._unheard:
+            self._unheard = False
+            if self._on_text is not None:
+                self._on_text("".join(self._text[self._told :]))
+                self._told = len(self._text)
 
     def _think(self, delta: Delta) -> None:
         # Some servers send it under both names.

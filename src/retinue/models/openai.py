@@ -51,6 +51,11 @@ class _Completion:
         return self.done or self.draft.finish_reason is not None or self.draft.counted
 
     def take(self, events: list[bytes]) -> ModelError | None:
+        fault = self._added(events)
+        self.draft.tell()
+        return fault
+
+    def _added(self, events: list[bytes]) -> ModelError | None:
         for data in events:
             if self.done:
                 return None
@@ -85,6 +90,7 @@ class _Completion:
         if not chunk.choices:
             return self._faults.complained(decoded(body))
         self.draft.add(chunk)
+        self.draft.tell()
         self.done = True
         return None
 

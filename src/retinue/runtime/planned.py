@@ -98,6 +98,8 @@ class PlannedRun:
         self._orders: dict[str, Order] = {}
         self._results: dict[str, list[Result]] = {}
         self._reasons: dict[str, str] = {}
+        self._lost_to: dict[str, list[str]] = {}
+        """For those that were given up, the steps that they need and that have failed."""
         self._replaced: set[str] = set()
         """Those whose place others have taken; none as long as nothing was planned anew."""
         self._numbers: dict[str, int] = {}
@@ -358,7 +360,7 @@ class PlannedRun:
         self._reasons[name] = f"{result.status}: {result.error}"
         lost = schedule.failed(name)
         for other in lost:
-            self._reasons[other] = f"it needs {name}, which failed"
+            self._lost_to.setdefault(other, []).append(name)
         return lost
 
     # Further rounds
@@ -503,9 +505,11 @@ class PlannedRun:
         state = StepState.SKIPPED
         if results:
             state = StepState.DONE if results[-1].ok else StepState.FAILED
-        return StepOutcome(
-            step=step, state=state, results=results, reason=self._reasons.get(step.name, "")
-        )
+        reason = self._reasons.get(step.name, "")
+        if failed := self._lost_to.get(step.name):
+            in_order = sorted(failed, key=self._numbers.__getitem__)
+            reason = f"it needs {' and '.join(in_order)}, which failed"
+        return StepOutcome(step=step, state=state, results=results, reason=reason)
 
     def _outcome(self, review: Result | None) -> PlanResult:
         status, why = verdict(self._counted())

@@ -37,6 +37,8 @@ from retinue.runtime.terms import Terms
 
 RUN_COMMAND = "run_command"
 ABOUT = "Plan: "  # what the task of a run begins with that is to write one
+LATEST = ".retinue/plan.toml"
+"""Where the plan is that was written last: it is paid for, whatever becomes of it."""
 
 
 class Plans:
@@ -51,7 +53,8 @@ class Plans:
     async def write(self, goal: str, *, context: str, files: Sequence[str]) -> Plan:
         """Have a planner, who only reads, write a plan for `goal`. Nothing of it is done.
 
-        Raises PlanError if what it wrote cannot be carried out; `draft` of that is the plan.
+        Raises PlanError if what it wrote cannot be carried out; `draft` of that is the plan. In
+        which mode that would be is for those to say who carry it out.
         """
         if not goal.strip():
             raise PlanError("The goal is empty; say what the plan is for.")
@@ -72,6 +75,7 @@ class Plans:
             plan, found = await self._planned(run, goal, f"{PLANNER} 1", "")
             if found:
                 plan, found = await self._planned(run, goal, f"{PLANNER} 2", wrong_with(found))
+            self._around.reports.keep(LATEST, to_toml(plan, comments=map(str, found)))
             why = "the plan cannot be run" if found else ""
             return (plan, found), Status.ERROR if found else Status.COMPLETED, why
 
@@ -206,9 +210,12 @@ class Plans:
             max_cost_usd=min(money, default=None),
         )
 
-    async def _means(self, plan: Plan, run: Run | None = None) -> PlanMeans:
-        """What a plan would be carried out with, or the rest of it in its run."""
+    async def _means(
+        self, plan: Plan, run: Run | None = None, *, mode: Mode | None = None
+    ) -> PlanMeans:
+        """What a plan would be carried out with, in some mode, or the rest of it in its run."""
         terms, around = self._terms, self._around
+        mode = mode or terms.mode
         effects = around.tools.effects
         budget = terms.budget if run is None else run.root.contract.execution.budget
         left = budget.limits() if run is None else run.root.account.unspent()
@@ -216,7 +223,7 @@ class Plans:
             run_id="",
             agent_id=None,
             task_prompt=plan.goal,
-            grant=root_grant(terms.mode, effects, roles=tuple(around.roles), depth=terms.max_depth),
+            grant=root_grant(mode, effects, roles=tuple(around.roles), depth=terms.max_depth),
             budget=budget,
             left=left,
             model=terms.model,
@@ -245,14 +252,13 @@ class Plans:
             effects=effects,
             checks_possible=not checked or await around.confine() is not None,
             wrong_with_model=wrong_with_model,
-            wrong_with_command=self._wrong_with_command if self._may_command else None,
+            wrong_with_command=self._wrong_with_command if self._may_command(mode) else None,
             unpriced=unpriced,
         )
 
-    @property
-    def _may_command(self) -> bool:
+    def _may_command(self, mode: Mode) -> bool:
         """Whether a planner may have commands run: as its children might, and confined."""
-        sandbox, mode = self._around.sandbox, self._terms.mode
+        sandbox = self._around.sandbox
         return sandbox is not None and sandbox.tier != "none" and mode in FREE_HANDED
 
     def _wrong_with_command(self, command: str) -> str:
@@ -276,8 +282,13 @@ class Plans:
     async def _planned(
         self, run: Run, goal: str, errand: str, told: str
     ) -> tuple[Plan, list[Problem]]:
-        """What a planner makes of a goal, and what is wrong with that."""
-        means = await self._means(Plan(goal=goal, steps=()))
+        """What a planner makes of a goal, and what is wrong with that.
+
+        Where nobody may write, it is no fault of a plan that it does: no other planner could help
+        that, and who asks for a plan may well want to look at it first.
+        """
+        mode = self._terms.mode if self._terms.mode in FREE_HANDED else Mode.AUTO
+        means = await self._means(Plan(goal=goal, steps=()), mode=mode)
         desired = Desired(
             role=PLANNER,
             task=plan_task(goal, means),
@@ -292,7 +303,7 @@ class Plans:
         if not answer.ok:
             raise PlanError(f"The planner came to nothing: {answer.status}: {answer.error}")
         plan, found = planned(goal, answer.data, means)
-        return plan, [*found, *problems(plan, await self._means(plan))]
+        return plan, [*found, *problems(plan, await self._means(plan, mode=mode))]
 
     async def _step_order(self, plan: Plan, step: PlanStep, limit: int | None) -> Order:
         limits = step.budget.chosen() | {

@@ -94,6 +94,36 @@ def test_a_plan_that_cannot_be_run_is_saved_to_be_mended(
     assert text.startswith("# step 'a': depends_on: 'b' is no step; there are: a\n")
 
 
+WRITING = {"steps": [{"name": "do", "role": "executor", "task": "Do it.", "writes": ["src/**"]}]}
+NOT_HERE = (
+    "The plan cannot be run; 1 problem:\n"
+    "- step 'do': writes: in normal mode no child may write; use mode auto (--mode auto)\n"
+)
+
+
+def test_a_plan_that_writes_is_saved_for_another_mode(
+    cli: Cli, script: Callable[[str], str], project: Path
+) -> None:
+    model = script(script_of(WRITING))
+    done = cli("plan", "-m", model, "--out", "p.toml", "Do it")
+    assert done.code == 0, done.err
+    assert "The plan is in p.toml; retinue run --mode auto --plan p.toml runs it.\n" in done.err
+    ran = cli("plan", "-m", model, "--yes", "-q", "Do it")
+    assert (ran.code, ran.err) == (2, f"retinue: {NOT_HERE}It is in .retinue/plan.toml.\n")
+    assert (project / ".retinue" / "plan.toml").read_text() == (project / "p.toml").read_text()
+
+
+def test_a_person_is_not_offered_what_this_mode_forbids(
+    terminal: Callable[..., Terminal], script: Callable[[str], str]
+) -> None:
+    model = script(script_of(WRITING))
+    shown = terminal("plan", "-m", model, "Do it", columns=100, lines=50)
+    shown.see("└─ do", "in normal mode no child may write; use mode auto", "[e]dit it, [N]either?")
+    shown.type("r\n")
+    shown.see("nothing was run; what the planner wrote is in .retinue/plan.toml.")
+    assert shown.end() == 0
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
