@@ -512,7 +512,7 @@ class PlannedRun:
         return StepOutcome(step=step, state=state, results=results, reason=reason)
 
     def _outcome(self, review: Result | None) -> PlanResult:
-        status, why = verdict(self._counted())
+        status, why = verdict(self._counted(), review)
         if self._is_stopped:
             status, why = Status.CANCELLED, self._run.root.stop_reason or ""
         result = PlanResult(
