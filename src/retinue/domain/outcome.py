@@ -221,7 +221,9 @@ def _ways_on(result: PlanResult) -> list[str]:
         if review.agent_id:
             look = f"`retinue show {result.run_id} {review.agent_id}`"
             lines.append(f"- The review: {look} shows what happened.")
-        lines.append('- What the steps have made is there; `retinue spawn reviewer "…"` reviews it.')
+        lines.append(
+            '- What the steps have made is there; `retinue spawn reviewer "…"` reviews it.'
+        )
     left = [o.step.name for o in result.steps if o.state is not StepState.DONE]
     if left:
         lines.append(
