@@ -13,8 +13,8 @@ print(*sorted(set(sys.modules) - before))
 print(*sorted({{name.partition(".")[0] for name in set(sys.modules) - before}} & {heavy}))
 """
 HEAVY = {
-    "aiohttp", "asyncio", "click", "mcp", "mcp_types", "msgspec", "multiprocessing", "pydantic",
-    "sqlite3", "ssl", "yaml",
+    "aiohttp", "asyncio", "click", "http", "mcp", "mcp_types", "msgspec", "multiprocessing",
+    "pydantic", "sqlite3", "ssl", "yaml",
 }  # fmt: skip
 
 
@@ -44,6 +44,7 @@ def test_values_need_no_network_and_no_database() -> None:
 def test_opening_waits_with_the_network_until_there_is_an_endpoint() -> None:
     _, heavy = loaded("retinue.open, retinue.ScriptedModel, retinue.tool")
     assert "aiohttp" not in heavy.split()
+    assert "http" not in heavy.split()
     assert "yaml" not in heavy.split()
     assert "click" not in heavy.split()
     assert not {"mcp", "mcp_types", "pydantic"} & set(heavy.split())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -112,8 +111,11 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         proxy = proxies.get(parts.scheme) or proxies.get("all")
         if proxy is None or host in ("localhost", "127.0.0.1", "::1"):
             return None
+        # Not above: it brings a client for HTTP and the parsers of e-mail along.
+        from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
+
         netloc = host if parts.port is None else f"{host}:{parts.port}"
-        if urllib.request.proxy_bypass_environment(netloc, proxies):  # type: ignore[attr-defined]
+        if proxy_bypass_environment(netloc, proxies):
             return None
         return proxy
 

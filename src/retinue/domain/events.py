@@ -6,6 +6,7 @@ execution spec (`agent.subagent_created` … `agent.subagent_closed`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import get_args
 
 import msgspec
@@ -653,12 +654,9 @@ STATE_AFTER = {
 }
 
 _TYPES = {kind: str(kind.__struct_config__.tag) for kind in get_args(Fact)}
-_encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Fact] = msgspec.json.Decoder(Fact)
 
-
-def encode_fact(fact: Fact) -> bytes:
-    return _encoder.encode(fact)
+encode_fact: Callable[[Fact], bytes] = msgspec.json.Encoder().encode
 
 
 def decode_fact(payload: bytes | msgspec.Raw | str) -> Fact:

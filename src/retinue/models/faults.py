@@ -247,7 +247,7 @@ class Faults:
         wait_s = retry_after_s(headers, complaint.message)
         if status in (401, 403):
             return self._denied(status, said)
-        if complaint.names & _QUOTA:
+        if complaint.names & _QUOTA or status == HTTPStatus.PAYMENT_REQUIRED:
             return ProviderError(
                 f"The quota at {self._address} is used up.{said} Add credit there, or choose "
                 "another model with -m."

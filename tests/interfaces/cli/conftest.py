@@ -44,12 +44,21 @@ def project(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made once: the sandbox keeps a copy of `/etc` there, of hundreds of files."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def _bare_environment(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _bare_environment(
+    tmp_path: Path, project: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in list(os.environ):
         if name.startswith(("RETINUE_", "OPENAI_", "ANTHROPIC_", "OLLAMA_", "XDG_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.chdir(project)
     # Whether the embedded model is installed here must not show.
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
