@@ -309,6 +309,8 @@ async def test_replan_replaces_the_rest(opened: Opened, project: Path) -> None:
         ("around", "done"),
         ("end", "done"),
     ]
+    assert "- Steps: 3 of 4 done; the rest was planned anew\n" in done.report
+    assert "## bad: Do bad.\n\n- Failed: error: no such model; planned anew\n" in done.report
     assert "good news" in told(model, "Do end.")[0]
     (asked,) = told(model, "A step of the plan")
     assert "Done: good. Failed: bad. Not begun: never." in asked

@@ -543,7 +543,8 @@ class PlanAdopted(_Fact, frozen=True, gc=False, tag="plan.adopted"):
     @property
     def summary(self) -> str:
         why = f" after {_line(self.because)}" if self.because else ""
-        return f"plan of {len(self.plan.steps)} steps{why}: {_line(self.plan.goal)}"
+        count = len(self.plan.steps)
+        return f"plan of {count} step{'' if count == 1 else 's'}{why}: {_line(self.plan.goal)}"
 
 
 class StepStarted(_Fact, frozen=True, gc=False, tag="plan.step_started"):

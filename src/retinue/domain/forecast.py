@@ -70,12 +70,13 @@ class Forecast(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
         return (
             f"forecast {self}; used {spent.tokens:,} tokens{_off(spent.tokens, self.tokens)}"
             f"{money if self.cost_usd else ''},"
-            f" {spent.duration_s:,.0f} s{_off(spent.duration_s, self.duration_s)}"
+            f" {spent.duration_s:,.0f} s{_off(spent.duration_s, self.duration_s, least=1.0)}"
         )
 
 
-def _off(actual: float, expected: float) -> str:
-    return f" ({(actual - expected) / expected:+.0%})" if expected else ""
+def _off(actual: float, expected: float, *, least: float = 0.0) -> str:
+    """By how much; of what was expected to be next to nothing there is no telling."""
+    return f" ({(actual - expected) / expected:+.0%})" if expected > least else ""
 
 
 def forecast(

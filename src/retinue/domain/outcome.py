@@ -110,7 +110,8 @@ def markdown(result: PlanResult) -> str:
         *([f"> {_line(result.plan.summary)}", ""] if result.plan.summary.strip() else []),
         f"- Run: {result.run_id}",
         f"- Status: {result.status}" + (f" ({_line(result.error)})" if result.error else ""),
-        f"- Steps: {done} of {len(result.steps)} done",
+        f"- Steps: {done} of {len(result.steps)} done"
+        + ("; the rest was planned anew" if result.ok and done < len(result.steps) else ""),
         *([f"- Review: {_review_in_short(result)}"] if result.plan.review else []),
         f"- Used: {result.total.tokens:,} tokens, {_some(result.total.tool_calls, 'tool call')},"
         f" {result.total.duration_s:.1f} s"

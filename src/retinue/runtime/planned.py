@@ -188,7 +188,10 @@ class PlannedRun:
 
     def _follow_plan(self, adopted: PlanAdopted) -> None:
         if adopted.because and adopted.because != REVIEWED:
-            self._replaced.update(outcome.step.name for outcome in self._undone())
+            for outcome in self._undone():
+                self._replaced.add(outcome.step.name)
+                if outcome.reason:
+                    self._reasons[outcome.step.name] = f"{outcome.reason}; planned anew"
         self._give_up_rest()
         self._rounds.append(adopted)
         for step in adopted.plan.steps:
