@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def compactions(events: list[Event]) -> list[tuple[int, int]]:
 async def work(opened: Opened, who: str, script: list[Step], seen: list[Event]) -> ScriptedModel:
     model = ScriptedModel(script)
     # The parent's tools take more of it.
-    limits = {"max_context_tokens": 4_750 if who == "parent" else 3_500}
+    limits: dict[str, Any] = {"max_context_tokens": 4_750 if who == "parent" else 3_500}
     async with opened(model=model, tools=[page], limits=limits, on_event=seen.append) as rt:
         if who == "parent":
             assert (await rt.run("Read.")).ok
