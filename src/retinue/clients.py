@@ -463,5 +463,8 @@ def _gate(origin: str) -> Gate:
 
 
 def _origin(url: str) -> str:
+    """Whose address it is, however it is written. It is shown, so it has no name and password."""
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
+    usual_port = {"http": ":80", "https": ":443"}.get(parts.scheme, "")
+    host = parts.netloc.rpartition("@")[2].lower().removesuffix(usual_port)
+    return f"{parts.scheme}://{host}"

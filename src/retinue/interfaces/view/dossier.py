@@ -202,6 +202,8 @@ def _told(event: ev.Event, width: int) -> list[Line]:
             | ev.ApprovalDecided()
         ):
             return _mark(event.summary, width, Tone.STOPPED)
+        case ev.PlanAdopted() | ev.StepStarted() | ev.StepFinished():
+            return wrapped([Span(event.summary)], width, first="· ", rest="  ")
         case ev.AgentFailed():
             return _mark(event.summary, width, Tone.FAILED)
         case _:
