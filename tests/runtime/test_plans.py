@@ -346,6 +346,7 @@ async def test_a_planner_that_fails_ends_it(opened: Opened) -> None:
     async with opened(model=model) as rt:
         done = await rt.execute(plan(step("bad", on_failure="replan")))
     assert done["bad"].reason.endswith("planned anew: planner: error: no such model")
+    assert len(told(model, "A step of the plan")) == 1, "a planner that failed is paid for once"
 
 
 # Planning
@@ -464,8 +465,8 @@ async def test_findings_become_one_more_round(opened: Opened, project: Path, rep
     assert [o.step.name for o in done.steps] == ["write", "fix-1"]
     assert decisions(await journal(project, done.run_id))[3:] == [
         "step review started",
-        "step review completed (finding 2 is about files that no step owns); 1 more steps",
-        "plan of 1 steps after the review: Get there",
+        "step review completed (finding 2 is about files that no step owns); 1 more step",
+        "plan of 1 step after the review: Get there",
         "step fix-1 started",
         "step fix-1 completed",
         "run completed",

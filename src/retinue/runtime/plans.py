@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,10 +25,11 @@ from retinue.domain.plan_file import read, to_toml
 from retinue.domain.result import Status
 from retinue.domain.role import pick
 from retinue.errors import PlanError, UsageError
+from retinue.runtime.counsel import PLANNERS, Counsel, Desired
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.handover import handed_on
 from retinue.runtime.orders import Orders
-from retinue.runtime.planned import Desired, PlannedRun
+from retinue.runtime.planned import PlannedRun
 from retinue.runtime.planning import PLANNER, plan_schema, plan_task, planned, wrong_with
 from retinue.runtime.recovery import Recovered
 from retinue.runtime.run import Run
@@ -73,9 +75,10 @@ class Plans:
 
     async def _written(self, run: Run, goal: str) -> Plan:
         async def work() -> tuple[tuple[Plan, list[Problem]], Status, str]:
-            plan, found = await self._planned(run, goal, f"{PLANNER} 1", "")
+            first, second = PLANNERS
+            plan, found = await self._planned(run, goal, first, "")
             if found:
-                plan, found = await self._planned(run, goal, f"{PLANNER} 2", wrong_with(found))
+                plan, found = await self._planned(run, goal, second, wrong_with(found))
             self._around.reports.keep(LATEST, to_toml(plan, comments=map(str, found)))
             why = "the plan cannot be run" if found else ""
             return (plan, found), Status.ERROR if found else Status.COMPLETED, why
@@ -191,8 +194,7 @@ class Plans:
         return PlannedRun(
             run,
             order=self._step_order,
-            ask=self._asked,
-            means=self._means,
+            counsel=partial(Counsel, ask=self._asked, means=self._means),
             adopted=self._adopted,
         )
 
