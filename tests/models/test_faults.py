@@ -495,6 +495,17 @@ async def test_answers_that_are_none(
             kind="BadRequestError",
             code=400,
         ),
+        failing(400, "Cannot truncate prompt with n_keep (15028) >= n_ctx (7424)"),
+        failing(
+            400,
+            "The number of tokens to keep from the initial prompt is greater than the context "
+            "length (n_keep: 10247>= n_ctx: 4096).",
+        ),
+        failing(
+            400,
+            "The input (400013 tokens) is longer than the model's context length (262144 tokens).",
+        ),
+        failing(422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193"),
         failing(400, "The decoder prompt (length 9) is longer than the maximum model length of 8."),
         failing(400, "input length 9000 exceeds maximum context length 4096"),
         json({"error": "the prompt is too long: it exceeds maximum context length"}, 400),
