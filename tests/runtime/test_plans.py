@@ -15,6 +15,7 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
+from retinue.domain.budget import Budget
 from retinue.domain.contract import decode_contract
 from retinue.domain.events import (
     Event,
@@ -399,6 +400,21 @@ async def test_a_plan_that_writes_is_written_in_any_mode_and_paid_for_once(
     assert len(model.requests) == 1
     kept = parse((project / ".retinue" / "plan.toml").read_text())
     assert read(kept) == (plan, [])
+
+
+async def test_a_planner_is_told_how_many_steps_the_budget_has_parts_for(
+    opened: Opened, project: Path
+) -> None:
+    a = {"name": "a", "role": "researcher", "task": "Do a."}
+    model = ScriptedModel({"You are a planner": [replanning(a)]})
+    async with opened(model=model, budget=Budget(max_tokens=14_000)) as rt:
+        await rt.plan("Get there")
+    assert "as many as the work needs, 2 at most." in model.requests[0].messages[1].content
+    async with opened(model=ScriptedModel([]), budget=Budget(max_tokens=3_999)) as rt:
+        with pytest.raises(PlanError, match="max_tokens 3,999 has no part for even one step: 4,00"):
+            await rt.plan("Get there")
+    async with open_journal(project) as store:
+        assert len(await store.runs()) == 1
 
 
 async def test_a_planner_is_told_once_what_is_wrong_with_its_plan(opened: Opened) -> None:

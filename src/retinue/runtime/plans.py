@@ -18,7 +18,7 @@ from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import estimate_tokens
 from retinue.domain.outcome import PlanResult, RunResult
-from retinue.domain.plan import Plan, PlanStep, Problem, StepBudget, refuse, shares
+from retinue.domain.plan import MIN_STEP_TOKENS, Plan, PlanStep, Problem, StepBudget, refuse, shares
 from retinue.domain.plan_check import Means as PlanMeans
 from retinue.domain.plan_check import problems, writers
 from retinue.domain.plan_file import read, to_toml
@@ -30,7 +30,14 @@ from retinue.runtime.enclosures import enclose
 from retinue.runtime.handover import handed_on
 from retinue.runtime.orders import Orders
 from retinue.runtime.planned import PlannedRun
-from retinue.runtime.planning import PLANNER, plan_schema, plan_task, planned, wrong_with
+from retinue.runtime.planning import (
+    PLANNER,
+    most_steps,
+    plan_schema,
+    plan_task,
+    planned,
+    wrong_with,
+)
 from retinue.runtime.recovery import Recovered
 from retinue.runtime.run import Run
 from retinue.runtime.runs import PLAN, PLANNING, Runs
@@ -61,6 +68,11 @@ class Plans:
         """
         if not goal.strip():
             raise PlanError("The goal is empty; say what the plan is for.")
+        if not most_steps(await self._means(Plan(goal=goal, steps=()))):
+            raise PlanError(
+                f"max_tokens {self._terms.budget.max_tokens:,} has no part for even one step:"
+                f" {MIN_STEP_TOKENS:,} are the least."
+            )
         given, left_out = await enclose(
             self._around.workspace_for(self._terms.directory),
             context=context,
