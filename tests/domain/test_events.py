@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import types
 import typing
 from typing import Any
@@ -21,10 +22,16 @@ FACTS: tuple[type[Any], ...] = typing.get_args(Fact)
 texts = st.one_of(
     st.text(max_size=30),
     st.text(st.sampled_from("ab \n\r\t\v\f\x1b\x85\u2028\u202e\u200b"), max_size=30),
-    st.text(st.sampled_from("é\n "), min_size=300, max_size=900),
+    # Repeated, since to draw each letter takes long.
+    st.builds(
+        lambda some, length: (some * length)[:length],
+        st.text(st.sampled_from("é\n "), min_size=1, max_size=9),
+        st.integers(300, 900),
+    ),
 )
 
 
+@functools.cache
 def values(hint: Any) -> st.SearchStrategy[Any]:
     """Any value of a type that a fact can hold."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
