@@ -1,7 +1,8 @@
 """A fan-out against a server on a bad day, in wall-clock time: `python -m benchmarks.storm`.
 
-The server gives 429 to everything above 8 at a time, drops 2 % of the connections, stalls 1 % of
-the replies and breaks the JSON of 1 %. Nobody tells retinue how many the server takes. The time it
+The children do what they do in the other benchmarks: four model calls and three file tools. The
+server gives 429 to everything above 8 at a time, drops 2 % of the connections, stalls 1 % of the
+replies and breaks the JSON of 1 %. Nobody tells retinue how many the server takes. The time it
 needs is compared with what 8 slots need for the same replies without any of that. The settings say
 that a reply which is silent for five times of what a reply takes has stalled (`--stalled-after`):
 one that stalls among the last few makes all of them wait for so long.
@@ -21,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 import retinue
+from benchmarks.workload import ANSWER, SCRIPTS, task, write_notes
 from retinue.config.environment import Environment
 from retinue.domain.events import Event
 from retinue.models.scripted import Answer, call, say
@@ -52,7 +54,9 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _answer(request: Received) -> Answer:
-    return say("Done.") if b'"role":"tool"' in request.body else call("list_dir", path=".")
+    calls = SCRIPTS["bench"]
+    done = request.body.count(b'"role":"tool"')
+    return call(calls[done].tool, path=calls[done].path) if done < len(calls) else say(ANSWER)
 
 
 async def _serve(storm: Storm) -> None:
@@ -76,7 +80,7 @@ async def _serve(storm: Storm) -> None:
 
 def _prepared(folder: Path, base_url: str, stalled_after_s: float) -> tuple[Path, Environment]:
     home, project = folder / "home", folder / "project"
-    project.mkdir()
+    write_notes(project)
     settings = home / ".config/retinue/config.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text(
@@ -100,7 +104,7 @@ async def _fan_out(base_url: str, storm: Storm) -> tuple[float, Counter[str]]:
         ) as rt:
             began = time.perf_counter()
             results = await rt.fan_out(
-                [("researcher", f"Look at part {n}.") for n in range(storm.children)],
+                [("researcher", task(n)) for n in range(storm.children)],
                 max_concurrent=storm.children,
             )
             took_s = time.perf_counter() - began

@@ -16,7 +16,7 @@ from retinue.errors import ConfigError
 from retinue.models.scripted import ScriptedModel, call, say
 from retinue.project import open_journal
 from retinue.runtime.facade import Runtime
-from retinue.testing.server import ModelServer
+from retinue.testing.server import ModelServer, failing
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 Settings = Callable[[str], None]
@@ -185,3 +185,34 @@ async def test_runtimes_of_one_process_share_the_gate(
     assert server.refused == 0
     async with open_journal(project) as store:
         assert len(await store.runs()) == 2
+
+
+async def test_a_password_in_the_base_url_is_sent_and_never_shown(
+    opened: Opened, tmp_path: Path
+) -> None:
+    refusal = failing(429, "Come back tomorrow.", headers={"retry-after": "9999"})
+    async with ModelServer([refusal]) as server:
+        url = server.base_url.replace("http://", "http://me:hunter2hunter2@")
+        variables = {"HOME": str(tmp_path), "OPENAI_BASE_URL": url}
+        async with opened(model="openai:m", environment=Environment(variables=variables)) as rt:
+            result = await rt.spawn("researcher", "x")
+            with pytest.raises(ConfigError, match="is not known") as caught:
+                await rt.spawn("researcher", "x", endpoint="http://elsewhere/v1")
+    assert server.requests[0].headers["authorization"].startswith("Basic ")
+    assert result.error is not None
+    assert "wants to be left alone" in result.error
+    for text in (result.error, str(caught.value)):
+        assert "hunter2" not in text
+        assert f"127.0.0.1:{server.port}" in text
+
+
+async def test_one_address_has_one_gate_however_it_is_written(
+    opened: Opened, settings: Settings
+) -> None:
+    async with ModelServer(lambda _: say("hello"), slots=1) as server:
+        settings(f'[servers."http://LocalHost:{server.port}"]\nslots = 1\n')
+        names = [f"openai:m@http://{host}:{server.port}/v1" for host in ("localhost", "LOCALHOST")]
+        async with opened(model=names[0]) as one, opened(model=names[1]) as other:
+            jobs = [await rt.start("researcher", f"{n}") for n in range(5) for rt in (one, other)]
+            assert all([(await job.result()).ok for job in jobs])
+    assert server.refused == 0

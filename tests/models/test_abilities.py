@@ -280,6 +280,76 @@ async def test_fastapi_names_the_field_elsewhere() -> None:
     assert await answers(server, OpenAIModel, asked(None)) == [Assistant("ok")]
 
 
+JINJA = (
+    "\n------------\nWhile executing CallExpression at line 189, column 32 in source:\n"
+    "...== 0) %}↵            {{- raise_exception('After the optional system message, con...\n"
+    "      ^\nError: Jinja Exception: "
+)
+ALTERNATE = (
+    "After the optional system message, conversation roles must alternate user and assistant"
+    " roles except for tool calls and results."
+)
+NINE = "Tool call IDs should be alphanumeric strings with length 9!"
+CALLED = Assistant("", (ToolCall("call_0", "read_file", "{}"),))
+
+
+def mistral(request: Received) -> Answer | Response:
+    """As the chat template of Mistral's models has it, in llama.cpp."""
+    spoken = 0
+    for message in request.json["messages"]:
+        ids = [message["tool_call_id"]] if message["role"] == "tool" else []
+        ids += [call["id"] for call in message.get("tool_calls", ())]
+        if any(len(each) != 9 or not each.isalnum() for each in ids):
+            return failing(500, JINJA + NINE, kind="server_error", code=500)
+        if not ids:
+            if (message["role"] == "user") != (spoken % 2 == 0):
+                return failing(500, JINJA + ALTERNATE, kind="server_error", code=500)
+            spoken += 1
+    return say("ok")
+
+
+async def test_a_template_that_wants_strict_turns_and_short_ids_gets_them() -> None:
+    talk = (User("Hi."), User("Look."), CALLED, ToolAnswer("call_0", "x"), User("Last turn."))
+    request = Request(messages=talk)
+    async with ModelServer(mistral) as serving, of(serving) as model:
+        assert (await model.reply(request)).message == Assistant("ok")
+        tries = len(serving.requests)
+        await model.reply(request)
+    assert len(serving.requests) == tries + 1
+    told = serving.requests[-1].json["messages"]
+    assert [(one["role"], one["content"]) for one in told] == [
+        ("user", "Hi.\n\nLook."),
+        ("assistant", None),
+        ("tool", "x"),
+        ("assistant", "I see."),
+        ("user", "Last turn."),
+    ]
+    assert told[1]["tool_calls"][0]["id"] == told[2]["tool_call_id"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Unexpected role 'user' after role 'tool'",
+        "Tool call id was call_0 but must be a-z, A-Z, 0-9, with a length of 9.",
+    ],
+)
+async def test_what_mistrals_own_api_says_is_understood_too(message: str) -> None:
+    answers: list[Response | Answer] = [failing(400, message), say("ok")]
+    async with ModelServer(answers) as serving, of(serving) as model:
+        talk = (User("Hi."), CALLED, ToolAnswer("call_0", "x"), User("And?"))
+        assert (await model.reply(Request(messages=talk))).message == Assistant("ok")
+    first, second = [request.json["messages"] for request in serving.requests]
+    assert first != second
+
+
+async def test_what_else_a_template_does_not_take_is_told_at_once() -> None:
+    answers = [failing(500, JINJA + "No tools, please.", code=500)]
+    async with ModelServer(answers) as serving, of(serving) as model:
+        with pytest.raises(RequestRefused, match="No tools, please"):
+            await model.reply(asked(None))
+
+
 def thinking_of(name: str, field: str = "reasoning_content") -> Assistant:
     block = msgspec.json.encode({field: "Hm."}).decode()
     calls = (ToolCall("c", "read_file", "{}"),)

@@ -267,6 +267,24 @@ async def test_cut_at_every_byte() -> None:
     assert reply.message.thoughts is not None
 
 
+async def test_half_an_emoji_in_an_event_does_not_cost_the_reply() -> None:
+    block = {"type": "tool_use", "id": "a", "name": "write_file", "input": {}}
+    body = START + TEXT.replace("🪶".encode(), rb"\ud83e")
+    body += event("content_block_start", index=1, content_block=block)
+    for piece in (rb"{\"text\":\"\ud83e", rb"\udeb6\"}"):
+        delta = event("content_block_delta", index=1, delta={"partial_json": "PIECE"})
+        body += delta.replace(b"PIECE", piece)
+    reply = await replied(Response(body=body + STOP + END))
+    assert reply.message.content == "Grüße ?"
+    (made,) = reply.message.calls
+    assert msgspec.json.decode(made.arguments) == {"text": "🪶"}
+
+
+async def test_a_message_that_is_not_streamed_with_a_number_that_is_none() -> None:
+    body = b'{"type":"message","content":[{"type":"text","text":"Hi."}],"score":NaN}'
+    assert (await replied(Response(body=body))).message == Assistant("Hi.")
+
+
 async def test_arguments_that_come_with_the_beginning_of_their_block() -> None:
     block = {"type": "tool_use", "id": "a", "name": "read_file", "input": {"path": "x"}}
     start = event("content_block_start", index=0, content_block=block)

@@ -219,6 +219,11 @@ def test_why_it_ended(reason: str | None, with_call: bool, finish: Finish) -> No
         ({"timings": {"prompt_n": 2, "cache_n": 7, "predicted_n": 4}}, Usage(9, 7, 4)),
         ({"timings": {"prompt_n": 2, "predicted_n": 4}}, Usage(2, 0, 4)),
         ({"usage": None}, Usage(10, 0, 2, estimated=True)),
+        ({"usage": {"prompt_tokens": 2**63, "completion_tokens": 4}}, Usage(0, 0, 4)),
+        (
+            {"usage": {"prompt_tokens": 10**30, "completion_tokens": -4}},
+            Usage(10, 0, 2, estimated=True),
+        ),
         ({"usage": {"prompt_tokens": 0, "completion_tokens": 0}}, Usage(10, 0, 2, estimated=True)),
         (
             {

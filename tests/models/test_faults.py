@@ -301,6 +301,57 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
         "URL failed (500 Internal Server Error). It said: CUDA out of memory. If it does so again, "
         "look into the server's log.",
     ),
+    *(
+        (
+            f"an error in the stream that is not called one, {number}",
+            stream(TEXT, error, b"[DONE]"),
+            ProviderError,
+            True,
+            "URL failed (500 Internal Server Error). It said: CUDA out of memory. If it does so "
+            "again, look into the server's log.",
+        )
+        for number, error in enumerate(
+            (
+                {"object": "error", "message": "CUDA out of memory", "code": 500},
+                {"detail": "CUDA out of memory"},
+                {"code": 20012, "message": "CUDA out of memory", "data": None},
+            )
+        )
+    ),
+    *(
+        (
+            f"a finish that is none: {reason}",
+            stream(TEXT, chunk({}, finish_reason=reason), b"[DONE]"),
+            ProviderError,
+            True,
+            "The reply of URL broke off in the middle. If it does so again, look into the "
+            "server's log.",
+        )
+        for reason in ("abort", "cancelled")
+    ),
+    (
+        "a reply that broke off after its usage so far",
+        stream({**TEXT, "usage": {"prompt_tokens": 9, "completion_tokens": 1}}),
+        ProviderError,
+        True,
+        "The reply of URL broke off in the middle. If it does so again, look into the server's "
+        "log.",
+    ),
+    (
+        "a connection cut after the usage so far",
+        stream({"choices": [], "usage": {"prompt_tokens": 9}}, TEXT, ending=Ending.DROP),
+        ProviderError,
+        True,
+        "",
+    ),
+    (
+        "402",
+        failing(402, "Insufficient Balance"),
+        ProviderError,
+        False,
+        "The quota at URL is used up. It said: Insufficient Balance. Add credit there, or choose "
+        "another model with -m.",
+    ),
     (
         "a rate limit in the stream",
         stream({"error": {"message": "Slow. Try again in 2s", "type": "rate_limit_error"}}),
@@ -444,6 +495,17 @@ async def test_answers_that_are_none(
             kind="BadRequestError",
             code=400,
         ),
+        failing(400, "Cannot truncate prompt with n_keep (15028) >= n_ctx (7424)"),
+        failing(
+            400,
+            "The number of tokens to keep from the initial prompt is greater than the context "
+            "length (n_keep: 10247>= n_ctx: 4096).",
+        ),
+        failing(
+            400,
+            "The input (400013 tokens) is longer than the model's context length (262144 tokens).",
+        ),
+        failing(422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193"),
         failing(400, "The decoder prompt (length 9) is longer than the maximum model length of 8."),
         failing(400, "input length 9000 exceeds maximum context length 4096"),
         json({"error": "the prompt is too long: it exceeds maximum context length"}, 400),

@@ -356,3 +356,69 @@ async def test_what_one_model_has_used_up_another_may_still_have(
     await settled()
     assert d.present == ["elsewhere"]
     task.cancel()
+
+
+SPENT_FOR_A_DAY = {
+    "x-ratelimit-limit-requests": "50",
+    "x-ratelimit-remaining-requests": "0",
+    "x-ratelimit-reset-requests": "24h",
+}
+
+
+async def test_in_the_same_run_too(desk: Opened, clock: FakeClock) -> None:
+    d = desk(slots=1)
+    d.line.heard(
+        200,
+        {
+            "x-ratelimit-limit-requests": "10",
+            "x-ratelimit-remaining-requests": "0",
+            "x-ratelimit-reset-requests": "600s",
+        },
+    )
+    other = Pool("other", [Door("other", d, d.gate.line("other"))])
+    await d.ask("first")
+    late = asyncio.create_task(
+        other.reply(Request(messages=(User("late"),), lane="run", since=9.0))
+    )
+    await settled()
+    assert d.present == ["late"]
+    await d["late"].answered()
+    assert late.done()
+    assert d.present == []
+    await passing(clock, 60)
+    assert d.present == ["first"]
+
+
+async def test_a_limit_that_is_used_up_for_longer_than_anybody_waits_is_an_error_at_once(
+    desk: Opened, clock: FakeClock
+) -> None:
+    d = desk(slots=8)
+    await d.ask("one")
+    d.line.heard(200, SPENT_FOR_A_DAY)
+    await d.ask("two")
+    assert str(await d.error_of("two")) == (
+        f"{ADDRESS} allows no more requests of that model for another 1,728 s, by the limits in its"
+        " own headers. Come back then, choose another with -m, or let agents wait longer with"
+        f' patience_s under [servers."{ADDRESS}"] in your settings.'
+    )
+    await d["one"].answered()
+    await passing(clock, 1_728)
+    await d.ask("three")
+    assert d.present == ["three"]
+
+
+async def test_in_a_pool_another_model_of_the_endpoint_is_waited_for(
+    desk: Opened, clock: FakeClock
+) -> None:
+    d = desk(slots=1)
+    await d.ask("one")
+    d.line.heard(200, SPENT_FOR_A_DAY)
+    spare = d.gate.line("spare")
+    pool = Pool("both", [Door("m", d, d.line), Door("spare", d, spare)])
+    asked = asyncio.create_task(pool.reply(Request(messages=(User("two"),))))
+    await settled()
+    assert d.present == ["one"]
+    await d["one"].answered()
+    assert d.present == ["two"]
+    await d["two"].answered()
+    assert (await asked).model == "spare"

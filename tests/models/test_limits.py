@@ -66,6 +66,22 @@ NOW = "Wed, 21 Oct 2026 07:28:00 GMT"
             },
             None,
         ),
+        *(
+            (
+                {
+                    "x-ratelimit-limit-requests": limit,
+                    "x-ratelimit-remaining-requests": remaining,
+                    "x-ratelimit-reset-requests": reset,
+                },
+                None,
+            )
+            for limit, remaining, reset in (
+                ("nan", "3", "1s"),
+                ("inf", "inf", "1s"),
+                ("-1", "-1", "1s"),
+                ("9", "0", "9" * 400),
+            )
+        ),
     ],
 )
 def test_headers(headers: dict[str, str], limits: Limits | None) -> None:

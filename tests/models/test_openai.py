@@ -32,6 +32,7 @@ from retinue.testing.server import (
     chunk,
     events,
     failing,
+    read_request,
     streamed,
     whole,
 )
@@ -171,12 +172,27 @@ async def test_a_body_larger_than_a_megabyte() -> None:
     assert len(server.requests[0].json["messages"][0]["content"]) == 3_000_000
 
 
-async def test_text_is_told_as_it_arrives() -> None:
+async def test_text_is_told_as_it_arrives_and_in_one_piece_if_it_came_in_one() -> None:
     told: list[str] = []
-    step = say("a rather long text to be cut")
-    async with ModelServer([step]) as server, model_of(server) as model:
-        await model.reply(HI, told.append)
-    assert len(told) > 1
+    heard = asyncio.Event()
+
+    def tell(text: str) -> None:
+        told.append(text)
+        heard.set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        writer.write(events(chunk({"content": "Some "}), chunk({"content": "words"})))
+        await heard.wait()
+        writer.write(events(chunk({"content": "."}), STOP, b"[DONE]"))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        async with OpenAIModel(Endpoint(base_url=f"http://{host}:{port}", model="m")) as model:
+            assert (await model.reply(HI, tell)).message.content == "Some words."
+    assert told == ["Some words", "."]
 
 
 async def test_timing_is_measured() -> None:
@@ -238,6 +254,25 @@ async def test_a_body_that_is_not_streamed(content_type: str) -> None:
     reply = await replied(response)
     assert reply.message.content == "Hi."
     assert reply.usage == Usage(5, 0, 2)
+
+
+async def test_half_an_emoji_in_a_chunk_does_not_cost_the_reply() -> None:
+    halves = [rb"\ud83e", rb"\udeb6"]
+    text = [b'{"choices":[{"delta":{"content":"%b"}}]}' % half for half in halves]
+    first = b'{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":'
+    arguments = [
+        first + rb'{"name":"write_file","arguments":"{\"text\":\"' + halves[0] + b'"}}]}}]}',
+        first + rb'{"arguments":"' + halves[1] + rb'\"}"}}]},"logprobs":NaN}]}',
+    ]
+    reply = await replied(Response(body=events(*text, *arguments, STOP)))
+    assert reply.message.content == "??"
+    (made,) = reply.message.calls
+    assert msgspec.json.decode(made.arguments) == {"text": "🪶"}
+
+
+async def test_a_body_that_is_not_streamed_with_a_number_that_is_none() -> None:
+    body = b'{"choices":[{"message":{"content":"Hi."},"logprobs":NaN,"finish_reason":"stop"}]}'
+    assert (await replied(Response(body=body))).message == Assistant("Hi.")
 
 
 async def test_a_server_that_never_ends_the_body_after_done() -> None:

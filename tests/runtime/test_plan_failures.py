@@ -85,6 +85,29 @@ async def test_a_stop_is_a_stop_whoever_else_would_plan_anew(
     assert not any("planner" in r.messages[0].content for r in model.requests)
 
 
+@pytest.mark.parametrize("first", ["one", "two"])
+async def test_who_was_faster_to_fail_makes_no_difference(
+    opened: Opened, project: Path, first: str
+) -> None:
+    after = After(first)
+    slow = hold(after.gate, BROKEN[0])
+    model = ScriptedModel(
+        {f"Do {name}.": BROKEN if name == first else [slow] for name in ("one", "two")}
+    )
+    async with opened(model=model, on_event=after) as rt:
+        done = await rt.execute(
+            plan(
+                step("one", on_failure="continue"),
+                step("two", on_failure="continue"),
+                step("end", "two", "one"),
+            ),
+            max_concurrent=2,
+        )
+    assert done["end"].reason == "it needs one and two, which failed"
+    ends = [e.fact for e in await journal(project, done.run_id)]
+    assert [end.lost for end in ends if isinstance(end, StepFinished)] == [("end",), ("end",)]
+
+
 async def test_what_would_be_tried_again_is_planned_anew_with_the_rest(
     opened: Opened, project: Path
 ) -> None:
@@ -226,6 +249,31 @@ async def test_a_review_that_came_to_nothing_is_told(opened: Opened) -> None:
     assert done.review is not None
     assert done.review.status is Status.ERROR
     assert "## Review\n\nerror: no such model\n" in done.report
+    assert (done.status, done.error) == (
+        Status.ERROR,
+        "all steps are done, and their review failed: no such model",
+    )
+    assert "- Steps: 1 of 1 done\n- Review: failed\n" in done.report
+    assert "What is left" not in done.report
+    shows = f"- The review: `retinue show {done.run_id} {done.review.agent_id}` shows what"
+    assert shows in done.report
+
+
+async def test_a_review_that_runs_out_of_its_part_is_told_as_that(opened: Opened) -> None:
+    look = call("list_dir", path=".").using(7_990, 5)
+    model = ScriptedModel(
+        {"You are a reviewer": [look, reviewing()], "Do a.": [say("1")]}, strict=False
+    )
+    async with opened(model=model) as rt:
+        done = await rt.execute(plan(step("a"), review=True, budget={"max_tokens": 16_000}))
+    assert done.status is Status.BUDGET_EXCEEDED
+    assert done["a"].state is StepState.DONE
+
+
+async def test_a_review_that_was_never_begun_is_told(opened: Opened) -> None:
+    async with opened(model=ScriptedModel({"Do a.": BROKEN})) as rt:
+        done = await rt.execute(plan(step("a"), review=True))
+    assert "- Steps: 0 of 1 done\n- Review: not begun\n" in done.report
 
 
 async def test_a_file_that_is_not_there_is_told_with_its_step(opened: Opened) -> None:

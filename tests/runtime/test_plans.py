@@ -27,6 +27,7 @@ from retinue.domain.events import (
 from retinue.domain.lease import overlap
 from retinue.domain.outcome import PlanResult, StepState
 from retinue.domain.plan import Plan, PlanStep
+from retinue.domain.plan_file import parse, read
 from retinue.domain.result import Status
 from retinue.domain.schedule import run_through
 from retinue.domain.scope import scope
@@ -308,6 +309,8 @@ async def test_replan_replaces_the_rest(opened: Opened, project: Path) -> None:
         ("around", "done"),
         ("end", "done"),
     ]
+    assert "- Steps: 3 of 4 done; the rest was planned anew\n" in done.report
+    assert "## bad: Do bad.\n\n- Failed: error: no such model; planned anew\n" in done.report
     assert "good news" in told(model, "Do end.")[0]
     (asked,) = told(model, "A step of the plan")
     assert "Done: good. Failed: bad. Not begun: never." in asked
@@ -378,6 +381,25 @@ async def test_a_planner_writes_a_plan_and_does_nothing_of_it(
     assert (run.task, run.status, run.agents) == ("Plan: Get there", "completed", 2)
 
 
+@pytest.mark.parametrize("mode", ["plan", "normal"])
+async def test_a_plan_that_writes_is_written_in_any_mode_and_paid_for_once(
+    opened: Opened, project: Path, mode: str
+) -> None:
+    do = {"name": "do", "role": "executor", "task": "Do it.", "writes": ["src/**"]}
+    model = ScriptedModel({"You are a planner": [replanning(do)]})
+    async with opened(model=model, mode=mode) as rt:
+        plan = await rt.plan("Get there")
+        assert len(model.requests) == 1
+        with pytest.raises(PlanError) as caught:
+            await rt.execute(plan)
+    assert caught.value.problems == (
+        f"step 'do': writes: in {mode} mode no child may write; use mode auto (--mode auto)",
+    )
+    assert len(model.requests) == 1
+    kept = parse((project / ".retinue" / "plan.toml").read_text())
+    assert read(kept) == (plan, [])
+
+
 async def test_a_planner_is_told_once_what_is_wrong_with_its_plan(opened: Opened) -> None:
     def answer(request: Any) -> Step:
         mended = "An earlier plan could not be carried out" in request.messages[1].content
@@ -401,6 +423,8 @@ async def test_a_plan_that_stays_wrong_is_an_error_with_the_draft(
             await rt.plan("Get there")
     assert caught.value.problems == ("step 'a': depends_on: names the step itself",)
     assert isinstance(caught.value.draft, Plan)
+    kept = (project / ".retinue" / "plan.toml").read_text()
+    assert kept.startswith("# step 'a': depends_on: names the step itself\n")
     async with open_journal(project) as store:
         (run,) = await store.runs()
     assert run.status == "error"
@@ -501,107 +525,6 @@ async def test_a_check_that_fails_is_the_evidence_for_the_next(
     _, second = told(model, "Do write.")
     assert "failed (exit code 1)\nbad\nWhat it said last:\nWrote it." in second
     assert "- Check: cat src/x.py && grep good src/x.py: passed" in done.report
-
-
-def facts(events: list[Event], folder: Path, *, paths: dict[str, str]) -> list[Any]:
-    """What a journal says, without times, ids and hashes of them, with who it is said of."""
-    found = []
-    for event in events:
-        text = bytes(event.payload).decode().replace(event.run_id, "RUN")
-        text = text.replace(str(folder), "FOLDER")
-        text = re.sub(r"\ba\d+\b", lambda match: paths.get(match[0], match[0]), text)
-        data = msgspec.json.decode(text)
-        for key in ("timing", "contract_sha256", "seal"):
-            data.pop(key, None)
-        found.append((paths.get(event.agent_id, "root"), data))
-    return found
-
-
-def by_agent(told: list[Any]) -> dict[str, list[Any]]:
-    """The same for each agent by itself. The root's own are those of many, in the order they end.
-
-    Whose work came first into the files is no more than a time.
-    """
-    found: dict[str, list[Any]] = {}
-    for path, data in told:
-        bare = {k: v for k, v in data.items() if k not in ("commit", "base", "step")}
-        bare["step"] = data.get("step") if isinstance(data.get("step"), str) else None
-        found.setdefault(path, []).append(bare)
-    found["root"].sort(key=repr)
-    return found
-
-
-async def carried_out(
-    repo: Repo, make: Callable[[], ScriptedModel], steps: Any, slots: int
-) -> tuple[PlanResult, list[Any], dict[str, str]]:
-    repo.init().commit({"a.txt": "a\n"})
-    async with retinue.open(
-        repo.root,
-        model=make(),
-        mode="auto",
-        environment=Environment(variables={"HOME": str(repo.home)}),
-        shell=False,
-        clock=FakeClock(),
-    ) as rt:
-        done = await rt.execute(steps, max_concurrent=slots)
-    events = await journal(repo.root, done.run_id)
-    born = [event for event in events if event.type == "agent.subagent_created"]
-    paths = {event.agent_id: msgspec.json.decode(event.payload)["path"] for event in born}
-    return done, facts(events, repo.root.parent, paths=paths), repo.files()
-
-
-@pytest.fixture
-def two_repos(tmp_path: Path) -> tuple[Repo, Repo]:
-    from tests.conftest import Repo
-
-    for name in "12":
-        (tmp_path / name).mkdir()
-    return Repo(tmp_path / "1"), Repo(tmp_path / "2")
-
-
-@pytest.mark.parametrize("slots", [1, 3])
-async def test_the_same_plan_twice_is_the_same_journal_and_the_same_tree(
-    two_repos: tuple[Repo, Repo], slots: int
-) -> None:
-    steps = plan(
-        step("look"),
-        step("left", "look", role="executor", writes=["left/**"]),
-        step("right", "look", role="executor", writes=["right/**"]),
-        step("both", "left", "right", role="executor", writes=["left/**", "both.txt"]),
-        step("last", "both", on_failure="retry"),
-    )
-
-    def make() -> ScriptedModel:
-        return ScriptedModel(
-            {
-                "Do look.": [call("list_dir", path="."), say("seen")],
-                "Do left.": writes("left/a.txt", "1\n"),
-                "Do right.": writes("right/a.txt", "2\n"),
-                "Do both.": [
-                    call("read_file", path="right/a.txt"),
-                    call("write_file", path="both.txt", content="3\n"),
-                    call("write_file", path="left/a.txt", content="1\n3\n"),
-                    say("joined"),
-                ],
-                "Do last.": [_second],
-            }
-        )
-
-    first, journal_1, tree_1 = await carried_out(two_repos[0], make, steps, slots)
-    second, journal_2, tree_2 = await carried_out(two_repos[1], make, steps, slots)
-    assert first.ok
-    assert second.ok
-    if slots == 1:  # Then there is only one order, and the commits are the same, too.
-        assert journal_1 == journal_2
-    assert by_agent(journal_1) == by_agent(journal_2)
-    assert tree_1 == tree_2
-    assert tree_1["left/a.txt"].endswith("1\n3\n")
-    assert first.report.replace(first.run_id, "") == second.report.replace(second.run_id, "")
-
-
-def _second(request: Any) -> Step:
-    tried = "An earlier try" in request.messages[1].content
-    return say("fine") if tried else fail(ProviderError("not yet"))
 
 
 # As parallel as may be
@@ -725,6 +648,44 @@ async def test_thirty_steps_take_as_long_as_they_must(
     assert together, "none of the owners ran beside another: nothing was tested"
     assert not any(overlap(scope(*owners[a]), scope(*owners[b])) for a, b in together)
     assert sum(isinstance(event.fact, WorktreeCreated) for event in events) == len(owners)
+
+
+async def test_without_git_who_must_wait_for_another_writer_holds_no_place(
+    opened: Opened, project: Path
+) -> None:
+    """Two writers and a reader, two at a time: the reader goes while one of them writes."""
+    reading = asyncio.Event()
+
+    def hear(event: Event) -> None:
+        if event.type == "plan.step_finished" and "step look " in event.summary:
+            reading.set()
+
+    model = ScriptedModel(
+        {
+            "Do one.": [hold(reading, writes("one.txt")[0]), say("1")],
+            "Do two.": writes("two.txt"),
+            "Do look.": [say("seen")],
+        }
+    )
+    async with opened(model=model, mode="auto", on_event=hear) as rt:
+        done = await rt.execute(
+            plan(
+                step("one", role="executor", writes=["one.txt"]),
+                step("two", role="executor", writes=["two.txt"]),
+                step("look"),
+            ),
+            max_concurrent=2,
+        )
+    assert done.ok, done.error
+    events = await journal(project, done.run_id)
+    assert decisions(events)[1:5] == [
+        "step one started",
+        "step look started",
+        "step look completed",
+        "step one completed",
+    ]
+    (adopted,) = [e.fact for e in events if isinstance(e.fact, PlanAdopted)]
+    assert adopted.alone == ("one", "two")
 
 
 def spans(events: list[Event]) -> dict[str, tuple[float, float]]:

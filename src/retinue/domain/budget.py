@@ -60,8 +60,14 @@ class Budget(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown
     max_retries: int = DEFAULT_MAX_RETRIES
 
     def __post_init__(self) -> None:
-        for name in ("max_tool_calls", "max_turns", "max_tokens", "max_context_tokens"):
-            value = getattr(self, name)
+        for name, value in (
+            ("max_tool_calls", self.max_tool_calls),
+            ("max_turns", self.max_turns),
+            ("max_tokens", self.max_tokens),
+            ("max_context_tokens", self.max_context_tokens),
+        ):
+            if type(value) is int and 0 < value <= MOST:
+                continue
             if value is None and name == "max_tokens":
                 continue
             if isinstance(value, bool) or not isinstance(value, int):
@@ -104,6 +110,8 @@ class Budget(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown
 
 def _force_float(budget: Budget, name: str) -> None:
     value = getattr(budget, name)
+    if type(value) is float and 0 <= value <= MOST:
+        return
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ContractError(f"{name} must be a number, not {value!r}.")
     try:

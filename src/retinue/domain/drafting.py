@@ -6,6 +6,7 @@ One pure function, `draft`. It only ever narrows, and it says in `notes` what it
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -147,6 +148,8 @@ def without_delegation(grant: Grant, effects: Mapping[str, Effect]) -> Grant:
     if grant.can_spawn_children:
         return grant
     kept = tuple(n for n in grant.allowed_tools if effects.get(n) is not Effect.DELEGATE)
+    if kept == grant.allowed_tools:
+        return grant
     return msgspec.structs.replace(grant, allowed_tools=kept)
 
 
@@ -219,12 +222,21 @@ def _grant(order: Order, parent: Grant, effects: Mapping[str, Effect], notes: li
         spawn_roles=spawns,
         max_delegation_depth=depth,
     )
-    # `_tools` has decided what becomes of what the parent is asked about; nothing is asked below.
-    offered = (*parent.allowed_tools, *parent.ask_tools)
-    opened = msgspec.structs.replace(
-        parent, allowed_tools=offered, ask_tools=(), max_delegation_depth=max(0, depth)
+    return without_delegation(narrow(_opened(parent), child), effects)
+
+
+@lru_cache(maxsize=64)
+def _opened(parent: Grant) -> Grant:
+    """The most that a child of `parent` may have; siblings share it.
+
+    `_tools` decides what becomes of what the parent is asked about; nothing is asked below.
+    """
+    return msgspec.structs.replace(
+        parent,
+        allowed_tools=(*parent.allowed_tools, *parent.ask_tools),
+        ask_tools=(),
+        max_delegation_depth=max(0, parent.max_delegation_depth - 1),
     )
-    return without_delegation(narrow(opened, child), effects)
 
 
 def _check_right_to_spawn(role: Role, parent: Grant) -> None:

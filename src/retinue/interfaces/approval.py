@@ -33,14 +33,26 @@ def only_reading(mode: Mode) -> str:
     return f"In {mode} mode the steps of a plan only read; in auto mode they may write."
 
 
+async def why_not(runtime: Runtime, plan: Plan) -> str:
+    """Why a plan that was written cannot be run in this mode, or ""."""
+    try:
+        await runtime.check(plan)
+    except PlanError as error:
+        return str(error)
+    return ""
+
+
 async def agreed(runtime: Runtime, plan: Plan, *, decide: Decide, edit: Edit) -> Plan | None:
     """The plan as a person wants it, or None. What they have written stays until it is right."""
     text = to_toml(plan)
     comments: tuple[str, ...] = ()
     while True:
-        expected = await runtime.forecast(plan)
-        answer = await decide(["", *outline(plan), "", f"Forecast: {expected}.", ""], FIRST)
-        if answer in RUN:
+        shown = ["", *outline(plan), "", f"Forecast: {await runtime.forecast(plan)}.", ""]
+        obstacle = await why_not(runtime, plan)
+        if obstacle:
+            shown += [*obstacle.splitlines(), ""]
+        answer = await decide(shown, FIRST[1:] if obstacle else FIRST)
+        if answer in RUN and not obstacle:
             return plan
         if answer not in EDIT:
             return None

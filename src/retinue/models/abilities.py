@@ -7,6 +7,7 @@ worked on. The next request knows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 
@@ -41,8 +42,8 @@ class Abilities:
 
     `forms` are those that the API has, the best first. `beside_tools` says whether constraining
     the text leaves the model free to call tools: many servers then never let it call one, and do
-    not say so. `optional` are the things a request can do without, each with words by which a
-    refusal tells that it is meant.
+    not say so. `optional` are the things a request can do without, each with a pattern of the words
+    by which a refusal tells that it is meant.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Abilities:
         """Whether the server refused something that it can be spared, by name."""
         said = str(refusal).lower()
         for thing, words in self._optional.items():
-            if thing not in self.without and words in said:
+            if thing not in self.without and re.search(words, said):
                 self.without.add(thing)
                 return True
         return False

@@ -12,7 +12,7 @@ from retinue.errors import ModelError
 from retinue.models.abilities import Abilities, Form
 from retinue.models.anthropic_body import REFUSABLE, MessagesEncoder
 from retinue.models.anthropic_draft import MessageDraft
-from retinue.models.anthropic_events import decode_event
+from retinue.models.anthropic_events import Event, decode_event, decode_loosely
 from retinue.models.endpoint import Endpoint
 from retinue.models.exchange import Exchange, OnHead, bearer, decoded
 from retinue.models.faults import Faults
@@ -79,20 +79,26 @@ class _Message:
                 # Gateways that translate from chat completions end as those do.
                 if data.strip() == b"[DONE]":
                     self.done = True
-                elif data.strip():
+                if self.done or not data.strip():
+                    continue
+                loose = decode_loosely(data)
+                if loose is None:
                     return self._faults.garbled(data)
-                continue
+                event = loose
             if event.error or event.type == "error":
-                return self._faults.complained(event.error)
+                return self._faults.complained(event.error or decoded(data))
             self.draft.add(event)
             if event.type == "message_stop":
                 self.done = True
         return None
 
     def take_whole(self, body: bytes) -> ModelError | None:
+        event: Event | None
         try:
             event = decode_event(body)
         except msgspec.DecodeError:
+            event = decode_loosely(body)
+        if event is None:
             return self._faults.garbled(body)
         if event.type != "message" or event.content is None:
             return self._faults.complained(decoded(body))

@@ -21,6 +21,7 @@ from retinue.domain.messages import (
 )
 from retinue.models.anthropic_events import Delta, Event, UsageCount, decode_block
 from retinue.models.ids import made_up_ids
+from retinue.models.wire import tokens_of
 
 _CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded"})
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
@@ -197,7 +198,7 @@ class MessageDraft:
         # Counts are of the whole so far, and those that have not changed may be left out.
         if usage is not None:
             counts = msgspec.structs.asdict(usage).items()
-            self._usage |= {name: max(count, 0) for name, count in counts if count is not None}
+            self._usage |= {name: tokens_of(count) for name, count in counts if count is not None}
 
     def reply(self, request: Request, body: bytes, started_at: float) -> Reply:
         """The finished reply. `body` is what was sent, for servers that do not count tokens."""

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from retinue.models.wire import loosely_read
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -75,6 +77,14 @@ def decode_event(data: bytes) -> Event:
         return _lenient(Event, msgspec.json.decode(data))
     except UnicodeDecodeError:
         return decode_event(data.decode("utf-8", "replace").encode())
+
+
+def decode_loosely(data: bytes) -> Event | None:
+    """What is nearly JSON; None if it is nothing like it."""
+    try:
+        return _lenient(Event, loosely_read(data))
+    except ValueError:
+        return None
 
 
 def decode_block(data: msgspec.Raw) -> Block:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+import hashlib
+import re
+from collections.abc import Sequence, Set
 from functools import lru_cache
 from typing import Any
 
@@ -28,6 +30,8 @@ MAX_TOKENS = "max_tokens"
 STREAM_OPTIONS = "stream_options"
 REASONING = "reasoning"
 GAPS_IN_REASONING = "gaps in reasoning"
+LOOSE_TURNS = "loose turns"
+OTHER_IDS = "other ids"
 REFUSABLE = {
     # OpenAI's newer models want max_completion_tokens, which local servers do not know.
     MAX_TOKENS: "max_completion_tokens",
@@ -35,6 +39,9 @@ REFUSABLE = {
     # DeepSeek wants all thoughts of a conversation with tools back, and others none.
     GAPS_IN_REASONING: "must be passed back",
     REASONING: "reasoning",
+    # Mistral's templates, and its own API.
+    LOOSE_TURNS: "must alternate|after role",
+    OTHER_IDS: "length (of )?9",
 }
 
 UNSET = msgspec.UNSET
@@ -92,6 +99,8 @@ class _Body(msgspec.Struct, frozen=True, gc=False):
 
 
 _encode = msgspec.json.Encoder().encode
+_NOD = "I see."
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _JSON_OBJECT = msgspec.Raw(b'{"type":"json_object"}')
 _ANSWER_CHOICE = {"type": "function", "function": {"name": ANSWER}}
 
@@ -115,9 +124,14 @@ class BodyEncoder:
 
     def _encode(self, request: Request, form: Form, without: Set[str]) -> bytes:
         limit = UNSET if request.max_output_tokens is None else request.max_output_tokens
+        messages: Sequence[Message] = request.messages
+        if LOOSE_TURNS in without:
+            messages = _in_turns(messages)
+        if OTHER_IDS in without:
+            messages = _with_short_ids(messages)
         body = _Body(
             self._model,
-            [self._wire(message, without) for message in request.messages],
+            [self._wire(message, without) for message in messages],
             self._tools(request.tools) if request.tools else UNSET,
             limit,
         )
@@ -175,6 +189,39 @@ class BodyEncoder:
         return msgspec.structs.replace(
             made, reasoning_content=thought.reasoning_content, reasoning=thought.reasoning
         )
+
+
+def _in_turns(messages: Sequence[Message]) -> Sequence[Message]:
+    """No user speaks twice in a row, and after a tool the model speaks first."""
+    made: list[Message] = []
+    for message in messages:
+        last = made[-1] if made else None
+        if isinstance(message, User) and isinstance(last, User):
+            made[-1] = User(f"{last.content}\n\n{message.content}")
+            continue
+        if isinstance(message, User) and isinstance(last, ToolAnswer):
+            made.append(Assistant(_NOD))
+        made.append(message)
+    return made
+
+
+def _with_short_ids(messages: Sequence[Message]) -> Sequence[Message]:
+    """Ids of nine letters and digits: those of a conversation may come from another server."""
+    made: list[Message] = []
+    for message in messages:
+        if isinstance(message, ToolAnswer):
+            message = msgspec.structs.replace(message, call_id=_short_id(message.call_id))
+        elif isinstance(message, Assistant) and message.calls:
+            calls = [msgspec.structs.replace(call, id=_short_id(call.id)) for call in message.calls]
+            message = msgspec.structs.replace(message, calls=tuple(calls))
+        made.append(message)
+    return made
+
+
+def _short_id(call_id: str) -> str:
+    if _SHORT_ID.fullmatch(call_id):
+        return call_id
+    return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
 
 
 def _tools(tools: tuple[ToolSpec, ...]) -> list[_Tool]:

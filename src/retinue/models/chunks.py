@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from retinue.models.wire import loosely_read
+
 
 class FunctionDelta(msgspec.Struct, frozen=True, gc=False):
     name: str | None = None
@@ -76,6 +78,14 @@ def decode_chunk(data: bytes) -> Chunk:
         return _lenient(msgspec.json.decode(data))
     except UnicodeDecodeError:
         return decode_chunk(data.decode("utf-8", "replace").encode())
+
+
+def decode_loosely(data: bytes) -> Chunk | None:
+    """What is nearly JSON; None if it is nothing like it."""
+    try:
+        return _lenient(loosely_read(data))
+    except ValueError:
+        return None
 
 
 def _lenient(value: Any) -> Chunk:

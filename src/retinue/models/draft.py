@@ -20,6 +20,7 @@ from retinue.domain.messages import (
 from retinue.models import reasoning
 from retinue.models.chunks import CallDelta, Chunk, Delta, Timings, UsageCount
 from retinue.models.ids import made_up_ids
+from retinue.models.wire import tokens_of
 
 _FINISHES = {
     "stop": Finish.STOP,
@@ -54,7 +55,10 @@ class Draft:
         "_thinking",
         "_thinks_as",
         "_timings",
+        "_told",
+        "_unheard",
         "_usage",
+        "counted",
         "finish_reason",
         "first_token_at",
     )
@@ -63,12 +67,17 @@ class Draft:
         self._name = name
         self._on_text = on_text
         self._text: list[str] = []
+        self._told = 0
+        self._unheard = False
         self._thinking: list[str] = []
         self._thinks_as = "reasoning_content"
         self._calls: list[_CallDraft] = []
         self._by_index: dict[int, _CallDraft] = {}
         self._usage: UsageCount | None = None
         self._timings: Timings | None = None
+        self.counted = False
+        """Whether the last that came was the usage alone, which is told at the end. Some tell it
+        with every chunk as well, and that is none."""
         self.finish_reason: str | None = None
         self.first_token_at: float | None = None
 
@@ -76,18 +85,15 @@ class Draft:
     def empty(self) -> bool:
         return not self._text and not self._calls
 
-    @property
-    def counted(self) -> bool:
-        """Whether the server has told its usage, which it does last."""
-        return self._usage is not None
-
     def add(self, chunk: Chunk) -> None:
         if chunk.usage is not None:
             self._usage = chunk.usage
         if chunk.timings is not None:
             self._timings = chunk.timings
         if not chunk.choices:
+            self.counted |= chunk.usage is not None
             return
+        self.counted = False
         choice = chunk.choices[0]
         if choice.finish_reason:
             self.finish_reason = choice.finish_reason
@@ -97,19 +103,27 @@ class Draft:
         text = delta.content or delta.refusal
         if text:
             self._text.append(text)
-            if self._on_text is not None:
-                self._on_text(text)
         if delta.tool_calls:
             for call in delta.tool_calls:
                 self._add_call(call)
         elif not text and not (delta.reasoning_content or delta.reasoning):
             return
-        if not text and self._on_text is not None:
-            self._on_text("")  # It thinks, or calls: no text, but a sign of life.
+        self._unheard = True
         if delta.reasoning_content or delta.reasoning:
             self._think(delta)
         if self.first_token_at is None:
             self.first_token_at = time.perf_counter()
+
+    def tell(self) -> None:
+        """Say what has come since the last time, in one piece however many chunks it came in.
+
+        A model that thinks, or calls, has no text to say, but shows that it lives.
+        """
+        if self._unheard:
+            self._unheard = False
+            if self._on_text is not None:
+                self._on_text("".join(self._text[self._told :]))
+                self._told = len(self._text)
 
     def _think(self, delta: Delta) -> None:
         # Some servers send it under both names.
@@ -190,25 +204,23 @@ class Draft:
         return tuple(calls)
 
     def _used(self, body: bytes, text: str, calls: tuple[ToolCall, ...]) -> Usage:
-        usage, timings = self._usage, self._timings
-        cached = 0
-        if timings is not None:
-            cached = timings.cache_n or 0
-        if usage is not None and (usage.prompt_tokens or usage.completion_tokens):
+        usage, timings = self._usage or UsageCount(), self._timings or Timings()
+        cached = tokens_of(timings.cache_n)
+        tokens_in = tokens_of(usage.prompt_tokens)
+        tokens_out = tokens_of(usage.completion_tokens)
+        if tokens_in or tokens_out:
             details = usage.prompt_tokens_details
             if details is not None and details.cached_tokens is not None:
-                cached = details.cached_tokens
+                cached = tokens_of(details.cached_tokens)
             elif usage.prompt_cache_hit_tokens is not None:
-                cached = usage.prompt_cache_hit_tokens
-            tokens_in = max(usage.prompt_tokens or 0, 0)
-            tokens_out = max(usage.completion_tokens or 0, 0)
-        elif timings is not None and timings.prompt_n is not None:
-            tokens_in = max(timings.prompt_n, 0) + max(cached, 0)
-            tokens_out = max(timings.predicted_n or 0, 0)
+                cached = tokens_of(usage.prompt_cache_hit_tokens)
+        elif timings.prompt_n is not None:
+            tokens_in = tokens_of(timings.prompt_n) + cached
+            tokens_out = tokens_of(timings.predicted_n)
         else:
             written = "".join((text, *self._thinking, *(c.name + c.arguments for c in calls)))
             return Usage(estimate_tokens(body), 0, estimate_tokens(written), estimated=True)
-        return Usage(tokens_in, min(max(cached, 0), tokens_in), tokens_out)
+        return Usage(tokens_in, min(cached, tokens_in), tokens_out)
 
 
 def _is_json(text: str) -> bool:

@@ -44,6 +44,9 @@ _OVERFLOW = re.compile(
     r"|exceeds maximum context"  # Ollama
     r"|greater than the context length"  # LM Studio
     r"|when context the overflows"  # LM Studio, sic
+    r"|n_keep.{0,12}>= ?n_ctx"  # LM Studio 0.4
+    r"|longer than the model'?s context"  # SGLang
+    r"|max_new_tokens\S* must be <="  # text-generation-inference
     r"|context (?:size|length|window) (?:has been |was |is )?exceeded|context overflow"
     r"|prompt is too long|input is too long|prompt too long"
     r"|maximum prompt length"
@@ -62,6 +65,8 @@ _QUOTA = frozenset(
         "billing_error",
     }
 )
+# A chat template that does not take the conversation. llama.cpp says so with a 500.
+_TEMPLATE = re.compile(r"jinja|raise_exception|roles must alternate", re.IGNORECASE)
 _RETRYABLE_4XX = frozenset({408, 409, 425})
 _OVERLOADED = 529
 # What the words that errors are classified by mean as a status, where a stream gives no status.
@@ -247,7 +252,7 @@ class Faults:
         wait_s = retry_after_s(headers, complaint.message)
         if status in (401, 403):
             return self._denied(status, said)
-        if complaint.names & _QUOTA:
+        if complaint.names & _QUOTA or status == HTTPStatus.PAYMENT_REQUIRED:
             return ProviderError(
                 f"The quota at {self._address} is used up.{said} Add credit there, or choose "
                 "another model with -m."
@@ -271,7 +276,7 @@ class Faults:
             )
         if status == 404:
             return self._not_found(said)
-        if status >= 500:
+        if status >= 500 and not _TEMPLATE.search(complaint.message):
             # 503 is what a server says that has too much to do, or is still loading its model.
             kind = Overloaded if status == HTTPStatus.SERVICE_UNAVAILABLE else ProviderError
             return kind(

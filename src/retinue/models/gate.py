@@ -133,10 +133,7 @@ class Gate:
 
     def hopeless(self, now: float) -> ModelError | None:
         """Why nobody should wait here any longer."""
-        way_out = (
-            "choose another with -m, or let agents wait longer with patience_s under"
-            f' [servers."{self.address}"] in your settings.'
-        )
+        way_out = self._way_out
         if self._down_since is not None and now - self._down_since >= self.patience_s:
             return Unreachable(
                 f"{self.address} has been gone for {now - self._down_since:,.0f} s:"
@@ -154,6 +151,19 @@ class Gate:
                 f" {self._last_words} Come back later, {way_out}"
             )
         return None
+
+    @property
+    def _way_out(self) -> str:
+        return (
+            "choose another with -m, or let agents wait longer with patience_s under"
+            f' [servers."{self.address}"] in your settings.'
+        )
+
+    def _used_up(self, wait_s: float) -> ModelError:
+        return ProviderError(
+            f"{self.address} allows no more requests of that model for another {wait_s:,.0f} s, by"
+            f" the limits in its own headers. Come back then, {self._way_out}"
+        )
 
     def remind(self, at: float, callback: Callable[[], None]) -> Timer:
         return self._timers.call_later(max(at - self.time(), 0.0), callback)
@@ -184,7 +194,7 @@ class Gate:
             return
         self._waiting[ticket] = line
         lane = self._lanes.setdefault(ticket.request.lane, [])
-        heappush(lane, (ticket.request.since, ticket.number, ticket, line))
+        heappush(lane, (ticket.request.since, ticket.number, next(_numbers), ticket, line))
         self._admit()
 
     def forget(self, ticket: Ticket) -> None:
@@ -232,7 +242,12 @@ class Gate:
         self._arm(wake_at, now)
 
     def _first_of(self, lane: list[_Place], now: float) -> float:
-        """Let in the first of a lane. Answers how long its limits per minute keep it waiting."""
+        """Let in the first of a lane whose model has something left of its limits per minute.
+
+        If there is none, answers how long that will take.
+        """
+        soonest_s = 0.0
+        passed_over: list[_Place] = []
         while lane:
             place = lane[0]
             *_, ticket, line = place
@@ -240,9 +255,16 @@ class Gate:
                 heappop(lane)
                 continue
             wait_s = 0.0 if line.pace is None else line.pace.wait_s(now)
-            if wait_s > 0:
-                return wait_s
+            if 0 < wait_s <= self.patience_s:
+                soonest_s = min(soonest_s or wait_s, wait_s)
+                if len(self._lines) == 1:
+                    break  # All behind it want the same.
+                passed_over.append(heappop(lane))
+                continue
             heappop(lane)
+            if wait_s > 0:
+                ticket.abandon(self, self._used_up(wait_s), line)
+                continue
             warms = self._throttle.limit > 1
             prefix = line.warmth.prefix(ticket.request, now) if warms else None
             if prefix is not None and not prefix.room(now):
@@ -250,8 +272,11 @@ class Gate:
                 self._holding.add(prefix)
                 continue
             ticket.take(self._let_in(line, prefix, now))
+            soonest_s = 0.0
             break
-        return 0.0
+        for place in passed_over:
+            heappush(lane, place)
+        return soonest_s
 
     def _release(self, now: float) -> None:
         """Put those back into their lanes who need not wait for a prefix any longer."""
@@ -259,8 +284,9 @@ class Gate:
             room = prefix.room(now)
             while prefix.held and prefix.released < room:
                 place = heappop(prefix.held)
-                if place[2] in self._waiting:
-                    heappush(self._lanes.setdefault(place[2].request.lane, []), place)
+                *_, ticket, _line = place
+                if ticket in self._waiting:
+                    heappush(self._lanes.setdefault(ticket.request.lane, []), place)
                     prefix.released += 1
             if not prefix.held:
                 self._holding.discard(prefix)
@@ -506,7 +532,7 @@ class Ticket:
         self.visit: Visit | None = None
         self._lines: Sequence[Line] = ()
         self._told: asyncio.Future[None] | None = None
-        self._hopeless: set[Gate] = set()
+        self._hopeless: set[Line] = set()
         self._fault: ModelError | None = None
 
     async def turn(self, lines: Sequence[Line], *, until: float = _NEVER) -> Visit | None:
@@ -548,11 +574,13 @@ class Ticket:
             self._leave()
             self._tell()
 
-    def abandon(self, gate: Gate, error: ModelError) -> None:
-        """`gate` has no hope for it."""
-        gate.forget(self)
-        self._hopeless.add(gate)
-        if self._hopeless >= {line.gate for line in self._lines}:
+    def abandon(self, gate: Gate, error: ModelError, line: Line | None = None) -> None:
+        """There is no hope for it at `gate`; or only at that `line` of it, if one is named."""
+        lines = {one for one in self._lines if one.gate is gate}
+        self._hopeless |= lines if line is None else {line}
+        if self._hopeless >= lines:
+            gate.forget(self)
+        if self._hopeless >= {*self._lines}:
             # A copy, since raising the same one twice would mix up their tracebacks.
             self._fault = copy.copy(error)
             self._tell()
@@ -566,4 +594,5 @@ class Ticket:
             self._told.set_result(None)
 
 
-_Place = tuple[float, int, Ticket, Line]
+# The third is only there to tell apart two places of one ticket: lines have no order.
+_Place = tuple[float, int, int, Ticket, Line]

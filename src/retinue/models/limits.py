@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 
 import msgspec
 
-from retinue.models.waits import until_s
+from retinue.models.waits import LONGEST_S, until_s
 
 # Of several windows for tokens the fullest decides.
 _NAMES = {
@@ -55,16 +56,17 @@ def _window(headers: Mapping[str, str], name: str) -> Window | None:
     remaining = _count(headers.get(name.format("remaining")))
     limit = _count(headers.get(name.format("limit")))
     reset_s = until_s(headers.get(name.format("reset")), headers)
-    if remaining is None or not limit or reset_s is None:
+    if remaining is None or not limit or reset_s is None or reset_s > LONGEST_S:
         return None
     return Window(limit, remaining, reset_s)
 
 
 def _count(text: str | None) -> float | None:
     try:
-        return None if text is None else max(float(text), 0.0)
+        count = 0.0 if text is None else float(text)
     except ValueError:
         return None
+    return None if text is None or not isfinite(count) else max(count, 0.0)
 
 
 class Pace:

@@ -7,11 +7,11 @@ import msgspec
 from retinue.errors import ModelError
 from retinue.models.abilities import Abilities, Form
 from retinue.models.body import REFUSABLE, BodyEncoder
-from retinue.models.chunks import decode_chunk
+from retinue.models.chunks import Chunk, decode_chunk, decode_loosely
 from retinue.models.draft import Draft
 from retinue.models.endpoint import Endpoint
 from retinue.models.exchange import Exchange, OnHead, decoded
-from retinue.models.faults import Faults
+from retinue.models.faults import Faults, complaint_of
 from retinue.models.spoken import SpokenModel
 
 _FORMS = (Form.SCHEMA, Form.OBJECT, Form.TOOL)
@@ -51,6 +51,11 @@ class _Completion:
         return self.done or self.draft.finish_reason is not None or self.draft.counted
 
     def take(self, events: list[bytes]) -> ModelError | None:
+        fault = self._added(events)
+        self.draft.tell()
+        return fault
+
+    def _added(self, events: list[bytes]) -> ModelError | None:
         for data in events:
             if self.done:
                 return None
@@ -59,25 +64,33 @@ class _Completion:
             except msgspec.DecodeError:
                 if data.strip() == b"[DONE]":
                     self.done = True
-                elif data.strip():
+                if self.done or not data.strip():
+                    continue
+                loose = decode_loosely(data)
+                if loose is None:
                     return self._faults.garbled(data)
-                continue
+                chunk = loose
             if chunk.error:
                 return self._faults.complained(chunk.error)
+            if chunk.choices is None and chunk.usage is None and (value := _unnamed(data)):
+                return self._faults.complained(value)
             self.draft.add(chunk)
         return None
 
     def take_whole(self, body: bytes) -> ModelError | None:
+        chunk: Chunk | None
         try:
             chunk = decode_chunk(body)
         except msgspec.DecodeError:
+            chunk = decode_loosely(body)
+        if chunk is None:
             return self._faults.garbled(body)
         if chunk.error:
             return self._faults.complained(chunk.error)
         if not chunk.choices:
-            # Errors without the word "error": {"detail": …}, {"object": "error", "message": …}.
             return self._faults.complained(decoded(body))
         self.draft.add(chunk)
+        self.draft.tell()
         self.done = True
         return None
 
@@ -85,9 +98,15 @@ class _Completion:
         match self.draft.finish_reason:
             case "content_filter":
                 return self._faults.filtered()
-            case "error":
+            case "error" | "abort" | "aborted" | "cancel" | "cancelled":
                 return self._faults.broken_off()
             case None if self.ended and self.draft.empty:
                 return self._faults.empty()
             case _:
                 return None
+
+
+def _unnamed(data: bytes) -> object:
+    """An error without the word "error", such as {"detail": …} or {"code": 500, "message": …}."""
+    value = decoded(data)
+    return value if complaint_of(value).message else None

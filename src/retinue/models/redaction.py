@@ -18,14 +18,19 @@ HIDDEN = "⟨hidden⟩"
 _SHAPES = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|\bsk-(?=[\w-]*\d)[\w-]{20,}"  # OpenAI, Anthropic, and many who copy them
-    r"|\b(?:gh[pousr]|github_pat|hf|npm)_\w{30,}"
+    r"|\b(?:xai|pplx|nvapi)-[\w-]{30,}"
+    r"|\b(?:gh[pousr]|github_pat|gsk|hf|npm|r8)_\w{30,}"
+    r"|\b[rs]k_live_\w{20,}"
     r"|\bglpat-[\w-]{20,}"
     r"|\bpypi-[\w-]{50,}"
     r"|\bxox[abeprs]-[\w-]{10,}"
-    r"|\bAKIA[0-9A-Z]{16}\b"
-    r"|\bAIza[\w-]{35}"
+    r"|\bA[KS]IA[0-9A-Z]{16}\b"
+    r"|\bAIza[\w-]{35,}"
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}"  # a JSON web token
-    r"|(?<=Bearer )[\w.~+/-]{16,}=*"
+    r"|(?<=[Bb]earer )[\w.~+/-]{16,}=*"
+    r"|(?<=uthorization: Basic )[\w+/]{8,}=*"
+    r"|(?:(?<=[?&]key=)|(?<=[?&]api_key=)|(?<=[?&]api-key=)|(?<=[?&]apikey=)|(?<=[?&]token=)"
+    r"|(?<=[?&]access_token=)|(?<=-[Aa]pi-[Kk]ey: ))[\w.~%+/-]{12,}=*"
     r"|(?<=://)[^\s/@\"'⟨]+(?=@)",
     re.DOTALL,
 )

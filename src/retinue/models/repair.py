@@ -68,7 +68,7 @@ def encodable(reply: Reply) -> Reply:
     texts = [message.content]
     for call in message.calls:
         texts += (call.id, call.name, call.arguments)
-    if all(text.isascii() or _encodable(text) for text in texts):
+    if "".join(texts).isascii() or all(map(_encodable, texts)):
         return reply
     calls = tuple(ToolCall(*map(_escaped, msgspec.structs.astuple(one))) for one in message.calls)
     note = "halves of surrogate pairs were escaped"

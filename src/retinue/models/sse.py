@@ -69,6 +69,8 @@ class EventSplitter:
                     data.append(line[5:])
             elif line and line != b"\r":
                 self._other(line)
+            elif len(data) == 1 and not self._failing:
+                events.append(data.pop())
             elif data:
                 self._dispatch(events)
         return events

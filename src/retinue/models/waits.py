@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 
+# Nobody who asks for more means it: a broken clock, or a number of something else.
+LONGEST_S = 366 * 86_400.0
+
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _IN_TEXT = re.compile(r"(?:try again|retry) (?:in|after) (\d+(?:\.\d+)?) ?(ms|s\b|sec)", re.I)
@@ -23,12 +26,17 @@ _WINDOWS = (
 
 def retry_after_s(headers: Mapping[str, str], text: str = "") -> float | None:
     """Seconds to wait by the headers (case-insensitive) or else by the message; None if unsaid."""
+    seconds = _said_s(headers, text)
+    return None if seconds is None or seconds > LONGEST_S else seconds
+
+
+def _said_s(headers: Mapping[str, str], text: str) -> float | None:
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return max(milliseconds / 1000, 0.0)
     said = headers.get("retry-after")
     if said is not None:
-        seconds = _number(said)
+        seconds = until_s(said, headers)
         if seconds is None:
             seconds = _until_date(said, headers)
         if seconds is not None:

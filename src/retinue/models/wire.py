@@ -1,7 +1,8 @@
-"""What every request body needs, whichever API it is for."""
+"""What is the same on every wire, whichever API is spoken."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,9 @@ SCHEMAS_REMEMBERED = 64
 """How many output schemas are kept as they are sent: the children of a fan-out share a few."""
 
 _TOOLS_REMEMBERED = 64
+_MOST_TOKENS = 10**9
+# Texts that are JSON again, and so can have what has no UTF-8 as an escape.
+_HOLD_JSON = frozenset({"arguments", "partial_json"})
 
 
 class _AnyObject(msgspec.Struct):
@@ -46,6 +50,37 @@ class ToolSchemas:
         return encoded
 
 
+def loosely_read(data: bytes) -> Any:
+    """What is JSON but for NaN, raw line breaks or halves of surrogate pairs. Raises ValueError.
+
+    Servers in JavaScript cut a text in the middle of an emoji, and write each half as an escape.
+    """
+    return _clean(json.loads(data.decode("utf-8", "replace"), strict=False), "replace")
+
+
+def _clean(value: Any, halves: str) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", halves).decode()
+        case dict():
+            return {
+                key: _clean(item, "backslashreplace" if key in _HOLD_JSON else halves)
+                for key, item in value.items()
+            }
+        case list() | tuple():
+            return [_clean(item, halves) for item in value]
+        case _:
+            return value
+
+
+def tokens_of(count: int | None) -> int:
+    """What a server counted; 0 if it did not, or if no reply can have so many.
+
+    A number of nonsense would use up the budgets of everybody above.
+    """
+    return count if count is not None and 0 <= count <= _MOST_TOKENS else 0
+
+
 def valid_arguments(arguments: str) -> str:
     """The same text if it is a JSON object, else an object that holds the text.
 
@@ -62,16 +97,5 @@ def valid_arguments(arguments: str) -> str:
 def encodable(request: Request) -> Request:
     """The request without halves of surrogate pairs, say from a file name: they have no UTF-8."""
 
-    def clean(value: Any) -> Any:
-        match value:
-            case str():
-                return value.encode("utf-8", "replace").decode()
-            case dict():
-                return {key: clean(item) for key, item in value.items()}
-            case list() | tuple():
-                return [clean(item) for item in value]
-            case _:
-                return value
-
-    plain = clean(msgspec.to_builtins(request.messages))
+    plain = _clean(msgspec.to_builtins(request.messages), "replace")
     return msgspec.structs.replace(request, messages=msgspec.convert(plain, tuple[Message, ...]))

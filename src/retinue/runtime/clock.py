@@ -17,14 +17,11 @@ LEAST_S = 1.0  # What is less may be no more than a busy machine.
 class SystemClock:
     """Implements the port `Clock`."""
 
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
+
     def __init__(self) -> None:
         self._timeouts: WeakSet[asyncio.Timeout] = WeakSet()
-
-    def now(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

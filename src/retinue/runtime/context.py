@@ -106,7 +106,8 @@ class Conversation:
     @property
     def likely(self) -> int:
         """The estimate with a margin, for text that packs more tokens into its bytes than usual."""
-        return self.estimate + self.estimate // 4
+        estimate = self.estimate
+        return estimate + estimate // 4
 
     def mask(self, max_tokens: int) -> int:
         """Shorten old tool answers until the estimate fits; answers how many were shortened.

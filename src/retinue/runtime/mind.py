@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -34,7 +34,7 @@ from retinue.runtime.transcript import Transcript
 MAX_OUTPUT_TOKENS = 8_192
 MIN_OUTPUT_TOKENS = 256
 ANSWER_TOKENS = 1_024
-RETRIES = 4
+RETRIES = 3
 BACKOFF_S = 0.25
 LONGEST_WAIT_S = 60.0
 
@@ -272,8 +272,7 @@ class Mind:
         Where the model itself holds the next try back until it is worth making (a gate does, at a
         rate limit or while its endpoint is gone), that is no try of this agent's few.
         """
-        waits = _waits()
-        wait = next(waits)
+        tries = 0
         while True:
             try:
                 return await self._model.reply(request, self._hear)
@@ -283,7 +282,8 @@ class Mind:
                 delay = None
                 if error.held:
                     delay = error.retry_after_s or 0.0
-                elif error.retryable and wait is not None:
+                elif error.retryable and tries < RETRIES:
+                    wait = BACKOFF_S * 2**tries
                     delay = min(max(wait, error.retry_after_s or 0.0), LONGEST_WAIT_S)
                 failed = ModelFailed(turn=turn, error=str(error), retry_in_s=delay)
                 self._agent.record(failed)
@@ -293,7 +293,7 @@ class Mind:
                     request = msgspec.structs.replace(request, tries=request.tries + 1)
                 if error.held:
                     continue
-                wait = next(waits)
+                tries += 1
                 with self._agent.waiting():
                     await self._clock.sleep(delay)
             except Exception as error:
@@ -301,12 +301,6 @@ class Mind:
                 broke = f"{self._model.name} broke: {type(error).__name__}: {error}"
                 self._agent.record(ModelFailed(turn=turn, error=broke))
                 raise ProviderError(broke) from error
-
-
-def _waits() -> Iterator[float | None]:
-    for i in range(RETRIES - 1):
-        yield BACKOFF_S * 2**i
-    yield None
 
 
 def _detail(agent: Agent, limit: str) -> str:

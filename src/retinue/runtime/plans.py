@@ -9,6 +9,7 @@ import msgspec
 
 from retinue.domain.approval import Verdict
 from retinue.domain.budget import Budget
+from retinue.domain.contract import WorkspaceKind
 from retinue.domain.drafting import FREE_HANDED, Order, Superior, root_grant
 from retinue.domain.events import PlanAdopted
 from retinue.domain.forecast import Forecast, forecast
@@ -18,7 +19,7 @@ from retinue.domain.messages import estimate_tokens
 from retinue.domain.outcome import PlanResult, RunResult
 from retinue.domain.plan import Plan, PlanStep, Problem, StepBudget, refuse, shares
 from retinue.domain.plan_check import Means as PlanMeans
-from retinue.domain.plan_check import problems
+from retinue.domain.plan_check import problems, writers
 from retinue.domain.plan_file import read, to_toml
 from retinue.domain.result import Status
 from retinue.domain.role import pick
@@ -37,6 +38,8 @@ from retinue.runtime.terms import Terms
 
 RUN_COMMAND = "run_command"
 ABOUT = "Plan: "  # what the task of a run begins with that is to write one
+LATEST = ".retinue/plan.toml"
+"""Where the plan is that was written last: it is paid for, whatever becomes of it."""
 
 
 class Plans:
@@ -51,7 +54,8 @@ class Plans:
     async def write(self, goal: str, *, context: str, files: Sequence[str]) -> Plan:
         """Have a planner, who only reads, write a plan for `goal`. Nothing of it is done.
 
-        Raises PlanError if what it wrote cannot be carried out; `draft` of that is the plan.
+        Raises PlanError if what it wrote cannot be carried out; `draft` of that is the plan. In
+        which mode that would be is for those to say who carry it out.
         """
         if not goal.strip():
             raise PlanError("The goal is empty; say what the plan is for.")
@@ -72,6 +76,7 @@ class Plans:
             plan, found = await self._planned(run, goal, f"{PLANNER} 1", "")
             if found:
                 plan, found = await self._planned(run, goal, f"{PLANNER} 2", wrong_with(found))
+            self._around.reports.keep(LATEST, to_toml(plan, comments=map(str, found)))
             why = "the plan cannot be run" if found else ""
             return (plan, found), Status.ERROR if found else Status.COMPLETED, why
 
@@ -108,7 +113,11 @@ class Plans:
 
         It is taken from what earlier agents of the same roles have used in this project.
         """
-        plan = work if isinstance(work, Plan) else _as_plan(work)
+        if isinstance(work, Plan):
+            return await self._forecast(work, most, await self._alone(work))
+        return await self._forecast(_as_plan(work), most, ())
+
+    async def _forecast(self, plan: Plan, most: int, alone: Sequence[str]) -> Forecast:
         around = self._around
         names = dict.fromkeys(step.role for step in plan.work)
         limit = self._budget_of(plan).max_tokens
@@ -123,7 +132,16 @@ class Plans:
                 around.route(step.model, None) or roles[step.role].model or self._terms.model
             ),
             slots=most,
+            alone=alone,
         )
+
+    async def _alone(self, plan: Plan) -> tuple[str, ...]:
+        """The steps that can only be at work one at a time, since they share the files."""
+        writing = writers(plan, await self._means(plan))
+        shared = WorkspaceKind.SHARED in writing.values()
+        if writing and (shared or await self._around.ground.why_no_copies()):
+            return tuple(writing)
+        return ()
 
     async def execute(self, plan: Plan | Mapping[str, Any], *, most: int) -> PlanResult:
         """Carry out `plan`, as a run of its own, with `most` children at a time.
@@ -134,12 +152,7 @@ class Plans:
         # All of them first: a wrong one is told before any work begins.
         budget = self._budget_of(plan)
         orders = {s.name: await self._step_order(plan, s, budget.max_tokens) for s in plan.steps}
-        adopted = PlanAdopted(
-            plan=plan,
-            forecast=await self.forecast(plan, most=most),
-            max_tokens=budget.max_tokens,
-            max_concurrent=most,
-        )
+        adopted = await self._adopted(plan, budget.max_tokens, most)
         # Nothing is awaited from here to the adoption: what is begun can be gone on with.
         run = self._runs.begin(PLAN, plan.goal, budget=budget)
         run.preside()
@@ -160,13 +173,27 @@ class Plans:
             plan=result,
         )
 
+    async def _adopted(
+        self, plan: Plan, limit: int | None, most: int, because: str = ""
+    ) -> PlanAdopted:
+        """What goes on record of a plan: it, and by what its steps are begun."""
+        alone = await self._alone(plan)
+        return PlanAdopted(
+            plan=plan,
+            because=because,
+            forecast=await self._forecast(plan, most, alone),
+            max_tokens=limit,
+            max_concurrent=most,
+            alone=alone,
+        )
+
     def _planned_run(self, run: Run) -> PlannedRun:
         return PlannedRun(
             run,
             order=self._step_order,
             ask=self._asked,
             means=self._means,
-            forecast=lambda plan, most: self.forecast(plan, most=most),
+            adopted=self._adopted,
         )
 
     async def _carried_out(self, run: Run, planned_run: PlannedRun) -> PlanResult:
@@ -206,9 +233,12 @@ class Plans:
             max_cost_usd=min(money, default=None),
         )
 
-    async def _means(self, plan: Plan, run: Run | None = None) -> PlanMeans:
-        """What a plan would be carried out with, or the rest of it in its run."""
+    async def _means(
+        self, plan: Plan, run: Run | None = None, *, mode: Mode | None = None
+    ) -> PlanMeans:
+        """What a plan would be carried out with, in some mode, or the rest of it in its run."""
         terms, around = self._terms, self._around
+        mode = mode or terms.mode
         effects = around.tools.effects
         budget = terms.budget if run is None else run.root.contract.execution.budget
         left = budget.limits() if run is None else run.root.account.unspent()
@@ -216,7 +246,7 @@ class Plans:
             run_id="",
             agent_id=None,
             task_prompt=plan.goal,
-            grant=root_grant(terms.mode, effects, roles=tuple(around.roles), depth=terms.max_depth),
+            grant=root_grant(mode, effects, roles=tuple(around.roles), depth=terms.max_depth),
             budget=budget,
             left=left,
             model=terms.model,
@@ -245,14 +275,13 @@ class Plans:
             effects=effects,
             checks_possible=not checked or await around.confine() is not None,
             wrong_with_model=wrong_with_model,
-            wrong_with_command=self._wrong_with_command if self._may_command else None,
+            wrong_with_command=self._wrong_with_command if self._may_command(mode) else None,
             unpriced=unpriced,
         )
 
-    @property
-    def _may_command(self) -> bool:
+    def _may_command(self, mode: Mode) -> bool:
         """Whether a planner may have commands run: as its children might, and confined."""
-        sandbox, mode = self._around.sandbox, self._terms.mode
+        sandbox = self._around.sandbox
         return sandbox is not None and sandbox.tier != "none" and mode in FREE_HANDED
 
     def _wrong_with_command(self, command: str) -> str:
@@ -276,8 +305,13 @@ class Plans:
     async def _planned(
         self, run: Run, goal: str, errand: str, told: str
     ) -> tuple[Plan, list[Problem]]:
-        """What a planner makes of a goal, and what is wrong with that."""
-        means = await self._means(Plan(goal=goal, steps=()))
+        """What a planner makes of a goal, and what is wrong with that.
+
+        Where nobody may write, it is no fault of a plan that it does: no other planner could help
+        that, and who asks for a plan may well want to look at it first.
+        """
+        mode = self._terms.mode if self._terms.mode in FREE_HANDED else Mode.AUTO
+        means = await self._means(Plan(goal=goal, steps=()), mode=mode)
         desired = Desired(
             role=PLANNER,
             task=plan_task(goal, means),
@@ -292,7 +326,7 @@ class Plans:
         if not answer.ok:
             raise PlanError(f"The planner came to nothing: {answer.status}: {answer.error}")
         plan, found = planned(goal, answer.data, means)
-        return plan, [*found, *problems(plan, await self._means(plan))]
+        return plan, [*found, *problems(plan, await self._means(plan, mode=mode))]
 
     async def _step_order(self, plan: Plan, step: PlanStep, limit: int | None) -> Order:
         limits = step.budget.chosen() | {

@@ -94,6 +94,36 @@ def test_a_plan_that_cannot_be_run_is_saved_to_be_mended(
     assert text.startswith("# step 'a': depends_on: 'b' is no step; there are: a\n")
 
 
+WRITING = {"steps": [{"name": "do", "role": "executor", "task": "Do it.", "writes": ["src/**"]}]}
+NOT_HERE = (
+    "The plan cannot be run; 1 problem:\n"
+    "- step 'do': writes: in normal mode no child may write; use mode auto (--mode auto)\n"
+)
+
+
+def test_a_plan_that_writes_is_saved_for_another_mode(
+    cli: Cli, script: Callable[[str], str], project: Path
+) -> None:
+    model = script(script_of(WRITING))
+    done = cli("plan", "-m", model, "--out", "p.toml", "Do it")
+    assert done.code == 0, done.err
+    assert "The plan is in p.toml; retinue run --mode auto --plan p.toml runs it.\n" in done.err
+    ran = cli("plan", "-m", model, "--yes", "-q", "Do it")
+    assert (ran.code, ran.err) == (2, f"retinue: {NOT_HERE}It is in .retinue/plan.toml.\n")
+    assert (project / ".retinue" / "plan.toml").read_text() == (project / "p.toml").read_text()
+
+
+def test_a_person_is_not_offered_what_this_mode_forbids(
+    terminal: Callable[..., Terminal], script: Callable[[str], str]
+) -> None:
+    model = script(script_of(WRITING))
+    shown = terminal("plan", "-m", model, "Do it", columns=100, lines=50)
+    shown.see("└─ do", "in normal mode no child may write; use mode auto", "[e]dit it, [N]either?")
+    shown.type("r\n")
+    shown.see("nothing was run; what the planner wrote is in .retinue/plan.toml.")
+    assert shown.end() == 0
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -142,6 +172,22 @@ def test_a_failure_is_an_exit_code_and_a_way_on(
     assert done.code == 1
     assert "## How to go on" in done.out
     assert "retinue: error: 3 of 3 steps were not done" in done.err
+
+
+def test_what_was_decided_is_shown_of_the_root(
+    cli: Cli, script: Callable[[str], str], project: Path
+) -> None:
+    model = script("rules: [{match: '', steps: [{fail: refused, message: No.}]}]")
+    (project / "plan.json").write_text(json.dumps({"goal": "G", **PLANNED}))
+    ran = cli("run", "-m", model, "--plan", "plan.json", "-q", "--max-concurrent", "1")
+    run_id = cli("runs").out.split()[0]
+    assert ran.code == 1
+    decided = [line for line in cli("show", run_id, "a0").out.splitlines() if line[:1] == "·"]
+    assert decided == [
+        "· plan of 3 steps: G",
+        "· step look started",
+        "· step look error (No.); stop",
+    ]
 
 
 def test_problems_of_a_file_are_told_at_once(cli: Cli, model: str, project: Path) -> None:

@@ -309,6 +309,26 @@ async def test_what_is_no_message_goes_to_the_log(
     assert capfd.readouterr() == ("", "")
 
 
+async def test_half_an_emoji_does_not_cost_an_answer(
+    faulty: Faulty, serve: Serve, hands: Hands
+) -> None:
+    async with serve(faulty()) as servers:
+        tools = await tools_of(servers)
+        assert inside(await tools["half"].run({}, hands)) == "A feather: ?"
+
+
+async def test_one_that_prints_without_end_is_not_listened_to_for_ever(
+    faulty: Faulty, serve: Serve, hands: Hands
+) -> None:
+    async with serve(faulty()) as servers:
+        tools = await tools_of(servers)
+        assert inside(await tools["rubbish"].run({"text": "100"}, hands)) == "after the rubbish"
+        why = "lost in the middle of this call: it printed 8,454,144 bytes that are no messages"
+        with pytest.raises(ToolFailure, match=why):
+            await tools["rubbish"].run({"text": "200"}, hands)
+        assert inside(await tools["act"].run({"text": "on"}, hands)) == "on"
+
+
 async def test_a_large_answer_is_cut(faulty: Faulty, serve: Serve, hands: Hands) -> None:
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)

@@ -13,12 +13,13 @@ from retinue.domain.plan import Plan
 from retinue.domain.plan_file import MAX_CHARS, parse, to_toml
 from retinue.domain.result import Status
 from retinue.errors import PlanError, UsageError
-from retinue.interfaces.approval import agreed, only_reading
+from retinue.interfaces.approval import agreed, only_reading, why_not
 from retinue.interfaces.cli.console import Console
 from retinue.interfaces.cli.office import chosen_gate, chosen_limits, opening_of, perform_in
 from retinue.interfaces.cli.options import context, gate, limits, plan_flags, working
 from retinue.interfaces.cli.paper import write
 from retinue.runtime.facade import Runtime
+from retinue.runtime.plans import LATEST
 
 STDIN = "-"
 
@@ -54,15 +55,18 @@ def plan(
         try:
             written = await runtime.plan(goal, context_files=context_files)
         except PlanError as error:
-            if out is not None and isinstance(error.draft, Plan):
+            if not isinstance(error.draft, Plan):
+                raise
+            if out is not None:
                 _save(out, to_toml(error.draft, comments=error.problems))
-                raise PlanError(f"{error}\nIt is in {out}, to be mended.") from None
-            raise
+            raise PlanError(f"{error}\nIt is in {out or LATEST}, to be mended.") from None
         if out is not None:
             _save(out, to_toml(written))
             if not yes:
                 console.progress.finish()
-                click.echo(f"The plan is in {out}; retinue run --plan {out} runs it.", err=True)
+                mode = " --mode auto" if await why_not(runtime, written) else ""
+                told = f"The plan is in {out}; retinue run{mode} --plan {out} runs it."
+                click.echo(told, err=True)
                 return [Status.COMPLETED]
         if not yes and not console.people:
             console.progress.finish()
@@ -73,10 +77,16 @@ def plan(
         if not yes:
             accepted = await agreed(runtime, written, decide=console.decide, edit=console.edit)
         if accepted is None:
-            click.echo("retinue: nothing was run.", err=True)
+            told = f"retinue: nothing was run; what the planner wrote is in {LATEST}."
+            click.echo(told, err=True)
             return [Status.COMPLETED]
-        # Whoever was shown the plan has said yes to it.
-        return await carry_out(runtime, console, accepted, yes=True, max_concurrent=max_concurrent)
+        try:
+            # Whoever was shown the plan has said yes to it.
+            return await carry_out(
+                runtime, console, accepted, yes=True, max_concurrent=max_concurrent
+            )
+        except PlanError as error:
+            raise PlanError(f"{error}\nIt is in {out or LATEST}.") from None
 
     return perform_in(opened, console, work, budget=chosen_limits(options))
 

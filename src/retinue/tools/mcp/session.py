@@ -7,6 +7,7 @@ nobody else.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -38,6 +39,8 @@ HTTP_TIMEOUT_S = 30.0
 # A call has its own limit; between two signs of life a stream may be silent for this long.
 HTTP_READ_TIMEOUT_S = 3_600.0
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
+MAX_RUBBISH_BYTES = 8 * 1024 * 1024
+"""What a server may print between two messages; one that prints without end is not used."""
 _SHOWN_CHARS = 300
 
 # Else the SDK's warnings about somebody's server would appear in the terminal. Programs that set up
@@ -249,14 +252,20 @@ async def _piped(process: Process, log: Log, news: News) -> AsyncIterator[Any]:
     outgoing, sent = anyio.create_memory_object_stream[SessionMessage](0)
 
     async def read() -> None:
+        rubbish = 0
         async with received:
             try:
                 async for line in process.lines():
-                    try:
-                        message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-                    except ValueError:
+                    message = _message(line)
+                    if message is None:
                         log.write(line)
+                        rubbish += len(line)
+                        if rubbish > MAX_RUBBISH_BYTES:
+                            raise Unusable(f"printed {rubbish:,} bytes that are no messages")
+                        # However much it prints, others have something to do as well.
+                        await asyncio.sleep(0)
                         continue
+                    rubbish = 0
                     try:
                         await received.send(SessionMessage(message))
                     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -279,6 +288,22 @@ async def _piped(process: Process, log: Log, news: News) -> AsyncIterator[Any]:
             yield incoming, outgoing
         finally:
             tasks.cancel_scope.cancel()
+
+
+def _message(line: bytes) -> Any:
+    """The message in a line; None if there is none."""
+    read = types.jsonrpc_message_adapter.validate_json
+    try:
+        return read(line, by_name=False)
+    except ValueError:
+        pass
+    # Servers in JavaScript that shorten a text in the middle of an emoji send half of it. Without
+    # their answer, who has called them would wait for nothing.
+    try:
+        text = json.dumps(json.loads(line), ensure_ascii=False)
+        return read(text.encode("utf-8", "replace"), by_name=False)
+    except (ValueError, RecursionError):
+        return None
 
 
 @asynccontextmanager

@@ -54,6 +54,7 @@ def tools() -> list[Any]:
     found: list[Any] = [tool(n) for n in ("act", "blocks", "change", "daemon", "die", "env")]
     found += [tool(n) for n in ("fail", "flood", "garbage", "hang", "inject", "line", "refuse")]
     found += [tool("echo", annotations=READS), tool("die_once", annotations=READS)]
+    found += [tool("half"), tool("rubbish")]
     found += [tool("pid", annotations=READS), tool("progress"), tool("structured"), tool("ask")]
     found += [tool(f"more_{number:03}") for number in range(options.many)]
     if options.odd:
@@ -113,6 +114,13 @@ def run(call: dict[str, Any]) -> None:
         with lock:
             sys.stdout.write('Traceback: not JSON\n{"half": \n\n\x00\x01\n')
         answer(call, "after the garbage")
+    elif name == "half":
+        answer(call, "A feather: \ud83e")
+    elif name == "rubbish":
+        with lock:
+            for _ in range(int(text)):
+                sys.stdout.write("x" * 65_535 + "\n")
+        answer(call, "after the rubbish")
     elif name == "blocks":
         send({"id": call["id"], "result": {"content": BLOCKS}})
     elif name == "structured":

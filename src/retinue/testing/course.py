@@ -1,0 +1,211 @@
+"""What a run did, whoever was faster: its journal up to times and ids.
+
+Two runs of one plan with one scripted model do the same, and still their journals differ: what goes
+on side by side is written down as it comes. `course` has a journal in the one order that follows
+from cause and effect, with names for ids, so that two of them can be compared:
+
+    assert course(first) == course(second)
+
+What comes of what: an agent does one thing after the other, but for calls that it makes at a time.
+A child is made after the call or the step that asked for it, which ends after the child is closed.
+A step begins when those are over that it depends on, and a plan is adopted when all before it are.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from retinue.domain.events import (
+    AgentClosed,
+    AgentCreated,
+    AgentTold,
+    ApprovalDecided,
+    Event,
+    Fact,
+    PlanAdopted,
+    RunFinished,
+    RunLapsed,
+    RunStarted,
+    StepFinished,
+    StepStarted,
+    ToolDenied,
+    ToolFinished,
+    ToolStarted,
+    WorktreeCreated,
+)
+from retinue.domain.plan import REVIEW
+
+# Times, and what is made of times or ids: hashes, numbers of changes, estimates that count letters.
+_MOMENTARY = frozenset(
+    [
+        "timing",
+        "duration_s",
+        "retry_in_s",
+        "quiet_s",
+        "seal",
+        "contract_sha256",
+        "output_sha256",
+        "commit",
+        "base",
+    ]
+)
+
+
+class Told(msgspec.Struct, frozen=True):
+    """One fact of a journal, by the path of the agent whose it is."""
+
+    path: str
+    fact: dict[str, Any]
+
+
+def course(events: Sequence[Event]) -> list[Told]:
+    """The facts of a whole journal, in the one order that depends on no time."""
+    kept = [(event, fact) for event in events if not isinstance(fact := event.fact, RunLapsed)]
+    names = _Names(kept)
+    causes = list(_causes(kept))
+    keys = [(names.path(event), _thread(fact), at) for at, (event, fact) in enumerate(kept)]
+    effects = defaultdict(list)
+    for at, of in enumerate(causes):
+        for cause in of:
+            effects[cause].append(at)
+    open_causes = [len(of) for of in causes]
+    ready = [keys[at] for at, count in enumerate(open_causes) if not count]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        path, _, at = heapq.heappop(ready)
+        found.append(Told(path, names.replaced(kept[at][0])))
+        for effect in effects[at]:
+            open_causes[effect] -= 1
+            if not open_causes[effect]:
+                heapq.heappush(ready, keys[effect])
+    return found
+
+
+# Cause and effect
+
+
+def _thread(fact: Fact) -> str:
+    """What of several things that an agent may do at a time a fact is about; "": all of it."""
+    match fact:
+        case StepStarted(step=step) | StepFinished(step=step):
+            return _step(step)
+        case (
+            ToolStarted(call_id=call)
+            | ToolFinished(call_id=call)
+            | ToolDenied(call_id=call)
+            | ApprovalDecided(call_id=call)
+        ):
+            return call
+        case _:
+            return ""
+
+
+def _step(name: str) -> str:
+    return f"step {name}"
+
+
+def _asked_by(errand: str) -> str:
+    """The thread of its parent that a child was made for."""
+    if errand == REVIEW:
+        return _step(REVIEW)
+    if errand.startswith("step "):
+        return errand.rpartition(" ")[0]
+    return errand.partition("/")[0]
+
+
+def _causes(kept: Sequence[tuple[Event, Fact]]) -> Iterator[set[int]]:
+    """For each event, the places of those that came before it and had to."""
+    last: dict[str, int] = {}  # by agent, of what it did with nothing beside it
+    since: dict[str, list[int]] = defaultdict(list)  # by agent, all after that
+    latest: dict[tuple[str, str], int] = {}  # by agent and thread
+    closed: dict[str, int] = {}
+    made_for: dict[tuple[str, str], list[str]] = defaultdict(list)
+    needs: dict[str, tuple[str, ...]] = {}
+    for at, (event, fact) in enumerate(kept):
+        agent, parent, thread = event.agent_id, event.parent_agent_id, _thread(fact)
+        of = {last[agent]} if agent in last else set()
+        if thread:
+            of |= {latest[key] for key in [(agent, thread)] if key in latest}
+        else:
+            of |= set(since.pop(agent, ()))
+        match fact:
+            case PlanAdopted(plan=plan):
+                needs |= plan.needs
+            case AgentCreated(errand=errand, background=background) if parent is not None:
+                asked_by = (parent, _asked_by(errand))
+                of |= {latest.get(asked_by, last.get(parent, 0))}
+                if not background:
+                    made_for[asked_by].append(agent)
+            case StepStarted(step=step):
+                over = [(agent, _step(name)) for name in needs.get(step, ())]
+                of |= {latest[key] for key in over if key in latest}
+            case StepFinished() | ToolFinished():
+                children = made_for.pop((agent, thread), [])
+                about = fact.about if isinstance(fact, ToolFinished) else ()
+                of |= {closed[child] for child in (*children, *about) if child in closed}
+            case AgentTold(about=about):
+                of |= {closed[child] for child in about if child in closed}
+            case AgentClosed():
+                closed[agent] = at
+            case RunFinished():
+                of |= set(closed.values())
+            case _:
+                pass
+        if thread:
+            latest[agent, thread] = at
+            since[agent].append(at)
+        else:
+            last[agent] = at
+        yield of - {at}
+
+
+# Names
+
+
+class _Names:
+    """Which names stand for the ids and folders of a run."""
+
+    def __init__(self, kept: Sequence[tuple[Event, Fact]]) -> None:
+        self._paths = {
+            fact.sub_agent_id: fact.path for _, fact in kept if isinstance(fact, AgentCreated)
+        }
+        folders: dict[str, str] = {}
+        for event, fact in kept:
+            if isinstance(fact, RunStarted):
+                folders |= {fact.directory: "<project>", event.run_id: "<run>"}
+            elif isinstance(fact, WorktreeCreated):
+                folders[fact.directory] = f"<copy of {self.path(event)}>"
+        # The longest first: a copy may lie inside of the project.
+        literal = "|".join(re.escape(text) for text in sorted(folders, key=len, reverse=True))
+        self._replaced = re.compile(rf"{literal}|\ba\d+\b")
+        self._name_of = folders | self._paths
+
+    def path(self, event: Event) -> str:
+        return self._paths.get(event.agent_id, event.agent_id)
+
+    def replaced(self, event: Event) -> dict[str, Any]:
+        """The fact of an event without what is of this run alone."""
+        fact: dict[str, Any] = self._without_ids(msgspec.json.decode(event.payload))
+        if event.type == "agent.files_changed":
+            del fact["step"]
+        if fact.get("usage", {}).get("estimated"):
+            del fact["usage"]
+        return fact
+
+    def _without_ids(self, value: Any) -> Any:
+        match value:
+            case str():
+                return self._replaced.sub(lambda m: self._name_of.get(m[0], m[0]), value)
+            case list():
+                return [self._without_ids(item) for item in value]
+            case dict():
+                return {k: self._without_ids(v) for k, v in value.items() if k not in _MOMENTARY}
+            case _:
+                return value
