@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
+from itertools import accumulate
 from textwrap import dedent
 from typing import Any, TypeAlias
 
@@ -21,7 +22,7 @@ Value: TypeAlias = "str | list[Value] | dict[str, Value]"
 
 # PyYAML needs half a millisecond for a thousand characters; nobody writes this many by hand.
 MAX_YAML_CHARS = 64 * 1024
-# For each that is opened PyYAML looks at all that are open: a file of brackets takes it seconds.
+# For each bracket it looks through all that are open: at a few hundred it takes seconds.
 MAX_YAML_DEPTH = 50
 MAX_TITLE_LINES = 10
 
@@ -30,7 +31,6 @@ _KEY = re.compile(r"([A-Za-z_][\w-]*)[ \t]*:(\s|$)?(.*)", re.DOTALL)
 _TITLE = re.compile(r"#|<!--.*-->\s*$")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _NESTED = re.compile(r"[{&*!]")
-_BRACKETS = re.compile(r"[][{}]")
 _BLOCK = re.compile(r"[|>][-+0-9]*\s*$")
 
 
@@ -307,8 +307,9 @@ def _yaml(text: str) -> Any:
 
     if len(text) > MAX_YAML_CHARS:
         raise ValueError(f"more than {MAX_YAML_CHARS:,} characters")
-    if _depth(text) > MAX_YAML_DEPTH:
-        raise ValueError("nested too deeply")
+    nesting = accumulate((letter in "[{") - (letter in "]}") for letter in text)
+    if max(nesting, default=0) > MAX_YAML_DEPTH:
+        raise ValueError(f"more than {MAX_YAML_DEPTH} brackets in each other")
     # Not the C parser: it recurses without a limit, and a file of brackets would end the process.
     loader = yaml.BaseLoader(text)
     try:
@@ -323,15 +324,6 @@ def _yaml(text: str) -> Any:
         return loader.construct_document(node)
     finally:
         loader.dispose()
-
-
-def _depth(text: str) -> int:
-    """How many brackets are open at the most."""
-    depth = most = 0
-    for bracket in _BRACKETS.findall(text):
-        depth += 1 if bracket in "[{" else -1
-        most = max(most, depth)
-    return most
 
 
 def _reason(error: Exception) -> str:
