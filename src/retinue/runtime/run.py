@@ -290,7 +290,14 @@ class Run:
         except UsageError as error:
             return str(error)
         resolver.ground = copy
-        ending = await self._live(resolver)
+        try:
+            ending = await self._live(resolver)
+        except asyncio.CancelledError:
+            if not self.suspended:
+                # It has no task of its own that would close it.
+                why = agent.why_stopped or self.why_stopped
+                self._roster.close(resolver, Ending(Status.CANCELLED, resolver.last_text, why))
+            raise
         if ending.status is Status.COMPLETED:
             wrong = await unsettled(agent, copy, resolver.contract.execution.working_directory)
             if wrong:
