@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
@@ -94,8 +95,8 @@ def catalogue(
     shelf.add_folders(theirs)
     shelf.add_settings(layers.project, PROJECT_FILE)
     # At home, the project's folders are the user's.
-    seen = {folder.path.resolve() for folder in theirs}
-    shelf.add_folders(f for f in project_folders(project) if f.path.resolve() not in seen)
+    seen = {os.path.realpath(folder.path) for folder in theirs}
+    shelf.add_folders(f for f in project_folders(project) if os.path.realpath(f.path) not in seen)
     for key in ("models", "endpoints", "pools", "servers", "prices", "report_path"):
         if getattr(layers.project, key) != getattr(Settings(), key):
             shelf.problems.append(f"{PROJECT_FILE}: {key} counts in the user's own settings only")
