@@ -1,8 +1,8 @@
 """The pages are run: every command line and every program in a Markdown file of this project.
 
-A block that cannot be says why, in a comment above it: `<!-- not run: why -->`. The README and the
-manual, which nobody reads at once, are run block by block; any other page from top to bottom, as a
-reader would. The tables of the manual are compared with what there is.
+None is left out. The README and the manual, which nobody reads at once, are run block by block; any
+other page from top to bottom, as a reader would. The tables of the manual are compared with what
+there is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import os
 import re
 import runpy
 import shlex
+import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,11 +47,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 BY_BLOCK = ("README.md", "docs/manual.md")
+RECOVERY = "docs/guides/recovery.md"
 # Not pages: what agents are tried on.
 DATA = ("src/retinue/interfaces/demo/snip/", "tests/config/data/")
-FENCE = re.compile(
-    r"^(?:<!-- not run: (?P<why>.+?) -->\n)?```(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.M | re.S
-)
+FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.M | re.S)
 CONFIG = "~/.config/retinue/config.toml"
 ADDRESS = "http://127.0.0.1:8080/v1"  # of the server that the README takes for granted
 
@@ -60,6 +61,22 @@ PAGES = {
 }
 
 PLAN = '{"steps": [{"name": "look", "role": "researcher", "task": "Look at snip."}]}'
+
+
+KILLED = """
+import asyncio, os, signal, sys
+import retinue
+
+def kill(event):
+    if event.type == "tool.started":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    async with retinue.open(".", on_event=kill) as rt:
+        await rt.run(sys.argv[1])
+
+asyncio.run(main())
+"""
 
 
 def pages() -> dict[str, str]:
@@ -82,15 +99,13 @@ README, MANUAL = (TEXTS[page] for page in BY_BLOCK)
 class Block(msgspec.Struct, frozen=True):
     """A fenced block: its page and line, what stands behind the fence, and what is between them.
 
-    The word behind the fence is a language; a second one is the file that the block is. `why` is
-    the reason for which it is not run.
+    The word behind the fence is a language; a second one is the file that the block is.
     """
 
     page: str
     info: str
     line: int
     text: str
-    why: str
 
     @property
     def language(self) -> str:
@@ -107,7 +122,7 @@ class Block(msgspec.Struct, frozen=True):
 def blocks(page: str) -> list[Block]:
     text = TEXTS[page]
     return [
-        Block(page, m["info"], text.count("\n", 0, m.start("info")) + 1, m["text"], m["why"] or "")
+        Block(page, m["info"], text.count("\n", 0, m.start("info")) + 1, m["text"])
         for m in FENCE.finditer(text)
     ]
 
@@ -192,10 +207,19 @@ def test_a_page_does_what_it_says(
     repo.git("init", "-q", at=project.directory)
     repo.git("add", "-A", at=project.directory)
     repo.git("commit", "-q", "-m", "snip", at=project.directory)
+    if page == RECOVERY:
+        _leave_killed(project, "What does this project do?")
+        _leave_killed(project, "Where are links stored?")
     for block in blocks(page):
-        if not block.why:
-            project.write(block, address)
-            _try(block, project, address, monkeypatch)
+        project.write(block, address)
+        _try(block, project, address, monkeypatch)
+
+
+def _leave_killed(project: Project, task: str) -> None:
+    """A run whose process is killed as soon as it uses a tool."""
+    command = [sys.executable, "-c", KILLED, task]
+    done = subprocess.run(command, cwd=project.directory, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def _try(block: Block, project: Project, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,6 +247,11 @@ def _try(block: Block, project: Project, address: str, monkeypatch: pytest.Monke
         case "text":
             # A picture made of letters; what can be typed is a console.
             assert not re.search(r"^\s*(\$|retinue|script/)", text, re.MULTILINE)
+        case "{toctree}":
+            # The pages in the order of the list; what is below `reference` is made from the code.
+            named = [line for line in text.splitlines() if line and not line.startswith(":")]
+            written = [name for name in named if not name.startswith("reference/")]
+            assert [name for name in written if f"docs/{name}.md" not in TEXTS] == []
         case language:
             pytest.fail(f"Nothing here knows what to do with a block of {language!r}.")
 
@@ -254,7 +283,6 @@ def _check_agent(project: Project, file: str) -> None:
 def test_no_fence_is_left_out(page: str) -> None:
     fences = re.findall(r"^\s*(?:```|~~~)", TEXTS[page], re.MULTILINE)
     assert len(fences) == 2 * len(blocks(page))
-    assert TEXTS[page].count("<!-- not run") == sum(bool(block.why) for block in blocks(page))
 
 
 def test_no_command_line_hides_in_the_text_of_the_readme() -> None:
@@ -264,6 +292,7 @@ def test_no_command_line_hides_in_the_text_of_the_readme() -> None:
 @pytest.mark.parametrize("page", TEXTS)
 def test_commands_in_the_text_exist_with_their_options(page: str) -> None:
     text = FENCE.sub("", TEXTS[page])
+    assert re.findall(r"`[^`\n]+[;&|] *retinue [^`\n]*`", text) == []  # It would not be seen below.
     for typed in re.findall(r"`retinue ([^`]*)`", text):
         name, *words = shlex.split(typed.replace("\n", " ").replace("…", "x")) or ["--help"]
         if name.startswith("-"):

@@ -147,7 +147,7 @@ async def open_runtime(
         notes: tuple[str, ...] = ()
         if name is None:
             name, notes = await _found(clients, await discover(environment, layers), choose)
-        notes += await clients.begin(name, on_wait)
+        await clients.begin(name, on_wait)
         terms = Terms(
             model=name,
             notes=notes,

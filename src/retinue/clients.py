@@ -118,15 +118,15 @@ class Clients:
         self.get(name)
         return name
 
-    async def begin(self, name: str, on_wait: Callable[[str], None] | None) -> tuple[str, ...]:
-        """Start the embedded model if it is the one to use; gives what the user should know of it.
+    async def begin(self, name: str, on_wait: Callable[[str], None] | None) -> None:
+        """Start the embedded model if it is the one to use.
 
         If it is only chosen by a role or a call, the first of those starts it.
         """
         given = self.replaying or name in self._given
         if given or self._full_name(name) != EMBEDDED:
-            return ()
-        from retinue.embedded.model import ABOUT, EmbeddedModel
+            return
+        from retinue.embedded.model import EmbeddedModel
 
         client = self._clients[EMBEDDED]
         assert isinstance(client, EmbeddedModel)
@@ -139,7 +139,6 @@ class Clients:
             told = text
 
         await client.open(tell)
-        return (ABOUT,)
 
     def route(self, model: str | None, endpoint: str | None) -> str | None:
         """The model name for somebody's choice of model and endpoint; None if nothing is chosen.
@@ -426,13 +425,18 @@ class Clients:
 def embedded_model(environment: Environment) -> EmbeddedModel:
     """The model of this machine; ConfigError if it is not installed."""
     from retinue.embedded.llama import ALIAS
-    from retinue.embedded.model import NAME, EmbeddedModel
+    from retinue.embedded.model import NAME, PATIENCE_S, EmbeddedModel
 
     def connect(address: Address) -> Model:
         from retinue.models.endpoint import Endpoint
         from retinue.models.openai import OpenAIModel
 
-        endpoint = Endpoint(base_url=address.url, model=ALIAS, api_key=address.key)
+        endpoint = Endpoint(
+            base_url=address.url,
+            model=ALIAS,
+            api_key=address.key,
+            first_byte_timeout_s=PATIENCE_S,
+        )
         return OpenAIModel(endpoint, name=NAME)
 
     return EmbeddedModel(environment.embedded, environment.variables, connect)

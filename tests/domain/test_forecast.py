@@ -120,3 +120,9 @@ def test_afterwards_it_is_told_how_far_off_it_was() -> None:
         "forecast about 1,000 tokens, 2.00 USD, 10 s; used 1,200 tokens (+20%), 1.00 USD (-50%),"
         " 5 s (-50%)"
     )
+
+
+def test_of_no_time_at_all_no_part_is_told() -> None:
+    found = Forecast(tokens=100, duration_s=0.02)
+    told = found.against(Spent(tokens_in=100, duration_s=0.3))
+    assert told == "forecast about 100 tokens, 0 s; used 100 tokens (+0%), 0 s"

@@ -166,5 +166,19 @@ def test_the_best_of_those_that_can_be_begun_is_always_next(seed: int, acts: lis
     assert schedule.under_way == under_way
 
 
+def test_of_some_there_is_one_at_a_time_and_others_go_ahead() -> None:
+    needs: dict[str, tuple[str, ...]] = {"a": (), "b": (), "c": (), "d": ()}
+    weights = {"a": 4.0, "b": 3.0, "c": 2.0, "d": 1.0}
+    schedule = Schedule(needs, weights, alone=("a", "b", "c"))
+    assert (schedule.next(), schedule.next(), schedule.next()) == ("a", "d", None)
+    schedule.done("a")
+    assert (schedule.next(), schedule.next()) == ("b", None)
+    schedule.again("b")
+    assert (schedule.next(), schedule.waiting) == ("b", ["c"])
+    took = dict.fromkeys(needs, 1.0)
+    times = run_through(needs, weights, took, slots=4, alone=("a", "b", "c"))
+    assert makespan(times) == 3.0
+
+
 def test_in_order_puts_needs_first() -> None:
     assert list(in_order({"b": ("a",), "a": (), "c": ("c",)})) == ["a", "b"]

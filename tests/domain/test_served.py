@@ -59,8 +59,16 @@ def test_a_model_that_cannot_call_tools() -> None:
     assert served(tools=False).notes == (
         "qwen3:8b cannot call tools, says Ollama: choose another with -m",
     )
-    # llama.cpp has a form of its own for a template that has none.
-    assert served(tools=False, server="llama.cpp").notes == ()
+    assert served(tools=False, server="llama.cpp").notes == (
+        "qwen3:8b has a chat template without tools, says llama.cpp, and so looks at nothing:"
+        " choose another with -m, or give it files along with -f",
+    )
+    # It has a form of its own for them.
+    assert served(tools=False, server="LM Studio").notes == ()
+
+
+def test_what_is_known_of_the_model_itself_goes_before_that() -> None:
+    assert served(tools=False, about="it is small").notes == ("it is small",)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_its_name_is_a_word() -> None:
 
 
 def test_it_has_room_for_an_agent_and_no_tools() -> None:
-    assert SERVED.notes == ()
+    assert SERVED.notes == (ABOUT,)
     assert SERVED.tools is False
 
 
@@ -92,7 +92,8 @@ def test_where_it_is_installed_it_is_listed(capsys: pytest.CaptureFixture[str]) 
     assert _said(["models"], capsys) == (
         0,
         "SERVER     WINDOW  SLOTS  TOOLS  LATENCY  MODEL\n"
-        "llama.cpp  8,192   1      no     -        embedded\n",
+        "llama.cpp  8,192   1      no     -        embedded\n"
+        f"\nnote: {ABOUT}\n",
         "",
     )
     _, out, _ = _said(["doctor"], capsys)
@@ -174,3 +175,17 @@ async def test_two_processes_share_one_and_a_new_one_takes_over(folder: Path) ->
     assert published(folder) != address
     await one.aclose()
     await other.aclose()
+
+
+@pytest.mark.live
+@pytest.mark.usefixtures("folder")
+async def test_while_it_reads_a_long_text_it_gives_signs_of_life() -> None:
+    text = "\n".join(f"{number} herons stand in the water." for number in range(200))
+    request = Request(messages=(System("You answer in a word."), User(f"Which bird?\n\n{text}")))
+    model = embedded_model(Environment.current())
+    await model.open()
+    heard: list[str] = []
+    reply = await model.reply(request, heard.append)
+    await model.aclose()
+    assert reply.timing.first_token_s > 5
+    assert heard.index("") < next(i for i, said in enumerate(heard) if said)

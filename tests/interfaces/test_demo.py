@@ -137,6 +137,17 @@ def test_it_ends_with_what_to_type_next(said: str) -> None:
     assert "export RETINUE_MODEL=openai:MODEL@http://127.0.0.1:8080/v1" in end
     assert "export OPENAI_API_KEY=" in end
     assert 'retinue run "' in end
+    assert "export PATH" not in end
+
+
+def test_where_its_name_is_not_found_it_says_what_to_type_first(
+    demo: Demo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    for called, shown in (("env/bin/retinue", "$PWD/env/bin"), ("/opt/bin/retinue", "/opt/bin")):
+        monkeypatch.setattr("sys.argv", [called])
+        assert f'  export PATH="{shown}:$PATH"\n' in demo()
 
 
 def test_nothing_is_wider_than_the_terminal(said: str) -> None:

@@ -139,16 +139,16 @@ async def test_who_finishes_early_waits_for_those_before(
     gate, listener = asyncio.Event(), Listener()
     model = ScriptedModel(
         {
-            "first": writes("first.txt", "1\n", gate=gate),
-            "second": writes("second.txt", "2\n"),
+            "the first part": writes("first.txt", "1\n", gate=gate),
+            "the second part": writes("second.txt", "2\n"),
         }
     )
     async with opened(model=model, mode="auto", on_event=listener) as rt:
         work = asyncio.create_task(
             rt.fan_out(
                 [
-                    Task(role="executor", task="first", write=("first.txt",)),
-                    Task(role="executor", task="second", write=("second.txt",)),
+                    Task(role="executor", task="the first part", write=("first.txt",)),
+                    Task(role="executor", task="the second part", write=("second.txt",)),
                 ]
             )
         )

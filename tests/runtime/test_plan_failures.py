@@ -249,6 +249,31 @@ async def test_a_review_that_came_to_nothing_is_told(opened: Opened) -> None:
     assert done.review is not None
     assert done.review.status is Status.ERROR
     assert "## Review\n\nerror: no such model\n" in done.report
+    assert (done.status, done.error) == (
+        Status.ERROR,
+        "all steps are done, and their review failed: no such model",
+    )
+    assert "- Steps: 1 of 1 done\n- Review: failed\n" in done.report
+    assert "What is left" not in done.report
+    shows = f"- The review: `retinue show {done.run_id} {done.review.agent_id}` shows what"
+    assert shows in done.report
+
+
+async def test_a_review_that_runs_out_of_its_part_is_told_as_that(opened: Opened) -> None:
+    look = call("list_dir", path=".").using(7_990, 5)
+    model = ScriptedModel(
+        {"You are a reviewer": [look, reviewing()], "Do a.": [say("1")]}, strict=False
+    )
+    async with opened(model=model) as rt:
+        done = await rt.execute(plan(step("a"), review=True, budget={"max_tokens": 16_000}))
+    assert done.status is Status.BUDGET_EXCEEDED
+    assert done["a"].state is StepState.DONE
+
+
+async def test_a_review_that_was_never_begun_is_told(opened: Opened) -> None:
+    async with opened(model=ScriptedModel({"Do a.": BROKEN})) as rt:
+        done = await rt.execute(plan(step("a"), review=True))
+    assert "- Steps: 0 of 1 done\n- Review: not begun\n" in done.report
 
 
 async def test_a_file_that_is_not_there_is_told_with_its_step(opened: Opened) -> None:

@@ -309,6 +309,8 @@ async def test_replan_replaces_the_rest(opened: Opened, project: Path) -> None:
         ("around", "done"),
         ("end", "done"),
     ]
+    assert "- Steps: 3 of 4 done; the rest was planned anew\n" in done.report
+    assert "## bad: Do bad.\n\n- Failed: error: no such model; planned anew\n" in done.report
     assert "good news" in told(model, "Do end.")[0]
     (asked,) = told(model, "A step of the plan")
     assert "Done: good. Failed: bad. Not begun: never." in asked
@@ -646,6 +648,44 @@ async def test_thirty_steps_take_as_long_as_they_must(
     assert together, "none of the owners ran beside another: nothing was tested"
     assert not any(overlap(scope(*owners[a]), scope(*owners[b])) for a, b in together)
     assert sum(isinstance(event.fact, WorktreeCreated) for event in events) == len(owners)
+
+
+async def test_without_git_who_must_wait_for_another_writer_holds_no_place(
+    opened: Opened, project: Path
+) -> None:
+    """Two writers and a reader, two at a time: the reader goes while one of them writes."""
+    reading = asyncio.Event()
+
+    def hear(event: Event) -> None:
+        if event.type == "plan.step_finished" and "step look " in event.summary:
+            reading.set()
+
+    model = ScriptedModel(
+        {
+            "Do one.": [hold(reading, writes("one.txt")[0]), say("1")],
+            "Do two.": writes("two.txt"),
+            "Do look.": [say("seen")],
+        }
+    )
+    async with opened(model=model, mode="auto", on_event=hear) as rt:
+        done = await rt.execute(
+            plan(
+                step("one", role="executor", writes=["one.txt"]),
+                step("two", role="executor", writes=["two.txt"]),
+                step("look"),
+            ),
+            max_concurrent=2,
+        )
+    assert done.ok, done.error
+    events = await journal(project, done.run_id)
+    assert decisions(events)[1:5] == [
+        "step one started",
+        "step look started",
+        "step look completed",
+        "step one completed",
+    ]
+    (adopted,) = [e.fact for e in events if isinstance(e.fact, PlanAdopted)]
+    assert adopted.alone == ("one", "two")
 
 
 def spans(events: list[Event]) -> dict[str, tuple[float, float]]:

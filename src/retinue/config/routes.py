@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 import msgspec
@@ -53,6 +54,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.provider}:{self.model}{self.thinking}{at}"
 
 
+@lru_cache(maxsize=256)
 def parse_route(name: str, *, otherwise: str = "openai") -> Route:
     """Take a model name apart. A name without a provider means the one of `otherwise`."""
     text = name.strip()

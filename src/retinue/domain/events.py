@@ -537,11 +537,14 @@ class PlanAdopted(_Fact, frozen=True, gc=False, tag="plan.adopted"):
     """What its steps may use together."""
     max_concurrent: int = 0
     """How many of them at a time; 0 in journals of earlier versions, which did not say."""
+    alone: tuple[str, ...] = ()
+    """Those that write in the project itself: one of them at a time."""
 
     @property
     def summary(self) -> str:
         why = f" after {_line(self.because)}" if self.because else ""
-        return f"plan of {len(self.plan.steps)} steps{why}: {_line(self.plan.goal)}"
+        count = len(self.plan.steps)
+        return f"plan of {count} step{'' if count == 1 else 's'}{why}: {_line(self.plan.goal)}"
 
 
 class StepStarted(_Fact, frozen=True, gc=False, tag="plan.step_started"):

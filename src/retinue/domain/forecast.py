@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import median
 
 import msgspec
@@ -70,12 +70,13 @@ class Forecast(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
         return (
             f"forecast {self}; used {spent.tokens:,} tokens{_off(spent.tokens, self.tokens)}"
             f"{money if self.cost_usd else ''},"
-            f" {spent.duration_s:,.0f} s{_off(spent.duration_s, self.duration_s)}"
+            f" {spent.duration_s:,.0f} s{_off(spent.duration_s, self.duration_s, least=1.0)}"
         )
 
 
-def _off(actual: float, expected: float) -> str:
-    return f" ({(actual - expected) / expected:+.0%})" if expected else ""
+def _off(actual: float, expected: float, *, least: float = 0.0) -> str:
+    """By how much; of what was expected to be next to nothing there is no telling."""
+    return f" ({(actual - expected) / expected:+.0%})" if expected > least else ""
 
 
 def forecast(
@@ -87,10 +88,12 @@ def forecast(
     limit: int | None,
     price: Callable[[PlanStep], Price | Tariff | None],
     slots: int,
+    alone: Collection[str] = (),
 ) -> Forecast:
     """What `plan` will likely use, if nothing fails and the review finds nothing.
 
-    `history` is by role, `limits` are the tokens of each step, `limit` those of all together.
+    `history` is by role, `limits` are the tokens of each step, `limit` those of all together. Of
+    the steps in `alone` there is one at a time.
     """
     speed = _speed([used for several in history.values() for used in several])
     steps = [
@@ -99,7 +102,7 @@ def forecast(
     ]
     took_s = {step.step: step.duration_s for step in steps}
     needs = {step.name: step.depends_on for step in plan.work}
-    times = run_through(needs, took_s, took_s, slots=slots)
+    times = run_through(needs, took_s, took_s, slots=slots, alone=alone)
     return Forecast(
         tokens=sum(step.tokens for step in steps),
         duration_s=max((end for _, end in times.values()), default=0.0),

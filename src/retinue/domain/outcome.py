@@ -79,9 +79,14 @@ class RunResult(Result, frozen=True, gc=False, kw_only=True, omit_defaults=True)
         return self.run_id
 
 
-def verdict(steps: Sequence[StepOutcome]) -> tuple[Status, str]:
-    """The status of a plan from those of its steps, and why it is not `completed`."""
+def verdict(steps: Sequence[StepOutcome], review: Result | None = None) -> tuple[Status, str]:
+    """The status of a plan from those of its steps, and why it is not `completed`.
+
+    Who wants a review does not have what they want before somebody has looked.
+    """
     bad = [outcome for outcome in steps if outcome.state is not StepState.DONE]
+    if not bad and review is not None and not review.ok:
+        return review.status, f"all steps are done, and their review failed: {review.error}"
     if not bad:
         return Status.COMPLETED, ""
     statuses = {outcome.result.status for outcome in bad if outcome.result is not None}
@@ -105,8 +110,10 @@ def markdown(result: PlanResult) -> str:
         *([f"> {_line(result.plan.summary)}", ""] if result.plan.summary.strip() else []),
         f"- Run: {result.run_id}",
         f"- Status: {result.status}" + (f" ({_line(result.error)})" if result.error else ""),
-        f"- Steps: {done} of {len(result.steps)} done",
-        f"- Used: {result.total.tokens:,} tokens, {_calls(result.total.tool_calls)},"
+        f"- Steps: {done} of {len(result.steps)} done"
+        + ("; the rest was planned anew" if result.ok and done < len(result.steps) else ""),
+        *([f"- Review: {_review_in_short(result)}"] if result.plan.review else []),
+        f"- Used: {result.total.tokens:,} tokens, {_some(result.total.tool_calls, 'tool call')},"
         f" {result.total.duration_s:.1f} s"
         + (f", {result.total.cost_usd:.4f} USD" if result.total.cost_usd else ""),
         *([f"- Against the {result.forecast.against(result.total)}"] if result.forecast else []),
@@ -131,6 +138,16 @@ def markdown(result: PlanResult) -> str:
     if not result.ok:
         lines += ["", "## How to go on", "", *_ways_on(result)]
     return "\n".join(lines) + "\n"
+
+
+def _review_in_short(result: PlanResult) -> str:
+    review = result.review
+    if review is None:
+        return "not begun"
+    if not review.ok or not isinstance(review.data, Mapping):
+        return "failed"
+    left = f", {len(result.left_open)} left open" if result.left_open else ""
+    return f"{_some(len(review.data['findings']), 'finding')}{left}"
 
 
 def _reviewed(review: Result) -> list[str]:
@@ -200,13 +217,22 @@ def _ways_on(result: PlanResult) -> list[str]:
             look = f"`retinue show {result.run_id} {child.agent_id}`"
             kept = "; what it had made is kept" if child.kept else ""
             lines.append(f"- {outcome.step.name}: {look} shows what happened{kept}.")
+    review = result.review
+    if review is not None and not review.ok:
+        if review.agent_id:
+            look = f"`retinue show {result.run_id} {review.agent_id}`"
+            lines.append(f"- The review: {look} shows what happened.")
+        lines.append(
+            '- What the steps have made is there; `retinue spawn reviewer "…"` reviews it.'
+        )
     left = [o.step.name for o in result.steps if o.state is not StepState.DONE]
-    lines.append(
-        f"- What is left ({', '.join(left)}) can be put into a plan of its own:"
-        " `retinue run --plan FILE`."
-    )
+    if left:
+        lines.append(
+            f"- What is left ({', '.join(left)}) can be put into a plan of its own:"
+            " `retinue run --plan FILE`."
+        )
     return lines
 
 
-def _calls(count: int) -> str:
-    return f"{count:,} tool call{'' if count == 1 else 's'}"
+def _some(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -192,6 +192,16 @@ def _terms(plan: Plan, step: PlanStep, means: Means) -> tuple[Contract | None, l
     return contract, found
 
 
+def writers(plan: Plan, means: Means) -> dict[str, WorkspaceKind]:
+    """The steps that can write, and whose files they would write in."""
+    found: dict[str, WorkspaceKind] = {}
+    for step in plan.steps:
+        contract, _ = _terms(plan, step, means)
+        if contract is not None and contract.execution.workspace is not WorkspaceKind.READONLY:
+            found[step.name] = contract.execution.workspace
+    return found
+
+
 def _shared(plan: Plan, contracts: Mapping[str, Contract]) -> Iterator[Problem]:
     """Paths that two steps would write at the same time."""
     above = {step.name: upstream(plan.needs, step.name) for step in plan.steps}

@@ -16,8 +16,14 @@ Needs = Mapping[str, Collection[str]]
 class Schedule:
     """What was begun, what is over, and what comes next. Steps are known by their names."""
 
-    def __init__(self, needs: Needs, weights: Mapping[str, float]) -> None:
-        """`needs` go in no circle; those that are no step of it count as met."""
+    def __init__(
+        self, needs: Needs, weights: Mapping[str, float], alone: Collection[str] = ()
+    ) -> None:
+        """`needs` go in no circle; those that are no step of it count as met.
+
+        Of those in `alone` one is begun when no other of them is under way.
+        """
+        self._alone = frozenset(alone)
         self._needs = {name: {need for need in on if need in needs} for name, on in needs.items()}
         self._place = {name: place for place, name in enumerate(needs)}
         self._rank = ranks(self._needs, weights)
@@ -47,12 +53,20 @@ class Schedule:
 
     def next(self) -> str | None:
         """Begin a step; None if there is none that can be begun now."""
-        while self._ready and not self.stopped:
-            *_, name = heapq.heappop(self._ready)
-            if name in self._waiting:
+        barred = frozenset() if self._alone.isdisjoint(self._under_way) else self._alone
+        put_off = []
+        found = None
+        while self._ready and found is None and not self.stopped:
+            entry = heapq.heappop(self._ready)
+            name = entry[-1]
+            if name in barred:
+                put_off.append(entry)
+            elif name in self._waiting:
+                found = name
                 self.begin(name)
-                return name
-        return None
+        for entry in put_off:
+            heapq.heappush(self._ready, entry)
+        return found
 
     def begin(self, name: str) -> None:
         """Begin this one, which somebody has chosen."""
@@ -152,10 +166,15 @@ def upstream(needs: Needs, name: str) -> set[str]:
 
 
 def run_through(
-    needs: Needs, weights: Mapping[str, float], took_s: Mapping[str, float], *, slots: int
+    needs: Needs,
+    weights: Mapping[str, float],
+    took_s: Mapping[str, float],
+    *,
+    slots: int,
+    alone: Collection[str] = (),
 ) -> dict[str, tuple[float, float]]:
     """When each step would begin and end, if they took so long and were begun in that order."""
-    schedule = Schedule(needs, weights)
+    schedule = Schedule(needs, weights, alone)
     times: dict[str, tuple[float, float]] = {}
     running: list[tuple[float, int, str]] = []
     now = 0.0

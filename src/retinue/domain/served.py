@@ -26,6 +26,16 @@ _WIDER = {
     VLLM: "start vLLM with a larger --max-model-len",
 }
 
+# Who does nothing about it where a model has no tools: Ollama refuses them, and llama.cpp leaves
+# them out of the prompt, whereupon the model makes an answer up. The others find a way without.
+_TOOLLESS = {
+    LLAMA_CPP: (
+        "has a chat template without tools, says llama.cpp, and so looks at nothing: choose"
+        " another with -m, or give it files along with -f"
+    ),
+    OLLAMA: "cannot call tools, says Ollama: choose another with -m",
+}
+
 
 class Load(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How busy an endpoint is: requests that it works on, how many it is given, how many wait."""
@@ -55,6 +65,8 @@ class Served(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """False: the first request loads it, and only then it is known how large its window is."""
     remote: bool = False
     """Whether the server passes on what it is sent, to a cloud: Ollama does, for some models."""
+    about: str = ""
+    """What it is good for and what not, where that is known of the model itself."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -66,8 +78,10 @@ class Served(msgspec.Struct, frozen=True, gc=False, kw_only=True):
                 f"{f' at {self.server}' if self.server else ''}, and an agent needs"
                 f" {AGENT_WINDOW:,}: {self._way_out}"
             )
-        if self.tools is False and self.server == OLLAMA:  # The others find a way without.
-            found.append(f"{self._called} cannot call tools, says Ollama: choose another with -m")
+        if self.about:
+            found.append(self.about)
+        elif self.tools is False and self.server in _TOOLLESS:
+            found.append(f"{self._called} {_TOOLLESS[self.server]}")
         return tuple(found)
 
     @property

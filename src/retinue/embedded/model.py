@@ -3,8 +3,10 @@ do."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -20,15 +22,25 @@ from retinue.extras import has_all, need
 from retinue.ports import Model
 
 NAME = "embedded"
-SERVED = Served(
-    model=ALIAS, server=LLAMA_CPP, window=WINDOW, max_window=WINDOW, slots=SLOTS, tools=False
-)
 ABOUT = (
     "the embedded model is small (135 million parameters) and ignores tools: it summarises, titles,"
     " classifies, and answers from what is given along (-f FILE); it is no coding agent"
 )
+SERVED = Served(
+    model=ALIAS,
+    server=LLAMA_CPP,
+    window=WINDOW,
+    max_window=WINDOW,
+    slots=SLOTS,
+    tools=False,
+    about=ABOUT,
+)
 # It says what it has to say in a few sentences; after that it repeats itself.
 MOST_TOKENS = 192
+# It reads some 80 tokens a second, and fewer where it has to share its processor; meanwhile it is
+# silent. An agent's own time ends a call that takes too long.
+PATIENCE_S = 600.0
+_BEAT_S = 5.0
 # What the server sees of the environment: it outlives who started it, and needs no keys.
 _SEEN = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
 
@@ -46,6 +58,22 @@ def _asked_last(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     if not gap:
         return messages
     return (*before, User(f"{question}\n\n{rest}\n\n{question}"))
+
+
+@asynccontextmanager
+async def _each(interval_s: float, tell: Callable[[], None]) -> AsyncIterator[None]:
+    """While inside, `tell` is called again and again."""
+
+    async def repeat() -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            tell()
+
+    telling = asyncio.ensure_future(repeat())
+    try:
+        yield
+    finally:
+        telling.cancel()
 
 
 class EmbeddedModel:
@@ -85,19 +113,20 @@ class EmbeddedModel:
         return self._model
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
-        def alive(_: str) -> None:
+        def alive() -> None:
             if on_text is not None:
                 on_text("")
 
         try:
-            model = await self.open(alive)
+            model = await self.open(lambda _: alive())
         except UsageError as error:
             raise ProviderError(str(error)) from error
         most = min(request.max_output_tokens or MOST_TOKENS, MOST_TOKENS)
         asked = msgspec.structs.replace(
             request, messages=_asked_last(request.messages), tools=(), max_output_tokens=most
         )
-        return await model.reply(asked, on_text)
+        async with _each(_BEAT_S, alive):
+            return await model.reply(asked, on_text)
 
     async def _forget(self) -> None:
         model, self._model = self._model, None

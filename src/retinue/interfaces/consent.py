@@ -21,4 +21,7 @@ class Consent:
 
 def for_good(rule: Rule) -> str:
     """How a person is spared the question in the runs to come."""
-    return f"For good: allow = [{msgspec.json.encode(str(rule)).decode()}] in your settings."
+    quoted = msgspec.json.encode(str(rule)).decode()
+    # As TOML has them too; what is written there must still be the same command.
+    shown = "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
+    return f"For good: allow = [{shown}] in your settings."

@@ -14,7 +14,6 @@ import msgspec
 from retinue.domain.budget import UNLIMITED
 from retinue.domain.drafting import Order
 from retinue.domain.events import AgentCreated, Fact, PlanAdopted, StepFinished, StepStarted
-from retinue.domain.forecast import Forecast
 from retinue.domain.framing import frame
 from retinue.domain.messages import estimate_tokens
 from retinue.domain.outcome import PlanResult, StepOutcome, StepState, markdown, verdict
@@ -80,19 +79,19 @@ class PlannedRun:
         order: Callable[[Plan, PlanStep, int | None], Awaitable[Order]],
         ask: Callable[[Desired], Awaitable[Order]],
         means: Callable[[Plan, Run], Awaitable[PlanMeans]],
-        forecast: Callable[[Plan, int], Awaitable[Forecast]],
+        adopted: Callable[[Plan, int | None, int, str], Awaitable[PlanAdopted]],
     ) -> None:
         """`order` makes orders of steps, within so many tokens for all of them; `ask` makes them of
         what else is asked for.
 
-        `means` tells what a further round of steps could be carried out with, and `forecast` what
-        it will use with so many children at a time.
+        `means` tells what a further round of steps could be carried out with, and `adopted` what
+        goes on record of it, for so many tokens, so many children at a time, and a reason.
         """
         self._run = run
         self._order = order
         self._ask = ask
         self._means = means
-        self._forecast = forecast
+        self._adopted = adopted
         self._rounds: list[PlanAdopted] = []
         self._steps: dict[str, PlanStep] = {}
         self._orders: dict[str, Order] = {}
@@ -189,7 +188,10 @@ class PlannedRun:
 
     def _follow_plan(self, adopted: PlanAdopted) -> None:
         if adopted.because and adopted.because != REVIEWED:
-            self._replaced.update(outcome.step.name for outcome in self._undone())
+            for outcome in self._undone():
+                self._replaced.add(outcome.step.name)
+                if outcome.reason:
+                    self._reasons[outcome.step.name] = f"{outcome.reason}; planned anew"
         self._give_up_rest()
         self._rounds.append(adopted)
         for step in adopted.plan.steps:
@@ -198,7 +200,7 @@ class PlannedRun:
         self._run.root.steps = max(self._run.root.steps, len(self._steps))
         expected = () if adopted.forecast is None else adopted.forecast.steps
         weights = {step.step: step.duration_s for step in expected}
-        self._schedule = Schedule(adopted.plan.needs, weights)
+        self._schedule = Schedule(adopted.plan.needs, weights, adopted.alone)
 
     def _give_up_rest(self) -> None:
         for name in self._schedule.waiting:
@@ -219,13 +221,7 @@ class PlannedRun:
         """Adopt further steps, with what the budget has left, and carry them out."""
         left, most = self._run.root.account.unspent().tokens, self._rounds[-1].max_concurrent
         limit = None if left >= UNLIMITED // 2 else left
-        adopted = PlanAdopted(
-            plan=plan,
-            because=because,
-            forecast=await self._forecast(plan, most),
-            max_tokens=limit,
-            max_concurrent=most,
-        )
+        adopted = await self._adopted(plan, limit, most, because)
         orders = {step.name: await self._ordered(plan, step, limit) for step in plan.steps}
         self.adopt(adopted, orders)
         await self._work_off()
@@ -512,7 +508,7 @@ class PlannedRun:
         return StepOutcome(step=step, state=state, results=results, reason=reason)
 
     def _outcome(self, review: Result | None) -> PlanResult:
-        status, why = verdict(self._counted())
+        status, why = verdict(self._counted(), review)
         if self._is_stopped:
             status, why = Status.CANCELLED, self._run.root.stop_reason or ""
         result = PlanResult(

@@ -9,6 +9,7 @@ import msgspec
 
 from retinue.domain.approval import Verdict
 from retinue.domain.budget import Budget
+from retinue.domain.contract import WorkspaceKind
 from retinue.domain.drafting import FREE_HANDED, Order, Superior, root_grant
 from retinue.domain.events import PlanAdopted
 from retinue.domain.forecast import Forecast, forecast
@@ -18,7 +19,7 @@ from retinue.domain.messages import estimate_tokens
 from retinue.domain.outcome import PlanResult, RunResult
 from retinue.domain.plan import Plan, PlanStep, Problem, StepBudget, refuse, shares
 from retinue.domain.plan_check import Means as PlanMeans
-from retinue.domain.plan_check import problems
+from retinue.domain.plan_check import problems, writers
 from retinue.domain.plan_file import read, to_toml
 from retinue.domain.result import Status
 from retinue.domain.role import pick
@@ -112,7 +113,11 @@ class Plans:
 
         It is taken from what earlier agents of the same roles have used in this project.
         """
-        plan = work if isinstance(work, Plan) else _as_plan(work)
+        if isinstance(work, Plan):
+            return await self._forecast(work, most, await self._alone(work))
+        return await self._forecast(_as_plan(work), most, ())
+
+    async def _forecast(self, plan: Plan, most: int, alone: Sequence[str]) -> Forecast:
         around = self._around
         names = dict.fromkeys(step.role for step in plan.work)
         limit = self._budget_of(plan).max_tokens
@@ -127,7 +132,16 @@ class Plans:
                 around.route(step.model, None) or roles[step.role].model or self._terms.model
             ),
             slots=most,
+            alone=alone,
         )
+
+    async def _alone(self, plan: Plan) -> tuple[str, ...]:
+        """The steps that can only be at work one at a time, since they share the files."""
+        writing = writers(plan, await self._means(plan))
+        shared = WorkspaceKind.SHARED in writing.values()
+        if writing and (shared or await self._around.ground.why_no_copies()):
+            return tuple(writing)
+        return ()
 
     async def execute(self, plan: Plan | Mapping[str, Any], *, most: int) -> PlanResult:
         """Carry out `plan`, as a run of its own, with `most` children at a time.
@@ -138,12 +152,7 @@ class Plans:
         # All of them first: a wrong one is told before any work begins.
         budget = self._budget_of(plan)
         orders = {s.name: await self._step_order(plan, s, budget.max_tokens) for s in plan.steps}
-        adopted = PlanAdopted(
-            plan=plan,
-            forecast=await self.forecast(plan, most=most),
-            max_tokens=budget.max_tokens,
-            max_concurrent=most,
-        )
+        adopted = await self._adopted(plan, budget.max_tokens, most)
         # Nothing is awaited from here to the adoption: what is begun can be gone on with.
         run = self._runs.begin(PLAN, plan.goal, budget=budget)
         run.preside()
@@ -164,13 +173,27 @@ class Plans:
             plan=result,
         )
 
+    async def _adopted(
+        self, plan: Plan, limit: int | None, most: int, because: str = ""
+    ) -> PlanAdopted:
+        """What goes on record of a plan: it, and by what its steps are begun."""
+        alone = await self._alone(plan)
+        return PlanAdopted(
+            plan=plan,
+            because=because,
+            forecast=await self._forecast(plan, most, alone),
+            max_tokens=limit,
+            max_concurrent=most,
+            alone=alone,
+        )
+
     def _planned_run(self, run: Run) -> PlannedRun:
         return PlannedRun(
             run,
             order=self._step_order,
             ask=self._asked,
             means=self._means,
-            forecast=lambda plan, most: self.forecast(plan, most=most),
+            adopted=self._adopted,
         )
 
     async def _carried_out(self, run: Run, planned_run: PlannedRun) -> PlanResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,8 +21,8 @@ class FileReports:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._folders: dict[Path, int] = {}
-        self._pending: list[tuple[str, str]] = []
+        self._folders: dict[str, int] = {}
+        self._pending: deque[tuple[str, str]] = deque()
         self._writing: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._last = 0.0
@@ -59,33 +60,32 @@ class FileReports:
 
     def _write(self) -> None:
         while self._pending:
-            name, text = self._pending.pop(0)
-            try:
-                self._replace(self._root / name, text.encode("utf-8", "replace"))
-            except OSError:
-                # A report is a convenience: everything in it is in the journal.
-                continue
+            name, text = self._pending.popleft()
+            # A report is a convenience: everything in it is in the journal.
+            with suppress(OSError):
+                self._replace(name, text.encode("utf-8", "replace"))
 
-    def _replace(self, path: Path, data: bytes) -> None:
+    def _replace(self, path: str, data: bytes) -> None:
         """Write the file without going through a link: a project may have put one in the way."""
-        folder = self._folder(path.parent)
-        file = os.open(path.name, _WRITE, 0o644, dir_fd=folder)
+        above, name = os.path.split(path)
+        file = os.open(name, _WRITE, 0o644, dir_fd=self._folder(above))
         try:
             while data:
                 data = data[os.write(file, data) :]
         finally:
             os.close(file)
 
-    def _folder(self, path: Path) -> int:
+    def _folder(self, path: str) -> int:
         """A descriptor of a folder in the project, made where it is missing."""
         if path not in self._folders:
-            if path == self._root:
-                self._folders[path] = os.open(path, _FOLDER)
-            else:
-                above = self._folder(path.parent)
+            if path:
+                above, name = os.path.split(path)
+                inside = self._folder(above)
                 with suppress(FileExistsError):
-                    os.mkdir(path.name, dir_fd=above)
-                self._folders[path] = os.open(path.name, _FOLDER, dir_fd=above)
+                    os.mkdir(name, dir_fd=inside)
+                self._folders[path] = os.open(name, _FOLDER, dir_fd=inside)
+            else:
+                self._folders[path] = os.open(self._root, _FOLDER)
         return self._folders[path]
 
     def close(self) -> None:

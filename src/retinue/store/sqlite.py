@@ -72,15 +72,17 @@ class SqliteStore:
     # Writing
 
     def append(self, change: Change) -> None:
-        self._write().append(change)
+        if self._writer is None:
+            raise self._only_read()
+        self._writer.append(change)
 
     async def flush(self) -> None:
-        await self._write().flush()
-
-    def _write(self) -> Writer:
         if self._writer is None:
-            raise StoreError(f"{self._path} was opened for reading only.")
-        return self._writer
+            raise self._only_read()
+        await self._writer.flush()
+
+    def _only_read(self) -> StoreError:
+        return StoreError(f"{self._path} was opened for reading only.")
 
     async def aclose(self) -> None:
         try:
@@ -238,20 +240,21 @@ class Writer:
     def append(self, change: Change) -> None:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-        entry = self._entry(change)
+        payload = bytes(change.event.payload)
+        entry = Entry(change) if len(payload) < LARGE_BYTES else self._entry(change, payload)
         with self._lock:
             self._pending.append(entry)
         self._appended += 1
         if self._timer is None:
             self._timer = self._loop.call_later(GROUP_COMMIT_S, self._wake_up)
 
-    def _entry(self, change: Change) -> Entry:
+    def _entry(self, change: Change, payload: bytes) -> Entry:
         """What is to be written, with all that takes long calls done.
 
         Here and not in the thread, which would wait for the interpreter lock after each of them.
         """
-        payload = bytes(change.event.payload)
-        if len(payload) < LARGE_BYTES or not (found := cut(payload)).places:
+        found = cut(payload)
+        if not found.places:
             return Entry(change)
         packed: dict[str, bytes] = {}
         for digest, string in found.strings.items():

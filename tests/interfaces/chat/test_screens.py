@@ -116,6 +116,22 @@ async def test_agents_at_work(
         await compare(f"done-{count}-{size[0]}x{size[1]}", shown)
 
 
+@pytest.mark.parametrize("size", [SMALL, MIDDLE])
+async def test_no_frame_is_squeezed(screen: Opening, wait: Any, size: tuple[int, int]) -> None:
+    gate = asyncio.Event()
+    gate.set()
+    async with screen(crew(5, gate), size=size) as shown:
+        frames: list[str] = []
+        laid_out = shown.app.screen.screen_layout_refresh_signal
+        laid_out.subscribe(shown.app, lambda _: frames.append(shown.text), immediate=True)
+        await shown.type("Check all parts\n")
+        await wait(lambda: shown.chat.session)
+        await shown.shows("$ make")
+    headings = [line for frame in frames for line in frame.split("\n") if " agent " in line + " "]
+    assert headings
+    assert [line for line in headings if not line.endswith(" time")] == []
+
+
 @pytest.mark.parametrize("size", [SMALL, *LARGER])
 async def test_why_an_agent_failed_is_one_key_away(
     screen: Opening, wait: Any, size: tuple[int, int]

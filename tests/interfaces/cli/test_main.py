@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -152,3 +153,9 @@ def test_a_reader_who_goes_away_ends_the_run(cli: Cli, serve: Serve, program: Pr
     (row,) = [json.loads(line) for line in cli("runs", "--json").out.splitlines()]
     assert row["status"] == "error"
     assert cli("audit", row["id"]).code == 0
+
+
+def test_the_package_can_be_run_as_the_command() -> None:
+    command = [sys.executable, "-m", "retinue", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"retinue, version {VERSION}\n"

@@ -114,7 +114,10 @@ def test_as_json(cli: Cli, serve: Serve, settings: Settings) -> None:
     (row,) = [json.loads(line) for line in done.out.splitlines()]
     latency_s, notes = row.pop("latency_s"), row.pop("notes")
     assert 0 < latency_s < 60
-    assert len(notes) == 1
+    assert [note.split(", ")[0] for note in notes] == [
+        "SmolLM2-135M-Instruct.Q4_1.gguf has a window of 512 tokens at llama.cpp",
+        "SmolLM2-135M-Instruct.Q4_1.gguf has a chat template without tools",
+    ]
     model = "/models/SmolLM2-135M-Instruct.Q4_1.gguf"
     assert row == {
         "name": f"openai:{model}@{server.url}",

@@ -174,6 +174,22 @@ def test_a_failure_is_an_exit_code_and_a_way_on(
     assert "retinue: error: 3 of 3 steps were not done" in done.err
 
 
+def test_what_was_decided_is_shown_of_the_root(
+    cli: Cli, script: Callable[[str], str], project: Path
+) -> None:
+    model = script("rules: [{match: '', steps: [{fail: refused, message: No.}]}]")
+    (project / "plan.json").write_text(json.dumps({"goal": "G", **PLANNED}))
+    ran = cli("run", "-m", model, "--plan", "plan.json", "-q", "--max-concurrent", "1")
+    run_id = cli("runs").out.split()[0]
+    assert ran.code == 1
+    decided = [line for line in cli("show", run_id, "a0").out.splitlines() if line[:1] == "·"]
+    assert decided == [
+        "· plan of 3 steps: G",
+        "· step look started",
+        "· step look error (No.); stop",
+    ]
+
+
 def test_problems_of_a_file_are_told_at_once(cli: Cli, model: str, project: Path) -> None:
     (project / "plan.toml").write_text('goal = "G"\n[[steps]]\nname = "a"\nrole = "cook"\n')
     done = cli("run", "-m", model, "--plan", "plan.toml")

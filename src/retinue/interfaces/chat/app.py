@@ -17,17 +17,17 @@ from retinue.domain.grant import Mode
 from retinue.errors import UsageError
 from retinue.interfaces.approval import edited
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.commands import submit
+from retinue.interfaces.chat.commands import answers, submit
 from retinue.interfaces.chat.detail import Detail
 from retinue.interfaces.chat.keys import KEYS
-from retinue.interfaces.chat.panes import LinePane, TalkPane, TreePane
+from retinue.interfaces.chat.panes import Heading, LinePane, TalkPane, TreePane
 from retinue.interfaces.chat.prompt import Prompt
 from retinue.interfaces.chat.styles import THEME
 from retinue.interfaces.cli.notice import notice
 from retinue.interfaces.view.calls import call_text, wish_lines
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.dossier import edit_lines
-from retinue.interfaces.view.figures import cells, clip, lines_of, some
+from retinue.interfaces.view.figures import cells, clip, lines_of, one_line, some
 from retinue.interfaces.view.prose import wrapped
 from retinue.interfaces.view.status import status
 from retinue.interfaces.view.talk import Moment, cut
@@ -37,7 +37,9 @@ SIDE_BY_SIDE = 110
 TALL = 30
 MANY_ROWS = 60
 QUESTION_LINES = 10
+RULE_LINES = 3
 HINTS = "tab agents  ctrl+g failure  ctrl+o all output  f1 help  esc stop"
+TOO_SOON = "This was asked while you typed; press enter again if your words are the answer to it."
 MODES = (Mode.PLAN, Mode.NORMAL, Mode.AUTO)
 
 
@@ -90,7 +92,8 @@ class ChatApp(App[None]):
         self._talk = TalkPane(id="talk")
         self._tree = TreePane(chat.forest, id="tree")
         self._prompt = Prompt(chat, id="prompt")
-        names = ("head", "columns", "question", "status", "hints")
+        self._heading = Heading(self._tree, id="columns")
+        names = ("head", "question", "status", "hints")
         self._lines = {name: LinePane(id=name) for name in names}
 
     def compose(self) -> ComposeResult:
@@ -99,7 +102,7 @@ class ChatApp(App[None]):
         with Container(id="body"):
             yield self._talk
             with Container(id="agents"):
-                yield lines["columns"]
+                yield self._heading
                 yield self._tree
         yield lines["question"]
         yield lines["status"]
@@ -146,8 +149,9 @@ class ChatApp(App[None]):
         else:
             tree.styles.height = "1fr"
         self._show("head", self._head(width - 2))
-        self._show("columns", [tree.heading()])
-        self._show("question", self._question(width - 2))
+        self._heading.show()
+        self._show("question", self._question(width - 2, height))
+        self._prompt.question = next(iter(chat.questions.open), None)
         loads = chat.runtime.loads if chat.engine.ready else ()
         line = status(chat.tree, chat.budget, width=width - 2, now=now, loads=loads)
         self._show("status", [line])
@@ -181,39 +185,30 @@ class ChatApp(App[None]):
         gap = " " * (width - len(name) - cells(place) - cells(right))
         return [(Span(name, Tone.STRONG), Span(place + gap, Tone.DIM), Span(right, Tone.DIM))]
 
-    def _question(self, width: int) -> list[Line]:
+    def _question(self, width: int, height: int) -> list[Line]:
         if not self.chat.questions.open:
             return []
-        question = self.chat.questions.open[0]
-        more = len(self.chat.questions.open) - 1
-        tail = f"  ({more} more after this)" if more else ""
+        question, *others = self.chat.questions.open
+        more: list[Line] = []
+        if others:
+            more.append((Span(f"({len(others):,} more after this)", Tone.DIM),))
         wish = question.wish
         if wish is None:
             lines: list[Line] = []
             if question.path:
-                lines.append((Span(f"{question.path} asks{tail}", Tone.STOPPED),))
-            for line in lines_of(question.text)[:QUESTION_LINES]:
+                lines += wrapped([Span(f"{question.path} asks", Tone.STOPPED)], width)
+            for line in lines_of(question.text):
                 lines += wrapped([Span(line)], width)
             if not question.words:
-                lines.append((Span("Type your answer, and enter.", Tone.DIM),))
-            return lines
-        lines = self._wanted(wish, width, tail)
-        lines += edit_lines(wish.tool, wish.arguments, width, QUESTION_LINES)
-        if wish.terms:
-            lines += wrapped([Span(wish.terms, Tone.DIM)], width)
-        answers = f"y yes   n no   a always: {wish.rule}   and enter"
-        return [*lines, (Span(clip(answers, width), Tone.DIM),)]
-
-    def _wanted(self, wish: Wish, width: int, tail: str) -> list[Line]:
-        if not wish.subject:
-            said = Span(call_text(wish.tool, wish.arguments), Tone.STRONG)
-            who = Span(f"{wish.path} wants ", Tone.STOPPED)
-            return [cut((who, said, Span(tail, Tone.DIM)), width)]
-        lines: list[Line] = []
-        for at, line in enumerate(wish_lines(wish, QUESTION_LINES)):
-            first = "  " if at else ""
-            lines += wrapped([Span(line.lstrip(), Tone.STRONG)], width, first=first, rest="    ")
-        return [*lines, *([(Span(tail.strip(), Tone.DIM),)] if tail else [])]
+                more.append((Span("Type your answer, and enter.", Tone.DIM),))
+            return [*_both_ends(lines, height // 2), *more]
+        # An edit is more easily read as one; of all else, everything is shown that was sent.
+        edit = edit_lines(wish.tool, wish.arguments, width, QUESTION_LINES)
+        lines = [*_edited(wish, width), *edit] if edit else _wanted(wish, width)
+        terms = wrapped([Span(wish.terms, Tone.DIM)], width) if wish.terms else []
+        keys = f"y yes   n no   a always: {one_line(str(wish.rule))}   and enter"
+        how = _both_ends(wrapped([Span(keys, Tone.DIM)], width), RULE_LINES)
+        return [*_both_ends(lines, height // 2), *more, *terms, *how]
 
     def _hints(self) -> str:
         if self._about_to_leave:
@@ -229,6 +224,13 @@ class ChatApp(App[None]):
     # Keys
 
     def on_prompt_sent(self, event: Prompt.Sent) -> None:
+        question = next(iter(self.chat.questions.open), None)
+        if question and question is not event.question and answers(question, event.text):
+            # A word that was meant for something else must not allow anything.
+            self._prompt.put(event.text)
+            self.chat.talk.notice(TOO_SOON, Tone.STOPPED)
+            self._draw()
+            return
         before = self.chat.talk.entries[-1:]
         submit(self.chat, event.text)
         self._draw()
@@ -284,7 +286,7 @@ class ChatApp(App[None]):
         self._talk.scroll_relative(y=by * page, animate=False)
 
     def action_help(self) -> None:
-        self.post_message(Prompt.Sent("/help"))
+        self.post_message(Prompt.Sent("/help", None))
 
     def action_interrupt(self) -> None:
         if text := self.screen.get_selected_text():
@@ -345,3 +347,25 @@ class ChatApp(App[None]):
         """Tell somebody who looks elsewhere."""
         if not self.app_focus and self._driver is not None and not self._away:
             self._driver.write(notice(self.chat.environment, f"retinue: {text}"))
+
+
+def _edited(wish: Wish, width: int) -> list[Line]:
+    said = Span(call_text(wish.tool, wish.arguments), Tone.STRONG)
+    return wrapped([Span(f"{wish.path} wants ", Tone.STOPPED), said], width, rest="    ")
+
+
+def _wanted(wish: Wish, width: int) -> list[Line]:
+    lines: list[Line] = []
+    for at, line in enumerate(wish_lines(wish, QUESTION_LINES)):
+        first = "  " if at else ""
+        lines += wrapped([Span(line.lstrip(), Tone.STRONG)], width, first=first, rest="    ")
+    return lines
+
+
+def _both_ends(lines: list[Line], most: int) -> list[Line]:
+    """As many of the lines as there is room for, from the beginning and from the end."""
+    if len(lines) <= most:
+        return lines
+    head, tail = most // 2, (most - 1) // 2
+    gap = f"[… {len(lines) - head - tail:,} lines not shown …]"
+    return [*lines[:head], (Span(gap, Tone.STOPPED),), *lines[len(lines) - tail :]]

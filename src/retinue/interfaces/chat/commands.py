@@ -18,6 +18,7 @@ from retinue.interfaces.chat.chat import MODES, Chat
 from retinue.interfaces.chat.export import exported
 from retinue.interfaces.chat.keys import DETAIL_KEYS, KEYS, TREE_KEYS
 from retinue.interfaces.chat.lines import Addressed, Message, Shell, Slash, parse
+from retinue.interfaces.chat.questions import Question
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.figures import (
     dollars,
@@ -64,8 +65,9 @@ def submit(chat: Chat, text: str) -> None:
         return
     chat.history.add(text)
     try:
-        question = next((q for q in chat.questions.open if q.takes(text)), None)
-        if question is not None and not text.startswith(("/", "!")):
+        # Only the first is seen, so nothing is an answer to another.
+        question = next(iter(chat.questions.open), None)
+        if question is not None and answers(question, text):
             question.answer(text)
             return
         match parse(text, names=chat.names(), is_file=chat.is_file):
@@ -79,6 +81,11 @@ def submit(chat: Chat, text: str) -> None:
                 chat.send(message)
     except RetinueError as error:
         chat.problem(error)
+
+
+def answers(question: Question, text: str) -> bool:
+    """Is what was typed an answer, and no command?"""
+    return question.takes(text) and not text.startswith(("/", "!"))
 
 
 def _perform(chat: Chat, name: str, argument: str) -> None:

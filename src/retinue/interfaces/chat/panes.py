@@ -38,6 +38,7 @@ class Pane(ScrollView, inherit_bindings=False):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.count = 0
+        self._width = 0
 
     def line_at(self, y: int) -> Line:
         raise NotImplementedError
@@ -48,6 +49,17 @@ class Pane(ScrollView, inherit_bindings=False):
     @property
     def text_width(self) -> int:
         return max(8, self.scrollable_content_region.width)
+
+    def lay_out(self) -> None:
+        """Make its lines anew, for the width that it has now."""
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        # A layout may have changed the width just now. Lines for the one before would be seen until
+        # the next frame, squeezed or cut off.
+        if self.text_width != self._width:
+            self._width = self.text_width
+            self.lay_out()
+        return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
         y += self.scroll_offset.y
@@ -155,7 +167,7 @@ class TalkPane(Pane, can_focus=False):
         super().watch_scroll_y(old_value, new_value)
         self._following = new_value >= self.max_scroll_y
 
-    def on_resize(self) -> None:
+    def lay_out(self) -> None:
         self.show(self._entries, self._moment)
 
     def go_to_last(self, *, seen: bool) -> None:
@@ -224,16 +236,14 @@ class TreePane(Pane, can_focus=True):
         return y == self._cursor and self.has_focus
 
     def line_at(self, y: int) -> Line:
+        line = self._drawn[y] = self._line_now(y)
+        return line
+
+    def _line_now(self, y: int) -> Line:
         row = self._rows[y]
         if row.path in self._asking and row.mark is Mark.RUNNING:
             row = msgspec.structs.replace(row, doing=ASKS)
         return self._columns.line(row)
-
-    def render_line(self, y: int) -> Strip:
-        at = y + self.scroll_offset.y
-        if at < self.count:
-            self._drawn[at] = self.line_at(at)
-        return super().render_line(y)
 
     def show(self, now: float, asking: Collection[str]) -> None:
         """Draw the rows as they are now. `asking` are the paths of those who wait for the user."""
@@ -251,7 +261,7 @@ class TreePane(Pane, can_focus=True):
             return
         top = self.scroll_offset.y
         seen = range(top, min(len(rows), top + self.size.height))
-        self.redraw([y for y in seen if self._drawn.get(y) != self.line_at(y)])
+        self.redraw([y for y in seen if self._drawn.get(y) != self._line_now(y)])
 
     def _place(self) -> int:
         """Where the row is now that the cursor was on."""
@@ -266,6 +276,9 @@ class TreePane(Pane, can_focus=True):
         return place
 
     def heading(self) -> Line:
+        """What stands above the columns."""
+        if self.text_width != self._columns.width:
+            self.lay_out()
         return (Span(self._columns.heading(), Tone.DIM),)
 
     def go_to(self, key: str) -> None:
@@ -328,7 +341,7 @@ class TreePane(Pane, can_focus=True):
                 self.action_choose()
             self._move_to(y)
 
-    def on_resize(self) -> None:
+    def lay_out(self) -> None:
         self.show(self._now, self._asking)
 
     def on_focus(self) -> None:
@@ -336,6 +349,23 @@ class TreePane(Pane, can_focus=True):
 
     def on_blur(self) -> None:
         self.redraw([self._cursor])
+
+
+class Heading(Widget):
+    """What stands above the columns of a tree, which decides on their widths."""
+
+    def __init__(self, tree: TreePane, *, id: str) -> None:
+        super().__init__(id=id)
+        self._tree = tree
+        self._line: Line = ()
+
+    def show(self) -> None:
+        if self._tree.heading() != self._line:
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        self._line = self._tree.heading()
+        return strip_of(self._line, self.size.width)
 
 
 class LinePane(Widget):

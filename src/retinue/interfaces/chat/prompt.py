@@ -11,6 +11,7 @@ from textual.widgets import TextArea
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.completion import FileNames, Proposal, proposals
 from retinue.interfaces.chat.panes import LinePane
+from retinue.interfaces.chat.questions import Question
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.figures import clip, fill
 from retinue.interfaces.view.talk import cut
@@ -20,9 +21,12 @@ class Prompt(Vertical):
     """The line, and above it what is proposed for it."""
 
     class Sent(Message):
-        def __init__(self, text: str) -> None:
+        """`question` is the one that was seen when the text was begun."""
+
+        def __init__(self, text: str, question: Question | None) -> None:
             super().__init__()
             self.text = text
+            self.question = question
 
     class Scrolled(Message):
         """The user wants to see what is above, or below."""
@@ -39,6 +43,10 @@ class Prompt(Vertical):
         self._proposed: list[Proposal] = []
         self._chosen = 0
         self._recalled: str | None = None
+        self.question: Question | None = None
+        """The one that is on the screen."""
+        self._begun_at: Question | None = None
+        self._begun = False
         self.field = Field(self)
 
     def compose(self) -> ComposeResult:
@@ -55,6 +63,7 @@ class Prompt(Vertical):
         self.field.move_cursor(self.field.document.end)
 
     def on_text_area_changed(self) -> None:
+        self._begin()
         # Nothing is proposed for what was sent before, so that up and down go on through it.
         if self.text == self._recalled:
             self.dismiss()
@@ -129,8 +138,16 @@ class Prompt(Vertical):
                 self.put(whole + " ")
                 return
         if typed:
+            self._begin()
+            self.post_message(self.Sent(typed, self._begun_at))
             self.field.text = ""
-            self.post_message(self.Sent(typed))
+            self._begun = False
+
+    def _begin(self) -> None:
+        """Note what was asked when the first letter was typed."""
+        if not self._begun:
+            self._begun_at = self.question
+        self._begun = bool(self.text)
 
 
 class Field(TextArea):

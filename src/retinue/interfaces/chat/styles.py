@@ -8,7 +8,7 @@ from textual.strip import Strip
 from textual.theme import Theme
 
 from retinue.interfaces.view.columns import Line, Tone
-from retinue.interfaces.view.figures import cells
+from retinue.interfaces.view.figures import cells, harmless
 
 # Colour says how it is with an agent, or that something is code; all else is light and shade.
 STYLES: dict[Tone, Style] = {
@@ -71,7 +71,8 @@ def strip_of(line: Line, width: int, *, under_cursor: bool = False) -> Strip:
     segments = []
     for text, tone in line:
         style = STYLES[tone]
-        segments.append(Segment(text, style if extra is None else style + extra))
+        # Nothing that agents or servers say may reach the terminal as a command.
+        segments.append(Segment(harmless(text), style if extra is None else style + extra))
     used = sum(cells(text) for text, _ in line)
     if used < width:
         segments.append(Segment(" " * (width - used), extra or Style()))

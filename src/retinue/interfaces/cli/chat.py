@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from retinue.interfaces.chat.app import ChatApp
 
 LEAVING_S = 5
+BRIEF = (2_000, 5, 10)
 LIMITS = ("max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
 
 
@@ -70,6 +71,9 @@ def chat(go_on: bool, session: str | None, **options: Any) -> None:
         await app.run_async()
 
     gc.freeze()
+    # While agents work, the collector waits for many objects, and then takes 20 ms. Nobody should
+    # have to wait for that whose key comes meanwhile.
+    gc.set_threshold(*BRIEF)
     with asyncio.Runner(loop_factory=PoliteLoop) as runner:
         runner.run(inside())
 

@@ -37,7 +37,7 @@ from retinue.interfaces.approval import edited
 from retinue.interfaces.cli.lines import Lines
 from retinue.interfaces.cli.live import LiveTree
 from retinue.interfaces.cli.notice import notice
-from retinue.interfaces.cli.paper import width, write
+from retinue.interfaces.cli.paper import tell, width, write
 from retinue.interfaces.cli.screen import Screen, Styles
 from retinue.interfaces.consent import Consent, for_good
 from retinue.interfaces.view.block import result_block
@@ -248,7 +248,7 @@ class Console:
         """Tell something that is good to know, where somebody reads along."""
         if text and not self.as_json and not self.quiet:
             with self.progress.aside():
-                click.echo(text, err=True)
+                tell(text)
 
     async def edit(self, text: str) -> str | None:
         """What the person's editor makes of `text`; None if it is left as it is."""
@@ -314,7 +314,7 @@ class Console:
         if result.response:
             write(result.response)
         if not result.ok:
-            click.echo(f"retinue: {result.status}: {result.error}", err=True)
+            tell(f"retinue: {result.status}: {result.error}")
 
     def _print_block(self, result: Result) -> None:
         """How it ended, without the answer, which follows, and the reason, which does as well."""
@@ -333,7 +333,7 @@ class Console:
         self._notify(f"{'is done' if result.ok else 'failed'}: {title_of(result.plan.goal)}")
         write(result.report.rstrip())
         if not result.ok:
-            click.echo(f"retinue: {result.status}: {result.error}", err=True)
+            tell(f"retinue: {result.status}: {result.error}")
 
     def print_results(self, results: list[Result], expected: Forecast | None = None) -> None:
         self.progress.finish()
@@ -346,7 +346,7 @@ class Console:
             if result.response:
                 write(f"{result.response.rstrip()}\n")
             if not result.ok:
-                click.echo(f"[{result.status}] {result.error}\n")
+                write(f"[{result.status}] {result.error}\n")
         if not self.quiet and results:
             done = sum(r.ok for r in results)
             tokens = sum(r.usage.tokens for r in results)
@@ -394,7 +394,7 @@ class Questions:
                 for line in wish_lines(wish):
                     click.echo(line, err=True)
                 if wish.terms:
-                    click.echo(f"({wish.terms})", err=True)
+                    tell(f"({wish.terms})")
                 always = one_line(str(wish.rule))
                 said = await _answer_to(f"[y]es, [a]lways in this run: {always}, [N]o? ")
                 answer = said.lower()
@@ -413,14 +413,16 @@ class Questions:
         async with self._lock:
             with self._aside():
                 for line in shown:
-                    click.echo(line, err=True)
+                    tell(line)
                 return (await _answer_to(question)).lower()
 
     async def choose(self, discovery: Discovery) -> str:
         with self._aside():
-            click.echo(discovery.question, err=True)
+            tell(discovery.question)
             while True:
-                answer = await _answer_to(f"Number or name [1: {discovery.offers[0].name}]: ")
+                answer = await _answer_to(
+                    f"Number or name [1: {one_line(discovery.offers[0].name)}]: "
+                )
                 if (name := discovery.picked(answer)) is not None:
                     return name
                 click.echo(f"There is no number {answer}.", err=True)

@@ -83,9 +83,11 @@ SESSION = "session.retinue"
 LONGEST_PAUSE_S = 1.0
 
 NEXT = """\
-The embedded model, which summarises and answers from files that it is given:
+In a project of yours, the embedded model, which answers from files that it is
+given, and looks at nothing by itself:
 
-  {program} spawn researcher -m embedded -f README.md "What is this about?"
+  retinue spawn researcher -m embedded -f README.md \\
+    "What is this about? Answer in one sentence."
 
 A local server (llama.cpp; Ollama has port 11434, LM Studio 1234, vLLM 8000):
 
@@ -98,8 +100,8 @@ or a cloud key:
 
 and then, in a project of yours:
 
-  {program} run "What does this project do?"
-  {program} fan-out "How is it tested?" "How is it configured?"
+  retinue run "What does this project do?"
+  retinue fan-out "How is it tested?" "How is it configured?"
 """
 
 
@@ -335,19 +337,23 @@ def _print_said(stage: Stage, command: click.Command, root: Path, *run: str) -> 
 
 
 def _print_next(stage: Stage, run_id: str, keep: str | None) -> None:
-    program = _program()
     click.echo()
     if keep is None:
         click.echo("All this was in a temporary directory, gone by now; --keep DIR keeps it.\n")
-    else:
-        click.echo(f"Look into one child:  {program} show {run_id} a3 -C {keep}\n")
     stage.heading("What next")
-    click.echo(NEXT.format(program=program), nl=False)
+    if (first := _on_path()) is not None:
+        click.echo(f"Have it found by its name, from any directory:\n\n  {first}\n")
+    if keep is not None:
+        click.echo(f"Look into one child:\n\n  retinue show {run_id} a3 -C {keep}\n")
+    click.echo(NEXT, nl=False)
 
 
-def _program() -> str:
-    """What to type to get this program: its path, where the name alone would not find it."""
+def _on_path() -> str | None:
+    """What to type so that the name alone finds this program; None where it does."""
     called = sys.argv[0]
     if os.path.basename(called) != "retinue" or shutil.which("retinue") is not None:
-        return "retinue"
-    return min(called, os.path.relpath(called), key=len)
+        return None
+    folder = os.path.dirname(os.path.abspath(called))
+    below = os.path.relpath(folder)
+    shown = folder if below.startswith(os.pardir) else f"$PWD/{below}"
+    return f'export PATH="{shown}:$PATH"'

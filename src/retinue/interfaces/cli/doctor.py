@@ -34,6 +34,7 @@ from retinue.errors import ConfigError, RetinueError
 from retinue.extras import EXTRAS, has_all, install
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import directory
+from retinue.interfaces.cli.paper import write
 from retinue.interfaces.view.figures import some
 from retinue.programs import program
 from retinue.project import DATABASE, STATE_DIR, open_journal, project
@@ -85,9 +86,9 @@ def doctor(directory: str, as_json: bool) -> int:
         if as_json:
             click.echo(msgspec.json.encode(finding))
             continue
-        click.echo(f"{finding.level:<8} {finding.about}: {finding.text}")
+        write(f"{finding.level:<8} {finding.about}: {finding.text}")
         if finding.way_out:
-            click.echo(f"{'':<8} → {finding.way_out}")
+            write(f"{'':<8} → {finding.way_out}")
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     if not as_json:
         click.echo(f"\n{some(problems, 'problem')}" if problems else "\nNo problems.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
@@ -12,6 +13,7 @@ import click
 from retinue.domain.events import AgentCreated, Event, ModelFailed
 from retinue.domain.projection import RunView
 from retinue.interfaces.view.block import agent_block, paused_blocks, plain
+from retinue.interfaces.view.figures import lines_of
 from retinue.interfaces.view.tasks import about, has_block
 from retinue.runtime.nursery import Nursery
 
@@ -125,4 +127,7 @@ class Lines:
 
     def _say(self, text: str) -> None:
         self._last = time.monotonic()
+        stream = sys.stderr if self._err else sys.stdout
+        if stream.isatty():
+            text = "\n".join(lines_of(text))
         click.echo(click.style(text, dim=True), err=self._err)

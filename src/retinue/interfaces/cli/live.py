@@ -25,7 +25,7 @@ from retinue.interfaces.cli.screen import Screen
 from retinue.interfaces.view.block import agent_block, paused_blocks
 from retinue.interfaces.view.calls import call_text
 from retinue.interfaces.view.columns import SIGNS, SPINNER, Line, Span, Tone
-from retinue.interfaces.view.figures import clip, dollars, one_line, short_count, some
+from retinue.interfaces.view.figures import cells, clip, dollars, one_line, short_count, some
 from retinue.interfaces.view.tasks import has_block, task_line
 from retinue.interfaces.view.tree import SMALL_FAMILY, WAITS, Mark, Row, Tree, fit
 from retinue.runtime.nursery import Nursery
@@ -180,8 +180,8 @@ class LiveTree:
 
     def _sums(self, width: int, left_out: int) -> Line:
         """The last line: how many there are of each kind, and what it has cost so far."""
-        counts, usage = self._tree.counts, self._tree.run.usage
-        failed = counts[Mark.FAILED]
+        counts = {**self._tree.counts, Mark.WAITING: self._tree.waiting}
+        usage, failed = self._tree.run.usage, counts[Mark.FAILED]
         parts = [
             f"{counts[mark]:,} {mark}" for mark in Mark if counts[mark] and mark is not Mark.FAILED
         ]
@@ -193,8 +193,12 @@ class LiveTree:
         if not self._over:
             parts.append(self._hint)
         head = f"  {failed:,} failed" if failed else ""
-        rest = (" · " if head else "  ") + " · ".join(parts)
-        return (Span(head, Tone.FAILED), Span(clip(rest, width - len(head)), Tone.DIM))
+        start, room = " · " if head else "  ", width - len(head)
+        # What there is no room for goes as a whole, the last first.
+        while len(parts) > 1 and cells(start + " · ".join(parts)) > room:
+            parts.pop()
+        rest = clip(start + " · ".join(parts), room)
+        return (Span(head, Tone.FAILED), Span(rest, Tone.DIM))
 
 
 def _ok(fact: ToolFinished | ToolDenied) -> bool:

@@ -129,5 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    click.echo(f"retinue: {message}", err=True)
+    from retinue.interfaces.cli.paper import tell
+
+    tell(f"retinue: {message}")
     sys.exit(code)

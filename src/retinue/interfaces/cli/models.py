@@ -16,6 +16,7 @@ from retinue.embedded.model import NAME, SERVED
 from retinue.embedded.serving import published
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import directory
+from retinue.interfaces.cli.paper import tell, write
 from retinue.project import project
 
 COLUMNS = ("", "SERVER", "WINDOW", "SLOTS", "TOOLS", "LATENCY", "MODEL")
@@ -48,7 +49,7 @@ def models(directory: str, as_json: bool) -> int:
         _print_all(pairs, found, {one.model for one in named})
     else:
         lines = found.troubles or found.help
-        click.echo("\n".join(["retinue: No model was found.", *lines]), err=True)
+        tell("\n".join(["retinue: No model was found.", *lines]))
     return 0 if pairs else 1
 
 
@@ -85,10 +86,10 @@ def _print_all(pairs: list[tuple[Looked, Offer]], found: Discovery, used: set[st
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width]
-        click.echo("  ".join(cells).rstrip())
+        write("  ".join(cells).rstrip())
     notes = [note for _, offer in pairs for note in offer.served.notes]
     for note in (*notes, *found.troubles):
-        click.echo(f"\nnote: {note}")
+        write(f"\nnote: {note}")
 
 
 def _row(look: Looked, offer: Offer, used: set[str]) -> tuple[str, ...]:

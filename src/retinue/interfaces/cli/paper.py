@@ -1,4 +1,4 @@
-"""Text on standard output: what a terminal would obey is left out, and its width is kept."""
+"""Text for a person or a file: what a terminal would obey is left out, and its width is kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,17 @@ def say(line: str) -> None:
 
 def write(text: str) -> None:
     """Print a text as it is; on a terminal without what that would obey."""
-    click.echo("\n".join(lines_of(text)) if sys.stdout.isatty() else text)
+    _echo(text, err=False)
+
+
+def tell(text: str) -> None:
+    """Like `write`, on standard error."""
+    _echo(text, err=True)
+
+
+def _echo(text: str, *, err: bool) -> None:
+    stream = sys.stderr if err else sys.stdout
+    click.echo("\n".join(lines_of(text)) if stream.isatty() else text, err=err)
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -15,7 +15,7 @@ from retinue.errors import ChainBroken, UnknownRun
 from retinue.interfaces.cli import names
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import directory, run_argument
-from retinue.interfaces.cli.paper import print_table, say
+from retinue.interfaces.cli.paper import print_table, say, write
 from retinue.interfaces.view.figures import duration, one_line, some
 from retinue.ports import RunRow, Store
 from retinue.project import open_journal, open_run, posts
@@ -238,7 +238,7 @@ def audit(run: str, directory: str, as_json: bool) -> int:
                         msgspec.json.encode({"ok": False, "seq": broken.seq, "error": str(broken)})
                     )
                 else:
-                    click.echo(f"BROKEN at event {broken.seq}: {broken}")
+                    write(f"BROKEN at event {broken.seq}: {broken}")
                 return 1
         if as_json:
             click.echo(msgspec.json.encode({"ok": True, **msgspec.structs.asdict(found)}))

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from retinue.interfaces.view.columns import Line, Tone
-from retinue.interfaces.view.figures import cells
+from retinue.interfaces.view.figures import cells, harmless
 
 COLORS = {
     Tone.DIM: "2",
@@ -42,7 +42,7 @@ class Styles:
         return "".join(self._span(span.text, span.tone) for span in line).rstrip()
 
     def _span(self, text: str, tone: Tone) -> str:
-        code = self._codes.get(tone)
+        code, text = self._codes.get(tone), harmless(text)
         return text if code is None or not text.strip() else f"\x1b[{code}m{text}\x1b[0m"
 
 

@@ -20,6 +20,9 @@ from retinue.domain.events import (
     LimitReached,
     ModelFailed,
     ModelReplied,
+    PlanAdopted,
+    StepFinished,
+    StepStarted,
     ToolDenied,
     ToolFinished,
     ToolStarted,
@@ -191,6 +194,8 @@ def _print_event(fact: Any) -> None:
             | ApprovalDecided()
         ):
             say(f"! {fact.summary}")
+        case PlanAdopted() | StepStarted() | StepFinished():
+            say(f"· {fact.summary}")
 
 
 def _because(reason: str) -> str:

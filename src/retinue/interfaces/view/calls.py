@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from retinue.domain.approval import Wish
-from retinue.interfaces.view.figures import one_line
+from retinue.interfaces.view.figures import UNSHOWN, one_line
 
 # Looked for in this order. Names that all tools of a kind share, and those of other people's tools.
 TELLING = (
@@ -46,7 +46,7 @@ def wish_lines(wish: Wish, most: int = MOST_LINES) -> list[str]:
 
 def _seen(text: str) -> str:
     text = text.expandtabs(4).replace("\r\n", "\n")
-    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+    return "".join(c if c.isprintable() or c == "\n" else UNSHOWN for c in text)
 
 
 def _parts(line: str) -> list[str]:

@@ -202,6 +202,8 @@ def _told(event: ev.Event, width: int) -> list[Line]:
             | ev.ApprovalDecided()
         ):
             return _mark(event.summary, width, Tone.STOPPED)
+        case ev.PlanAdopted() | ev.StepStarted() | ev.StepFinished():
+            return wrapped([Span(event.summary)], width, first="· ", rest="  ")
         case ev.AgentFailed():
             return _mark(event.summary, width, Tone.FAILED)
         case _:
@@ -236,6 +238,8 @@ def edit_lines(tool: str, arguments: str, width: int, most: int = 40) -> list[Li
     ):
         for line in lines_of(str(given.get(name) or "")):
             lines += chopped(sign + line, width, indent="  ", tone=tone)
+    if given.get("content") == "":
+        lines.append((Span("  (nothing is in it)", Tone.DIM),))
     if len(lines) > most:
         more = some(len(lines) - most, "more line")
         lines = [*lines[:most], (Span(f"  … {more}", Tone.DIM),)]

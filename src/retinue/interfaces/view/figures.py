@@ -5,6 +5,7 @@ from __future__ import annotations
 from unicodedata import combining, east_asian_width
 
 ELLIPSIS = "…"
+UNSHOWN = "\ufffd"
 _UNITS = ((10**3, "k"), (10**6, "M"), (10**9, "G"), (10**12, "T"))
 
 
@@ -53,6 +54,11 @@ def lines_of(text: str) -> list[str]:
         line if line.isprintable() else "".join(c for c in line.expandtabs(4) if c.isprintable())
         for line in text.splitlines()
     ]
+
+
+def harmless(text: str) -> str:
+    """`text` in as many cells, with marks for what a terminal would act on."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else UNSHOWN for c in text)
 
 
 def cells(text: str) -> int:

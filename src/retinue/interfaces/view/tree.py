@@ -18,15 +18,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from retinue.domain.events import Event
+from retinue.domain.events import AgentCreated, Event, ToolStarted
 from retinue.domain.lifecycle import State
 from retinue.domain.projection import AgentView, RunView
 from retinue.domain.result import Status
 from retinue.interfaces.view.calls import call_text
 from retinue.interfaces.view.figures import one_line, some
 
+SPAWN = "spawn_agent"
 # Tools whose caller waits for children.
-WAITS = ("spawn_agent", "spawn_await", "delegate_task")
+WAITS = (SPAWN, "spawn_await", "delegate_task")
 # Up to so many children stand below their parent in the order of their making, each by itself.
 SMALL_FAMILY = 6
 # So many that look alike become one row.
@@ -108,12 +109,21 @@ class Tree:
         self._families: dict[str, dict[Mark, dict[_Kind, _Group]]] = {}
         self._failed_below: dict[str, int] = {}
         self._at_work_below: dict[str, int] = {}
+        self._unserved: dict[str, set[str]] = {}
+        """The calls of an agent for a child that is not made yet; some may be answered."""
         self._opened: dict[str, bool] = {}
         self._away = False
 
     def apply(self, event: Event) -> None:
         """Take one more event in. Events come in order."""
         self.run.apply(event)
+        fact = event.fact
+        if isinstance(fact, ToolStarted) and fact.tool == SPAWN:
+            self._unserved.setdefault(event.agent_id, set()).add(fact.call_id)
+        elif isinstance(fact, AgentCreated) and event.parent_agent_id is not None:
+            # An errand is a call of a turn.
+            call_id = fact.errand.partition(":")[2]
+            self._unserved.get(event.parent_agent_id, set()).discard(call_id)
         agent = self.run.agents.get(event.agent_id)
         if agent is not None:
             self._classify(agent)
@@ -152,8 +162,7 @@ class Tree:
         """How many children it waits for that have no slot yet, and so are calls and no agents."""
         if agent.closed_at is not None or not agent.pending or not _only_waits(agent):
             return 0
-        at_work = self._at_work_below.get(agent.id, 0)
-        return max(0, len(agent.pending) - at_work) + agent.queued
+        return len(self._unserved.get(agent.id, set()) & agent.pending.keys()) + agent.queued
 
     @property
     def waiting(self) -> int:

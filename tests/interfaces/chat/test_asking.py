@@ -1,0 +1,98 @@
+"""What is asked on the screen, and what counts as an answer to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from retinue.domain.approval import Rule, Why, Wish
+from retinue.interfaces.chat.commands import submit
+from retinue.models.scripted import ScriptedModel, call, say
+
+Opening = Callable[..., AbstractAsyncContextManager[Any]]
+
+
+def wish(arguments: str, *, tool: str = "send_mail", command: str = "") -> Wish:
+    return Wish(path="root", tool=tool, arguments=arguments, why=Why.MODE, subject=command)
+
+
+def asked(shown: Any, wished: Wish) -> asyncio.Task[bool | Rule]:
+    return asyncio.ensure_future(shown.chat.questions.approve(wished))
+
+
+async def test_all_of_a_call_is_seen_before_anybody_says_yes(screen: Opening) -> None:
+    sent = '{"text": "Hello", "to": "' + "a@example.com, " * 12 + 'eve@example.net"}'
+    async with screen(ScriptedModel([])) as shown:
+        task = asked(shown, wish(sent))
+        await shown.shows("root wants send_mail:", "eve@example.net", "a always: send_mail")
+        await shown.type("y\n")
+        assert await task is True
+
+
+@pytest.mark.parametrize("command", ["x" * 9_000 + "; rm -rf src", "true\n" * 90 + "rm -rf src"])
+async def test_of_a_long_command_both_ends_are_seen_and_so_is_the_prompt(
+    screen: Opening, command: str
+) -> None:
+    async with screen(ScriptedModel([])) as shown:
+        task = asked(shown, wish("{}", tool="run_command", command=command))
+        text = await shown.shows("root wants run_command:", "rm -rf src", "not shown", "y yes")
+        assert "❯" not in text
+        assert "Say what you want done." in text
+        assert "f1 help" in text
+        await shown.type("n\n")
+        assert await task is False
+
+
+async def test_many_who_ask_are_answered_one_by_one(screen: Opening) -> None:
+    async with screen(ScriptedModel([])) as shown:
+        tasks = [asked(shown, wish(f"letter {n}")) for n in range(40)]
+        await shown.shows("letter 0", "(39 more after this)")
+        await shown.type("n\n")
+        await shown.shows("letter 1", "(38 more after this)")
+        assert await tasks[0] is False
+        await shown.type("a\n")
+        assert await asyncio.gather(*tasks[1:]) == [True] * 39
+
+
+async def test_only_what_is_seen_is_answered(screen: Opening, wait: Any) -> None:
+    async with screen(ScriptedModel([say("ok")])) as shown:
+        deciding = asyncio.ensure_future(shown.chat.questions.decide("The plan?", ("yes", "no")))
+        task = asked(shown, wish("letter"))
+        await shown.shows("The plan?")
+        await shown.type("always\n")
+        await shown.shows("❯ always")
+        assert not task.done(), "the letter is not what was asked about"
+        await shown.type("no\n")
+        assert await deciding == "no"
+        await shown.shows("root wants send_mail: letter")
+        task.cancel()
+
+
+async def test_what_was_begun_before_is_no_answer(screen: Opening, wait: Any) -> None:
+    async with screen(ScriptedModel([])) as shown:
+        first = asked(shown, wish("letter 1"))
+        second = asked(shown, wish("letter 2"))
+        await shown.shows("letter 1")
+        await shown.type("y")
+        first.cancel()
+        await shown.shows("letter 2")
+        await shown.press("enter")
+        await shown.shows("This was asked while you typed")
+        assert shown.field.text == "y"
+        assert not second.done()
+        await shown.press("enter")
+        assert await second is True
+        assert shown.field.text == ""
+
+
+async def test_an_empty_file_is_told_as_one(screen: Opening) -> None:
+    model = ScriptedModel([call("write_file", path="a.txt", content=""), say("ok")])
+    async with screen(model) as shown:
+        submit(shown.chat, "Go")
+        await shown.shows("root wants write_file a.txt", "(nothing is in it)")
+        await shown.type("y\n")
+        await shown.shows(" ok")
