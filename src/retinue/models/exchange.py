@@ -149,10 +149,9 @@ class Exchange:
         first_byte_s = self._endpoint.first_byte_timeout_s * 2**tries
         deadline = _Deadline(first_byte_s)
         try:
-            async with deadline.timeout:
-                return await self._run(body, intake, deadline)
-        except TimeoutError:
-            if not deadline.timeout.expired():
+            return await self._run(body, intake, deadline)
+        except asyncio.CancelledError:
+            if not deadline.was_it():
                 raise
             return self._faults.late(first_byte_s)
         finally:
@@ -220,25 +219,33 @@ class Exchange:
 
 
 class _Deadline:
-    """Ends its `timeout` after so many seconds, if it is not lifted before."""
+    """Cancels the task that made it after so many seconds, if it is not lifted before."""
 
-    __slots__ = ("_loop", "_timer", "_within_s", "timeout")
+    __slots__ = ("_cancelled", "_loop", "_others", "_task", "_timer", "_within_s")
 
     def __init__(self, within_s: float) -> None:
-        self.timeout = asyncio.timeout(None)
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._others = task.cancelling()
+        self._cancelled = False
         self._within_s = within_s
-        self._loop = asyncio.get_running_loop()
+        self._loop = task.get_loop()
         self._timer = self._loop.call_later(within_s, self._look)
 
     def lift(self) -> None:
         self._timer.cancel()
 
+    def was_it(self) -> bool:
+        """Whether it alone has cancelled the task; somebody else may have at the same time."""
+        return self._cancelled and self._task.uncancel() <= self._others
+
     def _look(self) -> None:
-        now = self._loop.time()
-        if now - self._timer.when() > _LAPSE_S:
+        if self._loop.time() - self._timer.when() > _LAPSE_S:
             self._timer = self._loop.call_later(self._within_s, self._look)
         else:
-            self.timeout.reschedule(now)
+            self._cancelled = True
+            self._task.cancel()
 
 
 class _Reading:
