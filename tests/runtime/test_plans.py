@@ -15,6 +15,7 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
+from retinue.domain.budget import Budget
 from retinue.domain.contract import decode_contract
 from retinue.domain.events import (
     Event,
@@ -346,6 +347,7 @@ async def test_a_planner_that_fails_ends_it(opened: Opened) -> None:
     async with opened(model=model) as rt:
         done = await rt.execute(plan(step("bad", on_failure="replan")))
     assert done["bad"].reason.endswith("planned anew: planner: error: no such model")
+    assert len(told(model, "A step of the plan")) == 1, "a planner that failed is paid for once"
 
 
 # Planning
@@ -398,6 +400,21 @@ async def test_a_plan_that_writes_is_written_in_any_mode_and_paid_for_once(
     assert len(model.requests) == 1
     kept = parse((project / ".retinue" / "plan.toml").read_text())
     assert read(kept) == (plan, [])
+
+
+async def test_a_planner_is_told_how_many_steps_the_budget_has_parts_for(
+    opened: Opened, project: Path
+) -> None:
+    a = {"name": "a", "role": "researcher", "task": "Do a."}
+    model = ScriptedModel({"You are a planner": [replanning(a)]})
+    async with opened(model=model, budget=Budget(max_tokens=14_000)) as rt:
+        await rt.plan("Get there")
+    assert "as many as the work needs, 2 at most." in model.requests[0].messages[1].content
+    async with opened(model=ScriptedModel([]), budget=Budget(max_tokens=3_999)) as rt:
+        with pytest.raises(PlanError, match="max_tokens 3,999 has no part for even one step: 4,00"):
+            await rt.plan("Get there")
+    async with open_journal(project) as store:
+        assert len(await store.runs()) == 1
 
 
 async def test_a_planner_is_told_once_what_is_wrong_with_its_plan(opened: Opened) -> None:
@@ -464,8 +481,8 @@ async def test_findings_become_one_more_round(opened: Opened, project: Path, rep
     assert [o.step.name for o in done.steps] == ["write", "fix-1"]
     assert decisions(await journal(project, done.run_id))[3:] == [
         "step review started",
-        "step review completed (finding 2 is about files that no step owns); 1 more steps",
-        "plan of 1 steps after the review: Get there",
+        "step review completed (finding 2 is about files that no step owns); 1 more step",
+        "plan of 1 step after the review: Get there",
         "step fix-1 started",
         "step fix-1 completed",
         "run completed",

@@ -6,8 +6,8 @@ step that is begun, and how each ended and what follows from that.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import cached_property
 
 import msgspec
 
@@ -17,53 +17,18 @@ from retinue.domain.events import AgentCreated, Fact, PlanAdopted, StepFinished,
 from retinue.domain.framing import frame
 from retinue.domain.messages import estimate_tokens
 from retinue.domain.outcome import PlanResult, StepOutcome, StepState, markdown, verdict
-from retinue.domain.plan import (
-    REVIEW,
-    REVIEWER,
-    OnFailure,
-    Plan,
-    PlanStep,
-    Problem,
-    bounds_of,
-    joint,
-    owned,
-)
-from retinue.domain.plan_check import Means as PlanMeans
-from retinue.domain.plan_check import problems, wider
-from retinue.domain.plan_file import to_toml
+from retinue.domain.plan import REVIEW, OnFailure, Plan, PlanStep, bounds_of
 from retinue.domain.result import Result, Status
 from retinue.domain.schedule import Schedule, upstream
-from retinue.errors import UsageError
+from retinue.runtime.counsel import Counsel
 from retinue.runtime.engine import carry_out
+from retinue.runtime.errands import employ
 from retinue.runtime.handover import evidence, handed_on
-from retinue.runtime.planning import (
-    PLANNER,
-    REVIEW_SCHEMA,
-    findings,
-    plan_schema,
-    planned,
-    replan_reports,
-    replan_task,
-    review_task,
-    wrong_with,
-)
-from retinue.runtime.round import Round
 from retinue.runtime.run import Run
 
 DONE = "done"
 REVIEWED = "the review"
 CONTEXT_SHARE = 2  # Half of a child's window is the most that may be given along.
-
-
-class Desired(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a child besides the steps of the plan, and what it is given to know."""
-
-    role: str
-    task: str
-    schema: Mapping[str, object]
-    purpose: str
-    reports: Mapping[str, str] = {}
-    context: str = ""
 
 
 class PlannedRun:
@@ -77,20 +42,17 @@ class PlannedRun:
         run: Run,
         *,
         order: Callable[[Plan, PlanStep, int | None], Awaitable[Order]],
-        ask: Callable[[Desired], Awaitable[Order]],
-        means: Callable[[Plan, Run], Awaitable[PlanMeans]],
+        counsel: Callable[[Run, Plan], Counsel],
         adopted: Callable[[Plan, int | None, int, str], Awaitable[PlanAdopted]],
     ) -> None:
-        """`order` makes orders of steps, within so many tokens for all of them; `ask` makes them of
-        what else is asked for.
+        """`order` makes orders of steps, within so many tokens for all of them.
 
-        `means` tells what a further round of steps could be carried out with, and `adopted` what
-        goes on record of it, for so many tokens, so many children at a time, and a reason.
+        `counsel` is asked for further rounds of steps, and `adopted` tells what goes on record of
+        one, for so many tokens, so many children at a time, and a reason.
         """
         self._run = run
         self._order = order
-        self._ask = ask
-        self._means = means
+        self._make_counsel = counsel
         self._adopted = adopted
         self._rounds: list[PlanAdopted] = []
         self._steps: dict[str, PlanStep] = {}
@@ -164,6 +126,10 @@ class PlannedRun:
     def _plan(self) -> Plan:
         """The one that all began with."""
         return self._rounds[0].plan
+
+    @cached_property
+    def _counsel(self) -> Counsel:
+        return self._make_counsel(self._run, self._plan)
 
     @property
     def _is_repairing(self) -> bool:
@@ -248,13 +214,19 @@ class PlannedRun:
                 self._orders[name] = await self._ordered(adopted.plan, step, adopted.max_tokens)
             return self._with_context(step, self._orders[name])
 
-        return await self._employ(_errand(name, attempt), order, wary=self._has_heard(step))
+        wary = self._has_heard(step)
+        return await employ(self._run, _errand(name, attempt), order, wary=wary)
 
     def _has_heard(self, step: PlanStep) -> bool:
-        """Whether a stranger's words may be among those that a step is given."""
+        """Whether a stranger's words may be among those that a step is given.
+
+        The task of a further one was written by somebody who has heard of all before it.
+        """
         needs = {name: other.depends_on for name, other in self._steps.items()}
-        given = (step.name, *upstream(needs, step.name))
-        return any(result.tainted for name in given for result in self._results[name])
+        further = all(step.name != one.name for one in self._plan.steps)
+        given = self._results if further else (step.name, *upstream(needs, step.name))
+        heard = any(result.tainted for name in given for result in self._results[name])
+        return heard or (further and self._counsel.has_heard)
 
     def _with_context(self, step: PlanStep, order: Order) -> Order:
         """The order for a step, with what those before it have found."""
@@ -283,28 +255,6 @@ class PlannedRun:
             # Another try is to find another answer.
             cache=order.cache and not tries,
         )
-
-    async def _employ(
-        self, errand: str, asked: Callable[[], Awaitable[Order]], *, wary: bool = False
-    ) -> Result:
-        """What a child makes of it: the one that the errand has made already, or another."""
-        run = self._run
-        child = run.employed(errand)
-        if child is not None:
-            child.wary |= wary
-            return child.result or await run.see_through(child)
-        order = await asked()
-        role, task = order.role.name, order.task
-        if run.root.stop_reason is not None:
-            return run.refused(role, task, run.root.stop_reason, Status.CANCELLED)
-        try:
-            child = await run.create(order, run.root, Round(line=errand), errand=errand)
-        except UsageError as error:
-            spent_up = run.root.account.unspent().tokens == 0
-            status = Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED
-            return run.refused(role, task, str(error), status)
-        child.wary |= wary
-        return await run.see_through(child)
 
     def _settle(self, name: str, result: Result) -> None:
         """Decide what follows from the end of a step, and write it down."""
@@ -363,56 +313,11 @@ class PlannedRun:
 
     async def _replan(self, failed: str) -> None:
         """Have the rest planned anew, once, and carry that out."""
-        before = self.outcomes
-        done = {o.step.name for o in before if o.state is StepState.DONE}
-        plan, found = await self._planned_anew(before, done, f"{PLANNER} 1", "")
-        if found:
-            told = wrong_with(found)
-            plan, found = await self._planned_anew(before, done, f"{PLANNER} 2", told)
-        if found:
-            self._reasons[failed] += f"; the rest cannot be planned anew: {found[0]}"
+        plan, why = await self._counsel.rest(self.outcomes, taken=self._steps)
+        if plan is None:
+            self._reasons[failed] += f"; the rest cannot be planned anew: {why}"
             return
         await self._next_round(plan, f"step {failed} failed")
-
-    async def _planned_anew(
-        self, before: Sequence[StepOutcome], done: set[str], errand: str, told: str
-    ) -> tuple[Plan, list[Problem]]:
-        """What a planner makes of the rest, and what is wrong with that."""
-        means = await self._means(self._plan, self._run)
-        desired = Desired(
-            role=PLANNER,
-            task=replan_task(self._plan, before, means),
-            schema=plan_schema(means),
-            purpose=told or to_toml(self._plan),
-            reports=replan_reports(before),
-        )
-        answer = await self._employ(errand, lambda: self._ask(desired))
-        if not answer.ok:
-            return self._plan, [Problem("", PLANNER, f"{answer.status}: {answer.error}")]
-        plan, found = planned(self._plan.goal, answer.data, means)
-        plan = msgspec.structs.replace(
-            plan, summary=plan.summary or self._plan.summary, review=False
-        )
-        found += wider(plan, self._plan, means)
-        return plan, [*found, *await self._wrong_with_round(plan, done)]
-
-    async def _wrong_with_round(self, plan: Plan, done: set[str]) -> list[Problem]:
-        """What is wrong with further steps; they may need those that are done."""
-        found = [
-            Problem(step.name, "name", "was used before; give it another")
-            for step in plan.steps
-            if step.name in self._steps
-        ]
-        alone = msgspec.structs.replace(
-            plan,
-            steps=tuple(
-                msgspec.structs.replace(
-                    step, depends_on=tuple(need for need in step.depends_on if need not in done)
-                )
-                for step in plan.steps
-            ),
-        )
-        return [*found, *problems(alone, await self._means(self._plan, self._run))]
 
     async def _review(self) -> Result:
         """Have a reviewer look at it; what they find becomes one more round of steps."""
@@ -422,7 +327,7 @@ class PlannedRun:
         repairs, left_open = await self._repairs(review)
         plan = Plan(goal=self._plan.goal, summary=self._plan.summary, steps=tuple(repairs))
         if self._reviewed is None:
-            if repairs and (found := await self._wrong_with_round(plan, set())):
+            if repairs and (found := await self._counsel.wrong_with(plan, self._steps)):
                 left_open.append(f"the findings make no round: {found[0]}")
                 repairs = []
             self._reviewed = StepFinished(
@@ -430,7 +335,7 @@ class PlannedRun:
                 status=review.status,
                 sub_agent_id=review.agent_id,
                 reason="; ".join(filter(None, (review.error, *left_open))),
-                then=f"{len(repairs)} more steps" if repairs else DONE,
+                then=_more(len(repairs)) if repairs else DONE,
             )
             self._run.root.record(self._reviewed)
         self._left_open = left_open
@@ -440,50 +345,10 @@ class PlannedRun:
 
     async def _examined(self) -> Result:
         """What the reviewer says."""
-        desired = Desired(
-            role=REVIEWER,
-            task=review_task(self._plan, self.outcomes),
-            schema=REVIEW_SCHEMA,
-            purpose=self._plan.summary.strip() or self._plan.goal,
-            reports={o.step.name: o.result.summary for o in self.outcomes if o.result is not None},
-        )
-        known = self._reviewed
-        if known is not None and not known.sub_agent_id:
-            return self._run.refused(REVIEWER, desired.task, known.reason, known.status)
-        return await self._employ(REVIEW, lambda: self._ask(desired))
+        return await self._counsel.review(self.outcomes, self._reviewed)
 
     async def _repairs(self, review: Result) -> tuple[list[PlanStep], list[str]]:
-        """The findings as steps; and what became none.
-
-        A model has found them, so they have no more rights than the plan has given: a finding goes
-        to the role that owns its files, which may write what it might before.
-        """
-        roles = (await self._means(self._plan, self._run)).roles
-        free = (name for n in itertools.count(1) if (name := f"fix-{n}") not in self._steps)
-        steps: list[PlanStep] = []
-        left_open: list[str] = []
-        for number, finding in enumerate(findings(review), start=1):
-            owners = {path: owned(self._steps.values(), path, roles) for path in finding["files"]}
-            if not owners or not all(owners.values()):
-                left_open.append(f"finding {number} is about files that no step owns")
-                continue
-            for role in dict.fromkeys(group[0].role for group in owners.values()):
-                files = [path for path, group in owners.items() if group[0].role == role]
-                own = [step for path in files for step in owners[path] if step.role == role]
-                checks = dict.fromkeys(check for step in own for check in step.checks)
-                steps.append(
-                    PlanStep(
-                        name=next(free),
-                        role=role,
-                        task=f"{finding['task']}\nFiles: {', '.join(files)}",
-                        title=finding.get("title", ""),
-                        writes=joint(own),
-                        checks=tuple(checks),
-                        # One after the other: two findings may well be about the same file.
-                        depends_on=(steps[-1].name,) if steps else (),
-                    )
-                )
-        return steps, left_open
+        return await self._counsel.repairs(review, self._steps)
 
     # The end
 
@@ -528,3 +393,7 @@ class PlannedRun:
 def _errand(name: str, attempt: int) -> str:
     """What a try at a step is called in the record of the child that it has made."""
     return f"step {name} {attempt}"
+
+
+def _more(count: int) -> str:
+    return f"{count} more step{'' if count == 1 else 's'}"

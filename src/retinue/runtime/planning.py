@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from retinue.domain.outcome import StepOutcome, StepState
-from retinue.domain.plan import OnFailure, Plan, Problem
+from retinue.domain.plan import MIN_STEP_TOKENS, OnFailure, Plan, Problem
 from retinue.domain.plan_check import Means
 from retinue.domain.plan_file import read
 from retinue.domain.result import Result
@@ -32,6 +32,17 @@ Roles:
 
 _CHECKS = "- checks: shell commands that must succeed on its work, where there are some.\n"
 _TEXTS = {"type": "array", "items": {"type": "string"}}
+
+
+def most_steps(means: Means) -> int:
+    """How many steps a planner may write: as many as the budget has a working part for.
+
+    One part is for the review. 0: there is none for even one step.
+    """
+    if means.superior.budget.max_tokens is None:
+        return MOST_STEPS
+    parts = means.superior.left.tokens // MIN_STEP_TOKENS
+    return min(MOST_STEPS, max(parts - 1, min(parts, 1)))
 
 
 def plan_task(goal: str, means: Means) -> str:
@@ -75,7 +86,7 @@ def replan_reports(outcomes: Sequence[StepOutcome]) -> dict[str, str]:
 def _rules(means: Means) -> str:
     listed = "\n".join(f"- {role.name}: {role.description}" for role in means.roles.values())
     checks = "" if means.wrong_with_command is None else _CHECKS
-    return _RULES.format(most=MOST_STEPS, roles=listed, checks=checks)
+    return _RULES.format(most=most_steps(means) or 1, roles=listed, checks=checks)
 
 
 def _step_fields(means: Means) -> dict[str, Any]:
@@ -104,7 +115,12 @@ def plan_schema(means: Means) -> dict[str, Any]:
         "type": "object",
         "properties": {
             "summary": {"type": "string"},
-            "steps": {"type": "array", "minItems": 1, "maxItems": MOST_STEPS, "items": step},
+            "steps": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": most_steps(means) or 1,
+                "items": step,
+            },
         },
         "required": ["steps"],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,18 +18,26 @@ from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import estimate_tokens
 from retinue.domain.outcome import PlanResult, RunResult
-from retinue.domain.plan import Plan, PlanStep, Problem, StepBudget, refuse, shares
+from retinue.domain.plan import MIN_STEP_TOKENS, Plan, PlanStep, Problem, StepBudget, refuse, shares
 from retinue.domain.plan_check import Means as PlanMeans
 from retinue.domain.plan_check import problems, writers
 from retinue.domain.plan_file import read, to_toml
 from retinue.domain.result import Status
 from retinue.domain.role import pick
 from retinue.errors import PlanError, UsageError
+from retinue.runtime.counsel import PLANNERS, Counsel, Desired
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.handover import handed_on
 from retinue.runtime.orders import Orders
-from retinue.runtime.planned import Desired, PlannedRun
-from retinue.runtime.planning import PLANNER, plan_schema, plan_task, planned, wrong_with
+from retinue.runtime.planned import PlannedRun
+from retinue.runtime.planning import (
+    PLANNER,
+    most_steps,
+    plan_schema,
+    plan_task,
+    planned,
+    wrong_with,
+)
 from retinue.runtime.recovery import Recovered
 from retinue.runtime.run import Run
 from retinue.runtime.runs import PLAN, PLANNING, Runs
@@ -59,6 +68,11 @@ class Plans:
         """
         if not goal.strip():
             raise PlanError("The goal is empty; say what the plan is for.")
+        if not most_steps(await self._means(Plan(goal=goal, steps=()))):
+            raise PlanError(
+                f"max_tokens {self._terms.budget.max_tokens:,} has no part for even one step:"
+                f" {MIN_STEP_TOKENS:,} are the least."
+            )
         given, left_out = await enclose(
             self._around.workspace_for(self._terms.directory),
             context=context,
@@ -73,9 +87,10 @@ class Plans:
 
     async def _written(self, run: Run, goal: str) -> Plan:
         async def work() -> tuple[tuple[Plan, list[Problem]], Status, str]:
-            plan, found = await self._planned(run, goal, f"{PLANNER} 1", "")
+            first, second = PLANNERS
+            plan, found = await self._planned(run, goal, first, "")
             if found:
-                plan, found = await self._planned(run, goal, f"{PLANNER} 2", wrong_with(found))
+                plan, found = await self._planned(run, goal, second, wrong_with(found))
             self._around.reports.keep(LATEST, to_toml(plan, comments=map(str, found)))
             why = "the plan cannot be run" if found else ""
             return (plan, found), Status.ERROR if found else Status.COMPLETED, why
@@ -191,8 +206,7 @@ class Plans:
         return PlannedRun(
             run,
             order=self._step_order,
-            ask=self._asked,
-            means=self._means,
+            counsel=partial(Counsel, ask=self._asked, means=self._means),
             adopted=self._adopted,
         )
 
