@@ -186,6 +186,14 @@ class Mind:
             self._agent.last_text = reply.message.content
         return reply
 
+    @property
+    def _lane(self) -> str:
+        """Children of a run share one. Its root, whom a person may be talking to, does not wait
+        for everything that they have asked before it."""
+        agent = self._agent
+        run_id = agent.contract.parent.run_id
+        return run_id if agent.depth else f"{run_id} {agent.path}"
+
     async def _turn(self, tools: tuple[ToolSpec, ...], schema: str | None, *, last: bool) -> Reply:
         """One exchange: reserve the worst case, ask, book what it was, write it down."""
         agent, conversation = self._agent, self.conversation
@@ -200,7 +208,7 @@ class Mind:
                 max_output_tokens=max_output,
                 schema=schema,
                 asker=agent.path,
-                lane=agent.contract.parent.run_id,
+                lane=self._lane,
                 since=self._clock.monotonic(),
                 prefer=self._answered_by,
             )
