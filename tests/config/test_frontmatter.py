@@ -172,6 +172,18 @@ def test_tags_and_aliases_do_nothing() -> None:
     assert found.fields == {"name": ["true"], "tools": ["x", "x"]}
 
 
+def test_brackets_have_an_end() -> None:
+    def nested(depth: int) -> FrontMatter:
+        return fields_of("name: a", f"odd: {'[' * depth}x{']' * depth}")
+
+    assert nested(50).problems == ()
+    found = nested(51)
+    assert found.fields["name"] == "a"
+    assert found.problems == (
+        "not valid YAML (more than 50 brackets in each other); read line by line",
+    )
+
+
 @pytest.mark.parametrize("text", ["[" * 50_000, "- " * 20_000, "{a: " * 20_000, "x" * 100_000])
 def test_a_text_made_to_break_the_parser_is_read_by_line(text: str) -> None:
     found = fields_of("name: a", f"odd: {text}")

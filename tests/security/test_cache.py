@@ -147,16 +147,23 @@ CHANGES: dict[str, tuple[Callable[[Path], object], set[str]]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("look", [name for name in LOOKS if name != "recall"])
 async def test_any_change_of_what_was_seen_is_noticed(
-    asked: Asked, project: Path, look: str, change: str
+    opened: Opened, project: Path, change: str
 ) -> None:
     act, noticed_by = CHANGES[change]
-    await asked(LOOKS[look])
+    looks = [name for name in LOOKS if name != "recall"]
+
+    async def all_look(time: int) -> dict[str, Result]:
+        steps = {f"Look: {name}.": [LOOKS[name], say(f"Answer {time}.")] for name in looks}
+        async with opened(model=ScriptedModel(steps, strict=False), cache=True) as rt:
+            return {name: await rt.spawn("researcher", f"Look: {name}.") for name in looks}
+
+    assert not any(result.cached for result in (await all_look(1)).values())
     act(project)
-    result = await asked(LOOKS[look])
-    assert result.cached is (look not in noticed_by)
-    assert result.response == ("Answer 2." if look in noticed_by else "Answer 1.")
+    again = await all_look(2)
+    assert {name for name, result in again.items() if not result.cached} == noticed_by
+    for name, result in again.items():
+        assert result.response == ("Answer 2." if name in noticed_by else "Answer 1."), name
 
 
 @pytest.fixture

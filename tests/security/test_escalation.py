@@ -495,15 +495,26 @@ async def burgle(
     return found
 
 
-# A third of the attempts each time; taken together, the jails see each of them several times.
-@pytest.mark.parametrize("share", [pytest.param(1, marks=pytest.mark.slow, id="all"), 3])
+def attempts_in(name: str, share: int) -> list[tuple[str, str]]:
+    """What is tried in that jail: everything, or one in so many."""
+    everything = list(itertools.product(sorted(JAILS[name].forbids), ROUTES))
+    return everything[list(JAILS).index(name) % share :: share]
+
+
+SHARE = 5
+
+
+def test_each_attempt_is_made_in_some_jail() -> None:
+    made = {attempt for name in JAILS for attempt in attempts_in(name, SHARE)}
+    assert made == {attempt for name in JAILS for attempt in attempts_in(name, 1)}
+
+
+@pytest.mark.parametrize("share", [pytest.param(1, marks=pytest.mark.slow, id="all"), SHARE])
 @pytest.mark.parametrize("name", JAILS)
 async def test_what_is_forbidden_stays_undone_by_every_route(
     opened: Opened, project: Path, clock: FakeClock, name: str, share: int
 ) -> None:
-    jail = JAILS[name]
-    everything = list(itertools.product(sorted(jail.forbids), ROUTES))
-    attempts = everything[list(JAILS).index(name) % share :: share]
+    jail, attempts = JAILS[name], attempts_in(name, share)
     found = await burgle(opened, project, clock, jail, attempts)
     assert len(found) == len(attempts)
     wrong = []

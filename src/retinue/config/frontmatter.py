@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
+from itertools import accumulate
 from textwrap import dedent
 from typing import Any, TypeAlias
 
@@ -21,6 +22,8 @@ Value: TypeAlias = "str | list[Value] | dict[str, Value]"
 
 # PyYAML needs half a millisecond for a thousand characters; nobody writes this many by hand.
 MAX_YAML_CHARS = 64 * 1024
+# For each bracket it looks through all that are open: at a few hundred it takes seconds.
+MAX_YAML_DEPTH = 50
 MAX_TITLE_LINES = 10
 
 _FENCE = re.compile(r"-{3,}\s*|\.{3}\s*")
@@ -304,6 +307,9 @@ def _yaml(text: str) -> Any:
 
     if len(text) > MAX_YAML_CHARS:
         raise ValueError(f"more than {MAX_YAML_CHARS:,} characters")
+    nesting = accumulate((letter in "[{") - (letter in "]}") for letter in text)
+    if max(nesting, default=0) > MAX_YAML_DEPTH:
+        raise ValueError(f"more than {MAX_YAML_DEPTH} brackets in each other")
     # Not the C parser: it recurses without a limit, and a file of brackets would end the process.
     loader = yaml.BaseLoader(text)
     try:

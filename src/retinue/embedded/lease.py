@@ -30,11 +30,17 @@ class Lease:
 
         ProviderError if it cannot be started.
         """
-        await self._share(alive)
-        for _ in range(_TRIES):
-            if (address := published(self._folder)) is not None:
-                return address
-            await self._start(alive)
+        try:
+            await self._share(alive)
+            for _ in range(_TRIES):
+                if (address := published(self._folder)) is not None:
+                    return address
+                await self._start(alive)
+        except OSError as error:
+            raise ProviderError(
+                f"The embedded model cannot be served from {self._folder}: {error.strerror}. Set"
+                " XDG_CACHE_HOME to a folder that you can write to."
+            ) from error
         raise self._failed()
 
     def release(self) -> None:

