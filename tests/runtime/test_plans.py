@@ -761,7 +761,10 @@ async def test_a_step_that_is_stopped_is_given_to_nobody_else(
             waiting.set()
             await asyncio.Event().wait()
 
-    script = {"Do a.": [hold(Never(), say("never"))], "Do b.": [say("ok")]}
+    script: dict[str, list[Step]] = {
+        "Do a.": [hold(Never(), say("never"))],
+        "Do b.": [say("ok")],
+    }
     async with opened(model=ScriptedModel(script, strict=False)) as rt:
         steps = plan(step("a", on_failure=policy), step("b"))
         task = asyncio.create_task(rt.execute(steps, max_concurrent=1))
