@@ -189,7 +189,7 @@ def test_any_plan_twice_with_several_at_a_time(
 
 
 @pytest.mark.slow
-@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(plans(), st.integers(2, 4), st.integers(0, 10**6))
 def test_many_plans_twice_with_several_at_a_time(
     repos: Callable[[], Repo], made: Made, slots: int, seed: int
