@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,22 @@ class Repo:
                 )
                 found[str(path.relative_to(self.root))] = f"{mode} {data}"
         return found
+
+
+@pytest.fixture
+def damage() -> Callable[[Path], None]:
+    """Makes the events of a database unreadable."""
+
+    def scratch(database: Path) -> None:
+        with closing(sqlite3.connect(database)) as connection:
+            (size,) = connection.execute("PRAGMA page_size").fetchone()
+            query = "SELECT rootpage FROM sqlite_master WHERE name = 'events'"
+            (page,) = connection.execute(query).fetchone()
+        data = bytearray(database.read_bytes())
+        data[(page - 1) * size : page * size] = b"\xff" * size
+        database.write_bytes(data)
+
+    return scratch
 
 
 @pytest.fixture

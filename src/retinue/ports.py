@@ -388,20 +388,29 @@ class Errand(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     background: bool = False
 
 
+class Call(msgspec.Struct, frozen=True):
+    """A tool call that is being made."""
+
+    name: str = ""
+    """No other of its agent's is called so."""
+    room_tokens: int = 2_000
+    """How long an answer there is room for, beside those to the other calls of the turn."""
+
+
 class Delegation(Protocol):
     """What an agent can do with children. Everything is answered in words; nothing raises."""
 
-    async def spawn(self, errand: Errand, call: str) -> Outcome:
+    async def spawn(self, errand: Errand, call: Call) -> Outcome:
         """`call` is the one that asks. Where its child is there already, that one is meant."""
         ...
 
-    async def wait(self, job_ids: str) -> Outcome: ...
+    async def wait(self, job_ids: str, call: Call) -> Outcome: ...
 
-    async def delegate(self, plan: str, subtasks: Sequence[Subtask], call: str) -> Outcome: ...
+    async def delegate(self, plan: str, subtasks: Sequence[Subtask], call: Call) -> Outcome: ...
 
     async def message(self, id: str, text: str) -> Outcome: ...
 
-    async def cancel(self, id: str) -> Outcome: ...
+    async def cancel(self, id: str, call: Call) -> Outcome: ...
 
     async def result(self, id: str, start: int) -> Outcome: ...
 
@@ -425,8 +434,8 @@ class Hands(msgspec.Struct, frozen=True, kw_only=True):
     ask: Ask | None = None
     vault: Vault | None = None
     run_id: str = ""
-    call: str = ""
-    """The call that is made, for who has children: no other of its agent's is called so."""
+    call: Call = Call()
+    """The call that is made, for who has children."""
     depth: int = 0
     """How far below the root; a child has more than 0."""
     remembered: bool = False

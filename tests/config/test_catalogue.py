@@ -246,3 +246,15 @@ def test_at_home_the_projects_folders_are_the_users(place: Place) -> None:
 def test_who_delegates_may_employ_the_built_in_roles(place: Place) -> None:
     place.agent(".claude/agents/a.md", "name: a", "tools: Task, Read")
     assert place.read().roles["a"].spawns == tuple(builtin_roles())
+
+
+def test_only_those_who_are_there_can_be_spawned(place: Place) -> None:
+    place.agent(".retinue/agents/boss.md", "spawns: [reviewer, clerk, nobody]")
+    place.agent(".retinue/agents/clerk.md", "spawns: [boss]")
+    roles = place.read().roles
+    assert roles["boss"].spawns == ("reviewer", "clerk")
+    assert roles["boss"].problems == (
+        "unknown roles in spawns: nobody; there are: executor, planner, researcher, reviewer,"
+        " tester, boss, clerk",
+    )
+    assert roles["clerk"].problems == ()

@@ -423,3 +423,46 @@ async def test_a_program_starts_and_joins(opened: Opened) -> None:
         gate.set()
         assert [r.response for r in await rt.join("*")] == ["1", "2"]
         assert [r.response for r in await rt.join([two, one])] == ["2", "1"]
+
+
+@pytest.mark.parametrize("awaits", [True, False])
+async def test_many_long_reports_share_the_room_that_there_is(opened: Opened, awaits: bool) -> None:
+    tasks = [f"T{n:02}" for n in range(20)]
+    ended, gate = Ended(len(tasks)), asyncio.Event()
+
+    def meanwhile(_: Request) -> Step:
+        gate.set()
+        return call("spawn_await") if awaits else hold(ended, call("list_dir"))
+
+    model = ScriptedModel(
+        {
+            ROOT: [calls(*map(background, tasks)), meanwhile, say("Read.")],
+            **{task: [hold(gate, say(task * 20_000))] for task in tasks},
+        }
+    )
+    async with opened(model=model, on_event=ended) as rt:
+        assert (await rt.run("Go.")).ok
+    last = of_root(model)[-1]
+    reports = "\n\n".join([*answers(model)[-1:], *told(last.messages)])
+    assert len(reports) < 32_768 // 2 * 4
+    for number, task in enumerate(tasks, start=1):
+        assert f"[a{number}: OK]\n{task * 500}" in reports
+        assert f'agent_result {{"id": "a{number}", "start": ' in reports
+
+
+async def test_ids_may_stand_in_lines_and_strange_ones_are_not_repeated_at_length(
+    opened: Opened,
+) -> None:
+    model = ScriptedModel(
+        {
+            ROOT: [
+                background("Dig"),
+                call("spawn_await", job_ids='["a1"]\n a1,\n' + "z" * 9_000),
+                say("ok"),
+            ],
+            "Dig": [say("A bone.")],
+        }
+    )
+    async with opened(model=model) as rt:
+        assert (await rt.run("Go.")).ok
+    assert answers(model)[-1] == f"[a1: OK]\nA bone.\n\n[{'z' * 40}: NOT FOUND]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 
@@ -24,13 +25,13 @@ async def page(number: int) -> str:
 
 def compactions(events: list[Event]) -> list[tuple[int, int]]:
     facts = [e.fact for e in events if isinstance(e.fact, ContextCompacted)]
-    return [(fact.masked, fact.dropped) for fact in facts]
+    return [(fact.masked, fact.dropped) for fact in facts if fact.longest is None]
 
 
 async def work(opened: Opened, who: str, script: list[Step], seen: list[Event]) -> ScriptedModel:
     model = ScriptedModel(script)
     # The parent's tools take more of it.
-    limits = {"max_context_tokens": 4_750 if who == "parent" else 3_500}
+    limits: dict[str, Any] = {"max_context_tokens": 4_750 if who == "parent" else 3_500}
     async with opened(model=model, tools=[page], limits=limits, on_event=seen.append) as rt:
         if who == "parent":
             assert (await rt.run("Read.")).ok
@@ -85,7 +86,7 @@ async def test_then_all_is_summed_up_and_work_goes_on(opened: Opened, who: str) 
 
 async def test_what_cannot_be_made_to_fit_is_a_limit(opened: Opened) -> None:
     seen: list[Event] = []
-    pages = calls(call("page", number=1), call("page", number=2))
+    pages = calls(call("page", number=1), call("page", number=2), text="x" * 6_000)
     model = ScriptedModel([pages, say("It all began " * 400), say("Half.")])
     async with opened(model=model, tools=[page], on_event=seen.append) as rt:
         result = await rt.spawn("researcher", "Read.", tools=("page",), max_context_tokens=1_000)
@@ -93,3 +94,96 @@ async def test_what_cannot_be_made_to_fit_is_a_limit(opened: Opened) -> None:
     assert [e.fact.limit for e in seen if isinstance(e.fact, LimitReached)] == [
         "max_context_tokens"
     ]
+
+
+# What comes in one turn
+
+
+@retinue.tool(effect="read")
+async def flood(size: int) -> str:
+    """More than anybody can read."""
+    if size < 0:
+        raise RuntimeError("x" * -size)
+    return "y" * size
+
+
+def answers_to(request: Request) -> list[str]:
+    return [m.content for m in request.messages if isinstance(m, ToolAnswer)]
+
+
+@pytest.mark.parametrize("size", [400_000, -400_000])
+async def test_no_tool_answers_more_than_there_is_room_for(opened: Opened, size: int) -> None:
+    model = ScriptedModel([call("flood", size=size), say("Read.")])
+    seen: list[Event] = []
+    async with opened(model=model, tools=[flood], on_event=seen.append) as rt:
+        result = await rt.spawn("researcher", "Read.", tools=("flood",), max_context_tokens=4_000)
+    assert result.ok
+    (answer,) = answers_to(model.requests[1])
+    assert len(answer) < 8_200
+    whole = 400_000 if size > 0 else 400_000 + len("[ERROR] flood broke: RuntimeError: ")
+    assert (
+        f"\n[cut after 8,000 of {whole:,} characters: there is no room for more; ask for less at"
+        " a time]" in answer
+    )
+    (kept,) = (e.fact.content for e in seen if isinstance(e.fact, ToolFinished))
+    assert len(kept) == whole, "the journal has all of it"
+
+
+async def test_answers_of_one_turn_share_the_room_and_short_ones_leave_theirs(
+    opened: Opened,
+) -> None:
+    sizes = (10, 400_000, 20, 400_000)
+    model = ScriptedModel([calls(*(call("flood", size=n) for n in sizes)), say("Read.")])
+    async with opened(model=model, tools=[flood]) as rt:
+        result = await rt.spawn("researcher", "Read.", tools=("flood",), max_context_tokens=4_000)
+    assert result.ok
+    answers = answers_to(model.requests[1])
+    assert (answers[0], answers[2]) == ("y" * 10, "y" * 20)
+    assert all(len(answer) > 3_900 for answer in (answers[1], answers[3]))
+    assert sum(map(len, answers)) < 8_400
+    assert not any("masked" in answer for answer in answers), "none was read yet"
+
+
+async def test_reports_of_one_turn_are_all_there_to_be_read(opened: Opened) -> None:
+    """Twenty times the cap would not fit the window of the parent."""
+    tasks = [f"T{n:02}" for n in range(20)]
+    model = ScriptedModel(
+        {
+            "at work in the user's project": [
+                calls(*(call("spawn_agent", task=task) for task in tasks)),
+                say("Read."),
+            ],
+            **{task: [say(task * 20_000)] for task in tasks},
+        }
+    )
+    seen: list[Event] = []
+    async with opened(model=model, on_event=seen.append) as rt:
+        assert (await rt.run("Go.")).ok
+    answers = answers_to(model.requests[-1])
+    assert len(answers) == len(tasks)
+    for number, (task, answer) in enumerate(zip(tasks, answers, strict=True), start=1):
+        assert task * 500 in answer
+        assert f'agent_result {{"id": "a{number}", "start": ' in answer.splitlines()[-1]
+    assert sum(map(len, answers)) < 32_768 // 2 * 4
+    assert compactions(seen) == []
+
+
+async def test_a_masked_report_is_read_again_and_not_asked_for_again(opened: Opened) -> None:
+    model = ScriptedModel(
+        {
+            "at work in the user's project": [
+                call("spawn_agent", task="First", background=True),
+                call("spawn_await"),
+                call("spawn_agent", task="Second"),
+                *(call("page", number=n) for n in range(1, 4)),
+                say("Read."),
+            ],
+            "First": [say("1" * 4_000)],
+            "Second": [say("2" * 4_000)],
+        }
+    )
+    async with opened(model=model, tools=[page], limits={"max_context_tokens": 5_200}) as rt:
+        assert (await rt.run("Go.")).ok
+    _, first, second, *_ = answers_to(model.requests[-1])
+    assert first.endswith("tokens of an earlier result; agent_result has the reports of a1]")
+    assert second.endswith("tokens of an earlier result; agent_result has the reports of a2]")

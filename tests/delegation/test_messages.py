@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import retinue
-from retinue.domain.events import AgentTold, Event
+from retinue.domain.events import AgentClosed, AgentTold, Event
 from retinue.domain.messages import Request, ToolAnswer, User
 from retinue.models.scripted import Answer, ScriptedModel, Step, call, calls, hold, say
 from retinue.runtime.facade import Runtime
@@ -274,3 +274,54 @@ async def test_what_there_is_not_cannot_be_read(opened: Opened) -> None:
     assert told[2] == "[ERROR] The report of a1 has 5 characters."
     assert told[3].splitlines()[1] == "short"
     assert told[5] == "[ERROR] a2 is still at work; spawn_await waits for it."
+
+
+async def test_an_id_may_be_written_as_models_write_them(opened: Opened) -> None:
+    model = ScriptedModel(
+        {
+            ROOT: [
+                background("Dig"),
+                call("spawn_await", job_ids="A1"),
+                call("agent_message", id=" 'A1' ", text="Hello"),
+                call("agent_cancel", id="[a1]"),
+                call("agent_result", id="A1"),
+                say("ok"),
+            ],
+            "Dig": [say("A bone.")],
+        }
+    )
+    async with opened(model=model) as rt:
+        await rt.run("Go.")
+    block, message, cancel, result = answers(model)[1:]
+    assert block == "[a1: OK]\nA bone."
+    assert message == "[ERROR] a1 has ended; spawn_await gives its report, or spawn another."
+    assert cancel == "a1 had ended already."
+    assert "\nA bone.\n" in result
+
+
+async def test_one_that_was_done_when_it_was_stopped_is_told_as_done(opened: Opened) -> None:
+    """Its end is on record, and only its parent does not know of it yet."""
+    closed = asyncio.Event()
+
+    def listen(event: Event) -> None:
+        if isinstance(event.fact, AgentClosed) and event.agent_id == "a1":
+            closed.set()
+
+    model = ScriptedModel(
+        {
+            ROOT: [
+                background("Dig"),
+                hold(closed, call("agent_cancel", id="a1")),
+                call("agent_message", id="a1", text="Go on"),
+                call("spawn_await"),
+                say("ok"),
+            ],
+            "Dig": [say("A bone.")],
+        }
+    )
+    async with opened(model=model, on_event=listen) as rt:
+        await rt.run("Go.")
+    stopped, message, block = answers(model)[1:]
+    assert stopped.startswith("a1 had ended already.")
+    assert message == "[ERROR] a1 has ended; spawn_await gives its report, or spawn another."
+    assert block == "[a1: OK]\nA bone."

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -141,7 +143,7 @@ async def test_a_model_may_ask_its_child_for_data(opened: Opened, schema: object
     told = [m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
     assert told[0].startswith("[completed] a1 researcher: 2 turns, ")
     assert GOOD in told[0]
-    assert told[1].startswith("[ERROR] The output schema is not a JSON schema: ")
+    assert told[1].startswith("[ERROR] The output schema cannot be used: ")
     assert told[2].startswith("[ERROR] The output schema is not JSON: ")
 
 
@@ -152,3 +154,56 @@ async def test_a_schema_that_is_none_is_told_before_anything_is_begun(
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match="The output schema "):
             await rt.spawn("researcher", "Who?", output_schema=schema)
+
+
+async def test_a_schema_reads_no_files_and_asks_nobody(opened: Opened, tmp_path: Path) -> None:
+    """A model may write one: a reference must not be a way to the network, or around a scope."""
+    outside = tmp_path / "outside.json"
+    outside.write_text('{"enum": ["secret"]}')
+    asked: list[bytes] = []
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.close()
+
+    server = await asyncio.start_server(hear, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, opened(model=ScriptedModel([])) as rt:
+        for address in (outside.as_uri(), f"http://127.0.0.1:{port}/x"):
+            for schema in ({"$ref": address}, {"properties": {"a": {"$ref": address}}}):
+                with pytest.raises(UsageError, match="it must hold all that it refers to") as told:
+                    await rt.spawn("researcher", "Who?", output_schema=schema)
+                assert "secret" not in str(told.value)
+    assert asked == []
+
+
+@pytest.mark.parametrize("schema", ["null", None])
+async def test_no_schema_may_be_said_in_words(opened: Opened, schema: object) -> None:
+    async with opened(model=ScriptedModel([say("Anna.")])) as rt:
+        assert (await rt.spawn("researcher", "Who?", output_schema=schema)).ok
+
+
+async def test_a_schema_may_be_too_deep(opened: Opened) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(5_000):
+        deep = {"not": deep}
+    async with opened(model=ScriptedModel([])) as rt:
+        for schema in (deep, '{"not":' * 50_000 + "{}" + "}" * 50_000):
+            with pytest.raises(UsageError, match="nested too deeply; make it flatter"):
+                await rt.spawn("researcher", "Who?", output_schema=schema)
+
+
+async def test_a_schema_may_refer_to_itself(opened: Opened) -> None:
+    schema = {"type": "object", "properties": {"child": {"$ref": "#"}}}
+    async with opened(model=ScriptedModel([say('{"child": {"child": {}}}')])) as rt:
+        result = await rt.spawn("researcher", "Who?", output_schema=schema)
+    assert result.data == {"child": {"child": {}}}
+
+
+async def test_what_is_wrong_is_told_in_a_line_however_long_the_answer(opened: Opened) -> None:
+    answer = msgspec.json.encode("x" * 4_000).decode()
+    async with opened(model=ScriptedModel([say(answer), say(answer)])) as rt:
+        result = await rt.spawn("researcher", "Who?", output_schema=SCHEMA)
+    assert result.error is not None
+    assert result.error.startswith('the answer does not fit the output schema: the answer: "xxx')
+    assert len(result.error) < 400

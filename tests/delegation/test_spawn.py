@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -175,7 +176,7 @@ async def test_a_missing_task_is_answered_with_what_to_send(opened: Opened) -> N
     ],
 )
 async def test_a_senseless_budget_is_refused_by_its_name(
-    opened: Opened, field: str, value: float, message: str
+    opened: Opened, field: str, value: Any, message: str
 ) -> None:
     model = led(call("spawn_agent", task="x", **{field: value}))
     async with opened(model=model) as rt:
@@ -572,6 +573,32 @@ async def test_a_budget_that_is_used_up_is_told_with_what_there_is(opened: Opene
 async def test_a_program_hears_of_wrong_terms_before_anything_is_begun(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match="Unknown term 'budget'; there are: role, task"):
-            await rt.spawn("researcher", "x", budget=3)
+            await rt.spawn("researcher", "x", budget=3)  # type: ignore[call-arg]
         with pytest.raises(UsageError, match="Unknown role 'cook'"):
             await rt.fan_out([("researcher", "x"), ("cook", "y")])
+
+
+@pytest.mark.parametrize("place", ["shed", "./shed/", "{here}/shed", "{here}//shed/."])
+async def test_a_scope_may_be_written_with_the_directory_in_front(
+    opened: Opened, project: Path, contracts: Contracts, place: str
+) -> None:
+    """A model is told the directory, and many put it before every path."""
+    model = led(
+        call("spawn_agent", task="Paint", role="executor", scope=place.format(here=project)),
+        Paint=[call("write_file", path="shed/wall.txt", content="red"), say("Painted.")],
+    )
+    async with opened(model=model, mode="auto") as rt:
+        await rt.run("Paint the shed.")
+    assert (project / "shed" / "wall.txt").exists()
+    assert (await contracts())["a1"].step.scope == ("shed",)
+
+
+async def test_a_scope_outside_of_the_project_is_refused(opened: Opened) -> None:
+    model = led(call("spawn_agent", task="Paint", role="executor", scope="src, ../other"))
+    async with opened(model=model, mode="auto") as rt:
+        await rt.run("Paint.")
+        with pytest.raises(UsageError, match=r"'\.\./x' leads out of the directory"):
+            await rt.spawn("executor", "Paint", write=("../x",))
+    assert told(model) == [
+        "[ERROR] '../other' leads out of the directory; name paths inside of it."
+    ]

@@ -29,6 +29,8 @@ def ran(command: str, exit_code: int = 0, changed: tuple[FileChange, ...] = ()) 
         "Implemented. The tests are passing and coverage is at 90 %.",
         "Tests: all green",
         "The build succeeds.",
+        "ALL TESTS PASSED",
+        "Tests: Passed.",
     ],
 )
 def test_a_claim_without_a_receipt_is_told(text: str) -> None:
@@ -61,7 +63,25 @@ def seen_to_pass(*receipts: Receipt) -> bool:
     return found
 
 
-@pytest.mark.parametrize("command", ["pytest -q", "npm test", "go test ./...", "make check", "tox"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "pytest -q",
+        "npm test",
+        "go test ./...",
+        "make check",
+        "tox",
+        "cd sub && PYTHONPATH=. python -m pytest -q 2>&1",
+        "ls; pytest",
+        "pytest > out.txt 2>/dev/null && tail out.txt",
+        "pytest -k 'a or b' || exit 1",
+        "bash -c 'cd x && pytest'",
+        "uv run pytest",
+        "timeout 60 ./run_tests.sh",
+        "set -e; pytest; echo done",
+        "make lint\nmake test",
+    ],
+)
 def test_a_run_of_tests_after_the_last_change_bears_it_out(command: str) -> None:
     assert seen_to_pass(WROTE, ran(command))
     assert seen_to_pass(WROTE, ran(command), ran("ls"))
@@ -73,6 +93,35 @@ def test_what_bears_nothing_out() -> None:
     assert not seen_to_pass(ran("pytest"), WROTE)
     assert not seen_to_pass(ran("ls"))
     assert not seen_to_pass(ran("echo tes ted"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls tests",
+        "cat tests/test_a.py",
+        "grep -rn test .",
+        "git diff tests",
+        "test -f setup.py",
+        "echo 'all tests pass'",
+        "pytest | tail -5",
+        "pytest 2>&1 | tee out.txt",
+        "pytest || true",
+        "pytest; true",
+        "pytest\ntrue",
+        "pytest & ls",
+        "pytest --version",
+        "pytest --collect-only",
+        "pip install pytest",
+        "which pytest",
+        "python -c 'print(\"test\")'",
+        "bash -c 'pytest; true'",
+        "pytest 'unclosed",
+        "true # pytest",
+    ],
+)
+def test_a_command_that_would_have_succeeded_anyway_bears_nothing_out(command: str) -> None:
+    assert not seen_to_pass(ran(command))
 
 
 def test_tests_that_leave_files_behind_count() -> None:

@@ -170,6 +170,21 @@ def test_an_empty_list_is_one() -> None:
     assert cards.listed({"object": "list", "data": None}) == []
 
 
+def test_a_model_that_is_listed_twice_is_one() -> None:
+    first, second = {"id": "m", "max_model_len": 8}, {"id": "m", "max_model_len": 9}
+    assert cards.listed({"data": [first, {"id": "n"}, second]}) == [first, {"id": "n"}]
+
+
+def test_numbers_of_nonsense_say_nothing() -> None:
+    (served,) = cards.plain([{"id": "m", "max_model_len": 10**30}], "")
+    assert served.window is None
+    props = {"total_slots": 10**30, "default_generation_settings": {"n_ctx": 2**63}}
+    assert cards.with_props(served, props) == served
+    shown = cards.with_show(served, {"parameters": f"num_ctx {'9' * 5000}"})
+    assert shown is not None
+    assert shown.window is None
+
+
 def test_names_that_a_terminal_would_obey_are_left_out() -> None:
     bad = ["\x1b[2Jm", "two\nlines", "", "m" * 513, None, 3]
     assert cards.listed({"data": [{"id": name} for name in bad] + [{"id": "m"}]}) == [{"id": "m"}]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
+import time
 import traceback
 from http import HTTPStatus
 from typing import Any
@@ -594,6 +596,27 @@ async def test_silence_in_the_middle(caplog: pytest.LogCaptureFixture) -> None:
         "URL went silent in the middle of its reply for 0.05 s. If the server is only slow, raise "
         "idle_timeout_s."
     )
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        Response(body=events(TEXT, STOP), work_s=0.8),
+        Response(body=events(TEXT, STOP), cuts=(len(events(TEXT)),), pause_s=0.8),
+    ],
+    ids=["before the first token", "in the middle"],
+)
+async def test_time_in_which_nobody_could_read_is_no_silence(response: Response) -> None:
+    async with ModelServer([response]) as server:
+        endpoint = Endpoint(
+            base_url=server.base_url, model="m", first_byte_timeout_s=0.6, idle_timeout_s=0.6
+        )
+        async with OpenAIModel(endpoint) as model:
+            begun = asyncio.Event()
+            asked = asyncio.create_task(model.reply(HI, lambda _: begun.set()))
+            await (begun.wait() if response.cuts else server.received())
+            time.sleep(1.4)  # noqa: ASYNC251  As a process that is stopped.
+            assert (await asked).message.content == "Hel"
 
 
 async def test_silence_in_the_middle_of_a_body_that_is_not_streamed(

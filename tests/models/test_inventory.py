@@ -29,6 +29,8 @@ from retinue.testing.server import (
 
 RECORDED = Path(__file__).parent / "recorded"
 
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
 
 def page(name: str) -> Any:
     return msgspec.json.decode((RECORDED / f"{name}.json").read_bytes())
@@ -191,6 +193,8 @@ async def test_a_server_that_begins_to_answer_and_never_ends() -> None:
             True,
         ),
         (Response(body=b"<html>"), "it does not answer in JSON; is that a model server?", True),
+        (Response(body=DEEP), "it does not answer in JSON; is that a model server?", True),
+        (Response(status=500, body=DEEP), "it answers 500", False),
         (Response(body=b"\xff\xfe"), "it does not answer in JSON; is that a model server?", True),
         (as_json({"hello": 1}), "it has no list of models; is that a model server?", True),
         (Response(raw=b"220 mail.example.com ESMTP\r\n"), "it does not speak HTTP", True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import ssl
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,24 @@ def test_an_authority_that_is_not_there(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"The ca_file {missing!r} cannot be read: No such file or directory."
     )
+
+
+@pytest.mark.parametrize(
+    ("base_url", "proxy", "read"),
+    [
+        ("http://h/v1", None, False),
+        ("http://h/v1", "http://p:3128", False),
+        ("http://h/v1", "https://p:3128", True),
+        (" HTTPS://h/v1", None, True),
+    ],
+)
+def test_an_authority_is_read_where_it_is_needed(
+    tmp_path: Path, base_url: str, proxy: str | None, read: bool
+) -> None:
+    missing = str(tmp_path / "missing.pem")
+    endpoint = Endpoint(base_url=base_url, model="m", proxy=proxy, ca_file=missing)
+    with pytest.raises(ConfigError, match="cannot be read") if read else nullcontext():
+        OpenAIModel(endpoint)
 
 
 def test_an_authority_that_is_not_one(tmp_path: Path) -> None:

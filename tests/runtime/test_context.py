@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retinue.config.roles import builtin_roles
 from retinue.domain.messages import (
@@ -22,7 +24,7 @@ from retinue.domain.messages import (
     estimate_tokens,
 )
 from retinue.models.scripted import ScriptedModel, call, say
-from retinue.runtime.context import Conversation
+from retinue.runtime.context import Answered, Conversation, longest_for
 from retinue.runtime.facade import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
@@ -151,3 +153,25 @@ def test_short_answers_are_not_worth_masking() -> None:
     for number in range(5):
         talk.add(ToolAnswer(str(number), "short"))
     assert talk.mask(10) == 0
+
+
+@given(st.lists(st.integers(0, 400), max_size=8), st.integers(0, 300))
+def test_answers_of_a_turn_are_cut_to_one_length_and_no_more_than_needed(
+    sizes: list[int], room: int
+) -> None:
+    answers = [Answered(str(number), "x" * size) for number, size in enumerate(sizes)]
+    longest = longest_for(answers, room)
+    if longest is None:
+        assert sum(sizes) <= 4 * room
+        return
+    assert sum(min(size, longest) for size in sizes) <= 4 * room
+    assert sum(min(size, longest + 1) for size in sizes) > 4 * room
+
+
+def test_what_is_not_read_yet_is_not_masked() -> None:
+    talk = Conversation((System("s"), User("u")), ())
+    talk.add(Assistant("", tuple(ToolCall(str(n), "look", "{}") for n in range(5))))
+    talk.answer([Answered(str(n), "x" * 4_000) for n in range(5)])
+    assert talk.mask(10) == 0
+    talk.add(Assistant("I see."))
+    assert talk.mask(10) == 3

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 CLAIM = say("It is fixed. All tests pass.")
 WRITE = call("write_file", path="a", content="2\n")
-TEST = call("run_command", command="echo run the tests")
+RUN_TESTS = "test_it() { :; }; test_it"
+TEST = call("run_command", command=RUN_TESTS)
 
 
 async def test_a_claim_that_nothing_bears_out_is_told_everywhere(
@@ -58,7 +59,7 @@ async def test_tests_that_were_run_after_the_last_change_bear_it_out(
         one, two = await rt.spawn("executor", "one"), await rt.spawn("executor", "two")
     assert (one.unverified, two.unverified) == ("", "All tests pass.")
     written, ran = one.receipts
-    assert (ran.command, ran.exit_code, len(ran.output_sha256)) == ("echo run the tests", 0, 64)
+    assert (ran.command, ran.exit_code, len(ran.output_sha256)) == (RUN_TESTS, 0, 64)
     (change,) = written.changed
     assert change.before_sha256 != change.after_sha256
 

@@ -15,6 +15,7 @@ import retinue
 from retinue.config.environment import Environment
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.events import Event, WorktreeMerged
+from retinue.domain.messages import Request
 from retinue.domain.result import Conflict
 from retinue.models.scripted import ScriptedModel, Step, call, calls, hold, say
 from retinue.project import open_journal
@@ -398,6 +399,44 @@ async def test_a_conflict_that_nobody_settles_stays_one(
     assert view.agents["a2"].error == "there are conflict markers left in shared.txt"
     assert "by the root" in (project / "shared.txt").read_text()
     assert not (project / "other").exists()
+
+
+async def test_who_settles_a_conflict_goes_with_the_one_whose_it_is(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    gate, settling, never = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def under_way(_: Request) -> Step:
+        settling.set()
+        return hold(never, say("never"))
+
+    edit = {"path": "shared.txt", "old_text": "line 3\n"}
+    model = ScriptedModel(
+        {
+            **resolving(under_way),
+            ROOT: [
+                call("spawn_agent", task="theirs.", role="executor", background=True),
+                call("edit_file", **edit, new_text="by the root\n"),
+                hold(settling, call("agent_cancel", id="a1")),
+                call("list_dir"),
+                say("Done."),
+            ],
+            "theirs.": [
+                call("edit_file", **edit, new_text="by the child\n"),
+                hold(gate, say("Edited.")),
+            ],
+        }
+    )
+    listener = await led(opened, model, gate, on_conflict="resolve")
+    closed = [e.agent_id for e in listener.events if e.type == "agent.subagent_closed"]
+    assert closed == ["a2", "a1", "a0"], "whoever works for it is closed before it is"
+    view = retinue.fold(listener.events)
+    assert view.agents["a2"].close_reason == "cancelled by its parent"
+    looked = next(
+        e.seq for e in listener.events if e.type == "tool.started" and "list_dir" in str(e.fact)
+    )
+    assert all(e.seq < looked for e in listener.events if e.agent_id == "a2")
 
 
 async def test_a_conflict_without_markers_is_not_settled_by_doing_nothing(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import msgspec
 import pytest
@@ -194,7 +195,10 @@ async def test_a_context_that_stays_too_large_ends_with_a_last_word(
 ) -> None:
     (project / "long.txt").write_text("words and more words\n" * 600)
     seen: list[Event] = []
-    model = ScriptedModel([call("read_file", path="long.txt"), say("Too much.")])
+    thinks = "words and more words\n" * 200
+    model = ScriptedModel(
+        [calls(call("read_file", path="long.txt"), text=thinks), say("Too much.")]
+    )
     async with opened(model=model, on_event=seen.append) as rt:
         result = await rt.spawn("researcher", "Read.", max_context_tokens=1_000)
     assert result.status == "budget_exceeded"
@@ -369,7 +373,7 @@ async def test_the_longest_reply_is_what_the_rest_of_the_budget_allows(opened: O
     ],
 )
 async def test_a_senseless_limit_is_named(
-    opened: Opened, terms: dict[str, float], message: str
+    opened: Opened, terms: dict[str, Any], message: str
 ) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(ContractError) as caught:

@@ -108,8 +108,9 @@ async def test_who_was_faster_to_fail_makes_no_difference(
     assert [end.lost for end in ends if isinstance(end, StepFinished)] == [("end",), ("end",)]
 
 
-async def test_what_would_be_tried_again_is_planned_anew_with_the_rest(
-    opened: Opened, project: Path
+@pytest.mark.parametrize("second", ["retry", "replan"])
+async def test_what_fails_beside_a_replan_is_planned_anew_with_the_rest(
+    opened: Opened, project: Path, second: str
 ) -> None:
     after = After("one")
     model = ScriptedModel(
@@ -124,29 +125,7 @@ async def test_what_would_be_tried_again_is_planned_anew_with_the_rest(
     )
     async with opened(model=model, on_event=after) as rt:
         done = await rt.execute(
-            plan(step("one", on_failure="replan"), step("two", on_failure="retry")),
-            max_concurrent=2,
-        )
-    assert done.ok, done.error
-    told = decisions(await journal(project, done.run_id))
-    assert "step two error (two broke); replan" in told
-
-
-async def test_two_that_would_plan_anew_do_so_once(opened: Opened, project: Path) -> None:
-    after = After("one")
-    model = ScriptedModel(
-        {
-            "You are a planner": [
-                replanning({"name": "around", "role": "researcher", "task": "Do around."})
-            ],
-            "Do one.": BROKEN,
-            "Do two.": [hold(after.gate, fail(ProviderError("two broke")))],
-            "Do around.": [say("ok")],
-        }
-    )
-    async with opened(model=model, on_event=after) as rt:
-        done = await rt.execute(
-            plan(step("one", on_failure="replan"), step("two", on_failure="replan")),
+            plan(step("one", on_failure="replan"), step("two", on_failure=second)),
             max_concurrent=2,
         )
     assert done.ok, done.error

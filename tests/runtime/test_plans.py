@@ -747,6 +747,35 @@ async def test_a_plan_that_is_stopped_is_cancelled(opened: Opened, project: Path
     ]
 
 
+@pytest.mark.parametrize(
+    ("policy", "then", "other"),
+    [("continue", "continue", "done"), ("retry", "stop", "skipped"), ("replan", "stop", "skipped")],
+)
+async def test_a_step_that_is_stopped_is_given_to_nobody_else(
+    opened: Opened, project: Path, policy: str, then: str, other: str
+) -> None:
+    waiting = asyncio.Event()
+
+    class Never:
+        async def wait(self) -> None:
+            waiting.set()
+            await asyncio.Event().wait()
+
+    script: dict[str, list[Step]] = {
+        "Do a.": [hold(Never(), say("never"))],
+        "Do b.": [say("ok")],
+    }
+    async with opened(model=ScriptedModel(script, strict=False)) as rt:
+        steps = plan(step("a", on_failure=policy), step("b"))
+        task = asyncio.create_task(rt.execute(steps, max_concurrent=1))
+        await waiting.wait()
+        rt.cancel("a1")
+        done: PlanResult = await task
+    told = decisions(await journal(project, done.run_id))
+    assert f"step a cancelled (stopped by the user); {then}" in told
+    assert (done["a"].state, str(done["b"].state)) == (StepState.FAILED, other)
+
+
 async def test_a_program_that_is_cancelled_closes_everything(opened: Opened, project: Path) -> None:
     waiting = asyncio.Event()
 

@@ -292,7 +292,7 @@ async def test_nothing_is_taken_from_earlier_runs(
 async def test_what_the_server_said_about_its_model_counts_again(
     opened: Open, there: Path, elsewhere: Path, tmp_path: Path
 ) -> None:
-    """A small window ends a conversation early, and a parent is told of it."""
+    """In a small window there is less room for what is read."""
     recording = tmp_path / "run.jsonl"
     (there / "long.txt").write_text("heron\n" * 1200)
     (elsewhere / "long.txt").write_text("heron\n" * 1200)
@@ -304,12 +304,14 @@ async def test_what_the_server_said_about_its_model_counts_again(
         model = f"openai:m@{server.base_url}"
         async with opened(there, model=model, record=recording) as rt:
             first = await rt.run("Go")
+        asked = [msgspec.json.decode(request.body) for request in server.requests if request.body]
     async with opened(elsewhere, model=f"replay:{recording}") as rt:
         again = await rt.run("Go")
     assert outcome(again) == outcome(first)
     was, now = await journal(there), await journal(elsewhere)
     assert now == was
-    assert "max_context_tokens" in [fact.get("limit") for fact in was["root/researcher.1"]]
+    contents = [request["messages"][-1]["content"] for request in asked]
+    assert any("there is no room for more" in content for content in contents)
 
 
 async def test_files_that_changed_are_told_of(opened: Open, there: Path, tmp_path: Path) -> None:

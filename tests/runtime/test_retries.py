@@ -237,3 +237,24 @@ async def test_what_the_model_holds_back_itself_is_no_try_of_the_agents(
     assert len({id(request) for request in model.requests}) == 1
     (request, *_) = model.requests
     assert (request.lane, request.since) == (result.run_id, 0.0)
+
+
+async def test_a_root_does_not_wait_behind_all_that_its_children_ask(opened: Opened) -> None:
+    model = ScriptedModel(
+        {
+            "Lead.": [
+                call("spawn_agent", role="researcher", task="One.", background=True),
+                call("spawn_agent", role="researcher", task="Two.", background=True),
+                call("spawn_await"),
+                say("Done."),
+            ],
+            "One.": [say("1")],
+            "Two.": [say("2")],
+        }
+    )
+    async with opened(model=model) as rt:
+        run_id = (await rt.run("Lead.")).run_id
+    lanes = {request.asker: request.lane for request in model.requests}
+    assert lanes.pop("root") == f"{run_id} root"
+    assert len(lanes) == 2
+    assert set(lanes.values()) == {run_id}

@@ -749,12 +749,10 @@ async def test_what_the_user_set_up_for_a_role_is_asked(opened: Opened, project:
             "---\nHelp.\n"
         )
         async with opened(model=ScriptedModel([])) as rt:
-            for role, terms in (
-                ("researcher", {}),
-                ("friend", {}),
-                ("planner", {"endpoint": known.base_url, "model": "m"}),
-            ):
-                assert (await rt.spawn(role, "Go.", **terms)).response == "Yes?"
+            there = await rt.spawn("planner", "Go.", endpoint=known.base_url, model="m")
+            assert there.response == "Yes?"
+            for role in ("researcher", "friend"):
+                assert (await rt.spawn(role, "Go.")).response == "Yes?"
         assert (len(known.requests), len(other.requests)) == (2, 1)
 
 

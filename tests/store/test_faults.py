@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -83,14 +83,9 @@ def test_a_database_whose_pages_are_damaged(database: Path, write: bool) -> None
 
 
 @pytest.fixture
-def damaged(database: Path) -> Path:
+def damaged(database: Path, damage: Callable[[Path], None]) -> Path:
     """A database whose events cannot be read."""
-    with closing(sqlite3.connect(database)) as connection:
-        query = "SELECT rootpage FROM sqlite_master WHERE name = 'events'"
-        (page,) = connection.execute(query).fetchone()
-    data = bytearray(database.read_bytes())
-    data[(page - 1) * PAGE_BYTES : page * PAGE_BYTES] = b"\xff" * PAGE_BYTES
-    database.write_bytes(data)
+    damage(database)
     return database
 
 

@@ -74,7 +74,10 @@ async def test_another_process_follows_a_run_while_it_is_written(
     await store.aclose()
 
 
-@pytest.mark.parametrize("lines", [1, 2, 3, 5, 9, 17, 33, 80, 150, 400])
+@pytest.mark.parametrize(
+    "lines",
+    [1, 2, 5, 17, 80, 400, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 9, 33, 150))],
+)
 async def test_what_was_acknowledged_survives_a_kill(
     tmp_path: Path, start: Start, lines: int
 ) -> None:

@@ -84,9 +84,15 @@ def user_folders(home: Path, config: Path) -> tuple[Folder, ...]:
 
 def files_in(folder: Folder) -> Iterator[Found]:
     """The agent files of a folder and those below it, by name. A missing folder has none."""
+    try:
+        # Most are missing, and to see where a path leads takes ten times as long.
+        os.lstat(folder.path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, ValueError):
+        pass  # Told below.
     if not _stays(folder.path, folder.within):
-        if os.path.lexists(folder.path):
-            yield Found(folder, "", problem="not read, for it leads out of the project")
+        yield Found(folder, "", problem="not read, for it leads out of the project")
         return
     names, problem = _names(folder)
     if problem:

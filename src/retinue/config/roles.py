@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
@@ -94,13 +95,13 @@ def catalogue(
     shelf.add_folders(theirs)
     shelf.add_settings(layers.project, PROJECT_FILE)
     # At home, the project's folders are the user's.
-    seen = {folder.path.resolve() for folder in theirs}
-    shelf.add_folders(f for f in project_folders(project) if f.path.resolve() not in seen)
+    seen = {os.path.realpath(folder.path) for folder in theirs}
+    shelf.add_folders(f for f in project_folders(project) if os.path.realpath(f.path) not in seen)
     for key in ("models", "endpoints", "pools", "servers", "prices", "report_path"):
         if getattr(layers.project, key) != getattr(Settings(), key):
             shelf.problems.append(f"{PROJECT_FILE}: {key} counts in the user's own settings only")
-    added = {name: shelf.roles[name] for name in sorted(shelf.roles)}
-    return Catalogue({**builtin_roles(), **added}, tuple(shelf.problems))
+    roles = {**builtin_roles(), **{name: shelf.roles[name] for name in sorted(shelf.roles)}}
+    return Catalogue({n: _checked(r, roles) for n, r in roles.items()}, tuple(shelf.problems))
 
 
 class _Shelf:
@@ -186,6 +187,16 @@ class _Shelf:
         first = self.roles[name].source
         self.problems.append(f"{source}: left out: {name!r} is the name of one in {first}")
         return True
+
+
+def _checked(role: Role, roles: Collection[str]) -> Role:
+    """`role`, which may spawn only those that there are."""
+    unknown = [name for name in role.spawns if name not in roles]
+    if not unknown:
+        return role
+    problem = f"unknown roles in spawns: {', '.join(unknown)}; there are: {', '.join(roles)}"
+    spawns = tuple(name for name in role.spawns if name in roles)
+    return msgspec.structs.replace(role, spawns=spawns, problems=(*role.problems, problem))
 
 
 def is_of_project(role: Role) -> bool:

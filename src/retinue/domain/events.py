@@ -331,14 +331,20 @@ class AgentTold(_Fact, frozen=True, gc=False, tag="agent.told"):
 
 
 class ContextCompacted(_Fact, frozen=True, gc=False, tag="agent.context_compacted"):
-    """Old messages were replaced in the prompt: by a note each, or all by one summary."""
+    """Old messages were replaced in the prompt: by a note each, or all by one summary.
+
+    Or the answers to the latest calls were cut to `longest` bytes each, to fit in together.
+    """
 
     masked: int = 0
     dropped: int = 0
     content: str = ""
+    longest: int | None = None
 
     @property
     def summary(self) -> str:
+        if self.longest is not None:
+            return f"results cut to {self.longest:,} bytes each"
         if self.dropped:
             return f"{self.dropped} messages became a summary"
         return f"{self.masked} old results masked"

@@ -2,11 +2,15 @@
 
 A claim that tests pass is borne out by acceptance checks that passed, or by a command that ran
 tests and succeeded after the last change: one of the agent's own, or of a child that worked for it.
+A command succeeds by its exit code, so what counts are the parts of it that its exit code is of:
+that of `pytest | tail` is `tail`'s.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator, Sequence
 
 from retinue.domain.result import Receipt
 
@@ -25,10 +29,22 @@ _NO_CLAIM = re.compile(
     re.IGNORECASE,
 )
 _TESTING = re.compile(
-    r"\b(?:py)?tests?\b|unittest|\b(?:tox|nox|jest|vitest|mocha|rspec|ctest|phpunit|karma|ava|bats)\b"
+    r"(?:\b|_)(?:py)?tests?(?:\b|_)|unittest|\b(?:tox|nox|jest|vitest|mocha|rspec|ctest|phpunit|karma|ava|bats)\b"
     r"|\bmake (?:check|verify)\b|\bnpm t\b|\bmvn\b|\bgradlew?\b|\bcheck\b",
     re.IGNORECASE,
 )
+_LOOKS = frozenset({
+    "[", "awk", "cat", "cd", "command", "cp", "diff", "echo", "egrep", "export", "file", "find",
+    "git", "grep", "head", "ls", "less", "mkdir", "more", "mv", "nl", "printf", "pwd", "rg",
+    "rm", "sed", "sort", "stat", "tail", "tee", "test", "touch", "tree", "true", "type", "wc",
+    "which", "xxd",
+})  # fmt: skip
+"""Programs that may be given the name of a test, and run none."""
+_NO_RUN = frozenset({
+    "--version", "--help", "-h", "--collect-only", "--co", "--dry-run", "--listTests", "install",
+})  # fmt: skip
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+_GIVES_UP = frozenset({"exit", "false", "return"})
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 MAX_CHARS = 160
 
@@ -36,7 +52,8 @@ MAX_CHARS = 160
 def unverified(response: str, *, tested: bool) -> str:
     """The first sentence of `response` that claims what nothing shows; "" if there is none."""
     # Most answers speak of nothing of the kind, and are not read closely.
-    if tested or ("pass" not in response and "succe" not in response and "green" not in response):
+    words = "" if tested else response.lower()
+    if "pass" not in words and "succe" not in words and "green" not in words:
         return ""
     claim = _claim(response)
     return claim if len(claim) <= MAX_CHARS else claim[: MAX_CHARS - 1] + "…"
@@ -44,9 +61,65 @@ def unverified(response: str, *, tested: bool) -> str:
 
 def still_tested(before: bool, receipt: Receipt) -> bool:
     """Have tests gone well since the files last changed, after what `receipt` tells of?"""
-    if receipt.exit_code == 0 and _TESTING.search(receipt.command or ""):
+    if receipt.exit_code == 0 and ran_tests(receipt.command or ""):
         return True
     return before and not receipt.changed
+
+
+def ran_tests(command: str) -> bool:
+    """Does the success of `command` show that tests ran, and went well?"""
+    if not _TESTING.search(command):
+        return False
+    try:
+        return any(map(_is_test_run, _decisive(command)))
+    except ValueError:
+        return False  # No shell would have run it.
+
+
+def _decisive(command: str) -> Iterator[Sequence[str]]:
+    """The words of each program in `command` that must have succeeded if it has."""
+    lexer = shlex.shlex(command.replace("\n", " ; "), posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    statements: list[list[str]] = [[]]
+    for token in lexer:
+        if token in (";", "&", "(", ")", ";;"):
+            statements.append([])
+        else:
+            statements[-1].append(token)
+    said = [statement for statement in statements if statement]
+    if said and said[0][0] == "set" and any(re.match(r"-\w*e", word) for word in said[0][1:]):
+        decisive = said
+    else:
+        decisive = said[-1:]
+    for statement in decisive:
+        certain, _, otherwise = _split(statement, "||")
+        if otherwise and otherwise[0] not in _GIVES_UP:
+            continue
+        while certain:
+            pipeline, _, certain = _split(certain, "&&")
+            while "|" in pipeline:
+                _, _, pipeline = _split(pipeline, "|")
+            yield pipeline
+
+
+def _split(words: Sequence[str], at: str) -> tuple[Sequence[str], str, Sequence[str]]:
+    if at not in words:
+        return words, "", ()
+    place = words.index(at)
+    return words[:place], at, words[place + 1 :]
+
+
+def _is_test_run(words: Sequence[str]) -> bool:
+    while words and re.match(r"\w+=", words[0]):
+        words = words[1:]
+    if not words or _NO_RUN & {*words}:
+        return False
+    program = words[0].rpartition("/")[2]
+    if program in _SHELLS and "-c" in words[:-1]:
+        return ran_tests(words[words.index("-c") + 1])
+    if program in _LOOKS or (program.startswith("python") and "-c" in words):
+        return False
+    return _TESTING.search(" ".join(words)) is not None
 
 
 def _claim(response: str) -> str:

@@ -10,9 +10,10 @@ import hashlib
 import re
 
 TAG_DIGITS = 8
-# What our own blocks begin with: `[a3: OK]`, `[ERROR]`, `[completed] …`.
+# What our own blocks begin with: `[a3: OK]`, `[ERROR]`, `[completed] …`, `[check: …]`.
 _MARKER = re.compile(
-    r"\s*\[(?:[^\]]*:\s*(?:OK|ERROR|NOT FOUND)|[\s\[]*(?:ERROR|DENIED|completed))\s*\]",
+    r"\s*\[(?:[^\]]*:\s*(?:OK|ERROR|NOT FOUND)\s*\]|[\s\[]*(?:ERROR|DENIED|completed)\s*\]"
+    r"|\s*(?:(?:check|unverified)\s*:|cut after\b|its changes were\b))",
     re.IGNORECASE,
 )
 
@@ -25,13 +26,18 @@ def frame(text: str, *, kind: str, source: str) -> str:
     while f"{kind}-{digest[:digits]}" in text:
         digits += TAG_DIGITS
     tag = f"{kind}-{digest[:digits]}"
-    name = "".join(char if char.isprintable() else " " for char in source.replace('"', "'"))
+    name = one_line(source.replace('"', "'"))
     return f'<{tag} from="{name}">\n{text}\n</{tag}>'
+
+
+def one_line(text: str) -> str:
+    """`text` in one line that can be seen: somebody's name or reason, among words of ours."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def defused(text: str) -> str:
     """`text` with every line that looks like a marker of ours made to look like what it is."""
-    if "]" not in text:
+    if "[" not in text:
         return text
     return "".join(
         line.replace("[", "\\[", 1) if _MARKER.match(_visible(line)) else line

@@ -179,7 +179,8 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The path of the agent that asks, for whoever keeps apart who asked what. Never sent."""
     # What follows is for whoever has to choose between requests, and is never sent either.
     lane: str = ""
-    """Whose request it is: those of one run share what there is with those of another."""
+    """Whose request it is: the children of a run share what there is with its root, and with other
+    runs."""
     since: float = 0.0
     """When it was first made; the oldest of a lane goes first, also when it is made again."""
     prefer: str = ""

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from retinue.domain.contract import Contract
-from retinue.domain.framing import defused, frame
+from retinue.domain.framing import defused, frame, one_line
 from retinue.domain.result import Result, cap
+
+SHOWN_FILES = 20
+SHOWN_NOTES = 20
+MAX_REASON_CHARS = 1_000
+MAX_ID_CHARS = 40
+HEADING_TOKENS = 64  # what stands around a report
+
+
+def report_cap(parent: Contract, room_tokens: int) -> int:
+    """How much of a report its parent is given, where there is so much room for what is told."""
+    return max(0, min(parent.outputs.result_cap_tokens, room_tokens - HEADING_TOKENS))
 
 
 def outcome_text(result: Result, *, cap_tokens: int) -> str:
     """A child's end for its parent: status first, the bill, then its words as data."""
     bill = _bill(result)
-    if result.ok:
-        lines = [f"[completed] {bill}"]
-    else:
-        lines = [f"[ERROR] {result.status}: {defused(result.error or '')}", f"({bill})"]
-    return "\n".join(lines + _work(result, cap_tokens))
+    head = f"[completed] {bill}" if result.ok else f"[ERROR] {_reason(result)}\n({bill})"
+    return "\n".join([head, *_work(result, cap_tokens)])
 
 
 def stopped_text(result: Result, *, cap_tokens: int) -> str:
@@ -35,9 +45,11 @@ def _bill(result: Result) -> str:
 
 def _work(result: Result, cap_tokens: int) -> list[str]:
     """What came of it: notes, files, words."""
-    lines = [f"note: {note}" for note in result.notes]
+    lines = noted(result.notes)
     if result.files_modified:
-        lines.append("Files modified: " + ", ".join(map(str, result.files_modified)))
+        shown = one_line(", ".join(map(str, result.files_modified[:SHOWN_FILES])))
+        rest = len(result.files_modified) - SHOWN_FILES
+        lines.append(f"Files modified: {shown}" + (f" and {rest:,} more" if rest > 0 else ""))
     lines += _evidence(result)
     if result.response:
         kept, cut = cap(result.response, cap_tokens)
@@ -49,26 +61,42 @@ def _work(result: Result, cap_tokens: int) -> list[str]:
     return lines
 
 
+def noted(notes: Sequence[str]) -> list[str]:
+    """What the contract was narrowed by, a line each, as far as anybody would read."""
+    lines = [f"note: {one_line(note)}" for note in notes[:SHOWN_NOTES]]
+    rest = len(notes) - SHOWN_NOTES
+    return lines + ([f"note: {rest:,} more notes"] if rest > 0 else [])
+
+
+def _reason(result: Result) -> str:
+    """Status and reason in one line. A server may have sent a page, and a page may look like us."""
+    words = one_line((result.error or "").strip())
+    if len(words) > MAX_REASON_CHARS:
+        words = f"{words[:MAX_REASON_CHARS]}… ({len(words):,} characters)"
+    return f"{result.status}: {words}"
+
+
 def _evidence(result: Result) -> list[str]:
     """What was checked, and what is only claimed."""
-    lines = [f"check: {check}" for check in result.checks]
+    lines = [f"check: {one_line(str(check))}" for check in result.checks]
     if result.kept:
         lines.append("Its changes were not integrated; they are kept for the user.")
     if result.unverified:
-        lines.append(
-            f"unverified: {defused(result.unverified)!r} (no check and no command shows it)"
-        )
+        lines.append(f"unverified: {result.unverified!r} (no check and no command shows it)")
     return lines
 
 
 def job_block(result: Result, *, cap_tokens: int) -> str:
-    """`[id: OK]` or `[id: ERROR]`, and the text. Lines in it that look so too are defused."""
-    evidence = "".join(f"\n{line}" for line in _evidence(result))
+    """`[id: OK]` or `[id: ERROR]`, and the text.
+
+    What is ours stands in brackets; lines of the text that look so too are defused.
+    """
+    evidence = "".join(f"\n[{line}]" for line in _evidence(result))
     if result.ok:
         kept, cut = cap(result.response, cap_tokens)
         more = f"\n{_cut(result, kept)}" if cut else ""
         return f"[{result.agent_id}: OK]\n{defused(kept)}{more}{evidence}"
-    text = f"[{result.agent_id}: ERROR]\n{result.status}: {defused(result.error or '')}{evidence}"
+    text = f"[{result.agent_id}: ERROR]\n{_reason(result)}{evidence}"
     if result.response:
         kept, cut = cap(result.response, cap_tokens)
         text += f"\nWhat it had:\n{defused(kept)}" + (f"\n{_cut(result, kept)}" if cut else "")
@@ -76,7 +104,7 @@ def job_block(result: Result, *, cap_tokens: int) -> str:
 
 
 def not_found(job_id: str) -> str:
-    return f"[{job_id}: NOT FOUND]"
+    return f"[{one_line(job_id[:MAX_ID_CHARS])}: NOT FOUND]"
 
 
 def markdown(result: Result, contract: Contract, path: str) -> str:

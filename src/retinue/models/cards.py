@@ -16,6 +16,8 @@ from retinue.domain.served import LLAMA_CPP, LM_STUDIO, OLLAMA, VLLM, Served
 Card = Mapping[str, Any]
 
 MAX_NAME_CHARS = 512
+# No window is larger, and no server has more slots.
+_MOST = 10**9
 
 # Who a server says its models belong to, where that tells what it is.
 _OWNERS = {
@@ -43,13 +45,17 @@ _WINDOWS = (
 
 
 def listed(page: Any) -> list[Card] | None:
-    """The entries of `/v1/models`; None if that is no list of models."""
+    """The entries of `/v1/models`, one for each name; None if that is no list of models."""
     if not isinstance(page, dict) or "data" not in page:
         return None
     entries = page["data"] or []  # Ollama has null for none.
     if not isinstance(entries, list):
         return None
-    return [entry for entry in entries if isinstance(entry, dict) and _is_name(entry.get("id"))]
+    found: dict[str, Card] = {}
+    for entry in entries:
+        if isinstance(entry, dict) and _is_name(entry.get("id")):
+            found.setdefault(entry["id"], entry)
+    return list(found.values())
 
 
 def _is_name(text: Any) -> bool:
@@ -128,8 +134,8 @@ def with_show(served: Served, page: Any) -> Served | None:
     sizes = (_count(n) for key, n in details.items() if key.endswith(".context_length"))
     largest = next(sizes, None)
     # What a Modelfile sets is what the model will be loaded with.
-    chosen = re.search(r"^num_ctx\s+(\d+)", str(card.get("parameters")), re.MULTILINE)
-    window = served.window or (int(chosen[1]) if chosen else None)
+    chosen = re.search(r"^num_ctx\s+(\d{1,20})", str(card.get("parameters")), re.MULTILINE)
+    window = served.window or (_count(int(chosen[1])) if chosen else None)
     remote = bool(card.get("remote_host"))
     return msgspec.structs.replace(
         served,
@@ -199,6 +205,6 @@ def _name(card: Card) -> str:
 
 
 def _count(value: Any) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MOST:
         return None
     return value

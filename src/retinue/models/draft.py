@@ -29,6 +29,7 @@ _FINISHES = {
     "length": Finish.LENGTH,
     "max_tokens": Finish.LENGTH,
 }
+_NO_USAGE, _NO_TIMINGS = UsageCount(), Timings()
 
 
 class _CallDraft:
@@ -204,7 +205,7 @@ class Draft:
         return tuple(calls)
 
     def _used(self, body: bytes, text: str, calls: tuple[ToolCall, ...]) -> Usage:
-        usage, timings = self._usage or UsageCount(), self._timings or Timings()
+        usage, timings = self._usage or _NO_USAGE, self._timings or _NO_TIMINGS
         cached = tokens_of(timings.cache_n)
         tokens_in = tokens_of(usage.prompt_tokens)
         tokens_out = tokens_of(usage.completion_tokens)

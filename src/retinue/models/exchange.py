@@ -40,6 +40,9 @@ _WHOLE_BODY_BYTES = 1024 * 1024
 # may have been worked on, and is not ours to repeat.
 _STALE_TRIES = 3
 _STALE_WITHIN_S = 1.0
+# Who looks so much later than it should was kept from it: the process was stopped, or something
+# blocked the loop. What has come meanwhile is not read yet, so that time is nobody's silence.
+_LAPSE_S = 0.5
 _LARGER_THAN_A_READ = 1024 * 1024
 _WHITE = b"\xef\xbb\xbf \t\r\n"
 
@@ -144,17 +147,18 @@ class Exchange:
     async def run(self, body: bytes, intake: Intake[Draft], *, tries: int = 0) -> ModelError | None:
         """Send, and read the answer; None if it is whole. `tries` were given up before."""
         first_byte_s = self._endpoint.first_byte_timeout_s * 2**tries
-        deadline = asyncio.timeout(first_byte_s)
+        deadline = _Deadline(first_byte_s)
         try:
-            async with deadline:
-                return await self._run(body, intake, deadline)
-        except TimeoutError:
-            if not deadline.expired():
+            return await self._run(body, intake, deadline)
+        except asyncio.CancelledError:
+            if not deadline.was_it():
                 raise
             return self._faults.late(first_byte_s)
+        finally:
+            deadline.lift()
 
     async def _run(
-        self, body: bytes, intake: Intake[Draft], deadline: asyncio.Timeout
+        self, body: bytes, intake: Intake[Draft], deadline: _Deadline
     ) -> ModelError | None:
         response = await self._send(body)
         if isinstance(response, ModelError):
@@ -214,6 +218,36 @@ class Exchange:
         )
 
 
+class _Deadline:
+    """Cancels the task that made it after so many seconds, if it is not lifted before."""
+
+    __slots__ = ("_cancelled", "_loop", "_others", "_task", "_timer", "_within_s")
+
+    def __init__(self, within_s: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._others = task.cancelling()
+        self._cancelled = False
+        self._within_s = within_s
+        self._loop = task.get_loop()
+        self._timer = self._loop.call_later(within_s, self._look)
+
+    def lift(self) -> None:
+        self._timer.cancel()
+
+    def was_it(self) -> bool:
+        """Whether it alone has cancelled the task; somebody else may have at the same time."""
+        return self._cancelled and self._task.uncancel() <= self._others
+
+    def _look(self) -> None:
+        if self._loop.time() - self._timer.when() > _LAPSE_S:
+            self._timer = self._loop.call_later(self._within_s, self._look)
+        else:
+            self._cancelled = True
+            self._task.cancel()
+
+
 class _Reading:
     """Reads one answer, and watches that it does not stall."""
 
@@ -230,7 +264,7 @@ class _Reading:
         self._seen_at = 0.0
         self._stalled = False
 
-    async def run(self, deadline: asyncio.Timeout) -> ModelError | None:
+    async def run(self, deadline: _Deadline) -> ModelError | None:
         try:
             return await self._run(deadline)
         except aiohttp.ClientError as error:
@@ -244,13 +278,13 @@ class _Reading:
             if self._timer is not None:
                 self._timer.cancel()
 
-    async def _run(self, deadline: asyncio.Timeout) -> ModelError | None:
+    async def _run(self, deadline: _Deadline) -> ModelError | None:
         content, intake = self._response.content, self._intake
         piece = await content.readany()
         while piece and not piece.strip(_WHITE):
             piece = await content.readany()
         if piece.lstrip(_WHITE)[:1] in (b"{", b"[", b"<"):
-            deadline.reschedule(None)
+            deadline.lift()
             return await self._read_whole(piece)
         received = 0
         while piece:
@@ -265,7 +299,7 @@ class _Reading:
             if self._timer is not None:
                 self._seen_at = self._loop.time()
             elif intake.draft.first_token_at is not None:
-                deadline.reschedule(None)
+                deadline.lift()
                 self._watch()
             piece = await content.readany()
         if not intake.done:
@@ -330,7 +364,11 @@ class _Reading:
         self._timer = self._loop.call_later(self._idle_s, self._look)
 
     def _look(self) -> None:
-        left_s = self._seen_at + self._idle_s - self._loop.time()
+        assert self._timer is not None
+        now = self._loop.time()
+        if now - self._timer.when() > _LAPSE_S:
+            self._seen_at = now
+        left_s = self._seen_at + self._idle_s - now
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._look)
         else:
@@ -418,7 +456,10 @@ def _headers(
 
 
 def _tls(endpoint: Endpoint) -> ssl.SSLContext | bool:
-    if endpoint.ca_file is None:
+    hops = (endpoint.base_url, endpoint.proxy or "")
+    encrypted = any(hop.strip().lower().startswith("https:") for hop in hops)
+    # Reading certificates takes 50 ms, which a server on this machine has no use for.
+    if endpoint.ca_file is None or not encrypted:
         return True
     context = ssl.create_default_context()
     problem: str | None = None

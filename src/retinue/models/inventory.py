@@ -179,7 +179,7 @@ class _Visit:
             raise self._refusal(status, data)
         try:
             return msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise _Unanswered(
                 "it does not answer in JSON; is that a model server?", absent=True
             ) from None
@@ -223,7 +223,7 @@ class _Visit:
 def _said(data: bytes) -> str:
     try:
         text = complaint_of(msgspec.json.decode(data)).message
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     return f" ({''.join(c for c in text[:100] if c.isprintable())})" if text else ""
 

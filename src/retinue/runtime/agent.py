@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 ROOT = "a0"  # the id of every run's root; children are a1, a2, …
 
 
+def plain_id(id: str) -> str:
+    """The id that a model means, which writes it in quotes, in brackets or with a capital."""
+    return id.strip(" \t\r\n[]\"'").lower()
+
+
 class Agent:
     """What is known of an agent while it lives. Everything here can be folded from the journal."""
 

@@ -6,6 +6,7 @@ between them (task, budget, ids) may stand before the first user message.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -20,6 +21,7 @@ from retinue.domain.messages import (
     User,
     estimate_tokens,
 )
+from retinue.domain.result import cap
 
 MANNERS = "Be concise. End with a short summary of what you found or did."
 LAST_TURN = "You have reached your limit ({limit}). No more tools: answer now with what you have."
@@ -31,7 +33,10 @@ SUM_UP = (
 SUMMING_UP = "context"  # who tells an agent to sum up
 SUMMED_UP = "The conversation so far was too long. This is what you wrote down about it:\n{summary}"
 PER_MESSAGE_TOKENS = 16  # what a chat template puts around one message, generously
-KEPT_ANSWERS = 2  # the newest tool answers are never masked: the model is about to use them
+KEPT_ANSWERS = 2  # the newest tool answers are never masked, nor any that is not read yet
+_NO_ROOM = "there is no room for more; ask for less at a time"
+_REPORTED = re.compile(r"\[(?:completed|ERROR|a\d+: [A-Z ]+)\]|\d of \d done: ")
+_REPORT = re.compile(r'^(?:<report-[0-9a-f]+ from="(a\d+)">|\[(a\d+): (?:OK|ERROR)\])$', re.M)
 
 
 def opening(contract: Contract, directory: str, *, because: str = "") -> tuple[Message, ...]:
@@ -54,6 +59,33 @@ def opening(contract: Contract, directory: str, *, because: str = "") -> tuple[M
     if step.context:
         lines += ["", step.context]
     return (System(f"{execution.instructions}\n{MANNERS}"), User("\n".join(lines)))
+
+
+class Answered(msgspec.Struct, frozen=True, gc=False):
+    """What a call was answered, and a line of ours beside that."""
+
+    call_id: str
+    content: str
+    failed: bool = False
+    note: str = ""
+
+
+def room_for_news(contract: Contract) -> int:
+    """The tokens that may come in between two turns. What is not read yet cannot be masked."""
+    return contract.execution.max_context_tokens // 2
+
+
+def longest_for(answers: Sequence[Answered], room_tokens: int) -> int | None:
+    """The bytes that none of `answers` may exceed for all to have room; None if they have."""
+    room = 4 * room_tokens
+    sizes = sorted(len(answer.content.encode()) for answer in answers)
+    if sum(sizes) <= room:
+        return None
+    for left, size in zip(range(len(sizes), 0, -1), sizes, strict=True):
+        if size * left > room:
+            return room // left
+        room -= size
+    raise AssertionError("or all would have room")
 
 
 class Conversation:
@@ -86,6 +118,12 @@ class Conversation:
     def add(self, message: Message) -> None:
         self.messages.append(message)
         self._new_bytes += _size(message)
+
+    def answer(self, answers: Sequence[Answered], longest: int | None = None) -> None:
+        """Add the answers to the calls of a reply, those over `longest` bytes cut to that."""
+        for one in answers:
+            text = one.content if longest is None else _cut(one.content, longest)
+            self.add(ToolAnswer(one.call_id, text + one.note, one.failed))
 
     def counted(self, tokens: int) -> None:
         """The server says that all up to here, the newest reply included, is so many tokens."""
@@ -138,7 +176,9 @@ class Conversation:
     def _maskable(self) -> list[int]:
         """Where the tool answers are that are old and long enough to be shortened."""
         answers = [i for i, m in enumerate(self.messages) if isinstance(m, ToolAnswer)]
-        texts = ((i, self.messages[i].content) for i in answers[:-KEPT_ANSWERS])
+        replies = (i for i, m in enumerate(self.messages) if isinstance(m, Assistant))
+        last_reply = max(replies, default=0)
+        texts = ((i, self.messages[i].content) for i in answers[:-KEPT_ANSWERS] if i < last_reply)
         return [i for i, text in texts if len(text) > len(_mask(text)) * 2]
 
     @property
@@ -158,9 +198,19 @@ class Conversation:
         self._new_bytes = self._tools_bytes + sum(map(_size, self.messages))
 
 
+def _cut(text: str, longest: int) -> str:
+    if len(text.encode()) <= longest:
+        return text
+    kept, _ = cap(text, longest // 4)
+    return f"{kept}\n[cut after {len(kept):,} of {len(text):,} characters: {_NO_ROOM}]"
+
+
 def _mask(text: str) -> str:
-    tokens = estimate_tokens(text)
-    return f"[masked: {tokens:,} tokens of an earlier result; call the tool again if needed]"
+    again = "call the tool again if needed"
+    if _REPORTED.match(text) and (found := _REPORT.findall(text)):
+        # To call that one again would be to have the work done again.
+        again = f"agent_result has the reports of {', '.join(a or b for a, b in found)}"
+    return f"[masked: {estimate_tokens(text):,} tokens of an earlier result; {again}]"
 
 
 def _size(message: Message) -> int:

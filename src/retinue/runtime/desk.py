@@ -12,17 +12,25 @@ import msgspec
 from retinue.domain.drafting import Order
 from retinue.domain.framing import frame
 from retinue.domain.grant import Mode
-from retinue.domain.report import job_block, not_found, outcome_text, stopped_text
-from retinue.domain.result import Result
+from retinue.domain.report import (
+    job_block,
+    not_found,
+    noted,
+    outcome_text,
+    report_cap,
+    stopped_text,
+)
+from retinue.domain.result import Result, Status
 from retinue.domain.role import Role
 from retinue.domain.schedule import Schedule
 from retinue.errors import BudgetExceeded, UsageError
-from retinue.ports import Errand, Outcome, Servers, Subtask, Workspace
-from retinue.runtime.agent import Agent
+from retinue.ports import Call, Errand, Outcome, Servers, Subtask, Workspace
+from retinue.runtime.agent import Agent, plain_id
 from retinue.runtime.enclosures import enclose
 from retinue.runtime.engine import carry_out
 from retinue.runtime.handover import handed_on
 from retinue.runtime.round import Round
+from retinue.runtime.scopes import named
 from retinue.runtime.shape import schema_text
 from retinue.runtime.staff import Staff
 from retinue.runtime.toolbox import ONE_CALL
@@ -57,32 +65,33 @@ class Desk:
         self._route = route
         self._servers = servers
         self._earlier = earlier
-        self._cap = boss.contract.outputs.result_cap_tokens
 
-    async def spawn(self, errand: Errand, call: str) -> Outcome:
-        job = self._staff.known(call)
+    async def spawn(self, errand: Errand, call: Call) -> Outcome:
+        job = self._staff.known(call.name)
         try:
             if not errand.background:
-                return self._outcome(
-                    await self._staff.employ(await self._order(errand), call)
+                result = (
+                    await self._staff.employ(await self._order(errand), call.name)
                     if job is None
                     else await self._staff.go_on(job)
                 )
-            job = job or await self._staff.hire(await self._order(errand), call)
+                text = outcome_text(result, cap_tokens=self._cap(call.room_tokens))
+                return Outcome(content=text, ok=result.ok, acted=True)
+            job = job or await self._staff.hire(await self._order(errand), call.name)
         except UsageError as error:
             return _refused(str(error))
         told = [f"{job.id} started in the background; spawn_await gets its report."]
-        told += [f"note: {note}" for note in job.agent.notes]
+        told += noted(job.agent.notes)
         return Outcome(content="\n".join(told))
 
-    async def wait(self, job_ids: str) -> Outcome:
-        wanted = [part.strip().strip("[]\"'") for part in job_ids.replace(" ", ",").split(",")]
-        wanted = list(dict.fromkeys(part for part in wanted if part))
+    async def wait(self, job_ids: str, call: Call) -> Outcome:
+        wanted = list(dict.fromkeys(filter(None, map(plain_id, job_ids.replace(",", " ").split()))))
         if not wanted or "*" in wanted:
             wanted = [job.id for job in self._staff.background]
         if not wanted:
             return Outcome(content="No jobs found.")
         blocks, about = [], []
+        cap = self._cap(call.room_tokens // len(wanted))
         for job_id in wanted:
             job = self._staff.jobs.get(job_id)
             result = await (self._earlier(job_id) if job is None else job.result())
@@ -90,11 +99,11 @@ class Desk:
                 job.delivered = True
                 about.append(job_id)
             blocks.append(
-                not_found(job_id) if result is None else job_block(result, cap_tokens=self._cap)
+                not_found(job_id) if result is None else job_block(result, cap_tokens=cap)
             )
         return Outcome(content="\n\n".join(blocks), about=tuple(about))
 
-    async def delegate(self, plan: str, subtasks: Sequence[Subtask], call: str) -> Outcome:
+    async def delegate(self, plan: str, subtasks: Sequence[Subtask], call: Call) -> Outcome:
         problem = _problem(subtasks)
         if problem is not None:
             return _refused(problem)
@@ -106,20 +115,20 @@ class Desk:
         schedule = Schedule(needs, {})
 
         async def work(name: str) -> Result | str:
-            if reports and self._staff.known(f"{call}/{name}") is None:
+            if reports and self._staff.known(f"{call.name}/{name}") is None:
                 try:
                     # The call itself paid for the first one.
                     self._boss.account.spend(ONE_CALL)
                 except BudgetExceeded:
                     return "skipped: no tool calls are left for it"
             return await self._step(
-                plan, name, subtasks[int(name)], needs[name], results, f"{call}/{name}"
+                plan, name, subtasks[int(name)], needs[name], results, f"{call.name}/{name}"
             )
 
         def settle(name: str, step: Result | str) -> None:
             if isinstance(step, Result):
                 results[name] = step
-                told = outcome_text(step, cap_tokens=self._cap // len(subtasks))
+                told = outcome_text(step, cap_tokens=self._cap(call.room_tokens) // len(subtasks))
             else:
                 told = step
             reports.append(f"{name}. {told}")
@@ -166,20 +175,23 @@ class Desk:
             return f"[ERROR] {error}"
 
     async def message(self, id: str, text: str) -> Outcome:
+        id = plain_id(id)
         job = self._staff.jobs.get(id)
         if job is None:
             return _refused(self._unknown(id))
-        if job.agent.stop_reason is not None:
-            return _refused(f"{id} was stopped ({job.agent.stop_reason}) and stays so.")
-        if job.done:
+        stopped = job.agent.stop_reason
+        if job.done and (stopped is None or job.outcome.status is not Status.CANCELLED):
             return _refused(f"{id} has ended; spawn_await gives its report, or spawn another.")
+        if stopped is not None:
+            return _refused(f"{id} was stopped ({stopped}) and stays so.")
         if not text.strip():
             return _refused("The message is empty.")
         job.agent.wary = job.agent.wary or self._boss.wary
         job.agent.inbox.append(("parent", text))
         return Outcome(content=f"{id} will read it before its next turn.")
 
-    async def cancel(self, id: str) -> Outcome:
+    async def cancel(self, id: str, call: Call) -> Outcome:
+        id = plain_id(id)
         job = self._staff.jobs.get(id)
         if job is None:
             return _refused(self._unknown(id))
@@ -188,9 +200,15 @@ class Desk:
         job.cancel("cancelled by its parent")
         result = await job.result()
         job.delivered = True
-        return Outcome(content=stopped_text(result, cap_tokens=self._cap), about=(id,))
+        cap = self._cap(call.room_tokens)
+        if result.status is Status.CANCELLED:
+            text = stopped_text(result, cap_tokens=cap)
+        else:  # It was just done.
+            text = f"{id} had ended already.\n{outcome_text(result, cap_tokens=cap)}"
+        return Outcome(content=text, about=(id,))
 
     async def result(self, id: str, start: int) -> Outcome:
+        id = plain_id(id)
         job = self._staff.jobs.get(id)
         if job is not None and not job.done:
             return _refused(f"{id} is still at work; spawn_await waits for it.")
@@ -208,9 +226,8 @@ class Desk:
         )
         return Outcome(content=frame(page, kind="report", source=id) + rest)
 
-    def _outcome(self, result: Result) -> Outcome:
-        text = outcome_text(result, cap_tokens=self._cap)
-        return Outcome(content=text, ok=result.ok, acted=True)
+    def _cap(self, room_tokens: int) -> int:
+        return report_cap(self._boss.contract, room_tokens)
 
     async def _order(self, errand: Errand) -> Order:
         """The order for what a model asked. Raises UsageError."""
@@ -239,7 +256,7 @@ class Desk:
             extra_instructions=errand.system_prompt,
             tools=_items(errand.tools),
             mode=_mode(errand.mode),
-            scope=_items(errand.scope) or (),
+            scope=named(self._workspace, _items(errand.scope) or ()),
             context=context,
             model=model,
             output_schema=schema_text(errand.output_schema),

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 from retinue.domain.events import Event
 from retinue.domain.forecast import Forecast
@@ -27,7 +27,7 @@ from retinue.runtime.plans import Plans
 from retinue.runtime.runs import COMPACT, LED, PLAN, PLANNING, Runs, ended_with
 from retinue.runtime.staff import Job
 from retinue.runtime.surroundings import Surroundings
-from retinue.runtime.task import Task, as_task, check_text
+from retinue.runtime.task import Task, TaskTerms, as_task, check_text
 from retinue.runtime.terms import Terms
 from retinue.runtime.undo import Changed, Revision, Rewritten, past, revision
 from retinue.runtime.watchdog import watch
@@ -159,8 +159,8 @@ class Runtime:
             return await self._plans.write_on(run, found)
         return await office.go_on(self._runs, self._orders, run, found)
 
-    async def spawn(self, role: str, task: str, **terms: Any) -> Result:
-        """Give one task to one child and wait for it."""
+    async def spawn(self, role: str, task: str, **terms: Unpack[TaskTerms]) -> Result:
+        """Give one task to one child and wait for it. The terms are those of a `Task`."""
         return await self._office.spawn(as_task(role, task, terms))
 
     async def fan_out(
@@ -172,7 +172,7 @@ class Runtime:
         """
         return await self._office.fan_out(tasks, most=self._at_a_time(max_concurrent))
 
-    async def start(self, role: str, task: str, **terms: Any) -> Job:
+    async def start(self, role: str, task: str, **terms: Unpack[TaskTerms]) -> Job:
         """Give a task to a child in the background. Its contract is on record when this returns."""
         return await self._office.start(as_task(role, task, terms))
 

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from retinue.domain.messages import Assistant
-from retinue.domain.report import job_block
+from retinue.domain.report import job_block, report_cap
 from retinue.errors import BudgetExceeded, ModelError
 from retinue.runtime.agent import Agent
+from retinue.runtime.context import room_for_news
 from retinue.runtime.mind import Mind
 from retinue.runtime.shape import Shape
 from retinue.runtime.staff import Staff
@@ -70,8 +71,8 @@ async def converse(
             misfit = False
         text, calls, reply = reply.content, reply.calls, None
         if calls and not limit:
-            for answer in await toolbox.run(calls):
-                mind.conversation.add(answer)
+            answers = await toolbox.run(calls)
+            mind.conversation.answer(answers, mind.fit(answers))
         elif limit or not (_addressed(agent) or _reminded(mind, staff)):
             data, problem = (None, None) if shape is None else shape.check(text)
             if problem is None or limit or mended:
@@ -88,7 +89,7 @@ async def _taken_up(mind: Mind, toolbox: Toolbox, script: Transcript) -> Assista
         return Assistant(reply.content, reply.calls, reply.thoughts)
     if reply is not None:
         await toolbox.finish(script)
-        script.go_on()
+        script.go_on(mind.fit(script.answered))
     if script.told[-1:] == [STOP]:
         mind.tell(GO_ON, source="resume")
     return None
@@ -109,8 +110,10 @@ def _hear(agent: Agent, mind: Mind, staff: Staff | None) -> None:
     while agent.inbox:
         source, words = agent.inbox.pop(0)
         mind.tell(words, source=source)
-    for job in staff.news() if staff is not None else ():
-        cap = agent.contract.outputs.result_cap_tokens
+    news = [] if staff is None else list(staff.news())
+    room = room_for_news(agent.contract)
+    for job in news:
+        cap = report_cap(agent.contract, room // len(news))
         report = job_block(job.outcome, cap_tokens=cap)
         mind.tell(f"A background job has ended.\n{report}", source="staff", about=(job.id,))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -28,7 +28,15 @@ from retinue.errors import (
 from retinue.ports import Clock, Model
 from retinue.runtime.agent import Agent
 from retinue.runtime.allowance import Allowance, WorstCase
-from retinue.runtime.context import LAST_TURN, SUM_UP, SUMMING_UP, Conversation
+from retinue.runtime.context import (
+    LAST_TURN,
+    SUM_UP,
+    SUMMING_UP,
+    Answered,
+    Conversation,
+    longest_for,
+    room_for_news,
+)
 from retinue.runtime.transcript import Transcript
 
 MAX_OUTPUT_TOKENS = 8_192
@@ -79,6 +87,13 @@ class Mind:
         """Put words of ours, or somebody's, before the model's next turn."""
         self._agent.record(AgentTold(content=content, source=source, about=about))
         self.conversation.add(User(content))
+
+    def fit(self, answers: Sequence[Answered]) -> int | None:
+        """How long any of `answers` may be in the prompt, if they do not fit in as they are."""
+        longest = longest_for(answers, room_for_news(self._agent.contract))
+        if longest is not None:
+            self._agent.record(ContextCompacted(longest=longest))
+        return longest
 
     @property
     def asked(self) -> bool:
@@ -171,6 +186,14 @@ class Mind:
             self._agent.last_text = reply.message.content
         return reply
 
+    @property
+    def _lane(self) -> str:
+        """Children of a run share one. Its root, whom a person may be talking to, does not wait
+        for everything that they have asked before it."""
+        agent = self._agent
+        run_id = agent.contract.parent.run_id
+        return run_id if agent.depth else f"{run_id} {agent.path}"
+
     async def _turn(self, tools: tuple[ToolSpec, ...], schema: str | None, *, last: bool) -> Reply:
         """One exchange: reserve the worst case, ask, book what it was, write it down."""
         agent, conversation = self._agent, self.conversation
@@ -185,7 +208,7 @@ class Mind:
                 max_output_tokens=max_output,
                 schema=schema,
                 asker=agent.path,
-                lane=agent.contract.parent.run_id,
+                lane=self._lane,
                 since=self._clock.monotonic(),
                 prefer=self._answered_by,
             )

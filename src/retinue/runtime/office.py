@@ -14,7 +14,7 @@ from retinue.domain.events import TasksGiven
 from retinue.domain.lifecycle import State
 from retinue.domain.outcome import RunResult
 from retinue.domain.result import Result, Status
-from retinue.errors import ContractError
+from retinue.errors import ContractError, UsageError
 from retinue.runtime.nursery import Nursery
 from retinue.runtime.orders import Orders
 from retinue.runtime.recovery import Recovered
@@ -22,7 +22,7 @@ from retinue.runtime.round import Round
 from retinue.runtime.run import Run
 from retinue.runtime.runs import BY_PROGRAM, Runs, outcome
 from retinue.runtime.staff import Job, Staff
-from retinue.runtime.task import Task, as_task, each_for_itself, errand, on_record
+from retinue.runtime.task import Task, asked, each_for_itself, errand, on_record
 
 
 class Office:
@@ -38,22 +38,22 @@ class Office:
         self._given = 0
         """How many tasks the program has given so far."""
 
-    async def spawn(self, asked: Task) -> Result:
+    async def spawn(self, task: Task) -> Result:
         """Give one task to one child and wait for it."""
-        order = await self._orders.of(asked)
+        order = await self._orders.of(task)
         run = self._open(title_of(order.task))
-        return await _employ(run, order, self._give(run, [asked], self._at_once))
+        return await _employ(run, order, self._give(run, [task], self._at_once))
 
     async def fan_out(self, tasks: Sequence[Task | tuple[str, str]], *, most: int) -> list[Result]:
         """Give each task to a child of its own, `most` at a time."""
-        asked = each_for_itself(t if isinstance(t, Task) else as_task(*t, {}) for t in tasks)
+        wanted = each_for_itself(map(asked, tasks))
         # All of them first: a wrong one is told before any work begins.
-        orders = [await self._orders.of(task) for task in asked]
+        orders = [await self._orders.of(task) for task in wanted]
         if not orders:
             return []
         first = title_of(orders[0].task)
         run = self._open(first if len(orders) == 1 else f"{len(orders)} tasks: {first}")
-        number = self._give(run, asked, most)
+        number = self._give(run, wanted, most)
         slots, round = asyncio.Semaphore(most), Round()
         results: dict[int, Result] = {}
 
@@ -71,19 +71,22 @@ class Office:
                 nursery.create_task(work(index, order))
         return [results[index] for index in range(len(orders))]
 
-    async def start(self, asked: Task) -> Job:
+    async def start(self, task: Task) -> Job:
         """Give a task to a child in the background. Its contract is on record when this returns."""
-        order = await self._orders.of(asked)
+        order = await self._orders.of(task)
         run = self._open(title_of(order.task))
         if self._staff is None:
             self._staff = run.staff_of(run.root, self._nursery)
-        job = await self._staff.hire(order, errand(self._give(run, [asked], self._at_once)))
+        job = await self._staff.hire(order, errand(self._give(run, [task], self._at_once)))
         await job.agent.durable()
         return job
 
     async def join(self, jobs: Iterable[Job] | Literal["*"]) -> list[Result]:
         known = {} if self._staff is None else self._staff.jobs
         waited = list(known.values()) if jobs == "*" else list(jobs)
+        for job in waited:
+            if not isinstance(job, Job):
+                raise UsageError(f'Jobs are what `start` returns, or "*" for all; not {job!r}.')
         return [await job.result() for job in waited]
 
     def dismiss(self) -> None:
@@ -142,8 +145,8 @@ async def _see_through(orders: Orders, run: Run, found: Recovered) -> tuple[Resu
         for given in found.tasks:
             slots, round = asyncio.Semaphore(given.max_concurrent), Round()
             for number, task in enumerate(given.tasks, given.first):
-                asked = msgspec.json.decode(task, type=Task)
-                nursery.create_task(work(number, asked, slots, round))
+                again = msgspec.json.decode(task, type=Task)
+                nursery.create_task(work(number, again, slots, round))
     return tuple(results[number] for number in sorted(results))
 
 

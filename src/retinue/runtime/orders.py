@@ -10,6 +10,7 @@ from retinue.domain.role import pick
 from retinue.domain.toolname import picked
 from retinue.errors import ContractError, UsageError
 from retinue.runtime.enclosures import enclose
+from retinue.runtime.scopes import named
 from retinue.runtime.shape import schema_text
 from retinue.runtime.surroundings import Surroundings
 from retinue.runtime.task import Task, check_task, check_text
@@ -49,8 +50,9 @@ class Orders:
             limits["max_context_tokens"] = largest
             notes = (*notes, f"max_context_tokens became {largest}: the window of {used}")
         directory = self._directory(task.directory)
+        workspace = around.workspace_for(directory or terms.directory)
         context, left_out = await enclose(
-            around.workspace_for(directory or terms.directory),
+            workspace,
             context=task.context,
             files=task.context_files,
             max_tokens=limits.get("max_context_tokens", role.budget.max_context_tokens) // 2,
@@ -63,8 +65,8 @@ class Orders:
             extra_instructions=task.system_prompt,
             tools=task.tools,
             mode=task.mode,
-            scope=task.scope,
-            write=task.write,
+            scope=named(workspace, task.scope),
+            write=None if task.write is None else named(workspace, task.write),
             context=context,
             success_criteria=task.success_criteria,
             output_schema=schema_text(task.output_schema),

@@ -274,9 +274,14 @@ class PlannedRun:
     def _decided(self, step: PlanStep, result: Result, *, tries: int) -> str:
         if result.ok:
             return DONE
-        if self._is_stopped or result.status is Status.CANCELLED:
+        if self._is_stopped:
             return OnFailure.STOP.value
         match step.on_failure:
+            case OnFailure.CONTINUE:
+                return OnFailure.CONTINUE.value
+            # What the user has stopped is not done by another.
+            case _ if result.status is Status.CANCELLED:
+                return OnFailure.STOP.value
             case OnFailure.RETRY if tries < step.tries and not self._schedule.stopped:
                 return OnFailure.RETRY.value
             # In a plan that was stopped by another nothing is begun, not even this again.
@@ -284,8 +289,6 @@ class PlannedRun:
                 return OnFailure.REPLAN.value
             case OnFailure.REPLAN if not self._replaced:
                 return OnFailure.REPLAN.value
-            case OnFailure.CONTINUE:
-                return OnFailure.CONTINUE.value
         return OnFailure.STOP.value
 
     def _follow(self, name: str, result: Result, then: str) -> list[str]:

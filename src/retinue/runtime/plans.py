@@ -42,7 +42,7 @@ from retinue.runtime.recovery import Recovered
 from retinue.runtime.run import Run
 from retinue.runtime.runs import PLAN, PLANNING, Runs
 from retinue.runtime.surroundings import Surroundings
-from retinue.runtime.task import Task, as_task, check_task
+from retinue.runtime.task import Task, asked, check_task
 from retinue.runtime.terms import Terms
 
 RUN_COMMAND = "run_command"
@@ -362,8 +362,8 @@ class Plans:
 
 def _as_plan(tasks: Sequence[Task | tuple[str, str]]) -> Plan:
     """Tasks that need nothing of each other, as a plan."""
-    asked = [t if isinstance(t, Task) else as_task(*t, {}) for t in tasks]
-    for task in asked:
+    wanted = [asked(task) for task in tasks]
+    for task in wanted:
         check_task(task.task)
     return Plan(
         goal="fan-out",
@@ -375,6 +375,6 @@ def _as_plan(tasks: Sequence[Task | tuple[str, str]]) -> Plan:
                 model=task.model,
                 budget=StepBudget(max_tokens=task.max_tokens),
             )
-            for number, task in enumerate(asked)
+            for number, task in enumerate(wanted)
         ),
     )

@@ -42,7 +42,7 @@ from retinue.domain.projection import AgentView, RunView
 from retinue.domain.result import Result, Spent, Status, cap
 from retinue.errors import ChainBroken, RunError
 from retinue.ports import AgentRow, RunRow, Store
-from retinue.runtime.agent import ROOT
+from retinue.runtime.agent import ROOT, plain_id
 from retinue.runtime.audit import read_all
 from retinue.runtime.journal import End
 from retinue.runtime.life import TAINTED, Ending
@@ -356,7 +356,8 @@ def _sent(sender: Past, call_id: str, agents: dict[str, Past]) -> None:
     for fact in reversed(sender.facts):
         if isinstance(fact, ToolStarted) and fact.call_id == call_id:
             message = msgspec.json.decode(fact.arguments, type=_Message)
-            if message.id in agents:
-                agents[message.id].messages.append(message.text)
-                agents[message.id].wary |= sender.wary
+            child = agents.get(plain_id(message.id))
+            if child is not None:
+                child.messages.append(message.text)
+                child.wary |= sender.wary
             return

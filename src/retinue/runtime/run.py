@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from retinue.domain.contract import Contract, WorkspaceKind
-from retinue.domain.drafting import Draft, Order
+from retinue.domain.drafting import Draft
 from retinue.domain.events import (
     AgentCached,
     AgentStarted,
@@ -107,6 +107,7 @@ class Run:
         self._checks = Checks(around.confine, around.clock)
         self._joins: dict[str, Join] = {}
         self._recruitment = Recruitment(self._roster, around, self._checks, self._join_of)
+        self.agree, self.create = self._recruitment.agree, self._recruitment.create
         self._post = post or around.posts.take(run_id)
 
     @property
@@ -262,27 +263,6 @@ class Run:
 
     # Its children
 
-    async def agree(self, order: Order, by: Agent) -> None:
-        """Have a person agree to an order that a stranger may stand behind. Raises UsageError."""
-        await self._recruitment.agree(order, by)
-
-    async def create(
-        self,
-        order: Order,
-        by: Agent,
-        round: Round | None = None,
-        *,
-        errand: str = "",
-        background: bool = False,
-    ) -> Agent:
-        """Write the contract for `order` and bring its child into being. Raises UsageError.
-
-        Children of one round begin from the same files; one without begins from what is there.
-        """
-        return await self._recruitment.create(
-            order, by, round, errand=errand, background=background
-        )
-
     def refused(self, role: str, task: str, why: str, status: Status) -> Result:
         """The result of a task that no child was made for."""
         return Result(status=status, agent_id="", run_id=self.id, role=role, task=task, error=why)
@@ -310,7 +290,14 @@ class Run:
         except UsageError as error:
             return str(error)
         resolver.ground = copy
-        ending = await self._live(resolver)
+        try:
+            ending = await self._live(resolver)
+        except asyncio.CancelledError:
+            if not self.suspended:
+                # It has no task of its own that would close it.
+                why = agent.why_stopped or self.why_stopped
+                self._roster.close(resolver, Ending(Status.CANCELLED, resolver.last_text, why))
+            raise
         if ending.status is Status.COMPLETED:
             wrong = await unsettled(agent, copy, resolver.contract.execution.working_directory)
             if wrong:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -13,6 +13,8 @@ from retinue.extras import has, missing
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
 MAX_ERRORS = 5
+MAX_ERROR_CHARS = 300
+TOO_DEEP = "The output schema is nested too deeply; make it flatter."
 
 
 class Shape:
@@ -26,9 +28,13 @@ class Shape:
         import jsonschema_rs
 
         try:
-            self._validator = jsonschema_rs.validator_for(msgspec.json.decode(schema))
+            self._validator = jsonschema_rs.validator_for(
+                msgspec.json.decode(schema), retriever=_refuse
+            )
         except ValueError as error:
-            raise ContractError(f"The output schema is not a JSON schema: {error}.") from error
+            raise ContractError(
+                f"The output schema cannot be used: {_brief(str(error))}"
+            ) from error
 
     def check(self, text: str) -> tuple[Any, str | None]:
         """The value in `text`, or what is wrong with it in words for the model."""
@@ -39,13 +45,26 @@ class Shape:
             except (msgspec.DecodeError, RecursionError):
                 continue
             errors = [
-                f"{'/'.join(map(str, error.instance_path)) or 'the answer'}: {error.message}"
+                _brief(
+                    f"{'/'.join(map(str, error.instance_path)) or 'the answer'}: {error.message}"
+                )
                 for error in islice(self._validator.iter_errors(value), MAX_ERRORS)
             ]
             if not errors:
                 return value, None
             problem = "; ".join(errors)
         return None, problem
+
+
+def _refuse(address: str) -> NoReturn:
+    """A model may write schemas: by their references it could read files, and send things away."""
+    raise ValueError("it must hold all that it refers to")
+
+
+def _brief(message: str) -> str:
+    """The first line, which says what is wrong; it may quote all of an answer."""
+    line = message.partition("\n")[0]
+    return line if len(line) <= MAX_ERROR_CHARS else f"{line[:MAX_ERROR_CHARS]}…"
 
 
 def _candidates(text: str) -> list[str]:
@@ -60,13 +79,15 @@ def _candidates(text: str) -> list[str]:
 
 def schema_text(schema: Any) -> str | None:
     """A schema as the text that a contract keeps: a dict, a JSON text, or a Python type."""
-    if schema is None:
-        return None
     if isinstance(schema, str):
         try:
             schema = msgspec.json.decode(schema)
         except msgspec.DecodeError as error:
             raise ContractError(f"The output schema is not JSON: {error}.") from error
+        except RecursionError as error:
+            raise ContractError(TOO_DEEP) from error
+    if schema is None:
+        return None
     if hasattr(schema, "model_json_schema"):
         schema = schema.model_json_schema()  # pydantic, without importing it
     elif not isinstance(schema, dict):
@@ -76,6 +97,11 @@ def schema_text(schema: Any) -> str | None:
             raise ContractError(
                 f"The output schema cannot be made from {schema!r}: {error}."
             ) from error
-    text = msgspec.json.encode(schema, order="deterministic").decode()
+    try:
+        text = msgspec.json.encode(schema, order="deterministic").decode()
+    except RecursionError as error:
+        raise ContractError(TOO_DEEP) from error
+    except TypeError as error:
+        raise ContractError(f"The output schema is not JSON: {error}.") from error
     Shape(text)  # A schema that cannot be used is told now, not when the answer is there.
     return text

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import msgspec
 
@@ -11,6 +11,8 @@ from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
 from retinue.errors import ContractError, UsageError
 from retinue.runtime.shape import schema_text
+
+ModeName: TypeAlias = Literal["plan", "normal", "auto", "dangerous"]
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,6 +53,46 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_retries: int | None = None
 
 
+class TaskTerms(TypedDict, total=False):
+    """The terms of a Task, as arguments of `spawn` and `start`: texts and lists do as well."""
+
+    tools: Sequence[str] | None
+    mode: ModeName | Mode | None
+    scope: Sequence[str]
+    write: Sequence[str] | None
+    context: str
+    context_files: Sequence[str]
+    system_prompt: str | None
+    success_criteria: Sequence[str]
+    output_schema: Any
+    model: str | None
+    endpoint: str | None
+    directory: str | None
+    workspace: Literal["worktree", "shared", "readonly"] | WorkspaceKind | None
+    checks: Sequence[str]
+    on_conflict: Literal["fail", "resolve"] | OnConflict | None
+    cache: bool
+    max_tool_calls: int | None
+    max_turns: int | None
+    max_tokens: int | None
+    max_context_tokens: int | None
+    timeout_s: float | None
+    max_cost_usd: float | None
+    max_retries: int | None
+
+
+def asked(task: Task | tuple[str, str]) -> Task:
+    """What somebody has put into a list of tasks; one that was made by hand may hold anything."""
+    if isinstance(task, Task):
+        fields = {name: getattr(task, name) for name in Task.__struct_fields__}
+        return as_task(fields.pop("role"), fields.pop("task"), fields)
+    match task:
+        case [role, text]:
+            return as_task(role, text, {})
+        case _:
+            raise UsageError(f"A task is a retinue.Task or a pair of role and task, not {task!r}.")
+
+
 def as_task(role: str, task: str, terms: Mapping[str, Any]) -> Task:
     """A Task from loose arguments; an unknown one is told by name."""
     known = Task.__struct_fields__
@@ -60,7 +102,9 @@ def as_task(role: str, task: str, terms: Mapping[str, Any]) -> Task:
     try:
         return msgspec.convert({**terms, "role": role, "task": task}, Task)
     except msgspec.ValidationError as error:
-        raise UsageError(f"A term is of the wrong type: {error}.") from error
+        what, _, where = str(error).partition(" - at `$.")
+        name = where.rstrip("`") or "A term"
+        raise UsageError(f"{name} is of the wrong type: {what[0].lower()}{what[1:]}.") from error
 
 
 def check_task(task: str) -> None:

@@ -16,7 +16,7 @@ from retinue.domain.budget import Amounts
 from retinue.domain.drafting import ASK_USER
 from retinue.domain.events import BreakerTripped, ToolDenied, ToolFinished, ToolStarted
 from retinue.domain.grant import Grant, Mode, Network
-from retinue.domain.messages import Effect, ToolAnswer, ToolCall, ToolSpec
+from retinue.domain.messages import Effect, ToolCall, ToolSpec
 from retinue.domain.result import Receipt
 from retinue.errors import (
     ApprovalNeeded,
@@ -25,9 +25,10 @@ from retinue.errors import (
     StoreError,
     ToolFailure,
 )
-from retinue.ports import Approve, Hands, Outcome, Tool
+from retinue.ports import Approve, Call, Hands, Outcome, Tool
 from retinue.runtime.agent import Agent
 from retinue.runtime.agreement import ask, decided
+from retinue.runtime.context import Answered, room_for_news
 from retinue.runtime.nursery import Nursery
 
 if TYPE_CHECKING:
@@ -95,12 +96,15 @@ class Toolbox:
         """Calls that are paid for and on record, and are made once more."""
         self._broken: tuple[str, str] | None = None
         self._broken_times = 0
+        self._share_tokens = 0
+        """What the answer to each call of the turn may have, so that there is room for all."""
 
-    async def run(self, calls: Sequence[ToolCall]) -> list[ToolAnswer]:
+    async def run(self, calls: Sequence[ToolCall]) -> list[Answered]:
         """Answer every call, in order. Neighbours that only read run side by side."""
         # The reply that asks for them is paid for: it must be on record before anything is done.
         await self._agent.durable()
-        answers: list[ToolAnswer] = []
+        self._share_tokens = room_for_news(self._agent.contract) // max(1, len(calls))
+        answers: list[Answered] = []
         for kind, group in groupby(calls, key=self._company):
             batch = list(group)
             if kind and len(batch) > 1:
@@ -121,7 +125,7 @@ class Toolbox:
             tool = self._tools.get(call.name)
             if call.id in script.begun and (tool is None or tool.effect in _CHANGING):
                 note = self._interrupted(call)
-                script.answers[call.id] = ToolAnswer(call.id, INTERRUPTED + note, failed=True)
+                script.answers[call.id] = Answered(call.id, INTERRUPTED, True, note)
         self._begun = frozenset(script.begun)
         left = [call for call in left if call.id not in script.answers]
         script.answers.update((answer.call_id, answer) for answer in await self.run(left))
@@ -136,9 +140,9 @@ class Toolbox:
             return call.name
         return "read" if tool.effect is Effect.READ else ""
 
-    async def _together(self, calls: Sequence[ToolCall]) -> list[ToolAnswer]:
+    async def _together(self, calls: Sequence[ToolCall]) -> list[Answered]:
         """Answer calls side by side: as many at a time as may be under way, the next in order."""
-        answers: dict[int, ToolAnswer] = {}
+        answers: dict[int, Answered] = {}
         waiting = iter(enumerate(calls))
 
         async def work() -> None:
@@ -150,7 +154,7 @@ class Toolbox:
                 nursery.create_task(work())
         return [answers[index] for index in range(len(calls))]
 
-    async def _answer(self, call: ToolCall) -> ToolAnswer:
+    async def _answer(self, call: ToolCall) -> Answered:
         if call.id not in self._begun:
             try:
                 self._agent.account.spend(ONE_CALL)
@@ -181,7 +185,7 @@ class Toolbox:
             notes.append(f"{tokens:,} tokens left")
         return f"\n[{', '.join(notes)}]" if notes else ""
 
-    def _watch_for_repetition(self, call: ToolCall, answer: ToolAnswer) -> None:
+    def _watch_for_repetition(self, call: ToolCall, answer: Answered) -> None:
         if not answer.failed:
             self._broken = None
             return
@@ -215,7 +219,7 @@ class Toolbox:
                 return True  # Nobody to ask: the hard stop is near enough.
         return True
 
-    async def _run(self, call: ToolCall) -> ToolAnswer:
+    async def _run(self, call: ToolCall) -> Answered:
         """What the model is told, and whether the call made sense and worked."""
         tool = self._tools.get(call.name)
         if tool is None or call.name not in self._yours:
@@ -273,7 +277,7 @@ class Toolbox:
         if tool.effect in _CHANGING:
             # And nothing may be built upon a change before the journal knows what it was.
             await agent.durable()
-        return ToolAnswer(call.id, outcome.content + note, failed=not worked)
+        return Answered(call.id, outcome.content, not worked, note)
 
     def _interrupted(self, call: ToolCall) -> str:
         """Write down that nobody knows what became of a call; answers the note beside that."""
@@ -303,7 +307,8 @@ class Toolbox:
         if tool.effect is Effect.DELEGATE:
             # Ids are the model's, and may come again in another turn.
             turn = self._agent.account.spent.turns
-            hands = msgspec.structs.replace(hands, call=f"{turn}:{call.id}")
+            asked = Call(f"{turn}:{call.id}", self._share_tokens)
+            hands = msgspec.structs.replace(hands, call=asked)
         try:
             outcome = await tool.run(arguments, hands)
         except ToolFailure as failure:
@@ -391,7 +396,7 @@ class Toolbox:
         noted: bool = True,
         failed: bool = True,
         mark: str = "DENIED",
-    ) -> ToolAnswer:
+    ) -> Answered:
         content = f"[{mark}] {text}"
         note = self._what_is_left() if noted else ""
         self._agent.record(
@@ -405,7 +410,7 @@ class Toolbox:
                 note=note,
             )
         )
-        return ToolAnswer(call.id, content + note, failed=failed)
+        return Answered(call.id, content, failed, note)
 
 
 async def nobody(wish: Wish) -> bool:

@@ -13,8 +13,8 @@ from retinue.domain.events import (
     ToolStarted,
     TurnStarted,
 )
-from retinue.domain.messages import Assistant, ToolAnswer, ToolCall, User
-from retinue.runtime.context import LAST_TURN, SUMMING_UP, Conversation
+from retinue.domain.messages import Assistant, ToolCall, User
+from retinue.runtime.context import LAST_TURN, SUMMING_UP, Answered, Conversation
 from retinue.runtime.toolbox import INTERRUPTED
 
 NOT_RUN = "[ERROR] interrupted before it was run"
@@ -34,7 +34,7 @@ class Transcript:
         """How often the model was asked, and has answered or not."""
         self.replied: ModelReplied | None = None
         """The last reply, as long as nothing was said after it; calls of it may be unanswered."""
-        self.answers: dict[str, ToolAnswer] = {}
+        self.answers: dict[str, Answered] = {}
         self.begun: set[str] = set()
         """The calls of that reply that were begun, and those that were answered."""
         self.limit: str | None = None
@@ -62,8 +62,9 @@ class Transcript:
             case ToolStarted(call_id=call_id):
                 self.begun.add(call_id)
             case ToolFinished() | ToolDenied():
-                content = fact.content + (fact.note if self._exact else "")
-                self.answers[fact.call_id] = ToolAnswer(fact.call_id, content, fact.failed)
+                note = fact.note if self._exact else ""
+                answer = Answered(fact.call_id, fact.content, fact.failed, note)
+                self.answers[fact.call_id] = answer
                 self.exhausted |= isinstance(fact, ToolDenied) and not fact.counted
             case AgentTold(content=content, source=source):
                 self.go_on()
@@ -74,6 +75,8 @@ class Transcript:
                 self.limit = limit
                 if self._exact:
                     self.talk.add(User(LAST_TURN.format(limit=limit)))
+            case ContextCompacted(longest=int(longest)):
+                self.go_on(longest)
             case ContextCompacted(masked=masked, dropped=dropped, content=content):
                 self.go_on()
                 if dropped:
@@ -89,14 +92,21 @@ class Transcript:
             return None
         return self.replied.content
 
-    def go_on(self) -> None:
-        """Put the answers to the last calls in, in the order of the calls."""
+    @property
+    def answered(self) -> list[Answered]:
+        """The answers to the last calls, in the order of the calls."""
+        answers = []
         for call in self.calls:
             answer = self.answers.get(call.id)
             if answer is None:
                 text = INTERRUPTED if call.id in self.begun else NOT_RUN
-                answer = ToolAnswer(call.id, text, True)
-            self.talk.add(answer)
+                answer = Answered(call.id, text, True)
+            answers.append(answer)
+        return answers
+
+    def go_on(self, longest: int | None = None) -> None:
+        """Put the answers to the last calls in, none of them over `longest` bytes."""
+        self.talk.answer(self.answered, longest)
         self.replied = None
         self.answers.clear()
         self.begun.clear()

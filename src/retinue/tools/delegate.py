@@ -67,7 +67,7 @@ async def spawn_await(
 ) -> Outcome:
     """Wait for background children and get their reports."""
     ids = job_ids if isinstance(job_ids, str) else ",".join(job_ids)
-    return await _delegation(hands).wait(ids)
+    return await _delegation(hands).wait(ids, hands.call)
 
 
 @tool(effect=Effect.DELEGATE)
@@ -97,7 +97,7 @@ async def agent_message(hands: Hands, id: str, text: str) -> Outcome:
 @tool(effect=Effect.DELEGATE)
 async def agent_cancel(hands: Hands, id: str) -> Outcome:
     """Stop a child."""
-    return await _delegation(hands).cancel(id)
+    return await _delegation(hands).cancel(id, hands.call)
 
 
 @tool(effect=Effect.DELEGATE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -62,7 +63,7 @@ class Site(msgspec.Struct, frozen=True):
     alone: Callable[[], AbstractContextManager[None]]
 
 
-class _Ground:
+class _Ground(ABC):
     """What the user's tree and a copy of it have in common. Public methods are the port's."""
 
     def __init__(self, project: str, worktrees: str) -> None:
@@ -71,12 +72,12 @@ class _Ground:
         self._worktrees = worktrees
         self._ledger = Ledger()
 
+    @abstractmethod
     def _site(self) -> Site:
         """Blocks the first time."""
-        raise NotImplementedError
 
-    def workspace(self, directory: str) -> Workspace:
-        raise NotImplementedError
+    @abstractmethod
+    def workspace(self, directory: str) -> Workspace: ...
 
     async def why_no_copies(self) -> str:
         return await in_thread(lambda: self._site().depot.source.why_not)

@@ -78,7 +78,7 @@ async def test_only_an_answer_answers(opened: Opened, said: Said, wait: Wait) ->
         assert chat.questions.open
         submit(chat, "neither")
         await wait(idle(chat))
-    assert "Nothing was run." in said(chat)
+    assert "Nothing was run. What the planner wrote is in .retinue/plan.toml." in said(chat)
 
 
 async def test_a_plan_is_edited_until_it_is_right(opened: Opened, said: Said, wait: Wait) -> None:

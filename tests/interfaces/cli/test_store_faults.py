@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from retinue.store.database import PAGE_BYTES
-
 Cli = Callable[..., Any]
 Script = Callable[[str], str]
 
@@ -39,14 +37,9 @@ def database(cli: Cli, model: str, project: Path) -> Path:
 
 
 @pytest.fixture
-def damaged(database: Path) -> Path:
+def damaged(database: Path, damage: Callable[[Path], None]) -> Path:
     """One whose events cannot be read."""
-    with closing(sqlite3.connect(database)) as connection:
-        query = "SELECT rootpage FROM sqlite_master WHERE name = 'events'"
-        (page,) = connection.execute(query).fetchone()
-    data = bytearray(database.read_bytes())
-    data[(page - 1) * PAGE_BYTES : page * PAGE_BYTES] = b"\xff" * PAGE_BYTES
-    database.write_bytes(data)
+    damage(database)
     return database
 
 

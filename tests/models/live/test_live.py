@@ -96,5 +96,6 @@ async def test_a_run_is_recorded_and_replayed(llama_cpp: Endpoint, tmp_path: Pat
 
 async def _looked(project: Path, environment: Environment, **options: Any) -> retinue.Result:
     async with retinue.open(project, environment=environment, **options) as rt:
-        terms = {"max_turns": 2, "context_files": ("a.txt",)}
-        return await rt.spawn("reviewer", "Which bird is it?", **terms)
+        return await rt.spawn(
+            "reviewer", "Which bird is it?", max_turns=2, context_files=("a.txt",)
+        )

@@ -37,6 +37,7 @@ from retinue.project import STATE_DIR, open_journal, project
 from retinue.runtime.audit import read_all
 from retinue.runtime.clock import SystemClock
 from retinue.runtime.facade import Runtime
+from retinue.runtime.plans import LATEST
 from retinue.runtime.session import LAST
 from retinue.runtime.staff import Job
 from retinue.runtime.undo import Changed, Rewritten
@@ -386,7 +387,7 @@ class Chat:
             plan = await runtime.plan(goal)
             accepted = await agreed(runtime, plan, decide=self._decide, edit=self._edit)
             if accepted is None:
-                self.talk.notice("Nothing was run.")
+                self.talk.notice(f"Nothing was run. What the planner wrote is in {LATEST}.")
                 return
             result = await runtime.execute(accepted)
         except asyncio.CancelledError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from typing import ClassVar
@@ -40,8 +41,8 @@ class Pane(ScrollView, inherit_bindings=False):
         self.count = 0
         self._width = 0
 
-    def line_at(self, y: int) -> Line:
-        raise NotImplementedError
+    @abstractmethod
+    def line_at(self, y: int) -> Line: ...
 
     def is_under_cursor(self, y: int) -> bool:
         return False

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from retinue.domain.chore import Chore
+from retinue.housekeeping import DAY_S, clean_up
 from retinue.interfaces.cli.console import perform
 from retinue.interfaces.cli.options import directory
 from retinue.interfaces.cli.paper import say
 from retinue.interfaces.view.figures import fill
-from retinue.project import DAY_S, clean_up
 
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
