@@ -33,6 +33,8 @@ class AgentView:
     state: State = State.CREATED
     started_at: float | None = None
     closed_at: float | None = None
+    paused_at: float | None = None
+    """When its run was suspended, until somebody goes on with it."""
     attempt: int = 0
     turn: int = 0
     max_turns: int = 0
@@ -130,8 +132,12 @@ class RunView:
                 self.status, self.reason, self.finished_at = fact.status, fact.reason, event.time
             case ev.RunSuspended():
                 self.suspended = fact.reason
+                for agent in self.agents.values():
+                    agent.paused_at = event.time if agent.closed_at is None else None
             case ev.RunResumed():
                 self.suspended = None
+                for agent in self.agents.values():
+                    agent.paused_at = None
             case ev.RunLapsed():
                 for agent in self.agents.values():
                     if agent.closed_at is None and agent.started_at is not None:

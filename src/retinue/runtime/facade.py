@@ -100,14 +100,16 @@ class Runtime:
         """Say why everything is about to be cancelled; it will stand in the journal."""
         self._runs.stop(why)
 
-    def suspend(self, why: str, then: Callable[[], None] | None = None) -> None:
-        """Stop all work so that it can be resumed.
+    def suspend(
+        self, why: str, then: Callable[[], None] | None = None, *, run_id: str | None = None
+    ) -> None:
+        """Stop all work, or that of one run, so that it can be resumed.
 
         Nothing new is begun; whoever is between two turns says what they have, and `then` is called
         when nobody has anything more to say. Cancel the tasks then, or sooner: what is under way
         stays in the journal as it is, for `resume`.
         """
-        self._runs.suspend(why, then)
+        self._runs.suspend(why, then, run_id)
 
     # Work
 

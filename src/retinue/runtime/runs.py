@@ -123,9 +123,11 @@ class Runs:
         for run in self._open.values():
             run.stop(why)
 
-    def suspend(self, why: str, then: Callable[[], None] | None) -> None:
-        """Have everybody pause; `then` is called when nobody has anything more to say."""
-        left = len(self._open)
+    def suspend(self, why: str, then: Callable[[], None] | None, run_id: str | None = None) -> None:
+        """Have everybody pause, of one run or of all; `then` is called when nobody has anything
+        more to say."""
+        runs = [run for run in self._open.values() if run_id in (None, run.id)]
+        left = len(runs)
 
         def one_less() -> None:
             nonlocal left
@@ -133,9 +135,9 @@ class Runs:
             if left == 0 and then is not None:
                 then()
 
-        for run in self._open.values():
+        for run in runs:
             run.suspend(why, one_less)
-        if not self._open and then is not None:
+        if not runs and then is not None:
             then()
 
     # Their beginning

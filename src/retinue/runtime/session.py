@@ -18,6 +18,7 @@ from retinue.domain.events import (
     Event,
     RunFinished,
     RunStarted,
+    RunSuspended,
     StepsRedone,
     StepsUndone,
     ToolFinished,
@@ -146,6 +147,7 @@ def said(events: Iterable[Event], *, before: Sequence[Message] = ()) -> tuple[Me
     """
     script = Transcript(Conversation((System(""),), (), before=before))
     finished: RunFinished | None = None
+    left = "the process is gone"
     rewritten: list[str] = []
     for event in events:
         match event.fact:
@@ -153,6 +155,8 @@ def said(events: Iterable[Event], *, before: Sequence[Message] = ()) -> tuple[Me
                 script = Transcript(Conversation(opening, (), before=before))
             case RunFinished() as outcome:
                 finished = outcome
+            case RunSuspended(reason=reason):
+                left = reason
             case StepsUndone() | StepsRedone():
                 rewritten.append(event.summary)
             case fact:
@@ -160,7 +164,7 @@ def said(events: Iterable[Event], *, before: Sequence[Message] = ()) -> tuple[Me
     script.go_on()
     talk = script.talk
     if finished is None:
-        talk.add(User(ENDED.format(why="the process is gone")))
+        talk.add(User(ENDED.format(why=left)))
     elif finished.status is not Status.COMPLETED:
         talk.add(User(ENDED.format(why=f"{finished.status}: {finished.reason}")))
     for what in rewritten:

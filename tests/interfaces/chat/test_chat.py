@@ -179,8 +179,106 @@ async def test_closing_stops_everything(opened: Opened, wait: Wait) -> None:
         submit(chat, "/spawn Dig")
         submit(chat, "Go")
         await wait(lambda: len(model.requests) == 2)
-    assert {a.close_reason for _, a in chat.agents()} >= {"the chat was closed"}
-    assert {a.state for _, a in chat.agents()} == {"closed"}
+    ends = {tree.run.kind: (a.state, a.close_reason) for tree, a in chat.agents() if a.parent_id}
+    assert ends == {"program": ("closed", "the chat was closed")}
+    assert chat.interrupted
+    assert chat.interrupted.suspended == "the chat was closed"
+
+
+# Interrupting
+
+
+def spawning(gate: asyncio.Event) -> ScriptedModel:
+    """A lead with two children: one is done at once, the other waits for the gate."""
+    sent = calls(*(call("spawn_agent", role="researcher", task=t) for t in ("Look", "Wait")))
+    return scripted(sent, say("Both."), Look=[say("ok")], Wait=[hold(gate, say("Late."))])
+
+
+async def test_what_is_interrupted_is_gone_on_with(opened: Opened, said: Said, wait: Wait) -> None:
+    gate = asyncio.Event()
+    model = spawning(gate)
+    async with opened(model) as chat:
+        submit(chat, "Go")
+        await wait(lambda: len(model.requests) == 3 and len(chat.at_work()) == 1)
+        assert chat.interrupt()
+        await wait(idle(chat))
+        assert "■ interrupted by the user\n  /resume goes on where it was" in said(chat)
+        assert '[researcher] Paused: "Wait"' in said(chat)
+        assert chat.at_work() == []
+        assert not chat.interrupt()
+        gate.set()
+        submit(chat, "/resume")
+        await wait(lambda: "Both." in said(chat))
+        await wait(idle(chat))
+        assert chat.interrupted is None
+        assert [a.status for _, a in chat.agents()] == ["completed"] * 3
+        # Who was done is not asked again; the one who was at work, and its parent, are.
+        assert len(model.requests) == 5
+
+
+async def test_after_an_interruption_something_else_can_be_said(opened: Opened, wait: Wait) -> None:
+    gate = asyncio.Event()
+    model = scripted(hold(gate, say("ok")))
+    async with opened(model) as chat:
+        submit(chat, "Go")
+        await wait(lambda: len(model.requests) == 1)
+        chat.interrupt()
+        await wait(idle(chat))
+        gate.set()
+        submit(chat, "Stay")
+        await wait(lambda: len(model.requests) == 2)
+        await wait(idle(chat))
+    note = "[This was ended before it was done: interrupted by the user]"
+    assert users(model.requests[1]) == ["Go", note, "Stay"]
+
+
+async def test_what_a_closed_chat_has_left_is_gone_on_with(
+    opened: Opened, said: Said, wait: Wait
+) -> None:
+    gate = asyncio.Event()
+    model = spawning(gate)
+    async with opened(model) as chat:
+        submit(chat, "Go")
+        await wait(lambda: len(model.requests) == 3 and len(chat.at_work()) == 1)
+    gate.set()
+    async with opened(model, session="last") as chat:
+        await wait(lambda: chat.engine.ready)
+        assert "■ the chat was closed" in said(chat)
+        submit(chat, "/mode plan")
+        await wait(lambda: chat.engine.ready)
+        submit(chat, "/resume")
+        assert "It was begun with scripted, in normal mode; choose these again" in said(chat)
+        submit(chat, "/mode normal")
+        await wait(lambda: chat.engine.ready)
+        submit(chat, "/resume")
+        await wait(lambda: "Both." in said(chat))
+        await wait(idle(chat))
+
+
+async def test_a_model_that_was_gone_is_asked_again(opened: Opened, said: Said, wait: Wait) -> None:
+    gone = fail(ProviderError("The server is gone."))
+    model = scripted(call("list_dir", path="."), gone, say("Back."))
+    async with opened(model) as chat:
+        submit(chat, "Go")
+        await wait(lambda: "■ The server is gone." in said(chat))
+        await wait(idle(chat))
+        submit(chat, "/resume")
+        await wait(lambda: "Back." in said(chat))
+        await wait(idle(chat))
+
+
+async def test_interrupting_before_anything_has_begun(
+    opened: Opened, said: Said, wait: Wait
+) -> None:
+    model = scripted(say("never"))
+    async with opened(model) as chat:
+        submit(chat, "Go")
+        assert chat.interrupt()
+        await wait(idle(chat))
+        assert "■ interrupted by the user" in said(chat)
+        assert model.requests == []
+        submit(chat, "/resume")
+        await wait(lambda: "There is no conversation to go on with yet." in said(chat))
 
 
 # Questions

@@ -154,7 +154,7 @@ async def test_stopping_by_escape(screen: Opening, wait: Any) -> None:
         assert shown.field.has_focus
         assert shown.chat.leading
         await shown.press("escape")
-        await shown.shows("■ cancelled: stopped by the user")
+        await shown.shows("■ interrupted by the user", "/resume goes on where it was")
 
 
 @about(KEYS, "ctrl+c")
@@ -163,7 +163,7 @@ async def test_interrupting(screen: Opening, wait: Any) -> None:
         await begun(shown, wait)
         await shown.type("half a line")
         await shown.press("ctrl+c")
-        await shown.shows("■ cancelled: stopped by the user")
+        await shown.shows("■ interrupted by the user", "/resume goes on where it was")
         assert shown.field.text == "half a line"
         await shown.press("ctrl+c")
         assert shown.field.text == ""
@@ -179,7 +179,8 @@ async def test_leaving(screen: Opening, wait: Any) -> None:
         await begun(shown, wait)
         await shown.press("ctrl+q")
         await wait(lambda: not shown.app.is_running)
-        assert {a.state for _, a in shown.chat.agents()} == {"closed"}
+        assert shown.chat.at_work() == []
+        assert shown.chat.interrupted
 
 
 @about(KEYS, "ctrl+o")

@@ -168,4 +168,4 @@ def test_a_conversation_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -
     runs = subprocess.run(
         [*RETINUE, "runs", "-C", str(tmp_path / "project")], capture_output=True, text=True
     )
-    assert runs.stdout.count("cancelled") == 1, runs
+    assert runs.stdout.count("interrupted") == 1, runs

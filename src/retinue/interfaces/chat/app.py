@@ -273,7 +273,7 @@ class ChatApp(App[None]):
         if self._tree.has_focus:
             self._prompt.field.focus()
         else:
-            self.chat.stop()
+            self.chat.interrupt()
 
     def action_mode(self) -> None:
         if self.chat.engine.ready:
@@ -291,7 +291,7 @@ class ChatApp(App[None]):
     def action_interrupt(self) -> None:
         if text := self.screen.get_selected_text():
             self.copy_to_clipboard(text)
-        elif self.chat.stop():
+        elif self.chat.interrupt():
             pass
         elif self._prompt.text:
             self._prompt.put("")

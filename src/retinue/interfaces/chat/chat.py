@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from retinue.domain.events import AgentTold, Event
 from retinue.domain.grant import Mode, Network
 from retinue.domain.lifecycle import State
 from retinue.domain.outcome import RunResult
-from retinue.domain.projection import AgentView
+from retinue.domain.projection import AgentView, RunView
 from retinue.domain.reach import Reach
 from retinue.domain.report import outcome_text
 from retinue.domain.result import Status, cap
@@ -31,7 +32,7 @@ from retinue.interfaces.consent import for_good
 from retinue.interfaces.view.columns import Span, Tone
 from retinue.interfaces.view.figures import clip, one_line
 from retinue.interfaces.view.talk import Talk
-from retinue.interfaces.view.tree import Forest, Tree
+from retinue.interfaces.view.tree import Forest, Tree, is_open
 from retinue.ports import Clock, Sandbox
 from retinue.project import STATE_DIR, open_journal, project
 from retinue.runtime.audit import read_all
@@ -45,6 +46,8 @@ from retinue.runtime.undo import Changed, Rewritten
 __all__ = ["LAST", "Chat"]
 
 ROOT = "a0"
+INTERRUPTED = "interrupted by the user"
+CLOSED = "the chat was closed"
 MODES = {
     Mode.PLAN: "agents only read",
     Mode.NORMAL: "you are asked before files change or commands run",
@@ -105,6 +108,7 @@ class Chat:
             on_text=self._heard_lead,
             on_partial=self._heard_words,
             on_open=self._opened,
+            on_close=self._closing,
             on_wait=self._waits,
             on_problem=self.problem,
             approve=self.questions.approve,
@@ -113,6 +117,7 @@ class Chat:
         )
         self.leading: str | None = None
         """The run that the user's last words began, while it is under way; "" before it is one."""
+        self._lead: asyncio.Task[None] | None = None
         self._words: dict[tuple[str, str], list[str]] = {}
         self._news: list[str] = []
         self._held: list[Message] = []
@@ -146,7 +151,7 @@ class Chat:
 
     def at_work(self) -> list[tuple[Tree, AgentView]]:
         """The children that are not closed yet."""
-        return [(t, a) for t, a in self.agents() if a.parent_id and a.state is not State.CLOSED]
+        return [(t, a) for t, a in self.agents() if a.parent_id and is_open(a)]
 
     def find(self, name: str) -> tuple[Tree, AgentView]:
         """An agent by its id, its path or the last part of that; those at work come first."""
@@ -186,8 +191,7 @@ class Chat:
             return
         runtime = self.runtime
         if self.leading is None:
-            self.leading = ""
-            self.engine.begin(self._lead(message))
+            self._take_the_lead(self._answer(message))
         else:
             # It is read before the next turn, or told to the next run if this one is over first.
             self.queued.append(message.text)
@@ -199,9 +203,7 @@ class Chat:
         self.engine.check_idle()
         if self.session is None:
             raise UsageError("There is nothing to sum up yet.")
-        work = self.runtime.compact(self.session)
-        self.leading = ""
-        self.engine.begin(self._led(work))
+        self._take_the_lead(self._led(partial(self.runtime.compact, self.session)))
 
     def spawn(self, role: str, task: str) -> None:
         """Give a task to an agent beside the conversation."""
@@ -213,8 +215,41 @@ class Chat:
         self.talk.said(f"/plan {goal}")
         self._begin_command(self._plan(runtime, goal))
 
+    def interrupt(self) -> bool:
+        """Stop what was begun last, as soon as may be. Is there anything?
+
+        The run can be gone on with; agents beside it are stopped for good.
+        """
+        if self._lead is None:
+            return self.stop()
+        if self.leading and self._root_at_work(self.leading):
+            self.runtime.suspend(INTERRUPTED, run_id=self.leading)
+        else:
+            self.talk.notice(f"■ {INTERRUPTED}", Tone.STOPPED)
+        self._lead.cancel()
+        return True
+
+    @property
+    def interrupted(self) -> RunView | None:
+        """The latest run, if it was left before its end."""
+        run = next((tree.run for tree in reversed(self.forest.trees.values()) if tree.is_led), None)
+        over = run is None or run.status is not None or self.leading is not None
+        return None if over else run
+
+    def go_on(self) -> None:
+        """Go on with the run that was left before its end."""
+        run = self.interrupted
+        assert run is not None, "there is one"
+        terms = self.runtime.terms
+        if (run.model, run.mode) != (terms.model, terms.mode):
+            raise UsageError(
+                f"It was begun with {run.model}, in {run.mode} mode; choose these again by /model"
+                " and /mode, or say what to do instead."
+            )
+        self._take_the_lead(self._led(partial(self.runtime.resume, run.id)))
+
     def stop(self) -> bool:
-        """Stop what was begun last: the run, else the agents beside it. Is there anything?"""
+        """Stop what was begun last for good: the run, else the agents beside it."""
         if self.leading and self._root_at_work(self.leading):
             self.runtime.cancel(ROOT, run_id=self.leading)
             return True
@@ -344,34 +379,58 @@ class Chat:
         for message in held:
             self.send(message)
 
+    def _closing(self, runtime: Runtime) -> None:
+        """Say how it is with what is about to be cancelled: the run can be gone on with."""
+        runtime.stop(CLOSED)
+        if self.leading and self._root_at_work(self.leading):
+            runtime.suspend(CLOSED, run_id=self.leading)
+
     def _root_at_work(self, run_id: str) -> bool:
         root = self.forest.trees[run_id].run.root
-        return root is not None and root.state is not State.CLOSED
+        return root is not None and is_open(root)
 
-    async def _lead(self, message: Message) -> None:
+    def _take_the_lead(self, work: Coroutine[Any, Any, None]) -> None:
+        self.leading = ""
+        self._lead = self.engine.begin(work)
+        self._lead.add_done_callback(self._let_go)
+
+    def _let_go(self, task: asyncio.Task[None]) -> None:
+        if task is self._lead:  # It was cancelled before its first step.
+            self._led_off()
+
+    def _led_off(self) -> None:
+        # What is said next goes on from here, however it ended.
+        self.session = self.session or self.leading or None
+        self.leading = self._lead = None
+
+    async def _answer(self, message: Message) -> None:
         context, self._news = "\n\n".join(self._news), []
         await self._led(
-            self.runtime.run(
-                message.text, session=self.session, context=context, context_files=message.files
+            partial(
+                self.runtime.run,
+                message.text,
+                session=self.session,
+                context=context,
+                context_files=message.files,
             )
         )
 
-    async def _led(self, work: Coroutine[Any, Any, RunResult]) -> None:
+    async def _led(self, work: Callable[[], Coroutine[Any, Any, RunResult]]) -> None:
         try:
-            result = await work
+            result = await work()
         finally:
-            self.leading = None
+            self._led_off()
+            unread, self.queued = self.queued, []
         self.session = result.session
-        self._ended(result)
+        self._ended(result, unread)
 
-    def _ended(self, result: RunResult) -> None:
+    def _ended(self, result: RunResult, unread: Sequence[str]) -> None:
         if self._is_long(result.total.duration_s):
             word = "Done" if result.ok else str(result.status).replace("_", " ").capitalize()
             self.on_attention(f"{word}: {clip(one_line(result.task), 60)}")
         # What it has not read, it never will.
-        left, self.queued = self.queued, []
-        if left and result.status is not Status.CANCELLED:
-            self.send(Message("\n".join(left)))
+        if unread and result.status is not Status.CANCELLED:
+            self.send(Message("\n".join(unread)))
 
     async def _spawn(self, runtime: Runtime, role: str, task: str) -> None:
         job: Job = await runtime.start(role, task)
@@ -447,7 +506,7 @@ class Chat:
             self._words.pop((event.run_id, event.agent_id), None)
         tree = self.forest.apply(event)
         self.talk.apply(event)
-        if event.type == "run.started" and tree.run.kind == "run":
+        if event.type in ("run.started", "run.resumed") and tree.is_led:
             self.leading = event.run_id
         elif event.type == "agent.told" and self.queued:
             fact = event.fact

@@ -289,7 +289,9 @@ async def _rewrite(chat: Chat, work: Awaitable[Rewritten], done: str) -> None:
 
 def _resume(chat: Chat, argument: str) -> None:
     chat.engine.check_idle()
-    if argument:
+    if not argument and chat.interrupted is not None:
+        chat.go_on()
+    elif argument:
         chat.engine.begin(chat.resume(argument))
     else:
         chat.engine.begin(_list_sessions(chat))
@@ -435,19 +437,20 @@ COMMANDS = (
     Command("undo", "[AGENT]", "Take that back; what you have changed since stays.", _undo,
             _worker_choices),
     Command("redo", "[AGENT]", "Make again what was taken back.", _redo, _worker_choices),
-    Command("cancel", "[AGENT]", "Stop what is under way, or one agent.", _cancel, _agent_choices,
-            ("stop",)),
+    Command("cancel", "[AGENT]", "Stop what is under way, or one agent, for good.", _cancel,
+            _agent_choices, ("stop",)),
     Command("model", "[NAME]", "Show or change the model.", _model, _models),
     Command("mode", "[MODE]", "Show or change how much happens without asking.", _mode,
             lambda _: [(str(mode), text) for mode, text in MODES.items()], ("permissions",)),
     Command("budget", "[NAME VALUE]", "What was used; show or change the limits.", _budget,
             lambda _: [(name, "") for name in LIMITS]),
     Command("status", "", "Model, mode, sandbox and session.", _status),
-    Command("resume", "[ID]", "List earlier conversations, or go on with one.", _resume),
+    Command("resume", "[ID]", "Go on with what was interrupted, or with an earlier conversation.",
+            _resume),
     Command("compact", "", "Have the conversation summed up, and go on from that.", _compact),
     Command("clear", "", "Begin a new conversation.", _clear, aliases=("new",)),
     Command("export", "[FILE]", "Write the conversation to a file, as Markdown.", _export),
     Command("help", "[COMMAND]", "This.", _help, aliases=("?",)),
-    Command("quit", "", "Leave. Agents at work are stopped.", _quit, aliases=("exit",)),
+    Command("quit", "", "Leave. What was under way can be gone on with.", _quit, aliases=("exit",)),
 )  # fmt: skip
 BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}

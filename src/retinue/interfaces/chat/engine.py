@@ -14,8 +14,6 @@ from retinue.ports import Approve, Ask
 from retinue.runtime.facade import Runtime
 from retinue.runtime.nursery import Nursery
 
-CLOSED = "the chat was closed"
-
 
 class Engine:
     """`serve` keeps a runtime open until `close`; everything else is called meanwhile.
@@ -32,6 +30,7 @@ class Engine:
         on_text: Callable[[str], None],
         on_partial: Callable[[str, str, str], None],
         on_open: Callable[[Runtime], None],
+        on_close: Callable[[Runtime], None],
         on_wait: Callable[[str], None],
         on_problem: Callable[[RetinueError], None],
         approve: Approve,
@@ -49,6 +48,7 @@ class Engine:
             "choose": choose,
         }
         self._on_open = on_open
+        self._on_close = on_close
         self._on_problem = on_problem
         self.opening = True
         self._runtime: Runtime | None = None
@@ -103,6 +103,8 @@ class Engine:
         task = self._nursery.create_task(self._told(work), context=self._context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # One that is cancelled before its first step has not begun to await it.
+        task.add_done_callback(lambda _: work.close())
         return task
 
     async def _told(self, work: Coroutine[Any, Any, None]) -> None:
@@ -129,7 +131,7 @@ class Engine:
                 self._on_open(runtime)
                 await self._changed.wait()
                 self._runtime = None
-                runtime.stop(CLOSED)
+                self._on_close(runtime)
                 for task in self._tasks:
                     task.cancel()
                 if self._tasks:

@@ -21,7 +21,7 @@ KEYS = (
     Key("enter", "enter", "", "Send. A new line is ctrl+j, or enter after a \\."),
     Key("up,down", "up, down", "", "What was typed before."),
     Key("tab", "tab", "", "Take what is proposed; else go to the agents, and back."),
-    Key("escape", "esc", "escape", "Back to the prompt; from there, stop what is under way."),
+    Key("escape", "esc", "escape", "Back to the prompt; from there, interrupt what is under way."),
     Key("ctrl+g", "ctrl+g", "failure", "See why an agent failed; again: the next one that did."),
     Key("ctrl+o", "ctrl+o", "whole", "Show all that tools did, or little of it."),
     Key("ctrl+t", "ctrl+t", "agents", "Hide the agents, or show them."),
@@ -30,9 +30,10 @@ KEYS = (
     Key("pagedown", "page down", "scroll(1)", "and down."),
     Key("f1", "f1", "help", "This help."),
     Key(
-        "ctrl+c", "ctrl+c", "interrupt", "Stop what is under way; else clear the line; else leave."
+        *("ctrl+c", "ctrl+c", "interrupt"),
+        "Interrupt what is under way; else clear the line; else leave.",
     ),
-    Key("ctrl+q", "ctrl+q", "leave", "Leave. Agents at work are stopped."),
+    Key("ctrl+q", "ctrl+q", "leave", "Leave. What was under way can be gone on with."),
 )
 TREE_KEYS = (
     Key("up,k", "up, k", "move(-1)", "The agent above."),

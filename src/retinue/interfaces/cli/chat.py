@@ -15,6 +15,7 @@ from retinue.config.environment import Environment
 from retinue.config.settings import load
 from retinue.errors import UsageError
 from retinue.extras import need
+from retinue.interfaces.cli.console import way_back
 from retinue.interfaces.cli.main import at_terminal
 from retinue.interfaces.cli.options import going_on, limits, opening
 from retinue.interfaces.cli.trust import settle
@@ -69,6 +70,8 @@ def chat(go_on: bool, session: str | None, **options: Any) -> None:
         loop.add_signal_handler(signal.SIGTERM, app.action_leave)
         loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(_vanish(app)))
         await app.run_async()
+        if talk.interrupted is not None:
+            click.echo(way_back("interrupted", talk.interrupted.id, options["directory"]), err=True)
 
     gc.freeze()
     # While agents work, the collector waits for many objects, and then takes 20 ms. Nobody should

@@ -300,9 +300,8 @@ class Console:
         """Say how to go on with what has ended early."""
         if self.as_json:
             return
-        elsewhere = "" if directory == "." else f" -C {shlex.quote(directory)}"
         for run_id in self.unfinished:
-            click.echo(f"retinue: {what}; to go on: retinue resume {run_id}{elsewhere}", err=True)
+            click.echo(way_back(what, run_id, directory), err=True)
 
     def print_result(self, result: Result) -> None:
         self.progress.finish()
@@ -357,6 +356,12 @@ class Console:
             )
             if expected is not None:
                 click.echo(f"Against the {expected.against(_sum(results))}.", err=True)
+
+
+def way_back(what: str, run_id: str, directory: str) -> str:
+    """How to go on with a run that has ended early."""
+    elsewhere = "" if directory == "." else f" -C {shlex.quote(directory)}"
+    return f"retinue: {what}; to go on: retinue resume {run_id}{elsewhere}"
 
 
 def _sum(results: Sequence[Result]) -> Spent:

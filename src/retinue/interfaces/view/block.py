@@ -39,11 +39,16 @@ def paused_blocks(view: RunView, *, width: int, lines: int = RESULT_LINES) -> li
     found: list[Line] = []
     for agent in view.agents.values():
         if agent.said:
-            head = f"[{agent.role}] Paused: "
-            title = Span(clip(f'"{one_line(agent.title)}"', width - len(head)), Tone.STRONG)
-            found.append((Span(clip(head, width), Tone.STOPPED), title))
-            found += _hanging("  So far: ", agent.said, width, lines, Tone.PLAIN)
+            found += paused_block(agent, width=width, lines=lines)
     return found
+
+
+def paused_block(agent: AgentView, *, width: int, lines: int = RESULT_LINES) -> list[Line]:
+    """What an agent had when its run was suspended."""
+    head = f"[{agent.role}] Paused: "
+    title = Span(clip(f'"{one_line(agent.title)}"', width - len(head)), Tone.STRONG)
+    said = _hanging("  So far: ", agent.said, width, lines, Tone.PLAIN) if agent.said else []
+    return [(Span(clip(head, width), Tone.STOPPED), title), *said]
 
 
 def result_block(result: Result, *, width: int, lines: int = RESULT_LINES) -> list[Line]:

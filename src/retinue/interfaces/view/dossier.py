@@ -19,7 +19,7 @@ from retinue.interfaces.view.columns import SIGNS, Line, Span, Tone
 from retinue.interfaces.view.figures import clip, duration, lines_of, one_line, some
 from retinue.interfaces.view.patch import change_lines
 from retinue.interfaces.view.prose import chopped, prose, wrapped
-from retinue.interfaces.view.tree import Mark, doing, mark_of, seconds
+from retinue.interfaces.view.tree import PAUSED, Mark, doing, mark_of, seconds
 from retinue.runtime.undo import Changed
 
 SHOWN_OUTPUT = 8
@@ -76,6 +76,8 @@ def dossier(
 def _head(agent: AgentView, width: int, now: float) -> list[Line]:
     mark = mark_of(agent)
     state = str(agent.status or agent.state).replace("_", " ")
+    if agent.paused_at is not None:
+        state = PAUSED
     head = f"{SIGNS[mark]} {agent.id}  {agent.path}  "
     used = bill(
         turns=agent.turns,

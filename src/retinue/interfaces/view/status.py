@@ -76,7 +76,8 @@ def _budget(tree: Tree, budget: Budget | None, now: float) -> list[Span]:
         near = limit is not None and run.usage.cost_usd > NEARLY * limit
         figures.append(Span(dollars(run.usage.cost_usd) + of, Tone.STOPPED if near else Tone.DIM))
     if run.kind == "run":
-        end = run.finished_at if run.finished_at is not None else now
+        ended_at = root.paused_at if run.finished_at is None else run.finished_at
+        end = now if ended_at is None else ended_at
         figures.append(Span(duration(end - run.started_at), Tone.DIM))
     return figures
 

@@ -14,7 +14,7 @@ from retinue.domain import events as ev
 from retinue.domain.drafting import ASK_USER
 from retinue.domain.projection import AgentView
 from retinue.domain.result import Status
-from retinue.interfaces.view.block import agent_block, bill
+from retinue.interfaces.view.block import agent_block, bill, paused_block
 from retinue.interfaces.view.calls import call_text
 from retinue.interfaces.view.columns import SIGNS, SPINNER, Line, Span, Tone
 from retinue.interfaces.view.figures import cells, clip, duration, lines_of, one_line, some
@@ -25,12 +25,14 @@ from retinue.interfaces.view.tree import (
     Forest,
     Mark,
     Tree,
+    is_open,
     mark_of,
     reason_of,
     seconds,
 )
 
 SPINS_A_SECOND = 8
+WAY_ON = "/resume goes on where it was; or say what to do instead."
 SHOWN_CALLS = 3
 SHOWN_OUTPUT = 12
 SHOWN_FAILURES = 5
@@ -175,7 +177,7 @@ class Children:
 
     @property
     def moving(self) -> bool:
-        return any(agent.closed_at is None for agent in self._agents())
+        return any(map(is_open, self._agents()))
 
     def _agents(self) -> list[AgentView]:
         return [self.tree.run.agents[agent_id] for agent_id in self.ids]
@@ -189,7 +191,9 @@ class Children:
         return [line for agent in agents for line in self._one(agent, width, moment, whole=whole)]
 
     def _one(self, agent: AgentView, width: int, moment: Moment, *, whole: bool) -> list[Line]:
-        if agent.closed_at is None:
+        if agent.paused_at is not None:
+            shown = paused_block(agent, width=width)
+        elif agent.closed_at is None:
             shown = [progress(agent, width, moment)]
         else:
             # What a planner answers is shown as a plan.
@@ -199,7 +203,7 @@ class Children:
         calls = self.calls.get(agent.id, [])
         if whole:
             kept = calls
-        elif agent.closed_at is None:
+        elif is_open(agent):
             kept = calls[-1:]
         else:
             kept = []
@@ -242,7 +246,8 @@ class Children:
         return shown
 
     def _bill(self, agents: Sequence[AgentView]) -> str:
-        took = max(a.closed_at or 0 for a in agents) - min(a.created_at for a in agents)
+        ends = [a.closed_at or a.paused_at or 0 for a in agents]
+        took = max(ends) - min(a.created_at for a in agents)
         return f"Duration: {duration(took)} " + bill(
             turns=sum(a.turns for a in agents),
             tool_calls=sum(a.tool_calls for a in agents),
@@ -319,6 +324,8 @@ class Talk:
                 self.entries.append(Said(fact.task))
         elif isinstance(fact, ev.RunFinished):
             self._finish(tree, fact)
+        elif isinstance(fact, ev.RunSuspended):
+            self._pause(tree, fact)
         else:
             self._lead(event, fact)
 
@@ -398,6 +405,14 @@ class Talk:
         if event.type == "tool.started" and event.agent_id == agent.id:
             latest = next(reversed(agent.pending.values()))
             entry.calls.setdefault(agent.id, []).append(call_text(latest.tool, latest.arguments))
+
+    def _pause(self, tree: Tree, fact: ev.RunSuspended) -> None:
+        self._writing = None
+        for entry in self.entries:
+            if isinstance(entry, Children) and entry.tree is tree:
+                entry.version += 1
+        if tree.run.kind == "run":
+            self.notice(f"■ {one_line(fact.reason)}\n  {WAY_ON}", Tone.STOPPED)
 
     def _finish(self, tree: Tree, fact: ev.RunFinished) -> None:
         self._writing = None

@@ -18,13 +18,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from retinue.domain.events import AgentCreated, Event, ToolStarted
+from retinue.domain.events import AgentCreated, Event, RunResumed, RunSuspended, ToolStarted
 from retinue.domain.lifecycle import State
 from retinue.domain.projection import AgentView, RunView
 from retinue.domain.result import Status
 from retinue.interfaces.view.calls import call_text
 from retinue.interfaces.view.figures import one_line, some
 
+PAUSED = "paused"
 SPAWN = "spawn_agent"
 # Tools whose caller waits for children.
 WAITS = (SPAWN, "spawn_await", "delegate_task")
@@ -124,9 +125,12 @@ class Tree:
             # An errand is a call of a turn.
             call_id = fact.errand.partition(":")[2]
             self._unserved.get(event.parent_agent_id, set()).discard(call_id)
-        agent = self.run.agents.get(event.agent_id)
-        if agent is not None:
-            self._classify(agent)
+        if isinstance(fact, RunSuspended | RunResumed):
+            changed = list(self.run.agents)
+        else:
+            changed = [event.agent_id] if event.agent_id in self.run.agents else []
+        for agent_id in changed:
+            self._classify(self.run.agents[agent_id])
 
     def set_open(self, key: str, open: bool) -> None:
         """Show what stands below a row, or hide it."""
@@ -151,8 +155,13 @@ class Tree:
     def at_work(self) -> bool:
         """Does anybody work? A program that leads does not count."""
         root = self.run.root
-        leads = root is not None and root.closed_at is None and self.run.kind != "program"
+        leads = root is not None and is_open(root) and self.run.kind != "program"
         return leads or bool(self.counts[Mark.RUNNING] or self.counts[Mark.WAITING])
+
+    @property
+    def is_led(self) -> bool:
+        """Does a model lead it, and no program or plan?"""
+        return self.run.kind == "run"
 
     def put_away(self) -> None:
         """Fold it up while nobody works, unless the user says otherwise."""
@@ -160,7 +169,7 @@ class Tree:
 
     def unmade(self, agent: AgentView) -> int:
         """How many children it waits for that have no slot yet, and so are calls and no agents."""
-        if agent.closed_at is not None or not agent.pending or not _only_waits(agent):
+        if not is_open(agent) or not agent.pending or not _only_waits(agent):
             return 0
         return len(self._unserved.get(agent.id, set()) & agent.pending.keys()) + agent.queued
 
@@ -383,7 +392,14 @@ def grown(events: Iterable[Event]) -> Tree:
     return tree
 
 
+def is_open(agent: AgentView) -> bool:
+    """Is it at work, or about to be?"""
+    return agent.closed_at is None and agent.paused_at is None
+
+
 def mark_of(agent: AgentView) -> Mark:
+    if agent.paused_at is not None:
+        return Mark.STOPPED
     if agent.status is None:
         return Mark.WAITING if agent.state is State.CREATED else Mark.RUNNING
     if agent.state is not State.CLOSED:
@@ -395,6 +411,8 @@ def mark_of(agent: AgentView) -> Mark:
 
 def reason_of(agent: AgentView) -> str:
     """Why an agent ended without success, on one line."""
+    if agent.paused_at is not None:
+        return PAUSED
     status, reason = str(agent.status).replace("_", " "), one_line(agent.error)
     if not reason or reason.startswith(status):
         return reason or status
@@ -426,4 +444,5 @@ def seconds(agent: AgentView, now: float) -> float:
     """How long it has been at work."""
     if agent.started_at is None:
         return 0.0
-    return (now if agent.closed_at is None else agent.closed_at) - agent.started_at
+    ended_at = agent.paused_at if agent.closed_at is None else agent.closed_at
+    return (now if ended_at is None else ended_at) - agent.started_at
