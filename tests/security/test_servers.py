@@ -177,7 +177,7 @@ async def test_children_get_them_within_their_contracts(
         "named": {"mcp__s__act", "mcp__s__fail", "mcp__s__flood"},
     }
     if told == "all":
-        assert len(found) == 19
+        assert len(found) == 21
     else:
         assert found == expected[told]
 
@@ -195,7 +195,7 @@ async def test_what_a_child_does_not_get_is_told_in_a_line_per_server(
     needs = "it needs a person's yes"
     assert not [note for note in free.notes if needs in note]
     assert about_tools(scoped) == (
-        "without mcp__s__act and 16 more of s: no scope can hold it, and this child is to keep to"
+        "without mcp__s__act and 18 more of s: no scope can hold it, and this child is to keep to"
         " one",
     )
     assert named.notes == ("without mcp__s__act: plan mode only reads",)
@@ -236,7 +236,7 @@ async def test_agent_files_of_other_tools_name_them(
             await rt.spawn(name, "x", max_context_tokens=50_000)
         told[name] = offered(model.requests[0])
     assert told["named"] == {"mcp__s__echo"}
-    assert len(told["whole"]) == len(told["inherits"]) == 19
+    assert len(told["whole"]) == len(told["inherits"]) == 21
     # Forbidden in part, a server goes as a whole.
     assert told["without"] == set()
 

@@ -35,6 +35,9 @@ SUMMED_UP = "The conversation so far was too long. This is what you wrote down a
 PER_MESSAGE_TOKENS = 16  # what a chat template puts around one message, generously
 KEPT_ANSWERS = 2  # the newest tool answers are never masked, nor any that is not read yet
 _NO_ROOM = "there is no room for more; ask for less at a time"
+_CUT = "…"
+_NO_ROOM_BYTES = 120  # what is said where something was cut takes no more
+_LEAST_TOKENS = 10  # of an answer: how a child ended, and its name
 _REPORTED = re.compile(r"\[(?:completed|ERROR|a\d+: [A-Z ]+)\]|\d of \d done: ")
 _REPORT = re.compile(r'^(?:<report-[0-9a-f]+ from="(a\d+)">|\[(a\d+): (?:OK|ERROR)\])$', re.M)
 
@@ -77,7 +80,7 @@ def room_for_news(contract: Contract) -> int:
 
 def longest_for(answers: Sequence[Answered], room_tokens: int) -> int | None:
     """The bytes that none of `answers` may exceed for all to have room; None if they have."""
-    room = 4 * room_tokens
+    room = 4 * max(room_tokens, _LEAST_TOKENS * len(answers))
     sizes = sorted(len(answer.content.encode()) for answer in answers)
     if sum(sizes) <= room:
         return None
@@ -147,6 +150,11 @@ class Conversation:
         estimate = self.estimate
         return estimate + estimate // 4
 
+    def room(self, window: int, count: int) -> int:
+        """The tokens of a window that `count` more messages can have, old answers masked."""
+        gains = (self._gain(i) for i in self._maskable())
+        return window - self.estimate - PER_MESSAGE_TOKENS // 4 * count + sum(gains)
+
     def mask(self, max_tokens: int) -> int:
         """Shorten old tool answers until the estimate fits; answers how many were shortened.
 
@@ -156,8 +164,7 @@ class Conversation:
         for i in self._maskable():
             if excess <= 0:
                 break
-            text = self.messages[i].content
-            excess -= estimate_tokens(text) - estimate_tokens(_mask(text))
+            excess -= self._gain(i)
             count += 1
         self.mask_oldest(count)
         return count
@@ -172,6 +179,10 @@ class Conversation:
             self.messages[i] = msgspec.structs.replace(message, content=_mask(message.content))
         if count:
             self._count_anew()
+
+    def _gain(self, i: int) -> int:
+        text = self.messages[i].content
+        return estimate_tokens(text) - estimate_tokens(_mask(text))
 
     def _maskable(self) -> list[int]:
         """Where the tool answers are that are old and long enough to be shortened."""
@@ -201,7 +212,9 @@ class Conversation:
 def _cut(text: str, longest: int) -> str:
     if len(text.encode()) <= longest:
         return text
-    kept, _ = cap(text, longest // 4)
+    if longest < 2 * _NO_ROOM_BYTES:
+        return f"{cap(text, (longest - len(_CUT.encode())) // 4)[0]}{_CUT}"
+    kept, _ = cap(text, (longest - _NO_ROOM_BYTES) // 4)
     return f"{kept}\n[cut after {len(kept):,} of {len(text):,} characters: {_NO_ROOM}]"
 
 
