@@ -171,9 +171,11 @@ async def test_a_schema_reads_no_files_and_asks_nobody(opened: Opened, tmp_path:
     async with server, opened(model=ScriptedModel([])) as rt:
         for address in (outside.as_uri(), f"http://127.0.0.1:{port}/x"):
             for schema in ({"$ref": address}, {"properties": {"a": {"$ref": address}}}):
-                with pytest.raises(UsageError, match="it must hold all that it refers to") as told:
+                with pytest.raises(UsageError, match="is no part of it; write references") as told:
                     await rt.spawn("researcher", "Who?", output_schema=schema)
                 assert "secret" not in str(told.value)
+            with pytest.raises(UsageError, match="Unknown meta-schema"):
+                await rt.spawn("researcher", "Who?", output_schema={"$schema": address})
     assert asked == []
 
 
@@ -191,6 +193,35 @@ async def test_a_schema_may_be_too_deep(opened: Opened) -> None:
         for schema in (deep, '{"not":' * 50_000 + "{}" + "}" * 50_000):
             with pytest.raises(UsageError, match="nested too deeply; make it flatter"):
                 await rt.spawn("researcher", "Who?", output_schema=schema)
+
+
+@pytest.mark.parametrize("reference", ["$ref", "$dynamicRef"])
+async def test_a_schema_of_few_lines_may_mean_too_many(opened: Opened, reference: str) -> None:
+    """Each part uses the next one twice, in place: a validator would be busy for an hour."""
+    parts: dict[str, Any] = {
+        f"p{n}": {"allOf": [{reference: f"#/$defs/p{n + 1}"}] * 2} for n in range(40)
+    }
+    schema = {"$defs": {**parts, "p40": {"type": "string"}}, reference: "#/$defs/p0"}
+    async with opened(model=ScriptedModel([])) as rt:
+        with pytest.raises(UsageError, match="more than 100,000 parts with its references"):
+            await rt.spawn("researcher", "Who?", output_schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"$ref": "#/$defs/a~1b/1"}, "is no part of it; write references as #/$defs/NAME"),
+        ({"$ref": "#name", "$defs": {"a": {"$anchor": "name"}}}, "'#name' is no part of it"),
+        ({"$defs": {"a": {"$id": "urn:x"}}}, "No part of an output schema can have an $id"),
+    ],
+)
+async def test_a_schema_refers_to_its_parts_by_their_place(
+    opened: Opened, schema: object, told: str
+) -> None:
+    async with opened(model=ScriptedModel([])) as rt:
+        with pytest.raises(UsageError) as raised:
+            await rt.spawn("researcher", "Who?", output_schema=schema)
+    assert told in str(raised.value)
 
 
 async def test_a_schema_may_refer_to_itself(opened: Opened) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
+from urllib.parse import unquote
 
 import msgspec
 
@@ -14,7 +15,10 @@ from retinue.extras import has, missing
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
 MAX_ERRORS = 5
 MAX_ERROR_CHARS = 300
+MAX_PARTS = 100_000  # as many are checked in some 20 ms
 TOO_DEEP = "The output schema is nested too deeply; make it flatter."
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_DATA = ("const", "default", "enum", "examples")
 
 
 class Shape:
@@ -27,10 +31,10 @@ class Shape:
         # Most runs have no schema; the validator is imported by those that do.
         import jsonschema_rs
 
+        value = msgspec.json.decode(schema)
+        _check_weight(value)
         try:
-            self._validator = jsonschema_rs.validator_for(
-                msgspec.json.decode(schema), retriever=_refuse
-            )
+            self._validator = jsonschema_rs.validator_for(value, retriever=_refuse)
         except ValueError as error:
             raise ContractError(
                 f"The output schema cannot be used: {_brief(str(error))}"
@@ -57,8 +61,73 @@ class Shape:
 
 
 def _refuse(address: str) -> NoReturn:
-    """A model may write schemas: by their references it could read files, and send things away."""
+    """A model may write schemas: by their references it could read files, and send things away.
+
+    `_check_weight` has refused those already; this is for ways to refer that it does not know.
+    """
     raise ValueError("it must hold all that it refers to")
+
+
+def _check_weight(schema: Any) -> None:
+    """Refuse what would keep everybody waiting.
+
+    Parts that use others twice, which use others twice, come to billions of checks in thirty lines.
+    """
+    try:
+        parts = _Weight(schema).of(schema)
+    except RecursionError as error:
+        raise ContractError(TOO_DEEP) from error
+    if parts > MAX_PARTS:
+        raise ContractError(
+            f"The output schema has more than {MAX_PARTS:,} parts with its references followed;"
+            " make it simpler."
+        )
+
+
+class _Weight:
+    """How many parts a schema has if each reference stands for a part of its own."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._known: dict[str, int] = {}
+
+    def of(self, part: Any) -> int:
+        if isinstance(part, list):
+            return sum(map(self.of, part))
+        if not isinstance(part, dict):
+            return 0
+        if part is not self._schema and isinstance(part.get("$id"), str):
+            raise ContractError("No part of an output schema can have an $id; leave it out.")
+        inside = sum(self.of(value) for name, value in part.items() if name not in _DATA)
+        referred = filter(_is_text, map(part.get, _REFERENCES))
+        return 1 + inside + sum(map(self._referred, referred))
+
+    def _referred(self, reference: str) -> int:
+        if reference not in self._known:
+            # What refers to itself is followed as deep as an answer is, and no deeper.
+            self._known[reference] = 0
+            self._known[reference] = self.of(self._target(reference))
+        return self._known[reference]
+
+    def _target(self, reference: str) -> Any:
+        root, *names = unquote(reference).split("/")
+        found = self._schema
+        try:
+            for name in names:
+                key = name.replace("~1", "/").replace("~0", "~")
+                found = found[int(key)] if isinstance(found, list) else found[key]
+        except (KeyError, IndexError, TypeError, ValueError):
+            root = reference
+        if root != "#":
+            raise ContractError(
+                f"The output schema cannot be used: {_brief(reference)!r} is no part of it; write"
+                " references as #/$defs/NAME."
+            )
+        return found
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str)
 
 
 def _brief(message: str) -> str:
