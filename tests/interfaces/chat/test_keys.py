@@ -130,6 +130,16 @@ async def test_enter_finishes_a_command_before_it_sends_it(screen: Opening) -> N
         await shown.shows("sandbox")
 
 
+@about(KEYS, "ctrl+underscore", "ctrl+z")
+async def test_taking_back_is_not_on_the_key_that_goes_to_the_shell(screen: Opening) -> None:
+    async with screen(ScriptedModel([])) as shown:
+        await shown.type("half a line")
+        await shown.press("ctrl+z")  # Here is no shell; in a real terminal it is tested too.
+        assert shown.field.text == "half a line"
+        await shown.press("ctrl+underscore")
+        assert shown.field.text != "half a line"
+
+
 async def test_pasting_many_lines(screen: Opening, wait: Any) -> None:
     from textual import events
 

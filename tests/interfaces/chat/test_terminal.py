@@ -17,6 +17,7 @@ TMUX = shutil.which("tmux")
 pytestmark = pytest.mark.skipif(TMUX is None, reason="tmux is not installed (Debian: tmux)")
 
 RETINUE = [sys.executable, "-c", "from retinue.interfaces.cli.main import main; main()"]
+ENTERED = b"\x1b[?1049h"  # The screen of its own, which is empty then.
 SCRIPT = """
 rules:
   - match: "Break"
@@ -148,6 +149,13 @@ def test_a_conversation_in_a_real_terminal(terminal: Terminal, tmp_path: Path) -
         terminal.resize(width, height)
         lines = terminal.shows("Both are back.", "reviewer.1", "esc stop").split("\n")
         assert max(map(len, lines)) <= width
+
+    terminal.press("C-z")  # tmux goes on with it at once, as a shell's fg does.
+    end = time.monotonic() + 60
+    while terminal.written.read_bytes().count(ENTERED) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    terminal.shows("retinue  ", "agent  ", "reviewer.1", "Both are back.", "────", "esc stop")
 
     terminal.type("/tasks")
     terminal.press("Enter")

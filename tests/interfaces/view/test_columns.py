@@ -137,3 +137,9 @@ def test_a_line_is_exactly_as_wide_as_asked(one: Row, width: int, priced: bool) 
     columns = Columns(width, priced=priced)
     assert cells(text(columns.line(one))) == width
     assert cells(columns.heading()) == width
+
+
+def test_a_narrow_row_tells_what_happened_and_not_at_which_address() -> None:
+    failed = row(Mark.FAILED, doing="http://127.0.0.1:8080/v1 wants an API key (403 Forbidden).")
+    assert " wants an API ke" in text(Columns(40).line(failed))
+    assert " http://127.0.0.1:8080/v1 wants" in text(Columns(200).line(failed))

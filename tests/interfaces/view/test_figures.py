@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from retinue.interfaces.view.figures import (
     cells,
     clip,
+    clip_reason,
     dollars,
     duration,
     fill,
@@ -107,3 +108,20 @@ def test_what_is_cut_says_so() -> None:
 def test_filling_is_exact(text: str, width: int) -> None:
     assert cells(fill(text, width)) == width
     assert cells(fill_left(text, width)) == width
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (46, "http://127.0.0.1:80/v1 wants an API key (401)."),
+        (30, "wants an API key (401)."),
+        (12, "wants an AP…"),
+        (0, ""),
+    ],
+)
+def test_where_there_is_no_room_a_reason_goes_without_the_address(width: int, shown: str) -> None:
+    assert clip_reason("http://127.0.0.1:80/v1 wants an API key (401).", width) == shown
+
+
+def test_an_address_that_is_all_of_a_reason_stays() -> None:
+    assert clip_reason("http://127.0.0.1:8080/v1", 10) == "http://12…"

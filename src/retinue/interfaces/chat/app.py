@@ -115,6 +115,8 @@ class ChatApp(App[None]):
         self.chat.on_attention = self._attention
         self.chat.on_quit = self.action_leave
         self.chat.on_edit = self._edit
+        # Others have written to the terminal since.
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self._serving = self._serve()
         self.set_interval(1 / FRAMES_A_SECOND, self._draw)
         self._draw()

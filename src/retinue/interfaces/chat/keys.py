@@ -21,6 +21,7 @@ KEYS = (
     Key("enter", "enter", "", "Send. A new line is ctrl+j, or enter after a \\."),
     Key("up,down", "up, down", "", "What was typed before."),
     Key("tab", "tab", "", "Take what is proposed; else go to the agents, and back."),
+    Key("ctrl+underscore", "ctrl+_", "", "Take back what was typed last."),
     Key("escape", "esc", "escape", "Back to the prompt; from there, interrupt what is under way."),
     Key("ctrl+g", "ctrl+g", "failure", "See why an agent failed; again: the next one that did."),
     Key("ctrl+o", "ctrl+o", "whole", "Show all that tools did, or little of it."),
@@ -33,6 +34,7 @@ KEYS = (
         *("ctrl+c", "ctrl+c", "interrupt"),
         "Interrupt what is under way; else clear the line; else leave.",
     ),
+    Key("ctrl+z", "ctrl+z", "suspend_process", "Back to the shell for now; its fg goes on here."),
     Key("ctrl+q", "ctrl+q", "leave", "Leave. What was under way can be gone on with."),
 )
 TREE_KEYS = (

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual import events, work
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import TextArea
@@ -152,6 +155,9 @@ class Prompt(Vertical):
 
 class Field(TextArea):
     """The text itself. Enter sends it."""
+
+    # As in a shell; ctrl+z, which Textual has for it, is the terminal's.
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+underscore", "undo", show=False)]
 
     def __init__(self, prompt: Prompt) -> None:
         super().__init__(

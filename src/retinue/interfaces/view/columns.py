@@ -13,6 +13,7 @@ from typing import NamedTuple
 from retinue.interfaces.view.figures import (
     cells,
     clip,
+    clip_reason,
     dollars,
     duration,
     fill,
@@ -159,7 +160,7 @@ class Columns:
         hidden = "" if row.open or not row.below or row.count > 1 else f" +{row.below}"
         if row.mark in (Mark.FAILED, Mark.STOPPED):
             # Why comes before what: the name already tells which one it is.
-            why = clip(row.doing, width)
+            why = clip_reason(row.doing, width)
             spans.append(Span(why, Tone(row.mark)))
             width -= cells(why)
             about = f"  {row.task}{hidden}" if row.task else hidden

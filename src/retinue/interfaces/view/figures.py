@@ -91,6 +91,13 @@ def clip(text: str, width: int) -> str:
     return "".join(kept).rstrip() + ELLIPSIS
 
 
+def clip_reason(reason: str, width: int) -> str:
+    """Like `clip`. Whose address it begins with goes first: what happened tells more."""
+    if cells(reason) > width and reason.startswith(("http://", "https://")):
+        reason = reason.partition(" ")[2] or reason
+    return clip(reason, width)
+
+
 def fill(text: str, width: int) -> str:
     """`text` cut or filled with spaces to exactly `width` cells."""
     text = clip(text, width)

@@ -17,7 +17,15 @@ from retinue.domain.result import Status
 from retinue.interfaces.view.block import agent_block, bill, paused_block
 from retinue.interfaces.view.calls import call_text
 from retinue.interfaces.view.columns import SIGNS, SPINNER, Line, Span, Tone
-from retinue.interfaces.view.figures import cells, clip, duration, lines_of, one_line, some
+from retinue.interfaces.view.figures import (
+    cells,
+    clip,
+    clip_reason,
+    duration,
+    lines_of,
+    one_line,
+    some,
+)
 from retinue.interfaces.view.prose import chopped, prose, wrapped
 from retinue.interfaces.view.tree import (
     SMALL_FAMILY,
@@ -239,7 +247,9 @@ class Children:
             names = ", ".join(agent.path.rpartition("/")[2] for agent in failed[:3])
             who = f"{names}, …" if len(failed) > 3 else names
             count = f"{len(failed):,}× " if len(failed) > 1 else ""
-            shown.append((Span(clip(f"  ✗ {count}{reason}  ({who})", width), Tone.FAILED),))
+            start = f"  ✗ {count}"
+            why = clip_reason(f"{reason}  ({who})", width - cells(start))
+            shown.append((Span(start + why, Tone.FAILED),))
         more = sum(len(failed) for failed in list(reasons.values())[SHOWN_FAILURES:])
         if more:
             shown.append((Span(f"  ✗ {more:,} more failed", Tone.FAILED),))

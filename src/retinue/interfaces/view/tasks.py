@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from retinue.domain.projection import AgentView, RunView
 from retinue.interfaces.view.columns import Line, Span, Tone
-from retinue.interfaces.view.figures import cells, clip, duration, one_line, some
+from retinue.interfaces.view.figures import cells, clip, clip_reason, duration, one_line, some
 from retinue.interfaces.view.tree import SMALL_FAMILY, Mark, Row, mark_of, seconds
 
 DEEPEST = 6
@@ -47,7 +47,7 @@ def task_line(row: Row, *, width: int, sign: str) -> Line:
     figures = _figures(row)
     if ended_badly and row.doing:
         # Why comes before what: the name already tells which one it is.
-        spans.append(Span(clip(f" {row.doing}", room), tone))
+        spans.append(Span(clip(f" {clip_reason(row.doing, room - 1)}", room), tone))
         room -= cells(spans[-1].text)
     # What it does just now is told as well, beside a task of any length.
     doing = 0 if ended_badly else min(cells(row.doing) + 2, room // 3)
