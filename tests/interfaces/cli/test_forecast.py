@@ -33,6 +33,14 @@ def test_a_fan_out_is_forecast_from_what_the_role_has_used(
     assert "; used 3,000 tokens (+0%)" in second.err
 
 
+def test_the_time_that_a_fan_out_took_is_told(cli: Cli, script: Callable[[str], str]) -> None:
+    model = script("rules: [{match: '', steps: [{say: Done., delay_s: 0.6}]}]")
+    done = cli("fan-out", "-m", model, "--no-cache", "one")
+    assert done.code == 0, done.err
+    # However slow the machine is, it is no less than what the reply takes.
+    assert re.search(r"; used [^;]* tokens[^;]*, [1-9]\d* s", done.err), done.err
+
+
 @pytest.mark.parametrize("command", ["fan-out", "plan"])
 def test_what_is_much_needs_a_yes(
     cli: Cli,

@@ -334,7 +334,9 @@ class Console:
         if not result.ok:
             tell(f"retinue: {result.status}: {result.error}")
 
-    def print_results(self, results: list[Result], expected: Forecast | None = None) -> None:
+    def print_results(
+        self, results: list[Result], expected: Forecast | None = None, *, took_s: float = 0.0
+    ) -> None:
         self.progress.finish()
         if self.as_json:
             return
@@ -355,7 +357,7 @@ class Console:
                 err=True,
             )
             if expected is not None:
-                click.echo(f"Against the {expected.against(_sum(results))}.", err=True)
+                click.echo(f"Against the {expected.against(_sum(results, took_s))}.", err=True)
 
 
 def way_back(what: str, run_id: str, directory: str) -> str:
@@ -364,12 +366,13 @@ def way_back(what: str, run_id: str, directory: str) -> str:
     return f"retinue: {what}; to go on: retinue resume {run_id}{elsewhere}"
 
 
-def _sum(results: Sequence[Result]) -> Spent:
+def _sum(results: Sequence[Result], took_s: float) -> Spent:
     """The bill of several that ran side by side."""
     return Spent(
         tokens_in=sum(result.usage.tokens_in for result in results),
         tokens_out=sum(result.usage.tokens_out for result in results),
         cost_usd=sum(result.usage.cost_usd for result in results),
+        duration_s=took_s,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -182,8 +183,9 @@ def fan_out(
                 console.note(NO_WRITERS.format(mode=runtime.terms.mode))
         expected = await runtime.forecast(asked, max_concurrent=max_concurrent)
         await console.agree(expected, yes=yes)
+        began = time.monotonic()
         results = await runtime.fan_out(asked, max_concurrent=max_concurrent)
-        console.print_results(results, expected)
+        console.print_results(results, expected, took_s=time.monotonic() - began)
         return [result.status for result in results]
 
     return perform_in(opened, console, work)
