@@ -219,7 +219,10 @@ class Exchange:
 
 
 class _Deadline:
-    """Cancels the task that made it after so many seconds, if it is not lifted before."""
+    """Cancels the task that made it after so many seconds, if it is not lifted before.
+
+    What `asyncio.timeout` does, but that it knows of lapses, in which nobody was silent.
+    """
 
     __slots__ = ("_cancelled", "_loop", "_others", "_task", "_timer", "_within_s")
 

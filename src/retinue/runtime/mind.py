@@ -91,10 +91,11 @@ class Mind:
     def fit(self, answers: Sequence[Answered]) -> int | None:
         """How long any of `answers` may be in the prompt, if they do not fit in as they are."""
         room = room_for_news(self._agent.contract)
-        left = self.conversation.room(self._room, len(answers))
-        # With less than that for them, to sum up all before is better than to know nothing of them.
-        if left >= room // 2:
-            room = min(room, left)
+        if self.conversation.estimate + room > self._room:
+            left = self.conversation.room(self._room, len(answers))
+            # With less for them, to sum up all before is better than to know nothing of them.
+            if left >= room // 2:
+                room = min(room, left)
         longest = longest_for(answers, room)
         if longest is not None:
             self._agent.record(ContextCompacted(longest=longest))

@@ -8,6 +8,7 @@ import ctypes
 import marshal
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,6 @@ from retinue.domain.grant import Network
 from retinue.domain.reach import Reach
 from retinue.errors import WorkspaceError
 from retinue.ports import Completed
-from retinue.removal import remove_folder
 from retinue.sandbox import launcher
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.limits import Limits
@@ -78,7 +78,7 @@ class Landlock:
         check(command, reach)
         private = tempfile.mkdtemp(prefix="retinue-")
         async with contextlib.AsyncExitStack() as held:
-            held.push_async_callback(asyncio.to_thread, remove_folder, private)
+            held.push_async_callback(asyncio.to_thread, _discard, private)
             opened = await asyncio.to_thread(
                 openings, reach.root, reach.write_scope, whole_root=False
             )
@@ -159,6 +159,16 @@ def _shown(reach: Reach) -> list[str]:
     """All of the workspace but our own records: what lies above others opens those as well."""
     with os.scandir(reach.root) as listing:
         return [e.path for e in listing if not e.is_symlink() and e.name.casefold() != STATE]
+
+
+def _discard(folder: str) -> None:
+    """Remove what a command had to itself, whatever it made of it."""
+    try:
+        os.rmdir(folder)  # Mostly it is empty.
+    except OSError:
+        # Not by ourselves: it may be nested deeper than Python can go.
+        words = ("/bin/sh", "-c", 'chmod -R u+rwx -- "$0"; rm -rf -- "$0"', folder)
+        subprocess.run(words, check=False, stderr=subprocess.DEVNULL)
 
 
 def _ask(pid: int) -> None:

@@ -19,9 +19,9 @@ from contextlib import suppress
 import msgspec
 
 from retinue.errors import WorkspaceError
-from retinue.removal import remove_folder
 from retinue.workspace.depot import Depot, make_git_dir
 from retinue.workspace.git import Repository, answer, git
+from retinue.workspace.removal import remove_folder
 
 LOCK = "lock"
 PROJECT = "project"

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from retinue.errors import WorkspaceError
-from retinue.removal import remove_folder
 from retinue.workspace.git import Repository, answer
+from retinue.workspace.removal import remove_folder
 from retinue.workspace.source import Source
 
 # Our own state is no part of a tree, but for agents that people write; nor is half of a file that

@@ -14,10 +14,10 @@ from contextlib import suppress
 
 from retinue.domain.chore import Chore
 from retinue.errors import WorkspaceError
-from retinue.removal import remove_folder
 from retinue.workspace.copies import stale_copies
 from retinue.workspace.depot import Depot
 from retinue.workspace.git import answer
+from retinue.workspace.removal import remove_folder
 from retinue.workspace.steps import ROOT, kept, ref_of, unmark
 
 DAY_S = 24 * 3600.0

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from retinue.domain.events import AgentCreated, Event, RunResumed, RunSuspended, ToolStarted
+from retinue.domain.events import AgentCreated, Event, ToolStarted
 from retinue.domain.lifecycle import State
 from retinue.domain.projection import AgentView, RunView
 from retinue.domain.result import Status
@@ -28,6 +28,8 @@ from retinue.interfaces.view.figures import one_line, some
 PAUSED = "paused"
 SPAWN = "spawn_agent"
 # Tools whose caller waits for children.
+_COUNTED = ("tool.started", "agent.subagent_created")
+_OF_ALL = ("run.suspended", "run.resumed")
 WAITS = (SPAWN, "spawn_await", "delegate_task")
 # Up to so many children stand below their parent in the order of their making, each by itself.
 SMALL_FAMILY = 6
@@ -118,6 +120,17 @@ class Tree:
     def apply(self, event: Event) -> None:
         """Take one more event in. Events come in order."""
         self.run.apply(event)
+        # To read a fact costs more than all the rest, so only of these it is read once more.
+        if event.type in _COUNTED:
+            self._count(event)
+        if event.type in _OF_ALL:
+            changed = list(self.run.agents)
+        else:
+            changed = [event.agent_id] if event.agent_id in self.run.agents else []
+        for agent_id in changed:
+            self._classify(self.run.agents[agent_id])
+
+    def _count(self, event: Event) -> None:
         fact = event.fact
         if isinstance(fact, ToolStarted) and fact.tool == SPAWN:
             self._unserved.setdefault(event.agent_id, set()).add(fact.call_id)
@@ -125,12 +138,6 @@ class Tree:
             # An errand is a call of a turn.
             call_id = fact.errand.partition(":")[2]
             self._unserved.get(event.parent_agent_id, set()).discard(call_id)
-        if isinstance(fact, RunSuspended | RunResumed):
-            changed = list(self.run.agents)
-        else:
-            changed = [event.agent_id] if event.agent_id in self.run.agents else []
-        for agent_id in changed:
-            self._classify(self.run.agents[agent_id])
 
     def set_open(self, key: str, open: bool) -> None:
         """Show what stands below a row, or hide it."""

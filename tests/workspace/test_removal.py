@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.removal import remove_folder
+from retinue.workspace.removal import remove_folder
 
 
 def test_folders_nested_deeper_than_python_can_go(tmp_path: Path) -> None:
