@@ -194,18 +194,6 @@ class Account:
         self.spent = NOTHING
         self.reserved = NOTHING
 
-    @property
-    def left(self) -> Amounts:
-        """What may still be reserved here, ancestors aside."""
-        limit, spent, held = self.limit, self.spent, self.reserved
-        # Never negative: tokens overrun must not refuse a tool call, which asks for none.
-        return Amounts(
-            max(0, limit.tool_calls - spent.tool_calls - held.tool_calls),
-            max(0, limit.turns - spent.turns - held.turns),
-            max(0, limit.tokens - spent.tokens - held.tokens),
-            max(0, limit.cost_microusd - spent.cost_microusd - held.cost_microusd),
-        )
-
     def lineage(self) -> Iterator[Account]:
         node: Account | None = self
         while node is not None:
@@ -218,18 +206,25 @@ class Account:
         Open reservations are not counted: they return, or are spent, and one can wait for that.
         """
         limit, spent = self.limit, self.spent
-        tokens, cost = limit.tokens - spent.tokens, limit.cost_microusd - spent.cost_microusd
-        node = self.parent
-        while node is not None:
-            tokens = min(tokens, node.limit.tokens - node.spent.tokens)
-            cost = min(cost, node.limit.cost_microusd - node.spent.cost_microusd)
-            node = node.parent
         return Amounts(
             max(0, limit.tool_calls - spent.tool_calls),
             max(0, limit.turns - spent.turns),
-            max(0, tokens),
-            max(0, cost),
+            *self.unspent_shares(),
         )
+
+    def unspent_shares(self) -> tuple[int, int]:
+        """Of what is unspent, the tokens and the micro-dollars."""
+        tokens = cost = UNLIMITED
+        node: Account | None = self
+        while node is not None:
+            limit, spent = node.limit, node.spent
+            # As comparisons: `min` takes four times as long, and every turn and tool call asks.
+            if (left := limit.tokens - spent.tokens) < tokens:
+                tokens = left
+            if (left := limit.cost_microusd - spent.cost_microusd) < cost:
+                cost = left
+            node = node.parent
+        return max(0, tokens), max(0, cost)
 
     def reserve(self, amount: Amounts, *, cover: Cover | None = None) -> Reservation:
         """Set `amount` aside here and at every ancestor, or nowhere and raise BudgetExceeded."""
@@ -253,49 +248,43 @@ class Account:
         self._add(NOTHING, amount)
 
     def _check(self, amount: Amounts) -> None:
-        need, node = amount, self
-        while True:
-            limit = node._broken_by(need)
-            if limit is not None:
-                raise BudgetExceeded(
-                    f"{node.name} has no room left under {limit}"
-                    f" ({_describe(node, limit)}; asked for {_amount(need, limit)}).",
-                    limit=limit,
-                )
-            if node.parent is None or not (amount.tokens or amount.cost_microusd):
-                return
-            need, node = amount.shared(), node.parent
-
-    def _broken_by(self, need: Amounts) -> str | None:
-        """The limit that `need` would break. Asking for nothing of a kind breaks no limit of it."""
+        """Refuse what would break a limit. Asking for nothing of a kind breaks no limit of it."""
         limit, spent, held = self.limit, self.spent, self.reserved
-        if need.tool_calls and need.tool_calls > (
-            limit.tool_calls - spent.tool_calls - held.tool_calls
-        ):
-            return "max_tool_calls"
-        if need.turns and need.turns > limit.turns - spent.turns - held.turns:
-            return "max_turns"
-        if need.tokens and need.tokens > limit.tokens - spent.tokens - held.tokens:
-            return "max_tokens"
-        if need.cost_microusd and need.cost_microusd > (
-            limit.cost_microusd - spent.cost_microusd - held.cost_microusd
-        ):
-            return "max_cost_usd"
-        return None
+        calls, turns = amount.tool_calls, amount.turns
+        tokens, cost = amount.tokens, amount.cost_microusd
+        if calls and calls > limit.tool_calls - spent.tool_calls - held.tool_calls:
+            raise _exceeded(self, "max_tool_calls", amount)
+        if turns and turns > limit.turns - spent.turns - held.turns:
+            raise _exceeded(self, "max_turns", amount)
+        node: Account | None = self if tokens or cost else None
+        while node is not None:
+            limit, spent, held = node.limit, node.spent, node.reserved
+            if tokens and tokens > limit.tokens - spent.tokens - held.tokens:
+                raise _exceeded(node, "max_tokens", amount)
+            if cost and cost > limit.cost_microusd - spent.cost_microusd - held.cost_microusd:
+                raise _exceeded(node, "max_cost_usd", amount)
+            node = node.parent
 
     def _add(self, reserved: Amounts, spent: Amounts) -> None:
+        """Count both here, and what is shared of them at every ancestor."""
         if reserved is not NOTHING:
             self.reserved += reserved
         if spent is not NOTHING:
             self.spent += spent
-        promised = reserved.shared() if reserved.tokens or reserved.cost_microusd else None
-        used = spent.shared() if spent.tokens or spent.cost_microusd else None
-        node = self.parent
-        while node is not None and (promised or used):
-            if promised:
-                node.reserved += promised
-            if used:
-                node.spent += used
+        tokens, cost = reserved.tokens, reserved.cost_microusd
+        used_tokens, used_cost = spent.tokens, spent.cost_microusd
+        node = self.parent if tokens or cost or used_tokens or used_cost else None
+        while node is not None:
+            held, used = node.reserved, node.spent
+            node.reserved = Amounts(
+                held.tool_calls, held.turns, held.tokens + tokens, held.cost_microusd + cost
+            )
+            node.spent = Amounts(
+                used.tool_calls,
+                used.turns,
+                used.tokens + used_tokens,
+                used.cost_microusd + used_cost,
+            )
             node = node.parent
 
     def blocked_only_by_promises(self, amount: Amounts) -> bool:
@@ -346,6 +335,14 @@ class Reservation:
         """Return everything: the act did not happen."""
         if self._open:
             self.settle(NOTHING)
+
+
+def _exceeded(node: Account, limit: str, asked: Amounts) -> BudgetExceeded:
+    return BudgetExceeded(
+        f"{node.name} has no room left under {limit}"
+        f" ({_describe(node, limit)}; asked for {_amount(asked, limit)}).",
+        limit=limit,
+    )
 
 
 def _amount(amounts: Amounts, limit: str) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import NamedTuple
+
+import msgspec
 
 from retinue.domain.budget import Account, Amounts, Cover, Reservation
 from retinue.errors import BudgetExceeded
 
 
-class WorstCase(NamedTuple):
+class WorstCase(msgspec.Struct, frozen=True):
     """The most that an act may cost; `cover` is what its account cannot hold of that."""
 
     amount: Amounts
@@ -51,6 +52,8 @@ class Allowance:
 
     def returned(self) -> None:
         """Something was settled: let everybody who waits look again, in their order."""
+        if not self._queue:
+            return
         waiting, self._queue = self._queue, deque()
         for turn in waiting:
             if not turn.done():

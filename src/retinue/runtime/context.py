@@ -81,6 +81,11 @@ def room_for_news(contract: Contract) -> int:
 def longest_for(answers: Sequence[Answered], room_tokens: int) -> int | None:
     """The bytes that none of `answers` may exceed for all to have room; None if they have."""
     room = 4 * max(room_tokens, _LEAST_TOKENS * len(answers))
+    chars = 0
+    for answer in answers:
+        chars += len(answer.content)
+    if 4 * chars <= room:
+        return None  # No character has more than four bytes: nothing need be encoded.
     sizes = sorted(len(answer.content.encode()) for answer in answers)
     if sum(sizes) <= room:
         return None
@@ -230,7 +235,8 @@ def _size(message: Message) -> int:
     """The UTF-8 bytes of what a model reads in a message."""
     size = len(message.content.encode())
     if isinstance(message, Assistant):
-        size += sum(len(c.name) + len(c.arguments.encode()) + 32 for c in message.calls)
+        for call in message.calls:
+            size += len(call.name) + len(call.arguments.encode()) + 32
         if message.thoughts is not None:
             size += message.thoughts.size_bytes
     return size

@@ -111,8 +111,8 @@ def _hear(agent: Agent, mind: Mind, staff: Staff | None) -> None:
         source, words = agent.inbox.pop(0)
         mind.tell(words, source=source)
     news = [] if staff is None else list(staff.news())
-    room = room_for_news(agent.contract)
     for job in news:
+        room = room_for_news(agent.contract)
         cap = report_cap(agent.contract, room // len(news))
         report = job_block(job.outcome, cap_tokens=cap)
         mind.tell(f"A background job has ended.\n{report}", source="staff", about=(job.id,))

@@ -78,8 +78,13 @@ class Mind:
         # A window is for the answer as well.
         room = self._window - min(self._window // 4, ANSWER_TOKENS)
         self._room = min(agent.contract.execution.max_context_tokens, room)
+        self._news_room = room_for_news(agent.contract)
         self._turns = agent.contract.execution.max_turns
         self._schema = agent.contract.outputs.output_schema
+        # Children of a run share a lane. Its root, whom a person may be talking to, does not wait
+        # for everything that they have asked before it.
+        run_id = agent.contract.parent.run_id
+        self._lane = run_id if agent.depth else f"{run_id} {agent.path}"
         self._asked = 0
         self._answered_by = ""
 
@@ -90,7 +95,7 @@ class Mind:
 
     def fit(self, answers: Sequence[Answered]) -> int | None:
         """How long any of `answers` may be in the prompt, if they do not fit in as they are."""
-        room = room_for_news(self._agent.contract)
+        room = self._news_room
         if self.conversation.estimate + room > self._room:
             left = self.conversation.room(self._room, len(answers))
             # With less for them, to sum up all before is better than to know nothing of them.
@@ -114,11 +119,12 @@ class Mind:
         if self._turns - account.spent.turns <= 1:
             return "max_turns"
         # A turn must leave room for a last word on what it found: that prompt again, and an answer.
-        unspent, likely = account.unspent(), self.conversation.likely
-        if unspent.tokens < 2 * (likely + MIN_OUTPUT_TOKENS):
+        tokens, money = account.unspent_shares()
+        likely = self.conversation.likely
+        if tokens < 2 * (likely + MIN_OUTPUT_TOKENS):
             return "max_tokens"
         price = self._price
-        if price is not None and unspent.cost_microusd < (
+        if price is not None and money < (
             price.most(likely, MIN_OUTPUT_TOKENS)
             + price.most(self.conversation.ceiling, MIN_OUTPUT_TOKENS)
         ):
@@ -192,18 +198,14 @@ class Mind:
             self._agent.last_text = reply.message.content
         return reply
 
-    @property
-    def _lane(self) -> str:
-        """Children of a run share one. Its root, whom a person may be talking to, does not wait
-        for everything that they have asked before it."""
-        agent = self._agent
-        run_id = agent.contract.parent.run_id
-        return run_id if agent.depth else f"{run_id} {agent.path}"
-
     async def _turn(self, tools: tuple[ToolSpec, ...], schema: str | None, *, last: bool) -> Reply:
         """One exchange: reserve the worst case, ask, book what it was, write it down."""
         agent, conversation = self._agent, self.conversation
-        reservation, max_output = await self._reserve()
+        while (promise := self._reserve()) is None:
+            # Anew after every wait: who waits while others spend can do with less.
+            with agent.waiting():
+                await self._allowance.refund()
+        reservation, max_output = promise
         try:
             self._asked += 1
             turn = agent.account.spent.turns + 1
@@ -226,13 +228,17 @@ class Mind:
         usage = reply.usage
         if self._price is not None:
             usage = self._price.applied(usage, reply.model)
-        reservation.settle(Amounts(turns=1, tokens=usage.tokens, cost_microusd=usage.cost_microusd))
+        tokens = usage.tokens
+        reservation.settle(Amounts(0, 1, tokens, usage.cost_microusd))
         self._allowance.returned()
         agent.usage += usage
         self._answered_by = reply.model
-        conversation.add(reply.message)
-        if not usage.estimated:
-            conversation.counted(usage.tokens)
+        if usage.estimated:
+            conversation.add(reply.message)
+        else:
+            # What the server has counted need not be measured.
+            conversation.messages.append(reply.message)
+            conversation.counted(tokens)
         agent.record(
             ModelReplied(
                 turn=turn,
@@ -248,22 +254,19 @@ class Mind:
         )
         return reply
 
-    async def _reserve(self) -> tuple[Reservation, int | None]:
-        """Promise the worst case of one call; and the longest answer that this leaves room for."""
-        while True:
-            # Anew after every wait: who waits while others spend can do with less.
-            worst, longest = self._worst_case()
-            reservation = self._allowance.take(self._agent.account, worst)
-            if reservation is not None:
-                return reservation, longest
-            with self._agent.waiting():
-                await self._allowance.refund()
+    def _reserve(self) -> tuple[Reservation, int | None] | None:
+        """Promise the worst case of one call; and the longest answer that this leaves room for.
+
+        None if that has to wait for what others may return.
+        """
+        worst, longest = self._worst_case()
+        reservation = self._allowance.take(self._agent.account, worst)
+        return None if reservation is None else (reservation, longest)
 
     def _worst_case(self) -> tuple[WorstCase, int | None]:
         """The largest prompt and the longest answer, as far as there is a limit to keep."""
         account, prompt = self._agent.account, self.conversation.ceiling
-        unspent = account.unspent()
-        left, money = unspent.tokens, unspent.cost_microusd
+        left, money = account.unspent_shares()
         price = None if money >= UNLIMITED // 2 else self._price
         if left >= UNLIMITED // 2 and price is None:
             return WorstCase(Amounts(turns=1)), None
@@ -286,7 +289,7 @@ class Mind:
             output = max(MIN_OUTPUT_TOKENS, min(output, price.affords(prompt, money)))
             cost = price.most(prompt, output)
         tokens = 0 if left >= UNLIMITED // 2 else prompt + output
-        amount = Amounts(turns=1, tokens=tokens, cost_microusd=cost)
+        amount = Amounts(0, 1, tokens, cost)
         return WorstCase(amount, cover), output
 
     def _hear(self, text: str) -> None:
