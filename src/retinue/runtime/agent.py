@@ -170,7 +170,8 @@ class Agent:
         self.receipts.append(receipt)
         self.tainted = self.tainted or receipt.untrusted
         self.wary = self.wary or (receipt.untrusted and receipt.command is None)
-        self.files_read.update(dict.fromkeys(receipt.read))
+        for path in receipt.read:
+            self.files_read[path] = None
         if receipt.command is not None or receipt.changed:
             self.tested = still_tested(self.tested, receipt)
         for change in receipt.changed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -34,8 +33,9 @@ from retinue.runtime.nursery import Nursery
 if TYPE_CHECKING:
     from retinue.runtime.transcript import Transcript
 
-# A child sees to its own record: its contract is safe before it works, its end before it is told.
-_CHANGING = (Effect.WRITE, Effect.EXECUTE, Effect.REMEMBER, Effect.EXTERNAL)
+# Whatever else a tool does changes something. A child sees to its own record: its contract is safe
+# before it works, its end before it is told.
+_UNCHANGING = (Effect.READ, Effect.DELEGATE)
 NO_RULES = Rules()
 ONE_CALL = Amounts(tool_calls=1)
 FEW = 3
@@ -88,6 +88,7 @@ class Toolbox:
         self._allowed = frozenset(grant.allowed_tools)
         self._ask = frozenset(grant.ask_tools)
         self._yours = self._allowed | self._ask
+        self._news_room = room_for_news(agent.contract)
         self.offered = tools.specs(grant, window=agent.contract.execution.max_context_tokens)
         self.exhausted = False
         self._breaker = breaker
@@ -103,7 +104,9 @@ class Toolbox:
         """Answer every call, in order. Neighbours that only read run side by side."""
         # The reply that asks for them is paid for: it must be on record before anything is done.
         await self._agent.durable()
-        self._share_tokens = room_for_news(self._agent.contract) // max(1, len(calls))
+        self._share_tokens = self._news_room // (len(calls) or 1)
+        if len(calls) == 1:
+            return [await self._answer(calls[0])]
         answers: list[Answered] = []
         for kind, group in groupby(calls, key=self._company):
             batch = list(group)
@@ -123,7 +126,7 @@ class Toolbox:
         left = [call for call in script.calls if call.id not in script.answers]
         for call in left:
             tool = self._tools.get(call.name)
-            if call.id in script.begun and (tool is None or tool.effect in _CHANGING):
+            if call.id in script.begun and (tool is None or tool.effect not in _UNCHANGING):
                 note = self._interrupted(call)
                 script.answers[call.id] = Answered(call.id, INTERRUPTED, True, note)
         self._begun = frozenset(script.begun)
@@ -167,28 +170,28 @@ class Toolbox:
                 text = "The user wants no more tool calls. Answer with what you have."
                 return self._deny(call, text, noted=False)
         answer = await self._run(call)
-        self._watch_for_repetition(call, answer)
+        if answer.failed:
+            self._watch_for_repetition(call, answer)
+        else:
+            self._broken = None
         return answer
 
     def _what_is_left(self) -> str:
         """A line about the budget, when it matters."""
         account = self._agent.account
-        left = account.left.tool_calls
+        left = account.limit.tool_calls - account.spent.tool_calls
         notes = []
         if self._warning is not None:
             notes.append(self._warning)
             self._warning = None
         if left <= FEW:
             notes.append(f"{left or 'no'} tool call{'' if left == 1 else 's'} left")
-        tokens = account.unspent().tokens
+        tokens, _ = account.unspent_shares()
         if tokens < account.limit.tokens // 4:
             notes.append(f"{tokens:,} tokens left")
         return f"\n[{', '.join(notes)}]" if notes else ""
 
     def _watch_for_repetition(self, call: ToolCall, answer: Answered) -> None:
-        if not answer.failed:
-            self._broken = None
-            return
         same = (call.name, call.arguments)
         self._broken_times = self._broken_times + 1 if same == self._broken else 1
         self._broken = same
@@ -228,22 +231,27 @@ class Toolbox:
             arguments = _arguments(call)
         except ToolFailure as failure:
             return self._deny(call, str(failure), mark="ERROR")
-        refusal = await self._refusal(call, tool, arguments)
-        if refusal is not None:
-            return self._deny(call, refusal, failed=False)
-        agent = self._agent
+        agent, effect = self._agent, tool.effect
+        # Of any other call nobody has said anything.
+        if effect is Effect.EXECUTE or call.name in self._ask or self._rules.deny:
+            refusal = await self._refusal(call, tool, arguments)
+            if refusal is not None:
+                return self._deny(call, refusal, failed=False)
+        changing = effect not in _UNCHANGING
         if call.id not in self._begun:
             agent.record(ToolStarted(call_id=call.id, tool=call.name, arguments=call.arguments))
-        if tool.effect in _CHANGING:
+        if changing:
             # Nothing may change outside before the journal knows that it was tried.
             await agent.durable()
         try:
-            # A command has a time limit of its own, and a person may think.
-            patient = tool.effect is Effect.EXECUTE or call.name == ASK_USER
-            with agent.waiting() if patient else nullcontext():
+            if effect is Effect.EXECUTE or call.name == ASK_USER:
+                # A command has a time limit of its own, and a person may think.
+                with agent.waiting():
+                    outcome = await self._act(call, tool, arguments)
+            else:
                 outcome = await self._act(call, tool, arguments)
         except (asyncio.CancelledError, ApprovalNeeded):
-            if agent.halt.why is not None and tool.effect not in _CHANGING:
+            if agent.halt.why is not None and not changing:
                 raise  # It is run again when the run goes on.
             # Nobody will hear of it, but who reads the journal must not think that it never began.
             self._interrupted(call)
@@ -274,7 +282,7 @@ class Toolbox:
                 about=outcome.about,
             )
         )
-        if tool.effect in _CHANGING:
+        if changing:
             # And nothing may be built upon a change before the journal knows what it was.
             await agent.durable()
         return Answered(call.id, outcome.content, not worked, note)
@@ -322,7 +330,10 @@ class Toolbox:
                 f" {printable(str(error))}",
                 ok=False,
             )
-        return msgspec.structs.replace(outcome, content=printable(outcome.content))
+        content = printable(outcome.content)
+        if content is outcome.content:
+            return outcome
+        return msgspec.structs.replace(outcome, content=content)
 
     async def _refusal(
         self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]
@@ -332,8 +343,6 @@ class Toolbox:
         # Who has read a stranger's text may be about to send something away on its behalf.
         sends = command and self._hands.reach.network is Network.ALL
         asks = call.name in self._ask or (agent.wary and sends)
-        if not command and not asks and not self._rules.deny:
-            return None  # Nobody has said anything against it.
         subject = self._subject(tool, arguments)
         verdict, rule = self._rules.ruling(call.name, subject, is_command=command, asked=asks)
         free = agent.contract.permissions.mode is Mode.DANGEROUS and not asks

@@ -89,7 +89,7 @@ class FunctionTool(Generic[P, R]):
             if isinstance(result, Awaitable):
                 # A plain function may hand on somebody's coroutine.
                 result = await result
-        return _outcome(result)
+        return result if isinstance(result, Outcome) else _outcome(result)
 
     def _checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if None in arguments.values():
@@ -226,8 +226,6 @@ def _first_paragraph(function: Callable[..., Any]) -> str:
 
 
 def _outcome(result: Any) -> Outcome:
-    if isinstance(result, Outcome):
-        return result
     if isinstance(result, str):
         return Outcome(content=result)
     return Outcome(content=msgspec.json.encode(result, enc_hook=str).decode())
