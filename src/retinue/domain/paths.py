@@ -12,6 +12,8 @@ def inside(path: str, root: str) -> str | None:
     An absolute path is taken if it lies under `root`. The root itself is ".". What is checked
     against a write scope and what is opened must both be this spelling.
     """
+    if path and path[0] not in "/." and "/." not in path and "//" not in path and path[-1] != "/":
+        return path  # It is written in that spelling, as nearly all are.
     if path.startswith("/"):
         below = _parts(path)
         base = _parts(root)

@@ -114,19 +114,21 @@ def _listing(found: Sequence[Entry]) -> Outcome:
     entries = [_line(entry) for entry in found]
     if not entries:
         return Outcome(content="[The directory is empty.]")
-    shown = fitting(entries, MAX_BYTES)
-    all_of_it = hashlib.sha256("\n".join(entries).encode(errors="replace")).hexdigest()
-    if len(shown) < len(entries):
+    content = "\n".join(entries)
+    data = content.encode(errors="replace")
+    if len(data) >= MAX_BYTES:
+        shown = fitting(entries, MAX_BYTES)
         shown.append(f"[{len(shown):,} of {len(entries):,} entries; find_files finds the others]")
-    return Outcome(content="\n".join(shown), before_sha256=all_of_it)
+        content = "\n".join(shown)
+    return Outcome(content=content, before_sha256=hashlib.sha256(data).hexdigest())
 
 
 def _line(entry: Entry) -> str:
     match entry.kind:
-        case "dir":
-            return f"{entry.name}/"
         case "file":
             return f"{entry.name} ({entry.size_bytes:,} bytes)"
+        case "dir":
+            return f"{entry.name}/"
         case kind:
             return f"{entry.name} ({kind})"
 

@@ -110,7 +110,7 @@ def open_at_once(root_fd: int, path: str, flags: int, *, visit: Visit | None = N
     while True:
         fd = _syscall()(_OPENAT2, root_fd, os.fsencode(path), how, len(how))
         if fd >= 0:
-            return int(fd)
+            return fd
         number = ctypes.get_errno()
         if number == errno.ELOOP and visit is not None:
             return _walk(root_fd, path, flags, visit)
@@ -121,8 +121,10 @@ def open_at_once(root_fd: int, path: str, flags: int, *, visit: Visit | None = N
 def open_without_waiting(root_fd: int, path: str, flags: int = READ) -> int | None:
     """Open a path without links for reading if the kernel has all of it in memory, else None."""
     how = _how(flags, _RESOLVE | _RESOLVE_CACHED)
-    fd = _syscall()(_OPENAT2, root_fd, os.fsencode(path), how, len(how))
-    return int(fd) if fd >= 0 else None
+    # In ASCII every encoding of file names is the same.
+    name = path.encode() if path.isascii() else os.fsencode(path)
+    fd = _syscall_held()(_OPENAT2, root_fd, name, how, len(how))
+    return fd if fd >= 0 else None
 
 
 @cache
@@ -163,7 +165,20 @@ def _how(flags: int, resolve: int = _RESOLVE) -> bytes:
 
 @cache
 def _syscall() -> Callable[..., int]:
-    syscall = ctypes.CDLL(None, use_errno=True).syscall
+    return _openat2_of(ctypes.CDLL(None, use_errno=True))
+
+
+@cache
+def _syscall_held() -> Callable[..., int]:
+    """The same, for a call that never blocks: it keeps the interpreter lock meanwhile.
+
+    To give it up and ask for it again takes longer than the call.
+    """
+    return _openat2_of(ctypes.PyDLL(None))
+
+
+def _openat2_of(library: ctypes.CDLL) -> Callable[..., int]:
+    syscall = library.syscall
     syscall.restype = ctypes.c_long
     syscall.argtypes = (
         ctypes.c_long,

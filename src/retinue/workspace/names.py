@@ -14,9 +14,8 @@ def protected(path: str) -> str | None:
 
     Case is ignored, since `.GIT` is `.git` on some file systems.
     """
-    folded = path.casefold()
-    if ".git" not in folded and ".retinue" not in folded:
-        return None
+    if path[:1] != "." and "/." not in path:
+        return None  # No name in it begins like theirs.
     return next((name for name in path.split("/") if name.casefold() in PROTECTED), None)
 
 

@@ -12,6 +12,7 @@ import stat
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 
 from retinue.domain.grant import Network
 from retinue.domain.paths import inside
@@ -150,7 +151,7 @@ class DirectoryTree:
             return None
         finally:
             os.close(fd)
-        return bytes(memoryview(data)[:length]) if length == found.st_size else None
+        return bytes(data[:length]) if length == found.st_size else None
 
     def list(self, path: str) -> builtins.list[Entry]:
         path = self._normal(path)
@@ -295,10 +296,11 @@ class DirectoryTree:
         """The spelling that is checked, opened and shown; ToolFailure if it cannot be used."""
         if "\0" in path:
             raise ToolFailure(f"{quoted(path)} holds a NUL; no file has such a name.")
-        try:
-            os.fsencode(path)
-        except UnicodeEncodeError:
-            raise ToolFailure(f"{quoted(path)} is not valid Unicode.") from None
+        if not path.isascii():
+            try:
+                os.fsencode(path)
+            except UnicodeEncodeError:
+                raise ToolFailure(f"{quoted(path)} is not valid Unicode.") from None
         if len(path) > MAX_PATH_CHARS:
             raise ToolFailure(f"{quoted(path)} is too long for a path.")
         normal = self.inside(path)
@@ -470,18 +472,17 @@ def _entries(fd: int, path: str) -> list[Entry]:
                     " pattern."
                 )
             found.append((entry.name, _entry(entry)))
-    return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
+    found.sort(key=itemgetter(0))
+    return [entry for _, entry in found]
 
 
 def _entry(entry: os.DirEntry[str]) -> Entry:
     name = shown(entry.name)
-    if entry.is_symlink():
-        return Entry(name, "link")
+    if entry.is_file(follow_symlinks=False):
+        try:
+            return Entry(name, "file", entry.stat(follow_symlinks=False).st_size)
+        except OSError:
+            return Entry(name, "file")
     if entry.is_dir(follow_symlinks=False):
         return Entry(name, "dir")
-    if not entry.is_file(follow_symlinks=False):
-        return Entry(name, "other")
-    try:
-        return Entry(name, "file", entry.stat(follow_symlinks=False).st_size)
-    except OSError:
-        return Entry(name, "file")
+    return Entry(name, "link" if entry.is_symlink() else "other")
