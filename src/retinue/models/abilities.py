@@ -8,7 +8,7 @@ worked on. The next request knows.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -63,35 +63,14 @@ class Abilities:
         self.without: set[str] = set()
         """What of `optional` this server does not want."""
 
-    async def answer(
-        self, request: Request, ask: Callable[[Form], Awaitable[Reply | ModelError]]
-    ) -> Reply:
-        """Ask in the best form that is left, until the request is not refused."""
-        refused: list[Form] = []
-        first: ModelError | None = None
-        while True:
-            form = Form.WORDS if request.schema is None else self._best(request, refused)
-            reply = await ask(form)
-            if isinstance(reply, Reply):
-                break
-            if not isinstance(reply, RequestRefused):
-                raise reply
-            if self._conceded(reply):
-                continue
-            # If it is refused in every form, no form was the reason.
-            first = first or reply
-            if form is Form.WORDS:
-                raise first
-            refused.append(form)
-        if request.schema is None:
-            return reply
-        for form_refused in refused:
-            self._give_up(form_refused, request.schema)
-        return self._judged(reply, form, request.schema)
+    def wording(self, request: Request) -> Wording:
+        return Wording(self, request)
 
-    def _best(self, request: Request, refused: list[Form]) -> Form:
+    def best(self, request: Request, refused: Sequence[Form]) -> Form:
+        """The best form that is left for it."""
         schema = request.schema
-        assert schema is not None
+        if schema is None:
+            return Form.WORDS
         for form in self._forms:
             if form in self._missing or form in refused or (form, schema) in self._misfits:
                 continue
@@ -102,7 +81,7 @@ class Abilities:
             return form
         return Form.WORDS
 
-    def _conceded(self, refusal: RequestRefused) -> bool:
+    def conceded(self, refusal: RequestRefused) -> bool:
         """Whether the server refused something that it can be spared, by name."""
         said = str(refusal).lower()
         for thing, words in self._optional.items():
@@ -111,13 +90,13 @@ class Abilities:
                 return True
         return False
 
-    def _give_up(self, form: Form, schema: str) -> None:
+    def give_up(self, form: Form, schema: str) -> None:
         if form not in self._worked:
             self._missing.add(form)
         elif len(self._misfits) < _MISFITS_REMEMBERED:
             self._misfits.add((form, schema))
 
-    def _judged(self, reply: Reply, form: Form, schema: str) -> Reply:
+    def judged(self, reply: Reply, form: Form, schema: str) -> Reply:
         """The reply with its answer as text. A form that was ignored is not used again."""
         if form is Form.TOOL:
             reply = _taken_from_tool(reply)
@@ -126,8 +105,42 @@ class Abilities:
         if _is_json(reply.message.content):
             self._worked.add(form)
         else:
-            self._give_up(form, schema)
+            self.give_up(form, schema)
         return reply
+
+
+class Wording:
+    """One request, said in the best form that is left until it is not refused."""
+
+    __slots__ = ("_abilities", "_first", "_refused", "_request", "form")
+
+    def __init__(self, abilities: Abilities, request: Request) -> None:
+        self._abilities = abilities
+        self._request = request
+        self._refused: tuple[Form, ...] = ()
+        self._first: ModelError | None = None
+        self.form = abilities.best(request, ())
+
+    def refused(self, fault: ModelError) -> None:
+        """Find another form. Raises what no form helps against."""
+        if not isinstance(fault, RequestRefused):
+            raise fault
+        if not self._abilities.conceded(fault):
+            # If it is refused in every form, no form was the reason.
+            self._first = self._first or fault
+            if self.form is Form.WORDS:
+                raise self._first
+            self._refused += (self.form,)
+        self.form = self._abilities.best(self._request, self._refused)
+
+    def judged(self, reply: Reply) -> Reply:
+        """The reply with its answer as text. The forms that were refused are not used again."""
+        schema = self._request.schema
+        if schema is None:
+            return reply
+        for form in self._refused:
+            self._abilities.give_up(form, schema)
+        return self._abilities.judged(reply, self.form, schema)
 
 
 def _taken_from_tool(reply: Reply) -> Reply:

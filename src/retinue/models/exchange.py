@@ -24,6 +24,7 @@ from retinue.errors import ConfigError, ModelError
 from retinue.models.endpoint import Endpoint
 from retinue.models.faults import Faults
 from retinue.models.sse import MAX_LINE_BYTES, EventSplitter, LineTooLong
+from retinue.models.watch import Silence, Watch
 from retinue.version import VERSION
 
 MAX_STREAM_BYTES = 512 * 1024 * 1024
@@ -40,9 +41,6 @@ _WHOLE_BODY_BYTES = 1024 * 1024
 # may have been worked on, and is not ours to repeat.
 _STALE_TRIES = 3
 _STALE_WITHIN_S = 1.0
-# Who looks so much later than it should was kept from it: the process was stopped, or something
-# blocked the loop. What has come meanwhile is not read yet, so that time is nobody's silence.
-_LAPSE_S = 0.5
 _LARGER_THAN_A_READ = 1024 * 1024
 _WHITE = b"\xef\xbb\xbf \t\r\n"
 
@@ -129,6 +127,7 @@ class Exchange:
         self._each_time = None if endpoint.proxy is None else self._headers
         self._tls = _tls(endpoint)
         self._on_head = on_head
+        self._watch = Watch()
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
         # Whether a connection may be left over from an earlier answer.
@@ -140,6 +139,7 @@ class Exchange:
 
     async def aclose(self) -> None:
         self._closed = True
+        self._watch.close()
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -147,37 +147,33 @@ class Exchange:
     async def run(self, body: bytes, intake: Intake[Draft], *, tries: int = 0) -> ModelError | None:
         """Send, and read the answer; None if it is whole. `tries` were given up before."""
         first_byte_s = self._endpoint.first_byte_timeout_s * 2**tries
-        deadline = _Deadline(first_byte_s)
+        silence = self._watch.begin(first_byte_s)
         try:
-            return await self._run(body, intake, deadline)
-        except asyncio.CancelledError:
-            if not deadline.was_it():
-                raise
-            return self._faults.late(first_byte_s)
-        finally:
-            deadline.lift()
-
-    async def _run(
-        self, body: bytes, intake: Intake[Draft], deadline: _Deadline
-    ) -> ModelError | None:
-        response = await self._send(body)
-        if isinstance(response, ModelError):
-            return response
-        self._reuses = True
-        try:
-            if self._on_head is not None:
-                self._on_head(response.status, response.headers)
-            if not 200 <= response.status < 300:
-                refusal = await _beginning(response.content)
-                return self._faults.refused(response.status, response.headers, refusal)
-            reading = _Reading(response, intake, self._faults, self._endpoint.idle_timeout_s)
-            return await reading.run(deadline)
+            response = await self._send(body)
+            if isinstance(response, ModelError):
+                return response
+            self._reuses = True
+            try:
+                if self._on_head is not None:
+                    self._on_head(response.status, response.headers)
+                if not 200 <= response.status < 300:
+                    refusal = await _beginning(response.content)
+                    return self._faults.refused(response.status, response.headers, refusal)
+                reading = _Reading(response, intake, self._faults, self._endpoint.idle_timeout_s)
+                return await reading.run(silence)
+            finally:
+                # At once, also while being cancelled. A body that was read to its end has given
+                # its connection back already.
+                if not response.content.at_eof():
+                    response.close()
         except RecursionError:
             return self._faults.garbled(b"(nested too deeply)")
+        except asyncio.CancelledError:
+            if not silence.was_it():
+                raise
+            return self._faults.stalled() if silence.heard_of else self._faults.late(first_byte_s)
         finally:
-            # At once, also while being cancelled. A body that was read to its end has given its
-            # connection back already, and this does not take it away again.
-            response.close()
+            self._watch.end(silence)
 
     async def _send(self, body: bytes) -> aiohttp.ClientResponse | ModelError:
         tries_left = _STALE_TRIES
@@ -218,41 +214,8 @@ class Exchange:
         )
 
 
-class _Deadline:
-    """Cancels the task that made it after so many seconds, if it is not lifted before.
-
-    What `asyncio.timeout` does, but that it knows of lapses, in which nobody was silent.
-    """
-
-    __slots__ = ("_cancelled", "_loop", "_others", "_task", "_timer", "_within_s")
-
-    def __init__(self, within_s: float) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._others = task.cancelling()
-        self._cancelled = False
-        self._within_s = within_s
-        self._loop = task.get_loop()
-        self._timer = self._loop.call_later(within_s, self._look)
-
-    def lift(self) -> None:
-        self._timer.cancel()
-
-    def was_it(self) -> bool:
-        """Whether it alone has cancelled the task; somebody else may have at the same time."""
-        return self._cancelled and self._task.uncancel() <= self._others
-
-    def _look(self) -> None:
-        if self._loop.time() - self._timer.when() > _LAPSE_S:
-            self._timer = self._loop.call_later(self._within_s, self._look)
-        else:
-            self._cancelled = True
-            self._task.cancel()
-
-
 class _Reading:
-    """Reads one answer, and watches that it does not stall."""
+    """Reads one answer, and says when something was heard."""
 
     def __init__(
         self, response: aiohttp.ClientResponse, intake: Intake[Draft], faults: Faults, idle_s: float
@@ -261,57 +224,41 @@ class _Reading:
         self._intake = intake
         self._faults = faults
         self._idle_s = idle_s
-        self._loop = asyncio.get_running_loop()
         self._events = EventSplitter()
-        self._timer: asyncio.TimerHandle | None = None
-        self._seen_at = 0.0
-        self._stalled = False
 
-    async def run(self, deadline: _Deadline) -> ModelError | None:
+    async def run(self, silence: Silence) -> ModelError | None:
+        content, intake = self._response.content, self._intake
         try:
-            return await self._run(deadline)
+            piece = await content.readany()
+            while piece and not piece.strip(_WHITE):
+                piece = await content.readany()
+            if piece.lstrip(_WHITE)[:1] in (b"{", b"[", b"<"):
+                return await self._read_whole(piece, silence)
+            received = 0
+            while piece:
+                fault = self._take(self._events.feed(piece))
+                if fault is not None:
+                    return fault
+                if intake.done:
+                    break
+                received += len(piece)
+                if received > MAX_STREAM_BYTES:
+                    return self._faults.too_large()
+                if intake.draft.first_token_at is not None:
+                    silence.heard(self._idle_s)
+                piece = await content.readany()
+            if not intake.done:
+                fault = self._take(self._events.end())
+                if fault is not None:
+                    return fault
+            if intake.done and not content.at_eof():
+                await self._skip_tail()
+            return self._verdict()
         except aiohttp.ClientError as error:
-            if self._stalled:
-                return self._faults.stalled()
             # The reply is whole if the server said so before the connection broke.
-            return None if self._intake.ended else self._faults.unreachable(error)
+            return None if intake.ended else self._faults.unreachable(error)
         except LineTooLong:
             return self._faults.too_large()
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
-
-    async def _run(self, deadline: _Deadline) -> ModelError | None:
-        content, intake = self._response.content, self._intake
-        piece = await content.readany()
-        while piece and not piece.strip(_WHITE):
-            piece = await content.readany()
-        if piece.lstrip(_WHITE)[:1] in (b"{", b"[", b"<"):
-            deadline.lift()
-            return await self._read_whole(piece)
-        received = 0
-        while piece:
-            fault = self._take(self._events.feed(piece))
-            if fault is not None:
-                return fault
-            if intake.done:
-                break
-            received += len(piece)
-            if received > MAX_STREAM_BYTES:
-                return self._faults.too_large()
-            if self._timer is not None:
-                self._seen_at = self._loop.time()
-            elif intake.draft.first_token_at is not None:
-                deadline.lift()
-                self._watch()
-            piece = await content.readany()
-        if not intake.done:
-            fault = self._take(self._events.end())
-            if fault is not None:
-                return fault
-        if intake.done and not content.at_eof():
-            await self._skip_tail()
-        return self._verdict()
 
     def _take(self, events: list[bytes]) -> ModelError | None:
         fault = self._intake.take(events)
@@ -332,17 +279,14 @@ class _Reading:
             return self._faults.not_an_api(b"\n".join(self._events.strays))
         return self._faults.empty()
 
-    async def _read_whole(self, piece: bytes) -> ModelError | None:
+    async def _read_whole(self, piece: bytes, silence: Silence) -> ModelError | None:
         """A server that does not stream, or a page that is not an API's."""
         pieces = [piece]
         size = len(piece)
         content = self._response.content
-        # Mostly it is all there by now, and then there is nothing to wait or to watch for.
-        if not content.at_eof():
-            self._watch()
         while not content.at_eof():
+            silence.heard(self._idle_s)
             piece = await content.readany()
-            self._seen_at = self._loop.time()
             pieces.append(piece)
             size += len(piece)
             if size > MAX_LINE_BYTES:
@@ -358,24 +302,6 @@ class _Reading:
                 while await self._response.content.readany():
                     pass
         except (TimeoutError, aiohttp.ClientError):
-            self._response.close()
-
-    # One timer looks now and then when the last byte came, instead of one timer per byte.
-
-    def _watch(self) -> None:
-        self._seen_at = self._loop.time()
-        self._timer = self._loop.call_later(self._idle_s, self._look)
-
-    def _look(self) -> None:
-        assert self._timer is not None
-        now = self._loop.time()
-        if now - self._timer.when() > _LAPSE_S:
-            self._seen_at = now
-        left_s = self._seen_at + self._idle_s - now
-        if left_s > 0:
-            self._timer = self._loop.call_later(left_s, self._look)
-        else:
-            self._stalled = True
             self._response.close()
 
 

@@ -16,6 +16,7 @@ from retinue.models.spoken import SpokenModel
 
 _FORMS = (Form.SCHEMA, Form.OBJECT, Form.TOOL)
 _OPENAI = "api.openai.com"
+_DONE = b" [DONE]"  # as nearly everybody writes it; other ways cost an exception
 
 
 class OpenAIModel(SpokenModel):
@@ -57,7 +58,8 @@ class _Completion:
 
     def _added(self, events: list[bytes]) -> ModelError | None:
         for data in events:
-            if self.done:
+            if self.done or data == _DONE:
+                self.done = True
                 return None
             try:
                 chunk = decode_chunk(data)

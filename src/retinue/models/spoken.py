@@ -7,7 +7,6 @@ from collections.abc import Callable, Set
 from typing import Protocol, Self
 
 from retinue.domain.messages import Reply, Request
-from retinue.errors import ModelError
 from retinue.models.abilities import Abilities, Form
 from retinue.models.exchange import Draft, Exchange, Intake
 
@@ -55,17 +54,14 @@ class SpokenModel:
         await self._exchange.aclose()
 
     async def reply(self, request: Request, on_text: OnText | None = None) -> Reply:
-        return await self._abilities.answer(request, lambda form: self._ask(request, form, on_text))
-
-    async def _ask(
-        self, request: Request, form: Form, on_text: OnText | None
-    ) -> Reply | ModelError:
-        started_at = time.perf_counter()
-        body = self._encoder.encode(request, form, self._abilities.without)
-        intake = self._listen(on_text)
-        fault = await self._exchange.run(body, intake, tries=request.tries)
-        if fault is None:
-            return intake.draft.reply(request, body, started_at)
-        if not intake.draft.empty:
-            raise fault  # Some of it was heard already, so it cannot be asked otherwise.
-        return fault
+        wording = self._abilities.wording(request)
+        while True:
+            started_at = time.perf_counter()
+            body = self._encoder.encode(request, wording.form, self._abilities.without)
+            intake = self._listen(on_text)
+            fault = await self._exchange.run(body, intake, tries=request.tries)
+            if fault is None:
+                return wording.judged(intake.draft.reply(request, body, started_at))
+            if not intake.draft.empty:
+                raise fault  # Some of it was heard already, so it cannot be asked otherwise.
+            wording.refused(fault)
