@@ -28,9 +28,11 @@ async def _waits(watch: Watch, within_s: float) -> Silence:
 async def test_the_task_of_who_is_silent_is_cancelled_and_can_go_on() -> None:
     watch = Watch()
     silence = await _waits(watch, 0.01)
-    assert silence.broken and not silence.heard_of
+    assert silence.broken
+    assert not silence.heard_of
     task = asyncio.current_task()
-    assert task is not None and task.cancelling() == 0
+    assert task is not None
+    assert task.cancelling() == 0
     assert (await _waits(watch, 0.01)).broken
 
 
@@ -50,7 +52,8 @@ async def test_who_was_heard_has_a_new_silence_of_another_length() -> None:
     silence = watch.begin(0.01)
     silence.heard(FOREVER_S)
     await _waits(watch, 0.05)
-    assert silence.heard_of and not silence.broken
+    assert silence.heard_of
+    assert not silence.broken
     silence.heard(0.01)
     with pytest.raises(asyncio.CancelledError):
         await asyncio.Event().wait()
@@ -82,7 +85,7 @@ async def test_a_lapse_is_nobodys_silence() -> None:
     watch = Watch()
     silence = watch.begin(0.2)
     # Nothing runs meanwhile, as when the process is stopped.
-    time.sleep(0.9)
+    time.sleep(0.9)  # noqa: ASYNC251
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not silence.broken
