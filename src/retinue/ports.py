@@ -492,13 +492,6 @@ class NewAgent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What it was asked, as one key: agents with the same one can stand in for each other."""
 
 
-class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One step of the journal: an event and, at its birth, the agent; both are written or none."""
-
-    event: Event
-    agent: NewAgent | None = None
-
-
 class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     id: str
     kind: str
@@ -574,7 +567,9 @@ class Store(Protocol):
     `run.pruned` takes the place of all events of its run before it, and of its agents.
     """
 
-    def append(self, change: Change) -> None: ...
+    def append(self, event: Event, born: NewAgent | None = None) -> None:
+        """Add an event to its journal and, at its birth, the agent; both are written or none."""
+        ...
 
     async def flush(self) -> None: ...
 

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.budget import UNLIMITED, Amounts, Budget
+from retinue.domain.contract import WorkspaceKind
 from retinue.domain.drafting import (
     Draft,
+    Drafting,
     Order,
     Superior,
     draft,
@@ -595,6 +597,30 @@ def served(role: Role, mode: Mode, /, **order: Any) -> Draft:
     grant = root_grant(mode, SERVED, roles=ROLES, depth=2)
     task = Order(task="Do it.", role=role, **order)
     return draft(task, superior(grant), step_idx=0, effects=SERVED)
+
+
+VARIED: dict[str, list[Any]] = {
+    "by": [superior(root_grant(m, SERVED, roles=ROLES, depth=2)) for m in (Mode.AUTO, Mode.NORMAL)],
+    "role": [ANYTHING, MAKER, msgspec.structs.replace(ANYTHING, tools=("look", "shell"))],
+    "tools": [None, ("look", "mcp__git__push", "write")],
+    "mode": [None, Mode.PLAN, Mode.AUTO],
+    "scope": [(), ("src",)],
+    "write": [None, (), ("docs",)],
+    "directory": [None, "/p/web"],
+    "workspace": [None, *WorkspaceKind],
+    "max_turns": [None, 7],
+}
+
+
+@given(st.lists(st.sampled_from([(name, v) for name, values in VARIED.items() for v in values])))
+def test_what_a_sibling_was_given_changes_nothing(changes: list[tuple[str, Any]]) -> None:
+    drafting, asked = Drafting(SERVED), {name: values[0] for name, values in VARIED.items()}
+    for name, value in changes:
+        asked[name] = value
+        by = asked["by"]
+        order = Order(task="Do it.", **{name: asked[name] for name in asked if name != "by"})
+        alone = draft(order, by, step_idx=0, effects=SERVED)
+        assert drafting.draft(order, by, step_idx=0) == alone
 
 
 def foreign(drafted: Draft) -> str:

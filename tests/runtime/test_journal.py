@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.chain import GENESIS, verify
-from retinue.domain.events import AgentStarted, LimitReached, TurnStarted
+from retinue.domain.events import AgentStarted, Event, LimitReached, TurnStarted
 from retinue.errors import StoreError
-from retinue.ports import Change, Store
+from retinue.ports import NewAgent, Store
 from retinue.runtime.journal import End, Journal
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import EPOCH, FakeClock
@@ -21,13 +21,13 @@ class WatchedStore(SqliteStore):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.changes: list[Change] = []
+        self.given: list[tuple[Event, NewAgent | None]] = []
         self.flushes = 0
         self.error: StoreError | None = None
 
-    def append(self, change: Change) -> None:
-        self.changes.append(change)
-        super().append(change)
+    def append(self, event: Event, born: NewAgent | None = None) -> None:
+        self.given.append((event, born))
+        super().append(event, born)
 
     async def flush(self) -> None:
         self.flushes += 1
@@ -59,7 +59,7 @@ async def test_events_are_numbered_chained_and_handed_on_at_once(store: WatchedS
         for n in range(5)
     ]  # fmt: skip
     assert [event.seq for event in written] == [1, 2, 3, 4, 5]
-    assert [change.event for change in store.changes] == written
+    assert [event for event, _ in store.given] == written
     assert store.flushes == 0
     assert verify(written, head_seq=5, head_hash=written[-1].hash) == 5
 
@@ -81,7 +81,7 @@ async def test_an_agent_is_born_with_its_event(store: WatchedStore) -> None:
     scribe.begin()
     born = scribe.birth()
     scribe.note()
-    assert [change.agent for change in store.changes] == [None, born, None]
+    assert [born for _, born in store.given] == [None, born, None]
 
 
 async def test_durable_waits_for_the_store(store: WatchedStore) -> None:
@@ -104,7 +104,7 @@ async def test_a_listener_hears_every_event_after_it_was_handed_on(store: Watche
         store,
         FakeClock(),
         "k3f9",
-        listener=lambda event: heard.append((event.seq, len(store.changes))),
+        listener=lambda event: heard.append((event.seq, len(store.given))),
     )
     for _ in range(3):
         journal.record(AgentStarted(sub_agent_id="a0"), agent_id="a0", parent_agent_id=None)
@@ -120,5 +120,5 @@ async def test_a_fact_that_cannot_be_encoded_leaves_no_gap(store: WatchedStore) 
         else:
             with pytest.raises(UnicodeEncodeError):
                 journal.record(fact, agent_id="a0", parent_agent_id=None)
-    events = [change.event for change in store.changes]
+    events = [event for event, _ in store.given]
     assert verify(events, head_seq=2, head_hash=events[-1].hash) == 2

@@ -9,7 +9,7 @@ import msgspec
 
 from retinue.domain.chain import GENESIS, link
 from retinue.domain.events import VERSION, Event, Fact, encode_fact, type_of
-from retinue.ports import Change, Clock, NewAgent, RunRow, Store
+from retinue.ports import Clock, NewAgent, RunRow, Store
 
 Listener = Callable[[Event], None]
 
@@ -83,7 +83,7 @@ class Journal:
             payload=msgspec.Raw(payload),
             hash=digest,
         )
-        self._store.append(Change(event=event, agent=born))
+        self._store.append(event, born)
         self._seq, self._head = seq, digest
         if self._listener is not None:
             try:

@@ -54,21 +54,18 @@ class Office:
         first = title_of(orders[0].task)
         run = self._open(first if len(orders) == 1 else f"{len(orders)} tasks: {first}")
         number = self._give(run, wanted, most)
-        slots, round = asyncio.Semaphore(most), Round()
+        round, waiting = Round(), iter(enumerate(orders))
         results: dict[int, Result] = {}
 
-        async def work(index: int, order: Order) -> None:
-            try:
+        async def work() -> None:
+            for index, order in waiting:
                 results[index] = await _employ(run, order, number + index, round)
-            finally:
-                slots.release()
 
         async with Nursery() as nursery:
-            # A child is made when there is a slot for it: ten thousand tasks cost no more memory
+            # A child is made when one before it has ended: ten thousand tasks cost no more memory
             # than those that run.
-            for index, order in enumerate(orders):
-                await slots.acquire()
-                nursery.create_task(work(index, order))
+            for _ in range(min(most, len(orders))):
+                nursery.create_task(work())
         return [results[index] for index in range(len(orders))]
 
     async def start(self, task: Task) -> Job:

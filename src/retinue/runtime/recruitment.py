@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from retinue.domain.contract import Contract, WorkspaceKind
-from retinue.domain.drafting import Order, Superior, draft
+from retinue.domain.drafting import Drafting, Order, Superior
 from retinue.errors import ContractError, WorkspaceError
 from retinue.runtime.agent import Agent
 from retinue.runtime.agreement import agree
@@ -36,6 +36,7 @@ class Recruitment:
         self._join_of = join_of
         directory = roster.root.contract.execution.working_directory
         self._prompts = Prompts(around.workspace_for(directory))
+        self._drafting = Drafting(around.tools.effects)
         self._lock = asyncio.Lock()
 
     async def agree(self, order: Order, by: Agent) -> None:
@@ -82,7 +83,7 @@ class Recruitment:
         order = msgspec.structs.replace(order, instructions=instructions)
         superior = Superior.of(by.contract, by.id, by.account)
         # The step's number is the parent's next; it is taken only when the contract stands.
-        drafted = draft(order, superior, step_idx=by.steps, effects=self._around.tools.effects)
+        drafted = self._drafting.draft(order, superior, step_idx=by.steps)
         contract, notes = self._told_of_profiles(drafted.contract), drafted.notes
         if contract.execution.workspace is not WorkspaceKind.READONLY:
             try:

@@ -1,7 +1,7 @@
 """The SQLite store: WAL, one writer thread, group commit.
 
-`append` only puts a change on a list; the writer thread takes all that is there and commits it as
-one transaction, when somebody waits in `flush` or after 50 ms. Readers have their own connection.
+`append` only adds to a batch. The writer thread commits it as one transaction when somebody waits
+in `flush`, or after 50 ms. Readers have their own connection.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ import asyncio
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import msgspec
 
 from retinue.domain.chain import GENESIS
-from retinue.domain.events import STATE_AFTER, Event, RunFinished, RunStarted
+from retinue.domain.events import Event, RunFinished, RunStarted
 from retinue.domain.forecast import Used
 from retinue.domain.lifecycle import State
 from retinue.errors import ChainBroken, StoreError, UnknownRun
-from retinue.ports import AgentRow, Change, NewAgent, RunRow
+from retinue.ports import AgentRow, NewAgent, RunRow
+from retinue.store.batch import Batch
 from retinue.store.blobs import (
     LARGE_BYTES,
     Cut,
@@ -45,10 +47,6 @@ MANY = 32
 PACE_S = 0.025
 _LOST = "blob {name} is gone or was changed"
 _TAKEN = "Another process has taken over run {run_id}; this one must stop."
-# What somebody may write who has not begun the run: they own it from there on.
-_OF_ANYBODY = ("run.resumed", "run.pruned", "run.steps_undone", "run.steps_redone")
-# As plain texts: whatever else sqlite3 gets it first looks for an adapter of.
-_STATE_AFTER = {kind: str(state) for kind, state in STATE_AFTER.items()}
 _LARGEST_CHUNK = 1024  # 13 columns each; SQLite takes 32,766 place holders
 _REMEMBERED = 1024  # hashes of blobs, so that what siblings share is compressed once
 
@@ -71,10 +69,10 @@ class SqliteStore:
 
     # Writing
 
-    def append(self, change: Change) -> None:
+    def append(self, event: Event, born: NewAgent | None = None) -> None:
         if self._writer is None:
             raise self._only_read()
-        self._writer.append(change)
+        self._writer.append(event, born)
 
     async def flush(self) -> None:
         if self._writer is None:
@@ -196,17 +194,6 @@ class SqliteStore:
         return self._reader.execute(queries()[query], parameters).fetchall()
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A change on its way to the file. `cut` is its payload if that has large strings.
-
-    Those of them that may be new are in `packed`.
-    """
-
-    change: Change
-    cut: Cut | None = None
-    packed: dict[str, bytes] = {}
-
-
 class Writer:
     """The one thread that writes.
 
@@ -218,10 +205,11 @@ class Writer:
     def __init__(self, path: Path, busy_timeout_s: float) -> None:
         self._path = path
         self._busy_timeout_s = busy_timeout_s
-        self._pending: list[Entry] = []
+        self._batch = Batch()
         self._recent: dict[str, None] = {}
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
+        self._writing = False
+        self._due = False
         self._closing = False
         self._appended = 0
         self._committed = 0
@@ -237,33 +225,27 @@ class Writer:
 
     # In the event loop
 
-    def append(self, change: Change) -> None:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        payload = bytes(change.event.payload)
-        entry = Entry(change) if len(payload) < LARGE_BYTES else self._entry(change, payload)
-        with self._lock:
-            self._pending.append(entry)
-        self._appended += 1
+    def append(self, event: Event, born: NewAgent | None) -> None:
         if self._timer is None:
-            self._timer = self._loop.call_later(GROUP_COMMIT_S, self._wake_up)
+            self._loop = asyncio.get_running_loop()
+            self._timer = self._loop.call_later(GROUP_COMMIT_S, self._hand_over)
+        large = len(event.payload) >= LARGE_BYTES
+        self._batch.add(event, born, self._cut(event) if large else None)
+        self._appended += 1
 
-    def _entry(self, change: Change, payload: bytes) -> Entry:
-        """What is to be written, with all that takes long calls done.
+    def _cut(self, event: Event) -> Cut | None:
+        """Its payload without the large strings, if it has any; those that may be new are packed.
 
         Here and not in the thread, which would wait for the interpreter lock after each of them.
         """
-        found = cut(payload)
-        if not found.places:
-            return Entry(change)
-        packed: dict[str, bytes] = {}
+        found = cut(bytes(event.payload))
         for digest, string in found.strings.items():
             if self._recent.pop(digest, self) is self:
-                packed[digest] = pack(string)
+                self._batch.packed[digest] = pack(string)
                 if len(self._recent) >= _REMEMBERED:
                     del self._recent[next(iter(self._recent))]
             self._recent[digest] = None
-        return Entry(change, found, packed)
+        return found if found.places else None
 
     async def flush(self) -> None:
         if self._error is not None:
@@ -280,7 +262,7 @@ class Writer:
             # into the same transaction; and not right after a large one, so that a busy loop does
             # not pay for more transactions than it needs.
             self._wanted = True
-            self._loop.call_at(self._not_before, self._wake_up)
+            self._loop.call_at(self._not_before, self._hand_over)
         await waiter
 
     async def aclose(self) -> None:
@@ -290,21 +272,32 @@ class Writer:
             await self.flush()
         finally:
             self._closing = True
-            self._wake.set()
-            if self._thread is not None:
-                await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
             if self._timer is not None:
                 self._timer.cancel()
+            self._give()
+            self._batches.put(None)
+            if self._thread is not None:
+                await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
-    def _wake_up(self) -> None:
+    def _hand_over(self) -> None:
+        """Have all that there is written: when the thread is free, so that it is one batch."""
         self._wanted = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._due = self._writing
+        if not self._due:
+            self._give()
+
+    def _give(self) -> None:
+        if not self._batch.count:
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="retinue-store", daemon=True)
             self._thread.start()
-        self._wake.set()
+        self._writing = True
+        self._batches.put(self._batch)
+        self._batch = Batch()
 
     def _settle(self, count: int, error: StoreError | None) -> None:
         assert self._loop is not None
@@ -320,6 +313,9 @@ class Writer:
                 waiter.set_exception(self._error)
             else:
                 waiter.set_result(None)
+        self._writing = False
+        if self._due:
+            self._hand_over()
 
     # In the thread
 
@@ -327,17 +323,18 @@ class Writer:
         assert self._loop is not None
         connection: sqlite3.Connection | None = None
         broken: StoreError | None = None
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            with self._lock:
-                batch, self._pending = self._pending, []
-            if batch and broken is None:
+        while (batch := self._batches.get()) is not None:
+            # After an error nothing more is written: a chain with a hole would be worse than a
+            # chain that ends.
+            if broken is None:
                 try:
                     if connection is None:
                         connection = connect(
                             self._path, write=True, busy_timeout_s=self._busy_timeout_s
                         )
+                        # What a statement of many rows may have to take back goes to a file
+                        # otherwise, which made a third of all writes of a fan-out.
+                        connection.execute("PRAGMA temp_store = MEMORY")
                     self._commit(connection, batch)
                 except sqlite3.Error as error:
                     broken = named(error, self._path, self._busy_timeout_s)
@@ -347,53 +344,30 @@ class Writer:
                     # A value that cannot be stored. Without this the thread would end, and
                     # everybody in `flush` would wait for ever.
                     broken = StoreError(f"The journal refused a write: {error}.")
-            if batch:
-                # After an error nothing more is written: a chain with a hole would be worse than
-                # a chain that ends.
-                self._notify(len(batch), broken)
-            if self._closing and not self._pending:
+            try:
+                self._loop.call_soon_threadsafe(self._settle, batch.count, broken)
+            except RuntimeError:
+                # The loop is gone, and with it everybody who could be waiting.
                 break
         if connection is not None:
             connection.close()
 
-    def _notify(self, count: int, error: StoreError | None) -> None:
-        assert self._loop is not None
-        try:
-            self._loop.call_soon_threadsafe(self._settle, count, error)
-        except RuntimeError:
-            # The loop is gone, and with it everybody who could be waiting.
-            self._closing = True
-
-    def _commit(self, connection: sqlite3.Connection, batch: Sequence[Entry]) -> None:
+    def _commit(self, connection: sqlite3.Connection, batch: Batch) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            heads: dict[str, Event] = {}
-            agents: list[object] = []
-            events: list[object] = []
-            moves = _Moves()
-            large: list[Entry] = []
-            for entry in batch:
-                event, born, cut = entry.change.event, entry.change.agent, entry.cut
-                run_id, kind = event.run_id, event.type
-                heads[run_id] = event
+            for event in batch.owned:
                 if event.seq == 1:
                     _insert_run(connection, event)
-                elif kind in _OF_ANYBODY and event.epoch != self._epochs.get(run_id):
+                elif event.epoch != self._epochs.get(event.run_id):
                     self._take_over(connection, event)
-                if born is not None:
-                    agents += _agent_columns(born)
-                if cut is not None:
-                    large.append(entry)
-                events += _event_columns(event, cut)
-                if kind in _STATE_AFTER:
-                    moves.add(run_id, event.agent_id, _STATE_AFTER[kind])
-            _insert(connection, "insert_agents", 8, agents)
-            if large:
-                _insert_blobs(connection, large)
-            _insert(connection, "insert_events", 13, events)
-            for rows in moves.rounds:
-                _insert(connection, "move_agents", 3, rows)
-            for run_id, event in heads.items():
+            _insert(connection, "insert_agents", 8, _agent_columns(batch.agents))
+            if batch.strings:
+                _insert_blobs(connection, batch)
+            _insert(connection, "insert_events", 12, batch.events)
+            _insert(connection, "insert_cut_events", 13, batch.cut_events)
+            for moves in batch.rounds:
+                _insert(connection, "move_agents", 3, moves)
+            for run_id, event in batch.heads.items():
                 if event.type == "run.finished":
                     _finish_run(connection, event)
                 self._advance(connection, run_id, event)
@@ -405,8 +379,8 @@ class Writer:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-        self._heads.update({run_id: event.seq for run_id, event in heads.items()})
-        self._epochs.update({run_id: event.epoch for run_id, event in heads.items()})
+        for run_id, event in batch.heads.items():
+            self._heads[run_id], self._epochs[run_id] = event.seq, event.epoch
 
     def _take_over(self, connection: sqlite3.Connection, event: Event) -> None:
         before = event.seq - 1
@@ -439,39 +413,15 @@ def _insert(
         count, begin = count - chunk, end
 
 
-def _insert_blobs(connection: sqlite3.Connection, large: Sequence[Entry]) -> None:
-    strings: dict[str, bytes] = {}
-    packed: dict[str, bytes] = {}
-    for entry in large:
-        if entry.cut is not None:
-            strings |= entry.cut.strings
-            packed |= entry.packed
-    wanted = msgspec.json.encode(list(strings)).decode()
+def _insert_blobs(connection: sqlite3.Connection, batch: Batch) -> None:
+    wanted = msgspec.json.encode(list(batch.strings)).decode()
     there = {digest for (digest,) in connection.execute(queries()["blobs_there"], (wanted,))}
     rows: list[object] = []
-    for digest, string in strings.items():
+    for digest, string in batch.strings.items():
         if digest not in there:
             # One that was written lately may have been cleaned away since, by another process.
-            rows += (digest, packed.get(digest) or pack(string))
+            rows += (digest, batch.packed.get(digest) or pack(string))
     _insert(connection, "insert_blobs", 2, rows)
-
-
-class _Moves:
-    """The moves of a batch, as rounds in which no agent moves twice.
-
-    A trigger on `events` would do without this, and cost every event 2 µs, and a move 15.
-    """
-
-    def __init__(self) -> None:
-        self.rounds: list[list[object]] = []
-        self._moved: dict[tuple[str, str], int] = {}
-
-    def add(self, run_id: str, agent_id: str, state: str) -> None:
-        number = self._moved.get((run_id, agent_id), 0)
-        self._moved[run_id, agent_id] = number + 1
-        if number == len(self.rounds):
-            self.rounds.append([])
-        self.rounds[number] += (run_id, agent_id, state)
 
 
 def _finish_run(connection: sqlite3.Connection, event: Event) -> None:
@@ -489,35 +439,20 @@ def _insert_run(connection: sqlite3.Connection, event: Event) -> None:
     )
 
 
-def _event_columns(event: Event, cut: Cut | None) -> tuple[object, ...]:
-    return (
-        event.run_id,
-        event.seq,
-        event.agent_id,
-        event.parent_agent_id,
-        event.attempt,
-        event.epoch,
-        event.time,
-        event.type,
-        event.version,
-        event.summary,
-        str(event.payload if cut is None else cut.payload, "utf-8"),
-        event.hash,
-        None if cut is None else write_places(cut.places),
-    )
-
-
-def _agent_columns(agent: NewAgent) -> tuple[object, ...]:
-    return (
-        agent.run_id,
-        agent.agent_id,
-        agent.parent_agent_id,
-        agent.contract.parent.step_idx,
-        agent.path,
-        agent.role,
-        agent.contract.canonical().decode(),
-        agent.cache_key,
-    )
+def _agent_columns(agents: Iterable[NewAgent]) -> list[object]:
+    columns: list[object] = []
+    for agent in agents:
+        columns += (
+            agent.run_id,
+            agent.agent_id,
+            agent.parent_agent_id,
+            agent.contract.parent.step_idx,
+            agent.path,
+            agent.role,
+            agent.contract.canonical().decode(),
+            agent.cache_key,
+        )
+    return columns
 
 
 # Columns of a table take values of any type, and a tampered one may hold some other than ours.

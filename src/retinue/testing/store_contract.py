@@ -40,7 +40,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.messages import Timing, Usage
 from retinue.domain.result import Status
 from retinue.errors import StoreError, UnknownRun
-from retinue.ports import Change, Clock, NewAgent, Store
+from retinue.ports import Clock, NewAgent, Store
 from retinue.runtime.audit import audit
 from retinue.runtime.journal import End, Journal
 from retinue.runtime.pruning import prune
@@ -497,7 +497,7 @@ class StoreContract:
         async with self.opened(tmp_path) as store:
             event = Scribe(store, "k3f9").begin()
             await store.flush()
-            store.append(Change(event=msgspec.structs.replace(event, seq=2, summary="\udcff")))
+            store.append(msgspec.structs.replace(event, seq=2, summary="\udcff"))
             with pytest.raises(StoreError):
                 await store.flush()
             await _close_broken(store)
@@ -536,7 +536,7 @@ class StoreContract:
             scribe = Scribe(mine, "k3f9")
             first = scribe.begin()
             await mine.flush()
-            theirs.append(Change(event=scribe.note()))
+            theirs.append(scribe.note())
             with pytest.raises(StoreError) as caught:
                 await theirs.flush()
             assert str(caught.value) == (
@@ -564,7 +564,7 @@ class StoreContract:
             event = scribe.begin()
             await store.flush()
             stranger = msgspec.structs.replace(event, seq=2, epoch=epoch)
-            store.append(Change(event=stranger))
+            store.append(stranger)
             with pytest.raises(StoreError, match="taken over run k3f9"):
                 await store.flush()
             assert list(await store.events("k3f9")) == [event]

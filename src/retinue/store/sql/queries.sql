@@ -12,6 +12,12 @@ VALUES {rows}
 -- name: insert_events
 -- A batch of events in one statement: see `Writer` for why it is not executemany.
 INSERT INTO events (run_id, seq, agent_id, parent_agent_id, attempt, epoch, time, type, version,
+                    summary, payload, hash)
+VALUES {rows}
+
+-- name: insert_cut_events
+-- A batch of events that have blobs.
+INSERT INTO events (run_id, seq, agent_id, parent_agent_id, attempt, epoch, time, type, version,
                     summary, payload, hash, blobs)
 VALUES {rows}
 

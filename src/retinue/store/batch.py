@@ -1,0 +1,81 @@
+"""What goes into one transaction, as the values that its statements take."""
+
+from __future__ import annotations
+
+from retinue.domain.events import STATE_AFTER, Event
+from retinue.ports import NewAgent
+from retinue.store.blobs import Cut, write_places
+
+# What somebody may write who has not begun the run: they own it from there on.
+_OF_ANYBODY = frozenset({"run.resumed", "run.pruned", "run.steps_undone", "run.steps_redone"})
+# As plain texts: whatever else sqlite3 gets it first looks for an adapter of.
+_STATE_AFTER = {kind: str(state) for kind, state in STATE_AFTER.items()}
+
+
+class Batch:
+    """Filled by the event loop, and then written by the thread: never both.
+
+    An event is taken apart when it is added. It is in the caches of the processor then, and goes
+    with its end; the thread would have to fetch it again.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.heads: dict[str, Event] = {}
+        """The last event of each run."""
+        self.owned: list[Event] = []
+        """Those by which somebody begins a run, or may take it over."""
+        self.agents: list[NewAgent] = []
+        self.events: list[object] = []
+        """The columns of one after the other, without `blobs`."""
+        self.cut_events: list[object] = []
+        """Those that have blobs. None is no value for the others: sqlite3 would look for an adapter
+        of each, which takes it as long as two columns.
+        """
+        self.strings: dict[str, bytes] = {}
+        """What was cut out of them, by its hash."""
+        self.packed: dict[str, bytes] = {}
+        """Those of the strings that may be new."""
+        self.rounds: list[list[object]] = []
+        """The moves of agents, in rounds in which none moves twice.
+
+        A trigger on `events` would do without this, and cost every event 2 µs, and a move 15.
+        """
+        self._moved: dict[tuple[str, str], int] = {}
+
+    def add(self, event: Event, born: NewAgent | None, cut: Cut | None) -> None:
+        self.count += 1
+        run_id, kind = event.run_id, event.type
+        self.heads[run_id] = event
+        columns = (
+            run_id,
+            event.seq,
+            event.agent_id,
+            event.parent_agent_id,
+            event.attempt,
+            event.epoch,
+            event.time,
+            kind,
+            event.version,
+            event.summary,
+            str(event.payload if cut is None else cut.payload, "utf-8"),
+            event.hash,
+        )
+        if cut is None:
+            self.events += columns
+        else:
+            self.cut_events += (*columns, write_places(cut.places))
+            self.strings |= cut.strings
+        if born is not None:
+            self.agents.append(born)
+        if kind in _STATE_AFTER:
+            self._move(run_id, event.agent_id, _STATE_AFTER[kind])
+        if event.seq == 1 or kind in _OF_ANYBODY:
+            self.owned.append(event)
+
+    def _move(self, run_id: str, agent_id: str, state: str) -> None:
+        number = self._moved.get((run_id, agent_id), 0)
+        self._moved[run_id, agent_id] = number + 1
+        if number == len(self.rounds):
+            self.rounds.append([])
+        self.rounds[number] += (run_id, agent_id, state)
