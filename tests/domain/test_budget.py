@@ -383,3 +383,16 @@ def test_no_limit_is_more_than_a_journal_can_hold(limit: dict[str, Any], message
     with pytest.raises(ContractError) as caught:
         Budget(**limit)
     assert str(caught.value) == message
+
+
+def test_an_account_without_limits_does_not_hide_those_above_it() -> None:
+    top = Account("top", Amounts(1, 1, 100, 100))
+    middle = Account("middle", Budget(max_tokens=None).limits(), top)
+    below = Account("below", Budget(max_tokens=None).limits(), middle)
+
+    assert below.unspent().tokens == below.unspent().cost_microusd == 100
+    with pytest.raises(BudgetExceeded, match="top has no room left under max_tokens"):
+        below.reserve(Amounts(tokens=101))
+    below.reserve(Amounts(tokens=40)).settle(Amounts(tokens=30))
+    assert [node.spent.tokens for node in below.lineage()] == [30, 30, 30]
+    assert below.unspent().tokens == 70

@@ -185,12 +185,16 @@ NOTHING = Amounts()
 class Account:
     """One node of the ledger: a limit, what is spent, and what is promised."""
 
-    __slots__ = ("limit", "name", "parent", "reserved", "spent")
+    __slots__ = ("_bound", "limit", "name", "parent", "reserved", "spent")
 
     def __init__(self, name: str, limit: Amounts, parent: Account | None = None) -> None:
         self.name = name
         self.limit = limit
         self.parent = parent
+        self._bound = parent
+        """The next above with a limit to keep. Most runs have none for all of their agents."""
+        if parent is not None and parent.limit.tokens == parent.limit.cost_microusd == UNLIMITED:
+            self._bound = parent._bound
         self.spent = NOTHING
         self.reserved = NOTHING
 
@@ -223,39 +227,59 @@ class Account:
                 tokens = left
             if (left := limit.cost_microusd - spent.cost_microusd) < cost:
                 cost = left
-            node = node.parent
-        return max(0, tokens), max(0, cost)
+            node = node._bound
+        return (tokens if tokens > 0 else 0), (cost if cost > 0 else 0)
 
     def reserve(self, amount: Amounts, *, cover: Cover | None = None) -> Reservation:
         """Set `amount` aside here and at every ancestor, or nowhere and raise BudgetExceeded."""
         self._check(amount)
-        self._add(amount, NOTHING)
+        self._hold(amount)
         if cover is None:
             return Reservation(self, amount)
         try:
             return Reservation(self, amount, cover.account.reserve(cover.amount))
         except BudgetExceeded:
-            self._add(NOTHING - amount, NOTHING)
+            self._hold(NOTHING - amount)
             raise
 
     def spend(self, amount: Amounts) -> None:
         """Reserve `amount` and use all of it, in one step."""
         self._check(amount)
-        self._add(NOTHING, amount)
+        self.book(amount)
 
     def book(self, amount: Amounts) -> None:
-        """Count what was spent before this ledger was made, whatever the limits say."""
-        self._add(NOTHING, amount)
+        """Count what is spent, whatever the limits say; of what is shared, at every ancestor."""
+        self.spent += amount
+        tokens, cost = amount.tokens, amount.cost_microusd
+        node = self.parent if tokens or cost else None
+        while node is not None:
+            total = node.spent
+            node.spent = Amounts(
+                total.tool_calls, total.turns, total.tokens + tokens, total.cost_microusd + cost
+            )
+            node = node.parent
+
+    def _hold(self, amount: Amounts) -> None:
+        """Count what is promised, as `book` counts what is spent; less than nothing returns it."""
+        self.reserved += amount
+        tokens, cost = amount.tokens, amount.cost_microusd
+        node = self.parent if tokens or cost else None
+        while node is not None:
+            total = node.reserved
+            node.reserved = Amounts(
+                total.tool_calls, total.turns, total.tokens + tokens, total.cost_microusd + cost
+            )
+            node = node.parent
 
     def _check(self, amount: Amounts) -> None:
         """Refuse what would break a limit. Asking for nothing of a kind breaks no limit of it."""
         limit, spent, held = self.limit, self.spent, self.reserved
         calls, turns = amount.tool_calls, amount.turns
-        tokens, cost = amount.tokens, amount.cost_microusd
         if calls and calls > limit.tool_calls - spent.tool_calls - held.tool_calls:
             raise _exceeded(self, "max_tool_calls", amount)
         if turns and turns > limit.turns - spent.turns - held.turns:
             raise _exceeded(self, "max_turns", amount)
+        tokens, cost = amount.tokens, amount.cost_microusd
         node: Account | None = self if tokens or cost else None
         while node is not None:
             limit, spent, held = node.limit, node.spent, node.reserved
@@ -263,29 +287,7 @@ class Account:
                 raise _exceeded(node, "max_tokens", amount)
             if cost and cost > limit.cost_microusd - spent.cost_microusd - held.cost_microusd:
                 raise _exceeded(node, "max_cost_usd", amount)
-            node = node.parent
-
-    def _add(self, reserved: Amounts, spent: Amounts) -> None:
-        """Count both here, and what is shared of them at every ancestor."""
-        if reserved is not NOTHING:
-            self.reserved += reserved
-        if spent is not NOTHING:
-            self.spent += spent
-        tokens, cost = reserved.tokens, reserved.cost_microusd
-        used_tokens, used_cost = spent.tokens, spent.cost_microusd
-        node = self.parent if tokens or cost or used_tokens or used_cost else None
-        while node is not None:
-            held, used = node.reserved, node.spent
-            node.reserved = Amounts(
-                held.tool_calls, held.turns, held.tokens + tokens, held.cost_microusd + cost
-            )
-            node.spent = Amounts(
-                used.tool_calls,
-                used.turns,
-                used.tokens + used_tokens,
-                used.cost_microusd + used_cost,
-            )
-            node = node.parent
+            node = node._bound
 
     def blocked_only_by_promises(self, amount: Amounts) -> bool:
         """Would `amount` fit if every open reservation were returned? Then waiting can help."""
@@ -327,7 +329,8 @@ class Reservation:
         if not self._open:
             raise AssertionError("a reservation is settled once")
         self._open = False
-        self._account._add(NOTHING - self.amount, actual)
+        self._account._hold(NOTHING - self.amount)
+        self._account.book(actual)
         if self._cover is not None:
             self._cover.release()
 

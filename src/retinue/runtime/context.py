@@ -119,13 +119,11 @@ class Conversation:
         self._tools_bytes = sum(
             len(t.name) + len(t.description) + len(bytes(t.parameters)) + 64 for t in tools
         )
-        self._counted_tokens = 0
-        self._counted_messages = 0
-        self._new_bytes = self._tools_bytes + sum(map(_size, self.messages))
+        self._count_anew()
 
     def add(self, message: Message) -> None:
         self.messages.append(message)
-        self._new_bytes += _size(message)
+        self._most_new += _most(message)
 
     def answer(self, answers: Sequence[Answered], longest: int | None = None) -> None:
         """Add the answers to the calls of a reply, those over `longest` bytes cut to that."""
@@ -135,19 +133,16 @@ class Conversation:
 
     def counted(self, tokens: int) -> None:
         """The server says that all up to here, the newest reply included, is so many tokens."""
-        self._counted_tokens = tokens
-        self._counted_messages = len(self.messages)
-        self._new_bytes = 0
+        self._counted = tokens
+        self._most_new = 0
 
     @property
     def ceiling(self) -> int:
-        new = len(self.messages) - self._counted_messages
-        return self._counted_tokens + self._new_bytes + PER_MESSAGE_TOKENS * (new + 1)
+        return self._counted + self._most_new + PER_MESSAGE_TOKENS
 
     @property
     def estimate(self) -> int:
-        new = len(self.messages) - self._counted_messages
-        return self._counted_tokens + self._new_bytes // 4 + PER_MESSAGE_TOKENS // 4 * new
+        return self._counted + self._most_new // 4
 
     @property
     def likely(self) -> int:
@@ -210,8 +205,9 @@ class Conversation:
         return dropped
 
     def _count_anew(self) -> None:
-        self._counted_tokens = self._counted_messages = 0
-        self._new_bytes = self._tools_bytes + sum(map(_size, self.messages))
+        self._counted = 0
+        """The tokens that the server has counted, and the most that what is new can come to."""
+        self._most_new = self._tools_bytes + sum(map(_most, self.messages))
 
 
 def _cut(text: str, longest: int) -> str:
@@ -231,9 +227,9 @@ def _mask(text: str) -> str:
     return f"[masked: {estimate_tokens(text):,} tokens of an earlier result; {again}]"
 
 
-def _size(message: Message) -> int:
-    """The UTF-8 bytes of what a model reads in a message."""
-    size = len(message.content.encode())
+def _most(message: Message) -> int:
+    """The most tokens that a message can come to: one for each UTF-8 byte that a model reads."""
+    size = len(message.content.encode()) + PER_MESSAGE_TOKENS
     if isinstance(message, Assistant):
         for call in message.calls:
             size += len(call.name) + len(call.arguments.encode()) + 32

@@ -7,7 +7,7 @@ import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar, Union, overload
+from typing import Any, Final, Generic, ParamSpec, TypeVar, Union, overload
 
 import msgspec
 
@@ -43,7 +43,7 @@ class FunctionTool(Generic[P, R]):
             raise UsageError(
                 f"A tool cannot be called {self._name!r}; use up to 64 letters, digits, _ and -."
             )
-        self._effect = effect
+        self.effect: Final = effect
         self._is_async = inspect.iscoroutinefunction(function)
         self._takes_hands, parameters = _parameters(self._name, function)
         self._optional = frozenset(
@@ -55,22 +55,14 @@ class FunctionTool(Generic[P, R]):
             self._schema = compact(self._arguments)
         except TypeError as error:
             raise UsageError(f"Tool {self._name!r}: {error}") from error
-        self._spec = ToolSpec(
+        self.spec: Final = ToolSpec(
             self._name,
             _first_paragraph(function) if description is None else description,
             msgspec.Raw(msgspec.json.encode(self._schema)),
         )
 
-    @property
-    def spec(self) -> ToolSpec:
-        return self._spec
-
     def spec_for(self, grant: Grant) -> ToolSpec:
-        return self._spec
-
-    @property
-    def effect(self) -> Effect:
-        return self._effect
+        return self.spec
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
@@ -103,11 +95,7 @@ class FunctionTool(Generic[P, R]):
             checked = msgspec.convert(arguments, self._arguments, strict=False)
         except msgspec.ValidationError as error:
             raise self._refusal(arguments, error) from None
-        return {
-            name: value
-            for name in self._fields
-            if (value := getattr(checked, name)) is not msgspec.UNSET
-        }
+        return {name: getattr(checked, name) for name in self._fields if name in arguments}
 
     def _refusal(self, arguments: Mapping[str, Any], error: msgspec.ValidationError) -> ToolFailure:
         missing = [n for n in self._fields if n not in self._optional and n not in arguments]

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from types import MappingProxyType
+from typing import Any
 
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec, estimate_tokens
@@ -34,6 +35,9 @@ class Registry(Mapping[str, Tool]):
 
     def __getitem__(self, name: str) -> Tool:
         return self._tools[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._tools.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tools)
