@@ -32,6 +32,8 @@ def frame(text: str, *, kind: str, source: str) -> str:
 
 def one_line(text: str) -> str:
     """`text` in one line that can be seen: somebody's name or reason, among words of ours."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else " " for char in text)
 
 

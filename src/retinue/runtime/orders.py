@@ -30,7 +30,8 @@ class Orders:
         check_task(task.task)
         check_text(task=task.task, context=task.context, system_prompt=task.system_prompt)
         for field in ("scope", "write", "success_criteria", "context_files", "checks"):
-            check_text(**{field: "".join(getattr(task, field) or ())})
+            if texts := getattr(task, field):
+                check_text(**{field: "".join(texts)})
         around, terms = self._around, self._terms
         role = pick(around.roles, task.role)
         model = around.route(task.model, task.endpoint)
@@ -39,16 +40,17 @@ class Orders:
         served = await around.servers.served(used)
         role = fitted(role, served)
         effects = around.tools.effects
-        if unknown := picked(sorted(task.tools or ()), effects)[1]:
+        if task.tools and (unknown := picked(sorted(task.tools), effects)[1]):
             raise ContractError(
                 f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
             )
         limits = {f: v for f in _LIMITS if (v := getattr(task, f)) is not None}
-        largest = within(Budget(**limits), served).max_context_tokens
         notes = () if used == terms.model else notes_on(served)
-        if largest < limits.get("max_context_tokens", 0):
-            limits["max_context_tokens"] = largest
-            notes = (*notes, f"max_context_tokens became {largest}: the window of {used}")
+        if limits:
+            largest = within(Budget(**limits), served).max_context_tokens
+            if largest < limits.get("max_context_tokens", 0):
+                limits["max_context_tokens"] = largest
+                notes = (*notes, f"max_context_tokens became {largest}: the window of {used}")
         directory = self._directory(task.directory)
         workspace = around.workspace_for(directory or terms.directory)
         context, left_out = await enclose(
