@@ -159,6 +159,14 @@ def test_every_summary_is_one_short_row(cls: type[Any], data: st.DataObject) -> 
         ),
         (events.ModelReplied(turn=1, content=" \n "), "(nothing)"),
         (events.ModelReplied(turn=1, content="Done.\nAll of it."), "Done. All of it."),
+        # Behind much that is not shown there is still something to show, up to some point.
+        (events.ModelReplied(turn=1, content="\n" * 300 + "Done."), "Done."),
+        (events.ModelReplied(turn=1, content="\n" * 200 + "x" * 300), "x" * 99 + "…"),
+        (
+            events.ModelReplied(turn=1, content="x" * 90 + "\x1b" * 90 + "y" * 90),
+            "x" * 90 + "y" * 9 + "…",
+        ),
+        (events.ModelReplied(turn=1, content="\n" * 400 + "Done."), "(nothing)"),
         (
             events.ModelReplied(
                 turn=1,
