@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from retinue.domain.chain import GENESIS, link, verify
 from retinue.domain.events import (
+    TYPES,
     AgentStarted,
     Event,
     Fact,
     LimitReached,
     TurnStarted,
     encode_fact,
-    type_of,
 )
 from retinue.errors import ChainBroken
 
@@ -60,7 +60,7 @@ def chained(written: list[Fact]) -> list[Event]:
             attempt=seq % 2,
             epoch=1,
             time=1_700_000_000 + seq / 8,
-            type=type_of(fact),
+            type=TYPES[type(fact)],
             summary=fact.summary,
             payload=msgspec.Raw(encode_fact(fact)),
             hash="",
@@ -148,7 +148,7 @@ def test_an_inserted_event_is_found(events: list[Event], fact: Fact, data: st.Da
     previous = events[at - 1].hash if at else GENESIS
     fields = {
         "seq": at + 1,
-        "type": type_of(fact),
+        "type": TYPES[type(fact)],
         "summary": fact.summary + "!",
         "payload": msgspec.Raw(encode_fact(fact)),
     }

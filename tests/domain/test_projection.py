@@ -25,7 +25,7 @@ def event(seq: int, fact: ev.Fact, agent: str = "a0", parent: str | None = None)
         attempt=1,
         epoch=1,
         time=100.0 + seq,
-        type=ev.type_of(fact),
+        type=ev.TYPES[type(fact)],
         summary=fact.summary,
         payload=msgspec.Raw(ev.encode_fact(fact)),
         hash="",

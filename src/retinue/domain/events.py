@@ -6,7 +6,7 @@ execution spec (`agent.subagent_created` … `agent.subagent_closed`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import get_args
 
 import msgspec
@@ -230,7 +230,7 @@ class ModelReplied(_Fact, frozen=True, gc=False, tag="model.replied"):
     @property
     def summary(self) -> str:
         if self.calls:
-            return _line("asks for " + ", ".join(call.name for call in self.calls))
+            return _line("asks for " + ", ".join([call.name for call in self.calls]))
         return _line(self.content) or "(nothing)"
 
 
@@ -660,7 +660,9 @@ STATE_AFTER = {
     "agent.subagent_closed": State.CLOSED,
 }
 
-_TYPES = {kind: str(kind.__struct_config__.tag) for kind in get_args(Fact)}
+TYPES: Mapping[type[Fact], str] = {kind: str(kind.__struct_config__.tag) for kind in get_args(Fact)}
+"""What each fact is called in an event."""
+
 _decoder: msgspec.json.Decoder[Fact] = msgspec.json.Decoder(Fact)
 
 encode_fact: Callable[[Fact], bytes] = msgspec.json.Encoder().encode
@@ -670,14 +672,17 @@ def decode_fact(payload: bytes | msgspec.Raw | str) -> Fact:
     return _decoder.decode(payload)
 
 
-def type_of(fact: Fact) -> str:
-    return _TYPES[type(fact)]
-
-
 def _line(text: str, width: int = 100) -> str:
     """The beginning of `text` on one row, with nothing in it that a terminal would act on."""
-    if len(text) > width or not text.isprintable():
-        text = " ".join(text[: 4 * width].split())
-        if not text.isprintable():
-            text = "".join(char for char in text if char.isprintable())
-    return text if len(text) <= width else text[: width - 1] + "…"
+    if len(text) <= width and text.isprintable():
+        return text
+    # Half as much again is enough of nearly every text, in a third of the time.
+    line = _on_one_row(text[: 3 * width // 2])
+    if len(line) <= width < len(text):
+        line = _on_one_row(text[: 4 * width])
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def _on_one_row(text: str) -> str:
+    row = " ".join(text.split())
+    return row if row.isprintable() else "".join(char for char in row if char.isprintable())

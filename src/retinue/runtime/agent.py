@@ -155,13 +155,8 @@ class Agent:
 
     def record(self, fact: Fact, *, born: NewAgent | None = None) -> Event:
         self.touch()
-        return self._journal.record(
-            fact,
-            agent_id=self.id,
-            parent_agent_id=None if self.parent is None else self.parent.id,
-            attempt=self.attempt,
-            born=born,
-        )
+        parent_id = None if self.parent is None else self.parent.id
+        return self._journal.record(fact, self.id, parent_id, self.attempt, born)
 
     async def durable(self) -> None:
         await self._journal.durable()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from retinue.domain.chain import GENESIS, link
-from retinue.domain.events import VERSION, Event, Fact, encode_fact, type_of
+from retinue.domain.events import TYPES, VERSION, Event, Fact, encode_fact
 from retinue.ports import Clock, NewAgent, RunRow, Store
 
 Listener = Callable[[Event], None]
@@ -58,14 +58,13 @@ class Journal:
     def record(
         self,
         fact: Fact,
-        *,
         agent_id: str,
         parent_agent_id: str | None,
         attempt: int = 0,
         born: NewAgent | None = None,
     ) -> Event:
         seq, time = self._seq + 1, self._clock.now()
-        kind, summary, payload = type_of(fact), fact.summary, encode_fact(fact)
+        kind, summary, payload = TYPES[type(fact)], fact.summary, encode_fact(fact)
         digest = link(
             self._head, seq, self.run_id, agent_id, parent_agent_id, attempt, self._epoch, time,
             kind, VERSION, summary, payload,

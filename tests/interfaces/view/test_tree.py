@@ -235,7 +235,7 @@ def event(seq: int, fact: ev.Fact, agent: str, parent: str | None) -> ev.Event:
         attempt=1,
         epoch=1,
         time=100.0 + seq,
-        type=ev.type_of(fact),
+        type=ev.TYPES[type(fact)],
         summary=fact.summary,
         payload=msgspec.Raw(ev.encode_fact(fact)),
         hash="",
