@@ -191,8 +191,8 @@ class Account:
         self.name = name
         self.limit = limit
         self.parent = parent
+        # The next above with a limit to keep. Most runs have none for all of their agents.
         self._bound = parent
-        """The next above with a limit to keep. Most runs have none for all of their agents."""
         if parent is not None and parent.limit.tokens == parent.limit.cost_microusd == UNLIMITED:
             self._bound = parent._bound
         self.spent = NOTHING

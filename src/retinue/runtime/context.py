@@ -205,8 +205,8 @@ class Conversation:
         return dropped
 
     def _count_anew(self) -> None:
+        # The tokens that the server has counted, and the most that what is new can come to.
         self._counted = 0
-        """The tokens that the server has counted, and the most that what is new can come to."""
         self._most_new = self._tools_bytes + sum(map(_most, self.messages))
 
 
