@@ -67,7 +67,8 @@ class Waiting(RuleBasedStateMachine):
         """Who was waiting when the rule began."""
         self.passed_over: dict[str, set[str]] = {lane: set() for lane in LANES}
         self.wasted: str | None = None
-        """The lane of somebody who is cancelled, maybe in its turn, which nobody else gets then."""
+        """The lane of somebody who was cancelled, maybe in its turn, which nobody else got then. It
+        may be passed over once more before its next."""
         self.wrong: list[str] = []
 
     # What the machine does
@@ -164,6 +165,8 @@ class Waiting(RuleBasedStateMachine):
         for other in LANES:
             if other == lane:
                 self.passed_over[other] = set()
+                if self.wasted == lane:
+                    self.wasted = None
             elif any(self.lane_of[n] == other for n in waiting):
                 if lane in self.passed_over[other] and other == self.wasted:
                     self.wasted, self.passed_over[other] = None, set()
@@ -238,11 +241,12 @@ class Waiting(RuleBasedStateMachine):
         return data.draw(st.sampled_from(open_ones))
 
     def begin(self) -> None:
-        self.wasted = None
         self.waited = {n for n, t in self.tasks.items() if not t.done()} - self.in_flight
         for lane in LANES:
             if not any(self.lane_of[n] == lane for n in self.waited):
                 self.passed_over[lane] = set()
+                if self.wasted == lane:
+                    self.wasted = None
 
     def run(self, steps: int) -> None:
         async def some() -> None:
