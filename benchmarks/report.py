@@ -165,7 +165,9 @@ at once. The server is another process and is not counted. It counts requests, a
 as done only when the results of all three tools came back to it; a lap with any other number of
 requests or of finished children is thrown out as broken.
 
-- **retinue** is used by its public API with its journal on, and streams. The floor streams too.
+- **retinue** is used by its public API with its journal on, and streams. The floor streams too. The
+  report files of a fan-out by a program are written in the pause after it, 0.03 to 0.07 ms a child
+  that its figure does not hold; where a model leads, it does.
 - **Peers** are used in their plain idiom, one `await` of their run method for each child, with
   asynchronous tools, without streaming where they offer the choice, without a journal, and with
   tracing and telemetry off. deepagents uses the file tools that it brings, and sends its own long
