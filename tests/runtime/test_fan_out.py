@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +289,38 @@ async def test_jobs_are_what_start_returns(opened: Opened) -> None:
 
 def test_spawn_takes_the_terms_of_a_task() -> None:
     assert {*TaskTerms.__annotations__} == {*retinue.Task.__struct_fields__} - {"role", "task"}
+
+
+class Stubborn:
+    """A model that answers when it is cancelled."""
+
+    name = "stubborn"
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.busy = asyncio.Event()
+
+    async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
+        self.asked += 1
+        if self.asked == 3:
+            self.busy.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return Reply(message=Assistant("Yes."), usage=Usage(10, 0, 5), finish=Finish.STOP)
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_a_cancelled_fan_out_begins_nothing_more_whatever_its_model_does(
+    opened: Opened,
+) -> None:
+    model = Stubborn()
+    async with opened(model=model) as rt:
+        tasks = [("researcher", f"Look {number}.") for number in range(9)]
+        fan_out = asyncio.create_task(rt.fan_out(tasks, max_concurrent=3))
+        await model.busy.wait()
+        fan_out.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fan_out
+    assert model.asked == 3

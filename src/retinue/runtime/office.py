@@ -15,7 +15,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.outcome import RunResult
 from retinue.domain.result import Result, Status
 from retinue.errors import ContractError, UsageError
-from retinue.runtime.nursery import Nursery
+from retinue.runtime.nursery import Nursery, side_by_side
 from retinue.runtime.orders import Orders
 from retinue.runtime.recovery import Recovered
 from retinue.runtime.round import Round
@@ -54,19 +54,12 @@ class Office:
         first = title_of(orders[0].task)
         run = self._open(first if len(orders) == 1 else f"{len(orders)} tasks: {first}")
         number = self._give(run, wanted, most)
-        round, waiting = Round(), iter(enumerate(orders))
-        results: dict[int, Result] = {}
+        round = Round()
 
-        async def work() -> None:
-            for index, order in waiting:
-                results[index] = await _employ(run, order, number + index, round)
+        async def employ(numbered: tuple[int, Order]) -> Result:
+            return await _employ(run, numbered[1], numbered[0], round)
 
-        async with Nursery() as nursery:
-            # A child is made when one before it has ended: ten thousand tasks cost no more memory
-            # than those that run.
-            for _ in range(min(most, len(orders))):
-                nursery.create_task(work())
-        return [results[index] for index in range(len(orders))]
+        return await side_by_side(employ, list(enumerate(orders, number)), most)
 
     async def start(self, task: Task) -> Job:
         """Give a task to a child in the background. Its contract is on record when this returns."""

@@ -28,7 +28,7 @@ from retinue.ports import Approve, Call, Hands, Outcome, Tool
 from retinue.runtime.agent import Agent
 from retinue.runtime.agreement import ask, decided
 from retinue.runtime.context import Answered, room_for_news
-from retinue.runtime.nursery import Nursery
+from retinue.runtime.nursery import side_by_side
 
 if TYPE_CHECKING:
     from retinue.runtime.transcript import Transcript
@@ -111,7 +111,7 @@ class Toolbox:
         for kind, group in groupby(calls, key=self._company):
             batch = list(group)
             if kind and len(batch) > 1:
-                answers += await self._together(batch)
+                answers += await side_by_side(self._answer, batch, self._at_once)
             else:
                 for call in batch:
                     answers.append(await self._answer(call))
@@ -142,20 +142,6 @@ class Toolbox:
         if tool.effect is Effect.DELEGATE:
             return call.name
         return "read" if tool.effect is Effect.READ else ""
-
-    async def _together(self, calls: Sequence[ToolCall]) -> list[Answered]:
-        """Answer calls side by side: as many at a time as may be under way, the next in order."""
-        answers: dict[int, Answered] = {}
-        waiting = iter(enumerate(calls))
-
-        async def work() -> None:
-            for index, call in waiting:
-                answers[index] = await self._answer(call)
-
-        async with Nursery() as nursery:
-            for _ in range(min(self._at_once, len(calls))):
-                nursery.create_task(work())
-        return [answers[index] for index in range(len(calls))]
 
     async def _answer(self, call: ToolCall) -> Answered:
         if call.id not in self._begun:
