@@ -280,6 +280,15 @@ async def test_a_server_that_never_ends_the_body_after_done() -> None:
     assert (await replied(response)).message == EXPECTED
 
 
+async def test_nothing_is_waited_for_after_done() -> None:
+    response = Response(body=events(chunk(TEXT), STOP, b"[DONE]"), ending=Ending.HANG)
+    async with ModelServer([response]) as server:
+        # Over before the end of the body is given up.
+        endpoint = Endpoint(base_url=server.base_url, model="m", first_byte_timeout_s=0.2)
+        async with OpenAIModel(endpoint) as model:
+            assert (await model.reply(HI)).message == EXPECTED
+
+
 async def test_a_connection_cut_after_the_finish_is_a_whole_reply() -> None:
     response = Response(body=events(chunk(TEXT), STOP), ending=Ending.DROP)
     assert (await replied(response)).message == EXPECTED
@@ -334,6 +343,17 @@ async def test_a_closed_model_says_so() -> None:
         await model.aclose()
         with pytest.raises(ProviderError, match="was closed before this call"):
             await model.reply(HI)
+
+
+def test_a_closed_client_says_so_in_another_loop_too() -> None:
+    async def first() -> OpenAIModel:
+        async with ModelServer([say("a")]) as server, model_of(server) as model:
+            await model.reply(HI)
+            return model
+
+    model = asyncio.run(first())
+    with pytest.raises(ProviderError, match="was closed before this call"):
+        asyncio.run(model.reply(HI))
 
 
 async def test_the_head_of_every_answer_is_passed_on() -> None:

@@ -21,7 +21,7 @@ async def _waits(watch: Watch, within_s: float) -> Silence:
         if not silence.was_it():
             raise
     finally:
-        watch.end(silence)
+        silence.end()
     return silence
 
 
@@ -73,7 +73,7 @@ async def test_a_cancellation_beside_a_silence_is_not_swallowed() -> None:
     silence = watch.begin(FOREVER_S)
     task = asyncio.current_task()
     assert task is not None
-    silence.end()
+    silence.give_up()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.sleep(0)
@@ -94,7 +94,38 @@ async def test_a_lapse_is_nobodys_silence() -> None:
     assert silence.was_it()
 
 
+async def test_a_lapse_gives_no_time_to_who_was_not_due_in_it() -> None:
+    watch = Watch()
+    short, long = watch.begin(0.05), watch.begin(FOREVER_S)
+    due = long.until
+    time.sleep(0.7)  # noqa: ASYNC251
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not short.broken
+    assert long.until == due
+    short.end()
+
+
+async def test_what_came_in_time_is_read_before_anybody_gives_up() -> None:
+    watch, said = Watch(), asyncio.get_running_loop().create_future()
+    silence = watch.begin(0.05)
+    asyncio.get_running_loop().call_later(0.01, said.set_result, "Yes.")
+    # Both are late, and both are seen to in the same round of the loop.
+    time.sleep(0.2)  # noqa: ASYNC251
+    assert await said == "Yes."
+    silence.heard(FOREVER_S)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not silence.broken
+
+
+def test_a_watch_may_be_used_in_one_loop_after_another() -> None:
+    watch = Watch()
+    for _ in range(2):
+        assert asyncio.run(_waits(watch, 0.01)).broken
+
+
 async def test_what_has_ended_is_not_cancelled_afterwards() -> None:
     watch = Watch()
-    watch.end(watch.begin(0.01))
+    watch.begin(0.01).end()
     await _waits(watch, 0.05)

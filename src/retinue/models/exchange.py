@@ -146,6 +146,8 @@ class Exchange:
 
     async def run(self, body: bytes, intake: Intake[Draft], *, tries: int = 0) -> ModelError | None:
         """Send, and read the answer; None if it is whole. `tries` were given up before."""
+        if self._closed:
+            return self._faults.closed()
         first_byte_s = self._endpoint.first_byte_timeout_s * 2**tries
         silence = self._watch.begin(first_byte_s)
         try:
@@ -173,7 +175,7 @@ class Exchange:
                 raise
             return self._faults.stalled() if silence.heard_of else self._faults.late(first_byte_s)
         finally:
-            self._watch.end(silence)
+            silence.end()
 
     async def _send(self, body: bytes) -> aiohttp.ClientResponse | ModelError:
         tries_left = _STALE_TRIES
@@ -252,6 +254,7 @@ class _Reading:
                 if fault is not None:
                     return fault
             if intake.done and not content.at_eof():
+                silence.end()
                 await self._skip_tail()
             return self._verdict()
         except aiohttp.ClientError as error:

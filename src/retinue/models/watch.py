@@ -31,13 +31,17 @@ class Silence:
         self.within_s = within_s
         self._watch.begin_anew(self)
 
+    def end(self) -> None:
+        """Nothing more is waited for."""
+        self._watch.forget(self)
+
+    def give_up(self) -> None:
+        self.broken = True
+        self._task.cancel()
+
     def was_it(self) -> bool:
         """Whether it alone has cancelled the task; somebody else may have at the same time."""
         return self.broken and self._task.uncancel() <= self._others
-
-    def end(self) -> None:
-        self.broken = True
-        self._task.cancel()
 
 
 class Watch:
@@ -56,7 +60,9 @@ class Watch:
 
     def begin(self, within_s: float) -> Silence:
         """Cancel the task that calls this after so many seconds, if nothing is heard before."""
-        loop = self._loop = self._loop or asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._timer, self._looks_at = loop, None, _NEVER
         task = asyncio.current_task(loop)
         assert task is not None
         silence = Silence(self, task, within_s)
@@ -70,7 +76,7 @@ class Watch:
         if silence.until < self._looks_at:
             self._look_at(silence.until)
 
-    def end(self, silence: Silence) -> None:
+    def forget(self, silence: Silence) -> None:
         self._silences.discard(silence)
 
     def close(self) -> None:
@@ -89,11 +95,19 @@ class Watch:
         now = self._loop.time()
         lapsed = now - self._looks_at > _LAPSE_S
         self.close()
-        for silence in list(self._silences):
-            if lapsed:
+        due = [silence for silence in self._silences if silence.until <= now]
+        if lapsed:
+            for silence in due:
                 silence.until = now + silence.within_s
-            elif silence.until <= now:
+        elif due:
+            # Once whoever has just been woken by what came has read it.
+            self._loop.call_soon(self._break, due, now)
+        pending = [silence.until for silence in self._silences if silence.until > now]
+        if pending:
+            self._look_at(min(pending))
+
+    def _break(self, due: list[Silence], now: float) -> None:
+        for silence in due:
+            if silence in self._silences and silence.until <= now:
                 self._silences.discard(silence)
-                silence.end()
-        if self._silences:
-            self._look_at(min(silence.until for silence in self._silences))
+                silence.give_up()
