@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import retinue
@@ -66,6 +67,20 @@ async def test_what_nobody_waits_for_is_written_too(tmp_path: Path) -> None:
     assert seen == [1, 2, 3]
     await reader.aclose()
     await writer.aclose()
+
+
+async def test_what_is_refused_at_once_is_no_part_of_what_is_waited_for(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "retinue.db")
+    scribe = Scribe(store, "k3f9")
+    begun = scribe.begin()
+    broken = msgspec.structs.replace(begun, seq=2, payload=msgspec.Raw(b'"\xff"'))
+    with pytest.raises(UnicodeDecodeError):
+        store.append(broken)
+    for seq in (2, 3):
+        scribe.note()
+        await store.flush()
+        assert [event.seq for event in await store.events("k3f9")][-1] == seq
+    await store.aclose()
 
 
 async def test_a_contract_is_on_disk_before_its_agent_does_anything(tmp_path: Path) -> None:

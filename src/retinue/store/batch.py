@@ -44,9 +44,7 @@ class Batch:
         self._moved: dict[tuple[str, str], int] = {}
 
     def add(self, event: Event, born: NewAgent | None, cut: Cut | None) -> None:
-        self.count += 1
         run_id, kind = event.run_id, event.type
-        self.heads[run_id] = event
         columns = (
             run_id,
             event.seq,
@@ -61,6 +59,9 @@ class Batch:
             str(event.payload if cut is None else cut.payload, "utf-8"),
             event.hash,
         )
+        # Only now, since a payload that is no text is refused: it is no part of the batch then.
+        self.count += 1
+        self.heads[run_id] = event
         if cut is None:
             self.events += columns
         else:
