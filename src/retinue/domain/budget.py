@@ -250,26 +250,20 @@ class Account:
     def book(self, amount: Amounts) -> None:
         """Count what is spent, whatever the limits say; of what is shared, at every ancestor."""
         self.spent += amount
-        tokens, cost = amount.tokens, amount.cost_microusd
-        node = self.parent if tokens or cost else None
-        while node is not None:
-            total = node.spent
-            node.spent = Amounts(
-                total.tool_calls, total.turns, total.tokens + tokens, total.cost_microusd + cost
-            )
-            node = node.parent
+        if amount.tokens or amount.cost_microusd:
+            share, node = amount.shared(), self.parent
+            while node is not None:
+                node.spent += share
+                node = node.parent
 
     def _hold(self, amount: Amounts) -> None:
         """Count what is promised, as `book` counts what is spent; less than nothing returns it."""
         self.reserved += amount
-        tokens, cost = amount.tokens, amount.cost_microusd
-        node = self.parent if tokens or cost else None
-        while node is not None:
-            total = node.reserved
-            node.reserved = Amounts(
-                total.tool_calls, total.turns, total.tokens + tokens, total.cost_microusd + cost
-            )
-            node = node.parent
+        if amount.tokens or amount.cost_microusd:
+            share, node = amount.shared(), self.parent
+            while node is not None:
+                node.reserved += share
+                node = node.parent
 
     def _check(self, amount: Amounts) -> None:
         """Refuse what would break a limit. Asking for nothing of a kind breaks no limit of it."""

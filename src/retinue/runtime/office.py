@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -120,24 +119,23 @@ async def _see_through(orders: Orders, run: Run, found: Recovered) -> tuple[Resu
     if program.state is State.CREATED:
         run.preside()
     run.reseat(run.root, program)
-    results: dict[int, Result] = {}
 
-    async def work(number: int, task: Task, slots: asyncio.Semaphore, round: Round) -> None:
-        async with slots:
+    async def again(given: TasksGiven) -> list[Result]:
+        round = Round()
+
+        async def work(numbered: tuple[int, msgspec.Raw]) -> Result:
+            number, task = numbered
             child = run.employed(errand(number))
-            results[number] = (
-                await _employ(run, await orders.of(task), number, round)
-                if child is None
-                else child.result or await run.see_through(child)
-            )
+            if child is not None:
+                return child.result or await run.see_through(child)
+            order = await orders.of(msgspec.json.decode(task, type=Task))
+            return await _employ(run, order, number, round)
 
-    async with Nursery() as nursery:
-        for given in found.tasks:
-            slots, round = asyncio.Semaphore(given.max_concurrent), Round()
-            for number, task in enumerate(given.tasks, given.first):
-                again = msgspec.json.decode(task, type=Task)
-                nursery.create_task(work(number, again, slots, round))
-    return tuple(results[number] for number in sorted(results))
+        tasks = list(enumerate(given.tasks, given.first))
+        return await side_by_side(work, tasks, given.max_concurrent)
+
+    done = await side_by_side(again, found.tasks, len(found.tasks))
+    return tuple(result for results in done for result in results)
 
 
 async def _employ(run: Run, order: Order, number: int, round: Round | None = None) -> Result:

@@ -27,9 +27,10 @@ from retinue.interfaces.view.figures import one_line, some
 
 PAUSED = "paused"
 SPAWN = "spawn_agent"
-# Tools whose caller waits for children.
+# Events of which the fact counts, and those that concern every agent.
 _COUNTED = ("tool.started", "agent.subagent_created")
 _OF_ALL = ("run.suspended", "run.resumed")
+# Tools whose caller waits for children.
 WAITS = (SPAWN, "spawn_await", "delegate_task")
 # Up to so many children stand below their parent in the order of their making, each by itself.
 SMALL_FAMILY = 6
