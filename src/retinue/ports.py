@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from retinue.domain.approval import Rule, Wish
-from retinue.domain.contract import Contract
 from retinue.domain.events import Event
 from retinue.domain.forecast import Used
 from retinue.domain.grant import Grant, Network
@@ -485,9 +484,11 @@ class NewAgent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     run_id: str
     agent_id: str
     parent_agent_id: str | None
+    step_idx: int
     path: str
     role: str
-    contract: Contract
+    context_json: str
+    """Its contract, in the one way there is to write it."""
     cache_key: str | None = None
     """What it was asked, as one key: agents with the same one can stand in for each other."""
 

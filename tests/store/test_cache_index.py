@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -38,9 +39,10 @@ def birth(scribe: Scribe, agent_id: str, cache_key: str | None) -> None:
         run_id=scribe.run_id,
         agent_id=agent_id,
         parent_agent_id=None,
+        step_idx=0,
         path=agent_id,
         role="researcher",
-        contract=contract(scribe.run_id),
+        context_json=contract(scribe.run_id).canonical().decode(),
         cache_key=cache_key,
     )
     fact = AgentCreated(
@@ -50,7 +52,7 @@ def birth(scribe: Scribe, agent_id: str, cache_key: str | None) -> None:
         depth=1,
         role="researcher",
         title="A task",
-        contract_sha256=born.contract.digest,
+        contract_sha256=hashlib.sha256(born.context_json.encode()).hexdigest(),
     )
     scribe.journal.record(fact, agent_id=agent_id, parent_agent_id=None, born=born)
 

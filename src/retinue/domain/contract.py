@@ -7,7 +7,6 @@ stand in the order of their declaration, sets are sorted tuples, times are whole
 
 from __future__ import annotations
 
-import hashlib
 from enum import StrEnum
 
 import msgspec
@@ -138,10 +137,6 @@ class Contract(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def canonical(self) -> bytes:
         """The one byte string of this value."""
         return _encoder.encode(self)
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.canonical()).hexdigest()
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 from retinue.domain.budget import Account
@@ -92,6 +93,7 @@ class Roster:
         self._open[agent.id] = agent
         agent.notes = notes
         contract, parent = agent.contract, agent.parent
+        written = contract.canonical()
         agent.record(
             AgentCreated(
                 sub_agent_id=agent.id,
@@ -100,7 +102,7 @@ class Roster:
                 depth=agent.depth,
                 role=agent.role,
                 title=contract.step.title,
-                contract_sha256=contract.digest,
+                contract_sha256=hashlib.sha256(written).hexdigest(),
                 notes=notes,
                 errand=agent.errand,
                 background=agent.background,
@@ -109,9 +111,10 @@ class Roster:
                 run_id=self._run_id,
                 agent_id=agent.id,
                 parent_agent_id=None if parent is None else parent.id,
+                step_idx=contract.parent.step_idx,
                 path=agent.path,
                 role=agent.role,
-                contract=contract,
+                context_json=written.decode(),
                 cache_key=agent.cache_key,
             ),
         )

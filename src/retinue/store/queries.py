@@ -40,6 +40,12 @@ def reading_old_script() -> str:
 
 
 @cache
+def moving_script() -> str:
+    """What `move_agents` needs on a connection that writes."""
+    return files(__package__).joinpath("sql", "moving.sql").read_text("utf-8")
+
+
+@cache
 def rows_of(query: str, columns: int, count: int) -> str:
     """`query` with place holders for `count` rows."""
     row = "(" + ", ".join("?" * columns) + ")"

@@ -10,7 +10,7 @@ import asyncio
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -35,16 +35,16 @@ from retinue.store.blobs import (
     unpack,
     write_places,
 )
-from retinue.store.database import BUSY_TIMEOUT_S, connect, named
-from retinue.store.queries import queries, rows_of
+from retinue.store.database import BUSY_TIMEOUT_S, connect, named, statements
+from retinue.store.queries import moving_script, queries, rows_of
 
 T = TypeVar("T")
 
+# How long an event waits that nobody waits for; and everybody, after a transaction of many. Each
+# passes the interpreter lock to and fro some ten times, beside a loop that has work to do: with
+# half of this a fan-out takes a fifteenth more CPU.
 GROUP_COMMIT_S = 0.05
 MANY = 32
-# Each transaction under load passes the interpreter lock to and fro some twenty times: with 10 ms a
-# fan-out took a twentieth more CPU.
-PACE_S = 0.025
 _LOST = "blob {name} is gone or was changed"
 _TAKEN = "Another process has taken over run {run_id}; this one must stop."
 _LARGEST_CHUNK = 1024  # 13 columns each; SQLite takes 32,766 place holders
@@ -74,10 +74,11 @@ class SqliteStore:
             raise self._only_read()
         self._writer.append(event, born)
 
-    async def flush(self) -> None:
+    # Not a coroutine that awaits another: every child waits here for each of its turns.
+    def flush(self) -> Coroutine[Any, Any, None]:
         if self._writer is None:
             raise self._only_read()
-        await self._writer.flush()
+        return self._writer.flush()
 
     def _only_read(self) -> StoreError:
         return StoreError(f"{self._path} was opened for reading only.")
@@ -302,7 +303,7 @@ class Writer:
     def _settle(self, count: int, error: StoreError | None) -> None:
         assert self._loop is not None
         if count >= MANY:
-            self._not_before = self._loop.time() + PACE_S
+            self._not_before = self._loop.time() + GROUP_COMMIT_S
         self._committed += count
         self._error = self._error or error
         while self._waiters and (self._error or self._waiters[0][0] <= self._committed):
@@ -329,12 +330,7 @@ class Writer:
             if broken is None:
                 try:
                     if connection is None:
-                        connection = connect(
-                            self._path, write=True, busy_timeout_s=self._busy_timeout_s
-                        )
-                        # What a statement of many rows may have to take back goes to a file
-                        # otherwise, which made a third of all writes of a fan-out.
-                        connection.execute("PRAGMA temp_store = MEMORY")
+                        connection = self._connect()
                     self._commit(connection, batch)
                 except sqlite3.Error as error:
                     broken = named(error, self._path, self._busy_timeout_s)
@@ -352,6 +348,15 @@ class Writer:
         if connection is not None:
             connection.close()
 
+    def _connect(self) -> sqlite3.Connection:
+        connection = connect(self._path, write=True, busy_timeout_s=self._busy_timeout_s)
+        # What a statement of many rows may have to take back goes to a file otherwise, which made
+        # a third of all writes of a fan-out.
+        connection.execute("PRAGMA temp_store = MEMORY")
+        for statement in statements(moving_script()):
+            connection.execute(statement)
+        return connection
+
     def _commit(self, connection: sqlite3.Connection, batch: Batch) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -360,13 +365,12 @@ class Writer:
                     _insert_run(connection, event)
                 elif event.epoch != self._epochs.get(event.run_id):
                     self._take_over(connection, event)
-            _insert(connection, "insert_agents", 8, _agent_columns(batch.agents))
+            _insert(connection, "insert_agents", 8, batch.agents)
             if batch.strings:
                 _insert_blobs(connection, batch)
             _insert(connection, "insert_events", 12, batch.events)
             _insert(connection, "insert_cut_events", 13, batch.cut_events)
-            for moves in batch.rounds:
-                _insert(connection, "move_agents", 3, moves)
+            _insert(connection, "move_agents", 3, batch.moves)
             for run_id, event in batch.heads.items():
                 if event.type == "run.finished":
                     _finish_run(connection, event)
@@ -406,8 +410,8 @@ def _insert(
     """Insert all rows, whose values follow each other, in as few statements as can be."""
     count, begin = len(values) // columns, 0
     while count:
-        # Powers of two, so that a few prepared statements serve every size of batch.
-        chunk = min(_LARGEST_CHUNK, 1 << (count.bit_length() - 1))
+        # Two sizes to an octave, so that a few prepared statements serve every size of batch.
+        chunk = min(_LARGEST_CHUNK, count & (3 << (count.bit_length() - 2)) if count > 1 else 1)
         end = begin + chunk * columns
         connection.execute(rows_of(query, columns, chunk), values[begin:end])
         count, begin = count - chunk, end
@@ -437,22 +441,6 @@ def _insert_run(connection: sqlite3.Connection, event: Event) -> None:
         queries()["insert_run"],
         (event.run_id, fact.kind, fact.task, event.time, event.epoch, GENESIS),
     )
-
-
-def _agent_columns(agents: Iterable[NewAgent]) -> list[object]:
-    columns: list[object] = []
-    for agent in agents:
-        columns += (
-            agent.run_id,
-            agent.agent_id,
-            agent.parent_agent_id,
-            agent.contract.parent.step_idx,
-            agent.path,
-            agent.role,
-            agent.contract.canonical().decode(),
-            agent.cache_key,
-        )
-    return columns
 
 
 # Columns of a table take values of any type, and a tampered one may hold some other than ours.

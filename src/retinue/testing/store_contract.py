@@ -13,6 +13,7 @@ class TestMyStore(StoreContract):
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -91,9 +92,10 @@ class Scribe:
             run_id=self.run_id,
             agent_id=agent_id,
             parent_agent_id=parent,
+            step_idx=0,
             path="root" if parent is None else f"root/{agent_id}",
             role="researcher",
-            contract=contract(self.run_id, parent, task),
+            context_json=contract(self.run_id, parent, task).canonical().decode(),
             cache_key=cache_key,
         )
         fact = AgentCreated(
@@ -103,7 +105,7 @@ class Scribe:
             depth=0 if parent is None else 1,
             role=born.role,
             title=task[:20],
-            contract_sha256=born.contract.digest,
+            contract_sha256=hashlib.sha256(born.context_json.encode()).hexdigest(),
         )
         self.journal.record(fact, agent_id=agent_id, parent_agent_id=parent, born=born)
         return born
@@ -351,9 +353,7 @@ class StoreContract:
             born = [scribe.birth(f"a{n}", text) for n, text in enumerate(TEXTS)]
             await store.flush()
             rows = await store.agents("k3f9")
-        assert [row.context_json.encode() for row in rows] == [
-            agent.contract.canonical() for agent in born
-        ]
+        assert [row.context_json for row in rows] == [agent.context_json for agent in born]
         for row, agent in zip(rows, born, strict=True):
             assert (row.run_id, row.id) == (agent.run_id, agent.agent_id)
             assert (row.parent_agent_id, row.path) == (agent.parent_agent_id, agent.path)

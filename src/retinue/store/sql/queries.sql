@@ -34,9 +34,8 @@ INSERT INTO blobs (hash, data) VALUES {rows}
 SELECT hash, data FROM blobs WHERE hash IN (SELECT value FROM json_each(?))
 
 -- name: move_agents
--- Move agents to their next state. `{rows}` are (run id, agent id, state).
-UPDATE sub_agents SET state = moved.column3 FROM (VALUES {rows}) AS moved
-WHERE run_id = moved.column1 AND id = moved.column2
+-- Move agents to their next states, one after the other. `{rows}` are (run id, agent id, state).
+INSERT INTO moves (run_id, id, state) VALUES {rows}
 
 -- name: finish_run
 -- Write the outcome of a run.
