@@ -12,6 +12,8 @@ from benchmarks.resumption import Resumption
 from benchmarks.startup import Startup
 from benchmarks.workload import PLAIN, STREAM
 
+JUDGED = 1000
+"""The number of children by which retinue is held against the floor."""
 TIMES_FLOOR = 2.5
 GROWTH = 1.3
 TIMES_BARE = 1.3
@@ -65,20 +67,20 @@ def judge(
     startup: Startup | None,
     resumption: Resumption | None,
 ) -> list[Goal]:
-    few, some, many = (_retinue(heats, children) for children in (100, 1000, 10_000))
-    led = _retinue(heats, 1000, name=LED)
+    few, some, many = (_retinue(heats, children) for children in (100, JUDGED, 10_000))
+    led = _retinue(heats, JUDGED, name=LED)
     times_bare = {cost.model: cost.times_bare for cost in calls}
     return [
         Goal(
-            name="CPU of a child against the floor, N = 1,000",
+            name=f"CPU of a child against the floor, N = {JUDGED:,}",
             limit=TIMES_FLOOR,
-            measured=None if some is None else heats[1000].times_floor(some),
+            measured=None if some is None else heats[JUDGED].times_floor(some),
             unit="×",
         ),
         Goal(
             name="the same, with the fan-out started by a model through spawn_agent",
             limit=TIMES_FLOOR,
-            measured=None if led is None else heats[1000].times_floor(led),
+            measured=None if led is None else heats[JUDGED].times_floor(led),
             unit="×",
         ),
         Goal(

@@ -37,7 +37,6 @@ _CALL_NAMES = {PLAIN: "plain", STREAM: f"a stream of {STREAM_CHUNKS} chunks"}
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine
     concurrency: int
-    repeat: int
     heats: tuple[Heat, ...]
     calls: tuple[Cost, ...]
     startup: Startup | None
@@ -47,8 +46,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caption(self) -> str:
-        laps = "1 lap" if self.repeat == 1 else f"median of {self.repeat} interleaved laps"
-        return f"{self.machine}; at most {self.concurrency} children at once; {laps}"
+        numbers = sorted({len(heat.floor.laps) for heat in self.heats})
+        laps = " or ".join(str(number) for number in numbers)
+        return (
+            f"{self.machine}; at most {self.concurrency} children at once;"
+            f" median of {laps} interleaved laps"
+        )
 
 
 def rows(heats: Sequence[Heat]) -> list[tuple[str, ...]]:
