@@ -46,11 +46,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caption(self) -> str:
-        numbers = sorted({len(heat.floor.laps) for heat in self.heats})
-        laps = " or ".join(str(number) for number in numbers)
+        laps = ", ".join(
+            f"{len(heat.floor.laps)} at N = {heat.floor.children:,}" for heat in self.heats
+        )
         return (
             f"{self.machine}; at most {self.concurrency} children at once;"
-            f" median of {laps} interleaved laps"
+            f" medians of interleaved laps ({laps})"
         )
 
 
