@@ -100,7 +100,9 @@ class Engine:
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do some work, with the runtime or without. What the user can act on is told."""
         assert self._nursery is not None, "it is being served"
-        task = self._nursery.create_task(self._told(work), context=self._context)
+        # A copy: who begins it may be in that context, and where tasks begin at once, as Textual
+        # has it from Python 3.12 on, nobody can enter it again.
+        task = self._nursery.create_task(self._told(work), context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # One that is cancelled before its first step has not begun to await it.
@@ -119,7 +121,9 @@ class Engine:
             await self._told(first)
             while not self._closing:
                 self._changed.clear()
-                self._serving = self._nursery.create_task(self._serve(), context=self._context)
+                self._serving = self._nursery.create_task(
+                    self._serve(), context=self._context.copy()
+                )
                 await asyncio.wait([self._serving])
             for task in self._tasks:
                 task.cancel()
