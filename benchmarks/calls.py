@@ -20,9 +20,9 @@ import msgspec
 
 from benchmarks.workload import INSTRUCTIONS, PLAIN, STREAM, task
 from retinue.domain.messages import Request, System, User
-from retinue.models.endpoint import Endpoint
-from retinue.models.openai import OpenAIModel
-from retinue.models.repair import Repaired
+from retinue.models.http.endpoint import Endpoint
+from retinue.models.openai.model import OpenAIModel
+from retinue.models.repair.model import Repaired
 
 LAPS = 100
 _AT_ONCE = 8

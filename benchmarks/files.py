@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.machine import this_machine
 from retinue.config.environment import Environment
-from retinue.workspace.ground import UsersGround
+from retinue.workspace.trees import UsersGround
 
 FILES = 20_000
 LAPS = 5
@@ -99,7 +99,7 @@ async def _copies(ground: UsersGround, base: str, root: Path) -> tuple[float, fl
 async def _children(root: Path, scratch: Path) -> int:
     """How often a fan-out of children that read starts git: a program in its place counts."""
     import retinue
-    from retinue.models.scripted import ScriptedModel, call, say
+    from retinue.models.scripted.model import ScriptedModel, call, say
 
     log, programs = scratch / "git.log", scratch / "bin"
     programs.mkdir()

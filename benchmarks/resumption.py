@@ -18,9 +18,9 @@ import retinue
 from retinue.config.environment import Environment
 from retinue.domain.messages import Request
 from retinue.errors import ProviderError
-from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, say
 from retinue.project import open_journal
-from retinue.runtime.audit import audit
+from retinue.runtime.history.audit import audit
 
 CHILDREN = 1_000
 LAPS = 5

@@ -25,7 +25,7 @@ import retinue
 from benchmarks.workload import ANSWER, SCRIPTS, task, write_notes
 from retinue.config.environment import Environment
 from retinue.domain.events import Event
-from retinue.models.scripted import Answer, call, say
+from retinue.models.scripted.model import Answer, call, say
 from retinue.testing.server import ModelServer, Received, failing
 from retinue.testing.trouble import Trouble
 

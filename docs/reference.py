@@ -26,7 +26,7 @@ from retinue.config.settings import (
 from retinue.config.template import settings_file
 from retinue.domain.events import Event, Fact
 from retinue.domain.price import Price
-from retinue.interfaces.cli.exits import EXIT_CODES
+from retinue.interfaces.cli.exit_codes import EXIT_CODES
 from retinue.interfaces.cli.main import COMMANDS, cli
 
 TABLES = {

@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
-from retinue.interfaces.cli.demo import bundled, copy
-from retinue.models.scripted import Answer, Step, call, calls, say
+from retinue.interfaces.cli.commands.demo import bundled, copy
+from retinue.models.scripted.model import Answer, Step, call, calls, say
 from retinue.testing.server import ModelServer, Received, Response, streamed
 
 TASK = "Make short codes longer, and have the README tell the truth about how long links stay."

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from retinue.workspace.depot import Depot
 from retinue.workspace.git import names
+from retinue.workspace.private_git import Depot
 from retinue.workspace.source import find_source
 
 # Images of Python for containers set it. Then each run compiles every test again, and each of the

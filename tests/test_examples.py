@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retinue.embedded.model import installed
-from retinue.interfaces.cli.demo import bundled, copy
+from retinue.interfaces.cli.commands.demo import bundled, copy
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # name: its arguments, the script, and what it prints.

@@ -16,7 +16,7 @@ import retinue
 from retinue.errors import ContractError, MissingExtra
 from retinue.extras import EXTRAS, has_all, install, need
 from retinue.interfaces.cli.main import main
-from retinue.models.scripted import call, say
+from retinue.models.scripted.model import call, say
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

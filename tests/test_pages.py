@@ -32,13 +32,13 @@ from retinue.config.roles import builtin_roles, catalogue
 from retinue.config.routes import parse_route
 from retinue.config.settings import PROJECT_FILE, Layers, Settings, load, read
 from retinue.config.toolservers import MCP_FILE, configuration
-from retinue.domain.plan_file import parse
-from retinue.domain.plan_file import read as read_plan
+from retinue.domain.plan.plan_file import parse
+from retinue.domain.plan.plan_file import read as read_plan
 from retinue.domain.price import Price
-from retinue.interfaces.cli.demo import bundled, copy
+from retinue.interfaces.cli.commands.demo import bundled, copy
 from retinue.interfaces.cli.main import COMMANDS, cli, main
-from retinue.models.script_file import parse_script
-from retinue.models.scripted import Answer, call, say
+from retinue.models.scripted.model import Answer, call, say
+from retinue.models.scripted.script_file import parse_script
 from retinue.testing.server import ModelServer, Received
 from retinue.tools.delegate import delegation_tools
 

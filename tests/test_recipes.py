@@ -11,9 +11,9 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.domain.outcome import PlanResult
-from retinue.domain.plan_file import parse
-from retinue.models.scripted import ScriptedModel, Step, call, say
+from retinue.domain.plan.outcome import PlanResult
+from retinue.domain.plan.plan_file import parse
+from retinue.models.scripted.model import ScriptedModel, Step, call, say
 
 if TYPE_CHECKING:
     from tests.conftest import Repo

@@ -22,7 +22,7 @@ from retinue.interfaces.chat.app import ChatApp
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.commands import help_tables, submit
 from retinue.interfaces.chat.prompt import Field
-from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.testing.clock import FakeClock
 
 HERE = Path(__file__).parent

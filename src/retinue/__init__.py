@@ -19,41 +19,41 @@ if TYPE_CHECKING:
     from retinue.app import open_runtime as open
     from retinue.domain.budget import Budget as Budget
     from retinue.domain.events import Event as Event
-    from retinue.domain.forecast import Forecast as Forecast
     from retinue.domain.grant import Mode as Mode
-    from retinue.domain.outcome import PlanResult as PlanResult
-    from retinue.domain.outcome import RunResult as RunResult
-    from retinue.domain.plan import Plan as Plan
-    from retinue.domain.plan import PlanStep as PlanStep
+    from retinue.domain.plan.forecast import Forecast as Forecast
+    from retinue.domain.plan.outcome import PlanResult as PlanResult
+    from retinue.domain.plan.outcome import RunResult as RunResult
+    from retinue.domain.plan.plan import Plan as Plan
+    from retinue.domain.plan.plan import PlanStep as PlanStep
     from retinue.domain.projection import fold as fold
     from retinue.domain.result import Result as Result
     from retinue.domain.result import Status as Status
     from retinue.errors import RetinueError as RetinueError
-    from retinue.models.replay import ReplayModel as ReplayModel
-    from retinue.models.scripted import ScriptedModel as ScriptedModel
-    from retinue.runtime.facade import Runtime as Runtime
-    from retinue.runtime.staff import Job as Job
-    from retinue.runtime.task import Task as Task
+    from retinue.models.replay.model import ReplayModel as ReplayModel
+    from retinue.models.scripted.model import ScriptedModel as ScriptedModel
+    from retinue.runtime.agent.children import Job as Job
+    from retinue.runtime.delegation.task import Task as Task
+    from retinue.runtime.runtime import Runtime as Runtime
     from retinue.tools.function import tool as tool
     from retinue.version import VERSION as __version__  # noqa: N811 - the public name
 
 _HOMES = {
     "Budget": "retinue.domain.budget:Budget",
     "Event": "retinue.domain.events:Event",
-    "Forecast": "retinue.domain.forecast:Forecast",
-    "Job": "retinue.runtime.staff:Job",
+    "Forecast": "retinue.domain.plan.forecast:Forecast",
+    "Job": "retinue.runtime.agent.children:Job",
     "Mode": "retinue.domain.grant:Mode",
-    "Plan": "retinue.domain.plan:Plan",
-    "PlanResult": "retinue.domain.outcome:PlanResult",
-    "PlanStep": "retinue.domain.plan:PlanStep",
-    "ReplayModel": "retinue.models.replay:ReplayModel",
+    "Plan": "retinue.domain.plan.plan:Plan",
+    "PlanResult": "retinue.domain.plan.outcome:PlanResult",
+    "PlanStep": "retinue.domain.plan.plan:PlanStep",
+    "ReplayModel": "retinue.models.replay.model:ReplayModel",
     "Result": "retinue.domain.result:Result",
     "RetinueError": "retinue.errors:RetinueError",
-    "RunResult": "retinue.domain.outcome:RunResult",
-    "Runtime": "retinue.runtime.facade:Runtime",
-    "ScriptedModel": "retinue.models.scripted:ScriptedModel",
+    "RunResult": "retinue.domain.plan.outcome:RunResult",
+    "Runtime": "retinue.runtime.runtime:Runtime",
+    "ScriptedModel": "retinue.models.scripted.model:ScriptedModel",
     "Status": "retinue.domain.result:Status",
-    "Task": "retinue.runtime.task:Task",
+    "Task": "retinue.runtime.delegation.task:Task",
     "__version__": "retinue.version:VERSION",
     "errors": "retinue.errors",
     "fold": "retinue.domain.projection:fold",

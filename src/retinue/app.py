@@ -45,13 +45,13 @@ from retinue.project import (
     project,
     state_directory,
 )
-from retinue.runtime.cache import Cache
-from retinue.runtime.clock import SystemClock
-from retinue.runtime.collector import patient_collector
-from retinue.runtime.facade import Runtime
-from retinue.runtime.surroundings import Surroundings
-from retinue.runtime.terms import Terms
-from retinue.runtime.toolbox import Breaker, nobody
+from retinue.runtime.agent.tool_calls import Breaker, nobody
+from retinue.runtime.core.clock import SystemClock
+from retinue.runtime.core.gc_tuning import patient_collector
+from retinue.runtime.history.result_cache import Cache
+from retinue.runtime.policy import Terms
+from retinue.runtime.runtime import Runtime
+from retinue.runtime.services import Surroundings
 from retinue.store.reports import FileReports
 from retinue.tools.builtin import REPEATABLE, builtin_tools
 from retinue.tools.delegate import delegation_tools
@@ -59,7 +59,7 @@ from retinue.tools.person import ask_user
 from retinue.tools.registry import Registry
 
 if TYPE_CHECKING:
-    from retinue.models.recorder import Recorder
+    from retinue.models.replay.recorder import Recorder
     from retinue.tools.mcp.servers import Offered
 
 Choose = Callable[[Discovery], Awaitable[str]]
@@ -316,7 +316,7 @@ async def inspect_tools(
 
 
 def _recorder(path: Path, root: Path, environment: Environment, clock: Clock) -> Recorder:
-    from retinue.models.recorder import Recorder
+    from retinue.models.replay.recorder import Recorder
 
     path = Path(os.path.abspath(path))
     if path.is_relative_to(root) and not path.is_relative_to(state_directory(root)):

@@ -21,18 +21,18 @@ from retinue.domain.budget import UNLIMITED
 from retinue.domain.price import Price, Tariff
 from retinue.domain.served import BY_SLOT, Load, Served
 from retinue.errors import ConfigError, StoreError
-from retinue.models.gate import Gate, Line
-from retinue.models.pool import Door, Pool
-from retinue.models.repair import Repaired
+from retinue.models.repair.model import Repaired
+from retinue.models.routing.endpoint_queue import Gate, Line
+from retinue.models.routing.pool import Door, Pool
 from retinue.ports import Clock, Model
 
 if TYPE_CHECKING:
     from retinue.embedded.model import EmbeddedModel
     from retinue.embedded.serving import Address
-    from retinue.models.endpoint import Endpoint
-    from retinue.models.recorder import Recorder
-    from retinue.models.redaction import Redaction
-    from retinue.models.replay import ReplayModel
+    from retinue.models.http.endpoint import Endpoint
+    from retinue.models.replay.model import ReplayModel
+    from retinue.models.replay.recorder import Recorder
+    from retinue.models.replay.redaction import Redaction
 
 AT_ITS_PACE = "@recorded"  # behind the file of a replay
 
@@ -304,7 +304,7 @@ class Clients:
         own = {_origin(one.url) for one in SERVICES.values()}
         if _origin(url) in own or _origin(url) not in self._known:
             return None
-        from retinue.models.inventory import served
+        from retinue.models.server_info.inventory import served
 
         found = await served(self._endpoint(url, route.model, service))
         if found is not None:
@@ -361,14 +361,14 @@ class Clients:
     def _used(self, model: Model) -> Model:
         """A model as it is used: mended, and recorded as it is before that."""
         if self._recorder is not None:
-            from retinue.models.recorder import Recorded
+            from retinue.models.replay.recorder import Recorded
 
             model = Recorded(model, self._recorder)
         return Repaired(model)
 
     def _replayed(self, route: Route) -> ReplayModel:
-        from retinue.models.recording import read_recording
-        from retinue.models.replay import ReplayModel
+        from retinue.models.replay.model import ReplayModel
+        from retinue.models.replay.recording import read_recording
 
         file = route.model.removesuffix(AT_ITS_PACE)
         return ReplayModel(
@@ -382,7 +382,7 @@ class Clients:
         if route.provider == "replay":
             return self._replayed(route)
         if route.provider == "scripted":
-            from retinue.models.scripted import ScriptedModel
+            from retinue.models.scripted.model import ScriptedModel
 
             return ScriptedModel.from_yaml(self._root / route.model)
         if route.provider == EMBEDDED:
@@ -401,12 +401,12 @@ class Clients:
             )
         # aiohttp costs a quarter of a second to import; only a real endpoint needs it.
         if route.provider == "anthropic":
-            from retinue.models.anthropic import AnthropicModel
+            from retinue.models.anthropic.model import AnthropicModel
 
             return AnthropicModel(
                 endpoint, name=str(route), thinking=route.thinking, on_head=line.heard
             )
-        from retinue.models.openai import OpenAIModel
+        from retinue.models.openai.model import OpenAIModel
 
         return OpenAIModel(endpoint, name=str(route), on_head=line.heard)
 
@@ -428,8 +428,8 @@ def embedded_model(environment: Environment) -> EmbeddedModel:
     from retinue.embedded.model import NAME, PATIENCE_S, EmbeddedModel
 
     def connect(address: Address) -> Model:
-        from retinue.models.endpoint import Endpoint
-        from retinue.models.openai import OpenAIModel
+        from retinue.models.http.endpoint import Endpoint
+        from retinue.models.openai.model import OpenAIModel
 
         endpoint = Endpoint(
             base_url=address.url,
@@ -443,7 +443,7 @@ def embedded_model(environment: Environment) -> EmbeddedModel:
 
 
 def redaction_of(root: Path, environment: Environment) -> Redaction:
-    from retinue.models.redaction import Redaction
+    from retinue.models.replay.redaction import Redaction
 
     return Redaction(directory=str(root), secrets=environment.secrets)
 

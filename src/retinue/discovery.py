@@ -15,7 +15,7 @@ from retinue.domain.discovery import Discovery, Looked, Place
 from retinue.embedded.model import installed
 
 if TYPE_CHECKING:
-    from retinue.models.endpoint import Endpoint
+    from retinue.models.http.endpoint import Endpoint
 
 # How long looking around may take. Trying ports on a guess must not keep the user waiting; an
 # address that somebody named may be further away.
@@ -33,7 +33,7 @@ async def discover(
     of. A key is sent to nobody but them and the addresses that the user named for it.
     """
     # aiohttp costs a quarter of a second to import.
-    from retinue.models.inventory import look
+    from retinue.models.server_info.inventory import look
 
     keys = clouds(environment)
     tried = [*more, *named_places(environment, layers.user)]
@@ -83,7 +83,7 @@ def endpoint_at(
     url: str, environment: Environment, *, model: str = "", key: str | None, source: str
 ) -> Endpoint:
     """How to get to `url` from here. `source` is the variable that the key is, or would be, in."""
-    from retinue.models.endpoint import Endpoint
+    from retinue.models.http.endpoint import Endpoint
 
     return Endpoint(
         base_url=url,

@@ -14,10 +14,10 @@ import msgspec
 
 from retinue.domain.approval import Rule, Wish
 from retinue.domain.events import Event
-from retinue.domain.forecast import Used
 from retinue.domain.grant import Grant, Network
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect, Reply, Request, ToolSpec
+from retinue.domain.plan.forecast import Used
 from retinue.domain.reach import Reach
 from retinue.domain.result import Conflict, FileChange
 from retinue.domain.scope import Groups

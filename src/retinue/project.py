@@ -11,13 +11,13 @@ from retinue.config.environment import Environment
 from retinue.config.seal import Seal
 from retinue.errors import StoreError, UnknownRun, UsageError
 from retinue.ports import Clock
-from retinue.runtime.clock import SystemClock
-from retinue.runtime.undo import Past, Revision, past, revision
+from retinue.runtime.core.clock import SystemClock
+from retinue.runtime.history.undo import Past, Revision, past, revision
 from retinue.store.export import export_run
 from retinue.store.posts import FilePosts
 from retinue.store.sqlite import SqliteStore
 from retinue.store.vault import SqliteVault
-from retinue.workspace.ground import UsersGround
+from retinue.workspace.trees import UsersGround
 
 STATE_DIR = ".retinue"
 DATABASE = "retinue.db"

@@ -13,7 +13,7 @@ from retinue.config.settings import RUN_BUDGET, Settings, narrowed
 from retinue.domain.discovery import Discovery
 from retinue.domain.grant import Mode
 from retinue.errors import ConfigError, UsageError
-from retinue.models.scripted import say
+from retinue.models.scripted.model import say
 from retinue.testing.server import ModelServer
 
 

@@ -13,7 +13,7 @@ import retinue
 from retinue.config.environment import Environment
 from retinue.domain.contract import Contract, decode_contract
 from retinue.project import open_journal
-from retinue.runtime.facade import Runtime
+from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
 

@@ -13,10 +13,10 @@ import retinue
 from retinue.domain.events import AgentClosed, AgentTold, Event, ModelReplied, ToolFinished
 from retinue.domain.messages import Message, Request, ToolAnswer, User
 from retinue.errors import ProviderError
-from retinue.models.scripted import Answer, ScriptedModel, Step, call, calls, fail, hold, say
+from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_journal
-from retinue.runtime.audit import audit
-from retinue.runtime.facade import Runtime
+from retinue.runtime.history.audit import audit
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 

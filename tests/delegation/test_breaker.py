@@ -11,8 +11,8 @@ import retinue
 from retinue.domain.approval import Wish
 from retinue.domain.events import BreakerTripped, Event, LimitReached
 from retinue.domain.messages import ToolAnswer
-from retinue.models.scripted import ScriptedModel, Step, call, calls, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, say
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 Settings = Callable[[str], None]

@@ -11,8 +11,8 @@ import pytest
 import retinue
 from retinue.domain.events import ContextCompacted, Event, LimitReached, ToolFinished
 from retinue.domain.messages import Assistant, Request, ToolAnswer, User
-from retinue.models.scripted import ScriptedModel, Step, call, calls, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, say
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 

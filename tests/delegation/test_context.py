@@ -12,8 +12,8 @@ import pytest
 from retinue.domain.events import AgentCreated, Event
 from retinue.domain.messages import ToolAnswer, ToolSpec, estimate_tokens
 from retinue.errors import UsageError
-from retinue.models.scripted import ScriptedModel, Step, call, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import ScriptedModel, Step, call, say
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 

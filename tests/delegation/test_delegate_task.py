@@ -10,8 +10,8 @@ import pytest
 from retinue.domain.contract import Contract
 from retinue.domain.messages import Request, ToolAnswer
 from retinue.errors import ProviderError
-from retinue.models.scripted import ScriptedModel, Step, call, fail, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import ScriptedModel, Step, call, fail, say
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 Contracts = Callable[[], Awaitable[dict[str, Contract]]]

@@ -11,8 +11,8 @@ import pytest
 
 from retinue.domain.contract import Contract
 from retinue.domain.events import AgentCreated, Event
-from retinue.models.scripted import ScriptedModel, call, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import ScriptedModel, call, say
+from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

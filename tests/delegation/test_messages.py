@@ -9,8 +9,8 @@ from contextlib import AbstractAsyncContextManager
 import retinue
 from retinue.domain.events import AgentClosed, AgentTold, Event
 from retinue.domain.messages import Request, ToolAnswer, User
-from retinue.models.scripted import Answer, ScriptedModel, Step, call, calls, hold, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, calls, hold, say
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 

@@ -12,8 +12,8 @@ import pytest
 from retinue.domain.contract import Contract
 from retinue.domain.messages import Request, ToolAnswer
 from retinue.errors import UsageError
-from retinue.models.scripted import ScriptedModel, call, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import ScriptedModel, call, say
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 Contracts = Callable[[], Awaitable[dict[str, Contract]]]

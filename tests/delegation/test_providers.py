@@ -16,9 +16,9 @@ from retinue.domain.events import ModelReplied
 from retinue.domain.messages import Usage
 from retinue.domain.report import job_block
 from retinue.errors import ConfigError
-from retinue.models.scripted import Answer, ScriptedModel, call, calls, say, think
+from retinue.models.scripted.model import Answer, ScriptedModel, call, calls, say, think
 from retinue.project import open_journal
-from retinue.runtime.facade import Runtime
+from retinue.runtime.runtime import Runtime
 from retinue.testing.server import ModelServer, Received, Response, failing
 
 Settings = Callable[[str], None]

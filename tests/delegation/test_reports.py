@@ -17,10 +17,10 @@ from retinue.domain.framing import defused, frame
 from retinue.domain.report import job_block, outcome_text
 from retinue.domain.result import Check, FileChange, Result, Spent, Status
 from retinue.errors import ProviderError
-from retinue.models.scripted import ScriptedModel, call, fail, say
+from retinue.models.scripted.model import ScriptedModel, call, fail, say
 from retinue.project import open_journal
-from retinue.runtime.audit import audit
-from retinue.runtime.facade import Runtime
+from retinue.runtime.history.audit import audit
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 Contracts = Callable[[], Awaitable[dict[str, Contract]]]

@@ -14,8 +14,8 @@ from retinue.domain.events import AgentCreated, Event
 from retinue.domain.messages import ToolAnswer
 from retinue.domain.scope import contains
 from retinue.errors import UsageError
-from retinue.models.scripted import ScriptedModel, call, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import ScriptedModel, call, say
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 Contracts = Callable[[], Awaitable[dict[str, Contract]]]

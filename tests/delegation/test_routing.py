@@ -13,8 +13,8 @@ from retinue.config.environment import Environment
 from retinue.domain.contract import Contract
 from retinue.domain.messages import ToolAnswer
 from retinue.errors import ConfigError
-from retinue.models.scripted import ScriptedModel, call, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import ScriptedModel, call, say
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 Contracts = Callable[[], Awaitable[dict[str, Contract]]]

@@ -16,10 +16,10 @@ from retinue.domain.contract import Contract
 from retinue.domain.events import AgentCreated, Event
 from retinue.domain.messages import Reply, Request, ToolAnswer
 from retinue.errors import ContractError, ProviderError, UsageError
-from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_journal
-from retinue.runtime.audit import audit
-from retinue.runtime.facade import Runtime
+from retinue.runtime.history.audit import audit
+from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

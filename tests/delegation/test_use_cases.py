@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from retinue.domain.messages import ToolAnswer
-from retinue.models.scripted import ScriptedModel, call, calls, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import ScriptedModel, call, calls, say
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 

@@ -9,8 +9,8 @@ from contextlib import AbstractAsyncContextManager
 import retinue
 from retinue.domain.events import AgentSilent, AgentTold, Event
 from retinue.domain.messages import Reply, Request, ToolAnswer
-from retinue.models.scripted import ScriptedModel, Step, call, calls, hold, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, hold, say
+from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

@@ -11,8 +11,8 @@ import pytest
 from retinue.domain.events import Event, ModelReplied
 from retinue.domain.messages import ToolAnswer
 from retinue.errors import ProviderError
-from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, raw_call, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, raw_call, say
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 Settings = Callable[[str], None]

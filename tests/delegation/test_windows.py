@@ -11,8 +11,8 @@ import pytest
 
 from retinue.domain.contract import Contract
 from retinue.domain.events import AgentCreated, ContextCompacted, Event
-from retinue.models.scripted import Answer, call, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import Answer, call, say
+from retinue.runtime.runtime import Runtime
 from retinue.testing.server import ModelServer, Received
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.messages import estimate_tokens
-from retinue.domain.outcome import RunResult
+from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import FileChange, Receipt, Result, Spent, Status, cap
 
 

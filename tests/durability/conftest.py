@@ -11,7 +11,7 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.runtime.facade import Runtime
+from retinue.runtime.runtime import Runtime
 
 
 @pytest.fixture

@@ -28,10 +28,10 @@ from retinue.domain.events import (
     ToolStarted,
 )
 from retinue.domain.projection import RunView
-from retinue.models.scripted import Answer, call, calls, say
+from retinue.models.scripted.model import Answer, call, calls, say
 from retinue.project import open_journal
-from retinue.runtime.audit import audit, read_all
-from retinue.runtime.toolbox import INTERRUPTED
+from retinue.runtime.agent.tool_calls import INTERRUPTED
+from retinue.runtime.history.audit import audit, read_all
 from retinue.testing.server import Answering, ModelServer, Received, failing
 
 WORK = Path(__file__).parent / "programs" / "work.py"

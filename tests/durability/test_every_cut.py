@@ -26,11 +26,11 @@ from retinue.domain.events import (
 from retinue.domain.messages import Request
 from retinue.domain.projection import RunView
 from retinue.errors import ProviderError, RunError
-from retinue.models.scripted import Answer, ScriptedModel, Step, call, calls, fail, say
+from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, calls, fail, say
 from retinue.project import open_journal
-from retinue.runtime.audit import audit, read_all
-from retinue.runtime.facade import Runtime
-from retinue.runtime.toolbox import INTERRUPTED
+from retinue.runtime.agent.tool_calls import INTERRUPTED
+from retinue.runtime.history.audit import audit, read_all
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 

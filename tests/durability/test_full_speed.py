@@ -13,7 +13,7 @@ import pytest
 import retinue
 from retinue.domain.lifecycle import State
 from retinue.project import open_journal
-from retinue.runtime.audit import audit, read_all
+from retinue.runtime.history.audit import audit, read_all
 
 MANY = Path(__file__).parent / "programs" / "many.py"
 

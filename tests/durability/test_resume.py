@@ -14,13 +14,13 @@ from retinue.config.environment import Environment
 from retinue.domain.events import Event, ModelReplied, ToolStarted
 from retinue.domain.messages import Request, User
 from retinue.errors import RunError, UnknownRun
-from retinue.models.scripted import ScriptedModel, Step, call, calls, hold, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, hold, say
 from retinue.project import open_journal, posts
-from retinue.runtime.audit import audit, read_all
-from retinue.runtime.facade import Runtime
-from retinue.runtime.loop import GO_ON, STOPPED
-from retinue.runtime.task import Task
-from retinue.runtime.toolbox import INTERRUPTED
+from retinue.runtime.agent.loop import GO_ON, STOPPED
+from retinue.runtime.agent.tool_calls import INTERRUPTED
+from retinue.runtime.delegation.task import Task
+from retinue.runtime.history.audit import audit, read_all
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 

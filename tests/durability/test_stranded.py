@@ -10,10 +10,10 @@ from pathlib import Path
 import retinue
 from retinue.domain.events import Event, ModelReplied
 from retinue.errors import ProviderError
-from retinue.models.scripted import ScriptedModel, Step, call, fail, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, fail, say
 from retinue.project import open_journal
-from retinue.runtime.audit import audit
-from retinue.runtime.facade import Runtime
+from retinue.runtime.history.audit import audit
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.events import Event, ModelFailed, ModelReplied
-from retinue.runtime.facade import Runtime
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 Settings = Callable[[str], None]

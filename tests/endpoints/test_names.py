@@ -13,9 +13,9 @@ from retinue.config.environment import Environment
 from retinue.domain.events import Event, ModelReplied
 from retinue.domain.messages import ToolAnswer
 from retinue.errors import ConfigError
-from retinue.models.scripted import ScriptedModel, call, say
+from retinue.models.scripted.model import ScriptedModel, call, say
 from retinue.project import open_journal
-from retinue.runtime.facade import Runtime
+from retinue.runtime.runtime import Runtime
 from retinue.testing.server import ModelServer, failing
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.events import Event, ModelFailed, ModelReplied
-from retinue.models.scripted import Answer, call, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import Answer, call, say
+from retinue.runtime.runtime import Runtime
 from retinue.testing.server import ModelServer, Received, failing
 from retinue.testing.trouble import Trouble
 

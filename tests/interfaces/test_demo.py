@@ -15,7 +15,7 @@ from retinue import Event, fold
 from retinue.domain.events import ModelFailed, ModelReplied, ToolDenied, ToolFinished
 from retinue.domain.projection import RunView
 from retinue.embedded.model import installed
-from retinue.interfaces.cli.demo import LOOKERS, QUESTIONS, bundled, copy, scripted_model
+from retinue.interfaces.cli.commands.demo import LOOKERS, QUESTIONS, bundled, copy, scripted_model
 from retinue.interfaces.cli.main import main
 
 Demo = Callable[..., str]

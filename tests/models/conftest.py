@@ -9,8 +9,8 @@ import pytest
 
 from retinue.domain.messages import Assistant, Finish, Reply, Request, System, Usage, User
 from retinue.errors import ModelError
-from retinue.models.gate import Gate, Line
-from retinue.models.pool import Door, Pool
+from retinue.models.routing.endpoint_queue import Gate, Line
+from retinue.models.routing.pool import Door, Pool
 from retinue.testing.clock import FakeClock
 
 ADDRESS = "http://127.0.0.1:8080"

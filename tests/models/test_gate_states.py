@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from retinue.domain.messages import Assistant, Finish, Reply, Request, Usage, User
 from retinue.errors import ModelError, ProviderError, RateLimited, Unreachable
-from retinue.models.gate import Gate
-from retinue.models.pool import Door, Pool
+from retinue.models.routing.endpoint_queue import Gate
+from retinue.models.routing.pool import Door, Pool
 from retinue.testing.clock import FakeClock
 
 LANES = ("red", "green", "blue")

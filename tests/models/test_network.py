@@ -12,10 +12,10 @@ import pytest
 
 from retinue.domain.messages import Request, User
 from retinue.errors import ConfigError, ProviderError
-from retinue.models.anthropic import AnthropicModel
-from retinue.models.endpoint import Endpoint
-from retinue.models.openai import OpenAIModel
-from retinue.models.scripted import say
+from retinue.models.anthropic.model import AnthropicModel
+from retinue.models.http.endpoint import Endpoint
+from retinue.models.openai.model import OpenAIModel
+from retinue.models.scripted.model import say
 from retinue.testing.proxy import ForwardingProxy
 from retinue.testing.server import ModelServer
 

@@ -13,10 +13,10 @@ import retinue
 from retinue.domain.events import Event
 from retinue.domain.messages import Reply, Request
 from retinue.domain.projection import RunView
-from retinue.models.scripted import ScriptedModel, call, calls, hold, say
+from retinue.models.scripted.model import ScriptedModel, call, calls, hold, say
 from retinue.project import open_journal
-from retinue.runtime.audit import audit, read_all
-from retinue.runtime.facade import Runtime
+from retinue.runtime.history.audit import audit, read_all
+from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 from retinue.testing.server import Ending, Framing, ModelServer, Response
 

@@ -12,8 +12,8 @@ import pytest
 import retinue
 from retinue.domain.events import Event
 from retinue.errors import ProviderError, UnknownRun
-from retinue.models.scripted import ScriptedModel, call, calls, fail, hold, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import ScriptedModel, call, calls, fail, hold, say
+from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

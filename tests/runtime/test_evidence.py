@@ -7,9 +7,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 import retinue
-from retinue.models.scripted import ScriptedModel, call, say
+from retinue.models.scripted.model import ScriptedModel, call, say
 from retinue.project import open_journal
-from retinue.runtime.facade import Runtime
+from retinue.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from pathlib import Path

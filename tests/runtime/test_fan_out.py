@@ -15,9 +15,9 @@ import retinue
 from retinue.domain.events import Event
 from retinue.domain.messages import Assistant, Finish, Reply, Request, Usage
 from retinue.errors import ConfigError, ContractError, ProviderError, UsageError
-from retinue.models.scripted import ScriptedModel, fail, hold, say
-from retinue.runtime.facade import Runtime
-from retinue.runtime.task import TaskTerms
+from retinue.models.scripted.model import ScriptedModel, fail, hold, say
+from retinue.runtime.delegation.task import TaskTerms
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 

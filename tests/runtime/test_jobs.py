@@ -15,10 +15,10 @@ from retinue.domain.contract import decode_contract
 from retinue.domain.events import Event, RunFinished
 from retinue.domain.messages import Request
 from retinue.errors import StoreError, UsageError
-from retinue.models.scripted import ScriptedModel, Step, call, hold, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, hold, say
 from retinue.project import open_journal
-from retinue.runtime.audit import audit
-from retinue.runtime.facade import Runtime
+from retinue.runtime.history.audit import audit
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 

@@ -11,10 +11,10 @@ import pytest
 
 import retinue
 from retinue.domain.events import AgentClosed, AgentSilent, Event, RunLapsed
-from retinue.models.scripted import ScriptedModel, call, hold, say
+from retinue.models.scripted.model import ScriptedModel, call, hold, say
 from retinue.ports import Lapse
-from retinue.runtime.clock import SystemClock
-from retinue.runtime.facade import Runtime
+from retinue.runtime.core.clock import SystemClock
+from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

@@ -28,8 +28,8 @@ from retinue.domain.messages import (
     User,
 )
 from retinue.errors import ContractError
-from retinue.models.scripted import Answer, ScriptedModel, Step, call, calls, hold, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, calls, hold, say
+from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from retinue.domain.events import Event, StepFinished
-from retinue.domain.outcome import StepState
-from retinue.domain.result import Status
-from retinue.errors import PlanError, ProviderError
-from retinue.models.scripted import ScriptedModel, call, fail, hold, say
-from retinue.runtime.facade import Runtime
-from tests.runtime.test_plans import (
+from tests.runtime.planning.test_plans import (
     BROKEN,
     decisions,
     journal,
@@ -26,6 +19,13 @@ from tests.runtime.test_plans import (
     step,
     writes,
 )
+
+from retinue.domain.events import Event, StepFinished
+from retinue.domain.plan.outcome import StepState
+from retinue.domain.result import Status
+from retinue.errors import PlanError, ProviderError
+from retinue.models.scripted.model import ScriptedModel, call, fail, hold, say
+from retinue.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from tests.conftest import Repo

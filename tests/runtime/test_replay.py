@@ -19,10 +19,10 @@ from retinue.config.environment import Environment
 from retinue.domain.events import AgentCreated
 from retinue.domain.result import Result
 from retinue.errors import ConfigError, UsageError
-from retinue.models.replay import ReplayModel
-from retinue.models.scripted import Answer, ScriptedModel, call, calls, say
+from retinue.models.replay.model import ReplayModel
+from retinue.models.scripted.model import Answer, ScriptedModel, call, calls, say
 from retinue.project import open_journal
-from retinue.runtime.facade import Runtime
+from retinue.runtime.runtime import Runtime
 from retinue.testing.server import Answering, ModelServer, Received, failing, streamed
 
 Open = Callable[..., AbstractAsyncContextManager[Runtime]]

@@ -11,9 +11,9 @@ import pytest
 from retinue.domain.events import AgentAttempted, Event, ModelFailed
 from retinue.domain.messages import Reply, Request
 from retinue.errors import ContextOverflow, ModelError, ModelTimeout, ProviderError, RateLimited
-from retinue.models.scripted import ScriptedModel, Step, call, fail, hold, say
-from retinue.runtime.facade import Runtime
-from retinue.runtime.runs import LISTEN_S
+from retinue.models.scripted.model import ScriptedModel, Step, call, fail, hold, say
+from retinue.runtime.run.runs import LISTEN_S
+from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import retinue
 from retinue.config.environment import Environment
 from retinue.domain.events import AgentClosed, AgentCreated, Event, StepFinished, StepStarted
-from retinue.domain.outcome import PlanResult
+from retinue.domain.plan.outcome import PlanResult
 from retinue.errors import ProviderError
-from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_journal
-from retinue.runtime.audit import audit
+from retinue.runtime.history.audit import audit
 from retinue.testing.clock import FakeClock
 from retinue.testing.course import Told, course
 

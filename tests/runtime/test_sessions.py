@@ -16,11 +16,11 @@ import retinue
 from retinue.config.environment import Environment
 from retinue.domain.messages import Assistant, Message, Request, ToolAnswer, User
 from retinue.errors import ProviderError, RunError, UnknownRun
-from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_journal, posts
-from retinue.runtime.audit import audit
-from retinue.runtime.facade import Runtime
-from retinue.runtime.session import recall
+from retinue.runtime.history.audit import audit
+from retinue.runtime.history.session import recall
+from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 from retinue.tools.function import tool
 

@@ -8,7 +8,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.errors import ConfigError, StoreError
-from retinue.models.scripted import ScriptedModel, call, hold, say
+from retinue.models.scripted.model import ScriptedModel, call, hold, say
 from retinue.testing.clock import FakeClock
 
 

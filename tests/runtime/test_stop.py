@@ -9,10 +9,10 @@ import pytest
 
 import retinue
 from retinue.errors import UsageError
-from retinue.models.scripted import ScriptedModel, call, hold, say
+from retinue.models.scripted.model import ScriptedModel, call, hold, say
 from retinue.project import posts
-from retinue.runtime.facade import Runtime
-from retinue.runtime.runs import LISTEN_S
+from retinue.runtime.run.runs import LISTEN_S
+from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

@@ -12,8 +12,8 @@ import pytest
 from retinue.domain.events import Event
 from retinue.domain.messages import Request, User
 from retinue.errors import UnknownRun, UsageError
-from retinue.models.scripted import ScriptedModel, call, hold, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import ScriptedModel, call, hold, say
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 

@@ -17,8 +17,8 @@ import retinue
 from retinue.config.environment import Environment
 from retinue.domain.events import Event, WorktreeMerged
 from retinue.errors import RunError
-from retinue.models.scripted import ScriptedModel, Step, call, say
-from retinue.runtime.task import Task
+from retinue.models.scripted.model import ScriptedModel, Step, call, say
+from retinue.runtime.delegation.task import Task
 
 if TYPE_CHECKING:
     from tests.conftest import Repo

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from retinue.ports import Sandbox
-from retinue.sandbox.canaries import try_out
+from retinue.sandbox.self_test import try_out
 from retinue.testing.cell import Cell
 
 ENVIRONMENT = {

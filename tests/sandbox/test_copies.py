@@ -11,7 +11,7 @@ import pytest
 from retinue.domain.scope import ANYWHERE, scope
 from retinue.sandbox.bubblewrap import Bubblewrap
 from retinue.sandbox.choice import choose
-from retinue.workspace.ground import UsersGround
+from retinue.workspace.trees import UsersGround
 
 if TYPE_CHECKING:
     from pathlib import Path

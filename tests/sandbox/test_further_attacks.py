@@ -442,7 +442,7 @@ async def test_a_program_of_the_project_s_is_not_taken_for_ours(tmp_path: Path) 
         "-c",
         "import asyncio, retinue\n"
         "from retinue import ScriptedModel\n"
-        "from retinue.models.scripted import call, say\n"
+        "from retinue.models.scripted.model import call, say\n"
         "async def main():\n"
         "    model = ScriptedModel([call('search', pattern='x'), call('run_command', command='ls'),"
         " say('ok')])\n"

@@ -15,11 +15,11 @@ from retinue.domain.approval import Rule, Why, Wish
 from retinue.domain.events import AgentSilent, ApprovalDecided, Event
 from retinue.domain.messages import Request, ToolAnswer
 from retinue.errors import ApprovalNeeded
-from retinue.models.scripted import ScriptedModel, Step, call, hold, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, hold, say
 from retinue.ports import Outcome
 from retinue.project import open_journal
-from retinue.runtime.audit import audit
-from retinue.runtime.facade import Runtime
+from retinue.runtime.history.audit import audit
+from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
 if TYPE_CHECKING:

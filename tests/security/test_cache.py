@@ -15,8 +15,8 @@ import pytest
 import retinue
 from retinue.domain.events import AgentCached, AgentCreated, Event
 from retinue.domain.result import Result
-from retinue.models.scripted import Answer, ScriptedModel, call, calls, hold, raw_call, say
-from retinue.runtime.facade import Runtime
+from retinue.models.scripted.model import Answer, ScriptedModel, call, calls, hold, raw_call, say
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 

@@ -19,10 +19,10 @@ from retinue.domain.messages import Request
 from retinue.domain.projection import RunView
 from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
-from retinue.models.scripted import Answer, ScriptedModel, Step, call, calls, hold, say
+from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, calls, hold, say
 from retinue.project import open_journal
-from retinue.runtime.audit import audit, read_all
-from retinue.runtime.facade import Runtime
+from retinue.runtime.history.audit import audit, read_all
+from retinue.runtime.runtime import Runtime
 from retinue.sandbox.unconfined import Unconfined
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

@@ -39,10 +39,10 @@ from retinue.domain.result import Status
 from retinue.domain.role import Role
 from retinue.domain.scope import ANYWHERE, Groups, contains, scope
 from retinue.errors import ContractError, UsageError
-from retinue.models.scripted import Answer, ScriptedModel, call, calls, say
+from retinue.models.scripted.model import Answer, ScriptedModel, call, calls, say
 from retinue.project import open_journal
-from retinue.runtime.audit import audit
-from retinue.runtime.facade import Runtime
+from retinue.runtime.history.audit import audit
+from retinue.runtime.runtime import Runtime
 from retinue.store.vault import SqliteVault
 from retinue.testing.clock import FakeClock
 from retinue.testing.server import ModelServer

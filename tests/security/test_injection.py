@@ -29,10 +29,10 @@ from retinue.domain.projection import RunView
 from retinue.domain.report import job_block, outcome_text
 from retinue.domain.result import Result, Status
 from retinue.errors import UsageError
-from retinue.models.scripted import ScriptedModel, call, calls, raw_call, say
+from retinue.models.scripted.model import ScriptedModel, call, calls, raw_call, say
 from retinue.project import open_journal
-from retinue.runtime.audit import audit, read_all
-from retinue.runtime.facade import Runtime
+from retinue.runtime.history.audit import audit, read_all
+from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]

@@ -13,10 +13,10 @@ import retinue
 from retinue.config.environment import Environment
 from retinue.domain.approval import Wish
 from retinue.domain.contract import Contract, decode_contract
-from retinue.domain.outcome import PlanResult
+from retinue.domain.plan.outcome import PlanResult
 from retinue.domain.scope import contains
 from retinue.errors import PlanError, ProviderError
-from retinue.models.scripted import ScriptedModel, Step, call, fail, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, fail, say
 from retinue.ports import Outcome
 from retinue.project import open_journal
 

@@ -19,9 +19,9 @@ from retinue.domain.approval import Wish
 from retinue.domain.messages import Request, ToolAnswer
 from retinue.domain.result import Result
 from retinue.errors import ConfigError
-from retinue.models.scripted import Answer, ScriptedModel, call, calls, say
-from retinue.runtime.facade import Runtime
-from retinue.runtime.task import Task
+from retinue.models.scripted.model import Answer, ScriptedModel, call, calls, say
+from retinue.runtime.delegation.task import Task
+from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
 PROGRAM = Path(__file__).parents[1] / "tools" / "mcp" / "programs" / "server.py"

@@ -14,8 +14,8 @@ import retinue
 from retinue.domain.events import Event, ModelFailed, ModelReplied
 from retinue.domain.messages import Assistant, Finish, Reply, Request, ToolCall, Usage, User
 from retinue.project import open_journal
-from retinue.runtime.audit import audit, read_all
-from retinue.runtime.facade import Runtime
+from retinue.runtime.history.audit import audit, read_all
+from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 

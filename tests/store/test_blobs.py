@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from retinue.domain.events import LimitReached
 from retinue.errors import ChainBroken
 from retinue.interfaces.cli.main import main
-from retinue.runtime.audit import audit
+from retinue.runtime.history.audit import audit
 from retinue.store.blobs import LARGE_BYTES, cut, joined, pack, unpack
 from retinue.store.export import export_run
 from retinue.store.sqlite import SqliteStore

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.runtime.audit import audit, read_all
+from retinue.runtime.history.audit import audit, read_all
 from retinue.store.export import export_run
 from retinue.store.sqlite import SqliteStore
 

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import pytest
 
 from retinue.errors import StoreError, UnknownRun
-from retinue.runtime.audit import audit
-from retinue.runtime.pruning import prune
-from retinue.store.housekeeping import shrink, sweep_blobs
+from retinue.runtime.history.audit import audit
+from retinue.runtime.history.pruning import prune
+from retinue.store.cleanup import shrink, sweep_blobs
 from retinue.store.sqlite import SqliteStore
 from retinue.store.vault import SqliteVault
 from retinue.testing.clock import FakeClock

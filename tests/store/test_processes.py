@@ -12,7 +12,7 @@ import pytest
 
 from retinue.domain.chain import verify
 from retinue.domain.events import Event
-from retinue.runtime.audit import audit, read_all
+from retinue.runtime.history.audit import audit, read_all
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.store_contract import Scribe
 

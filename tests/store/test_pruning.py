@@ -13,12 +13,12 @@ from retinue.domain.events import RunPruned, StepsUndone
 from retinue.domain.projection import fold
 from retinue.domain.result import Status
 from retinue.errors import ChainBroken, RunError, StoreError
-from retinue.runtime.audit import audit, read_all
-from retinue.runtime.journal import End, Journal
-from retinue.runtime.pruning import prune
-from retinue.runtime.recovery import recover
+from retinue.runtime.core.journal import End, Journal
+from retinue.runtime.history.audit import audit, read_all
+from retinue.runtime.history.pruning import prune
+from retinue.runtime.history.recovery import recover
+from retinue.store.cleanup import shares, shrink, size_of, sweep_blobs
 from retinue.store.export import export_run
-from retinue.store.housekeeping import shares, shrink, size_of, sweep_blobs
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import EPOCH, FakeClock
 from retinue.testing.store_contract import Scribe

@@ -14,10 +14,10 @@ from retinue.config.environment import Environment
 from retinue.domain.contract import decode_contract
 from retinue.domain.messages import Request
 from retinue.errors import StoreError
-from retinue.models.scripted import Step, say
+from retinue.models.scripted.model import Step, say
 from retinue.ports import Store
-from retinue.runtime.clock import SystemClock
-from retinue.runtime.follow import follow
+from retinue.runtime.core.clock import SystemClock
+from retinue.runtime.history.follow import follow
 from retinue.store.database import connect
 from retinue.store.queries import migrations
 from retinue.store.sqlite import SqliteStore

@@ -11,7 +11,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.domain.events import Event
-from retinue.models.scripted import ScriptedModel, Step, call, hold, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, hold, say
 from retinue.project import open_journal
 from retinue.testing.clock import FakeClock
 from retinue.testing.course import course

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from retinue.models.scripted import say
+from retinue.models.scripted.model import say
 from retinue.testing.server import Framing, ModelServer, Response
 
 REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"

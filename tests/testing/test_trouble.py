@@ -4,9 +4,9 @@ import pytest
 
 from retinue.domain.messages import Request, User
 from retinue.errors import ModelError, ModelTimeout, ProviderError
-from retinue.models.endpoint import Endpoint
-from retinue.models.openai import OpenAIModel
-from retinue.models.scripted import say
+from retinue.models.http.endpoint import Endpoint
+from retinue.models.openai.model import OpenAIModel
+from retinue.models.scripted.model import say
 from retinue.testing.server import ModelServer
 from retinue.testing.trouble import Trouble
 

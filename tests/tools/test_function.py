@@ -148,7 +148,7 @@ async def test_what_a_plain_function_raises_ends_nothing_but_the_call(
 
 HANGING = """
 import asyncio, sys, threading, retinue
-from retinue.models.scripted import call
+from retinue.models.scripted.model import call
 
 begun = threading.Event()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from retinue.workspace.beneath import Opening, open_at_once, open_by_walking, preferred
-from retinue.workspace.ground import UsersGround
+from retinue.workspace.safe_open import Opening, open_at_once, open_by_walking, preferred
 from retinue.workspace.tree import DirectoryTree
+from retinue.workspace.trees import UsersGround
 
 MakeRepository = Callable[[Path], None]
 

@@ -15,7 +15,7 @@ import pytest
 from retinue.errors import WorkspaceError
 from retinue.workspace.apply import Refused, apply, recover
 from retinue.workspace.changes import Change, changes
-from retinue.workspace.depot import Depot
+from retinue.workspace.private_git import Depot
 from retinue.workspace.snapshot import users_tree
 from retinue.workspace.steps import kept
 
@@ -266,7 +266,7 @@ KILLED = """
 import sys
 from retinue.workspace.apply import apply
 from retinue.workspace.changes import changes
-from retinue.workspace.depot import Depot
+from retinue.workspace.private_git import Depot
 from retinue.workspace.source import find_source
 root, before, after = sys.argv[1:]
 depot = Depot(root + "/.retinue/git", find_source(root, home="/", config_home="/"), seal=str)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from retinue.workspace.ground import CopiedGround, UsersGround
+from retinue.workspace.trees import CopiedGround, UsersGround
 
 if TYPE_CHECKING:
     from tests.conftest import Repo

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.workspace.beneath import DIRECTORY
 from retinue.workspace.replacement import changed_lines, replace, sweep
+from retinue.workspace.safe_open import DIRECTORY
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 
 from retinue.errors import GitError, WorkspaceError
 from retinue.workspace import snapshot
-from retinue.workspace.ground import UsersGround
 from retinue.workspace.snapshot import users_tree
+from retinue.workspace.trees import UsersGround
 
 if TYPE_CHECKING:
     from tests.conftest import Repo

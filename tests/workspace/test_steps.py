@@ -7,8 +7,8 @@ import pytest
 
 from retinue.errors import GitError, WorkspaceError
 from retinue.workspace.changes import changes, contents, described, problems
-from retinue.workspace.depot import Depot
 from retinue.workspace.merge import merge_trees
+from retinue.workspace.private_git import Depot
 from retinue.workspace.snapshot import MAX_FILE_BYTES, users_tree
 from retinue.workspace.steps import Entry, again, keep, kept, patch, store, without
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports import Entry, Workspace
-from retinue.workspace.beneath import Opening
+from retinue.workspace.safe_open import Opening
 from retinue.workspace.tree import DirectoryTree
 
 LIMIT = 1_000_000

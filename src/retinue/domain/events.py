@@ -12,10 +12,10 @@ from typing import get_args
 import msgspec
 
 from retinue.domain.approval import Answer
-from retinue.domain.forecast import Forecast
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message, Thoughts, Timing, ToolCall, Usage
-from retinue.domain.plan import Plan
+from retinue.domain.plan.forecast import Forecast
+from retinue.domain.plan.plan import Plan
 from retinue.domain.result import Check, Conflict, FileChange, Receipt, Status
 
 VERSION = 1

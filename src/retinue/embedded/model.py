@@ -13,8 +13,8 @@ import msgspec
 
 from retinue.domain.messages import Message, Reply, Request, User
 from retinue.domain.served import LLAMA_CPP, Served
-from retinue.embedded.lease import Lease
 from retinue.embedded.llama import ALIAS, SLOTS, WINDOW
+from retinue.embedded.server_share import Lease
 from retinue.embedded.serving import Address, published
 from retinue.embedded.weights import fetched, intact
 from retinue.errors import ProviderError, UsageError

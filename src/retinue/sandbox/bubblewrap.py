@@ -22,13 +22,13 @@ from retinue.errors import WorkspaceError
 from retinue.ports import Completed
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.etc import RESOLVER, etc
-from retinue.sandbox.gate import WAIT, Gate
 from retinue.sandbox.limits import Limits
 from retinue.sandbox.openings import CLOSED, must_be_looked_for, openings
 from retinue.sandbox.process import Disk, check, holding, run_process
 from retinue.sandbox.repositories import repositories
 from retinue.sandbox.seccomp import AF_UNIX, families_for, program
 from retinue.sandbox.sockets import Watch, sockets_in
+from retinue.sandbox.start_barrier import WAIT, Gate
 from retinue.sandbox.system import programs
 from retinue.sandbox.toolchains import base_of_venv, homes, toolchains
 

@@ -10,9 +10,9 @@ import msgspec
 from retinue.ports import Sandbox
 from retinue.programs import program
 from retinue.sandbox import seccomp
-from retinue.sandbox.canaries import Trial, try_out
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.limits import Limits
+from retinue.sandbox.self_test import Trial, try_out
 
 INSTALL = "Install bubblewrap (Debian, Ubuntu, Fedora, Arch: the package is called so)."
 FULL = (

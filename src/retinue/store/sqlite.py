@@ -19,8 +19,8 @@ import msgspec
 
 from retinue.domain.chain import GENESIS
 from retinue.domain.events import Event, RunFinished, RunStarted
-from retinue.domain.forecast import Used
 from retinue.domain.lifecycle import State
+from retinue.domain.plan.forecast import Used
 from retinue.errors import ChainBroken, StoreError, UnknownRun
 from retinue.ports import AgentRow, NewAgent, RunRow
 from retinue.store.batch import Batch

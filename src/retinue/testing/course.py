@@ -39,7 +39,7 @@ from retinue.domain.events import (
     ToolStarted,
     WorktreeCreated,
 )
-from retinue.domain.plan import REVIEW
+from retinue.domain.plan.plan import REVIEW
 
 # Times, and what is made of times or ids: hashes, numbers of changes, estimates that count letters.
 _MOMENTARY = frozenset(

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from retinue.domain.messages import Finish
-from retinue.models.scripted import Answer
+from retinue.models.scripted.model import Answer
 
 PIECE_CHARS = 12
 

@@ -26,7 +26,7 @@ from retinue.domain.messages import (
     Usage,
     User,
 )
-from retinue.models.scripted import Answer, call, calls, say, think
+from retinue.models.scripted.model import Answer, call, calls, say, think
 from retinue.ports import Model
 
 SPEC = ToolSpec(

@@ -21,7 +21,7 @@ from typing import Any, Self
 import msgspec
 
 from retinue.domain.messages import Finish
-from retinue.models.scripted import Answer, Gate
+from retinue.models.scripted.model import Answer, Gate
 from retinue.testing import messages
 
 

@@ -30,10 +30,10 @@ from retinue.domain.messages import (
     User,
 )
 from retinue.errors import ContextOverflow, ModelError, ProviderError
-from retinue.models.anthropic import AnthropicModel
-from retinue.models.endpoint import Endpoint
-from retinue.models.inventory import look
-from retinue.models.openai import OpenAIModel
+from retinue.models.anthropic.model import AnthropicModel
+from retinue.models.http.endpoint import Endpoint
+from retinue.models.openai.model import OpenAIModel
+from retinue.models.server_info.inventory import look
 from retinue.ports import Model
 
 SPEC = ToolSpec(

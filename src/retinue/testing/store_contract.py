@@ -42,9 +42,9 @@ from retinue.domain.messages import Timing, Usage
 from retinue.domain.result import Status
 from retinue.errors import StoreError, UnknownRun
 from retinue.ports import Clock, NewAgent, Store
-from retinue.runtime.audit import audit
-from retinue.runtime.journal import End, Journal
-from retinue.runtime.pruning import prune
+from retinue.runtime.core.journal import End, Journal
+from retinue.runtime.history.audit import audit
+from retinue.runtime.history.pruning import prune
 from retinue.testing.clock import EPOCH, FakeClock
 
 TEXTS = (

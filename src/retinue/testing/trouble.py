@@ -15,7 +15,7 @@ from random import Random
 
 import msgspec
 
-from retinue.models.scripted import Answer
+from retinue.models.scripted.model import Answer
 from retinue.testing.server import Ending, Received, Response, events, streamed
 
 

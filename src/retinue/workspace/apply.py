@@ -21,13 +21,13 @@ from contextlib import ExitStack, contextmanager, suppress
 import msgspec
 
 from retinue.errors import WorkspaceError
-from retinue.workspace.beneath import DIRECTORY, PASS, READ, preferred
 from retinue.workspace.changes import Change, is_link
-from retinue.workspace.depot import CHANGING, Depot
 from retinue.workspace.git import answer, git
 from retinue.workspace.names import quoted
+from retinue.workspace.private_git import CHANGING, Depot
 from retinue.workspace.removal import remove_folder
 from retinue.workspace.replacement import open_folder, take_after
+from retinue.workspace.safe_open import DIRECTORY, PASS, READ, preferred
 from retinue.workspace.snapshot import MAX_FILE_BYTES
 from retinue.workspace.steps import keep, unmark
 

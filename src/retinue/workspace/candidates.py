@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import msgspec
 
 from retinue.errors import WorkspaceError
-from retinue.workspace.beneath import DIRECTORY, Opening
 from retinue.workspace.git import Repository, git, names
 from retinue.workspace.names import protected
+from retinue.workspace.safe_open import DIRECTORY, Opening
 
 MAX_ENTRIES = 200_000
 _GIT_TIMEOUT_S = 20.0

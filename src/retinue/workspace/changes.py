@@ -11,9 +11,9 @@ import msgspec
 from retinue.domain.paths import inside
 from retinue.domain.result import FileChange
 from retinue.errors import GitError
-from retinue.workspace.depot import Depot
 from retinue.workspace.git import names
 from retinue.workspace.names import protected, quoted, shown
+from retinue.workspace.private_git import Depot
 from retinue.workspace.replacement import changed_lines, sha256
 
 # Of larger files, neither lines nor hashes are told: they would have to be held in memory.

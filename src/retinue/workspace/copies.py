@@ -19,8 +19,8 @@ from contextlib import suppress
 import msgspec
 
 from retinue.errors import WorkspaceError
-from retinue.workspace.depot import Depot, make_git_dir
 from retinue.workspace.git import Repository, answer, git
+from retinue.workspace.private_git import Depot, make_git_dir
 from retinue.workspace.removal import remove_folder
 
 LOCK = "lock"

@@ -7,8 +7,8 @@ import os
 import msgspec
 
 from retinue.errors import GitError
-from retinue.workspace.depot import Depot
 from retinue.workspace.git import git
+from retinue.workspace.private_git import Depot
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,8 +17,8 @@ from retinue.errors import WorkspaceError
 from retinue.ports import Completed, Entry, Match, Sandbox, Steps, Workspace, Written
 from retinue.threads import in_thread, to_the_end
 from retinue.workspace.changes import changes, contents, described
-from retinue.workspace.depot import Depot
 from retinue.workspace.names import quoted
+from retinue.workspace.private_git import Depot
 from retinue.workspace.steps import Entry as File
 from retinue.workspace.steps import keep, step_ref, store
 

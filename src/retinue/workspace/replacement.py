@@ -9,7 +9,7 @@ import secrets
 import stat
 from collections import Counter
 
-from retinue.workspace.beneath import DIRECTORY, PASS, SAFE, Opening
+from retinue.workspace.safe_open import DIRECTORY, PASS, SAFE, Opening
 
 _PREFIX, _SUFFIX = ".retinue-", ".tmp"
 

@@ -14,8 +14,8 @@ import time
 import msgspec
 
 from retinue.errors import GitError, WorkspaceError
-from retinue.workspace.depot import Depot
 from retinue.workspace.git import Repository, answer, git, names
+from retinue.workspace.private_git import Depot
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_NEW_FILES = 50_000

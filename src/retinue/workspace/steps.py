@@ -22,10 +22,10 @@ import msgspec
 from retinue.errors import WorkspaceError
 from retinue.ports import KeptChange
 from retinue.workspace.changes import GITLINK, Change, contents, is_gitlink
-from retinue.workspace.depot import Depot
 from retinue.workspace.git import Repository, answer
 from retinue.workspace.merge import Merged, merge_trees
 from retinue.workspace.names import quoted
+from retinue.workspace.private_git import Depot
 from retinue.workspace.snapshot import MAX_FILE_BYTES
 
 ROOT = "refs/retinue"

@@ -22,15 +22,6 @@ from retinue.domain.scope import Groups
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports import Entry, Match, Written
 from retinue.programs import program
-from retinue.workspace.beneath import (
-    DIRECTORY,
-    PASS,
-    READ,
-    Opening,
-    open_at_once,
-    open_without_waiting,
-    preferred,
-)
 from retinue.workspace.candidates import candidates, size_of
 from retinue.workspace.git import Repository, repository
 from retinue.workspace.glob import matcher
@@ -42,6 +33,15 @@ from retinue.workspace.replacement import (
     replace,
     sha256,
     sweep,
+)
+from retinue.workspace.safe_open import (
+    DIRECTORY,
+    PASS,
+    READ,
+    Opening,
+    open_at_once,
+    open_without_waiting,
+    preferred,
 )
 from retinue.workspace.search import MAX_FILE_BYTES, TooSlow, search
 

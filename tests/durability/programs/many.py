@@ -9,7 +9,7 @@ import asyncio
 import sys
 
 import retinue
-from retinue.models.scripted import ScriptedModel, call, say
+from retinue.models.scripted.model import ScriptedModel, call, say
 
 
 async def work() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from retinue.models.scripted import say
+from retinue.models.scripted.model import say
 from retinue.testing.server import Answering, Ending, ModelServer, Received, Response, chunk, events
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from retinue.domain.approval import Rule, Why, Wish
 from retinue.interfaces.chat.commands import submit
-from retinue.models.scripted import ScriptedModel, call, say
+from retinue.models.scripted.model import ScriptedModel, call, say
 
 Opening = Callable[..., AbstractAsyncContextManager[Any]]
 

@@ -16,7 +16,7 @@ from retinue.domain.messages import Request, User
 from retinue.errors import ProviderError
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.commands import BY_NAME, COMMANDS, help_tables, submit
-from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.testing.server import ModelServer
 
 Opened = Callable[..., AbstractAsyncContextManager[Chat]]

@@ -9,7 +9,7 @@ from typing import Any
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.commands import submit
 from retinue.interfaces.chat.completion import MOST, FileNames, Proposal, proposals
-from retinue.models.scripted import ScriptedModel, call, hold, say
+from retinue.models.scripted.model import ScriptedModel, call, hold, say
 
 Opened = Callable[..., AbstractAsyncContextManager[Chat]]
 Wait = Callable[[Callable[[], Any]], Awaitable[None]]

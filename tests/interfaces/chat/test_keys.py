@@ -15,7 +15,7 @@ from retinue.interfaces.chat.app import ChatApp
 from retinue.interfaces.chat.keys import DETAIL_KEYS, KEYS, TREE_KEYS, Key
 from retinue.interfaces.chat.panes import TreePane
 from retinue.interfaces.view.tree import Row
-from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 
 Opening = Callable[..., AbstractAsyncContextManager[Any]]
 TESTED: set[Key] = set()

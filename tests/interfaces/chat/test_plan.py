@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from retinue.errors import UsageError
-from retinue.interfaces.approval import edited
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.commands import submit
-from retinue.models.scripted import ScriptedModel, Step, say
+from retinue.interfaces.plan_review import edited
+from retinue.models.scripted.model import ScriptedModel, Step, say
 
 Opened = Callable[..., AbstractAsyncContextManager[Chat]]
 Said = Callable[..., str]

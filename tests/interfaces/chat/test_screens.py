@@ -16,7 +16,7 @@ import pytest
 
 from retinue.errors import ProviderError
 from retinue.interfaces.chat.chat import Chat
-from retinue.models.scripted import ScriptedModel, Step, call, calls, fail, hold, say
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 
 Opening = Callable[..., AbstractAsyncContextManager[Any]]
 SCREENS = Path(__file__).parent / "screens"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import pytest
 
 from retinue.domain.served import USUAL_PORTS
-from retinue.models.scripted import say
+from retinue.models.scripted.model import say
 from retinue.testing.server import Received, failing, streamed
 
 

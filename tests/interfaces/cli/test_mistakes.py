@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import pytest
 
-from retinue.models.scripted import say
+from retinue.models.scripted.model import say
 from retinue.testing.server import (
     Answering,
     Ending,

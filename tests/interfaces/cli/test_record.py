@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.models.scripted import call, say
+from retinue.models.scripted.model import call, say
 from retinue.testing.server import failing
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from retinue.models.scripted import call, say
+from retinue.models.scripted.model import call, say
 from retinue.testing.server import Ending, Response
 
 Cli = Callable[..., Any]

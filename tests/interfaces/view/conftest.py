@@ -11,7 +11,7 @@ import retinue
 from retinue.config.environment import Environment
 from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import Event
-from retinue.models.scripted import ScriptedModel, Step
+from retinue.models.scripted.model import ScriptedModel, Step
 from retinue.project import open_journal
 from retinue.testing.clock import FakeClock
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from retinue.domain.events import Event
-from retinue.domain.outcome import RunResult
+from retinue.domain.plan.outcome import RunResult
 from retinue.domain.projection import fold
 from retinue.domain.result import FileChange, Result, Spent, Status
 from retinue.errors import ProviderError
 from retinue.interfaces.view.block import agent_block, plain, result_block
-from retinue.models.scripted import call, fail, say
+from retinue.models.scripted.model import call, fail, say
 
 Record = Callable[..., Awaitable[list[Event]]]
 

@@ -17,8 +17,8 @@ from retinue.interfaces.view.block import plain
 from retinue.interfaces.view.columns import Tone
 from retinue.interfaces.view.dossier import dossier, edit_lines
 from retinue.interfaces.view.patch import change_lines
-from retinue.models.scripted import Step, call, calls, fail, raw_call, say
-from retinue.runtime.undo import Changed
+from retinue.models.scripted.model import Step, call, calls, fail, raw_call, say
+from retinue.runtime.history.undo import Changed
 
 Record = Callable[..., Awaitable[list[Event]]]
 PATCH = "diff --git a/a.py b/a.py\nindex 1..2 100644\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x\n+y\n"

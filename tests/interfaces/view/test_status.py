@@ -14,7 +14,7 @@ from retinue.errors import ProviderError
 from retinue.interfaces.view.columns import Line, Tone
 from retinue.interfaces.view.status import status
 from retinue.interfaces.view.tree import Tree, grown
-from retinue.models.scripted import call, calls, fail, say
+from retinue.models.scripted.model import call, calls, fail, say
 
 Record = Callable[..., Awaitable[list[Event]]]
 

@@ -11,7 +11,7 @@ from retinue.interfaces.view.block import plain
 from retinue.interfaces.view.columns import Tone
 from retinue.interfaces.view.talk import Answer, Calls, Children, Moment, Notice, Said, Talk
 from retinue.interfaces.view.tree import Forest
-from retinue.models.scripted import Step, call, calls, fail, hold, say
+from retinue.models.scripted.model import Step, call, calls, fail, hold, say
 
 Record = Callable[..., Awaitable[list[Event]]]
 BROKEN = fail(ProviderError("The server said no."))

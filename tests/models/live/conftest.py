@@ -20,7 +20,7 @@ from retinue.config.environment import Environment
 from retinue.embedded.model import installed
 from retinue.embedded.weights import fetched
 from retinue.errors import UsageError
-from retinue.models.endpoint import Endpoint
+from retinue.models.http.endpoint import Endpoint
 
 ROOT = Path(__file__).parents[3]
 TEMPLATE = Path(__file__).with_name("chatml.jinja")

@@ -12,9 +12,9 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.errors import ModelError
-from retinue.models.anthropic import AnthropicModel
-from retinue.models.endpoint import Endpoint
-from retinue.models.inventory import served
+from retinue.models.anthropic.model import AnthropicModel
+from retinue.models.http.endpoint import Endpoint
+from retinue.models.server_info.inventory import served
 from retinue.testing.server_contract import ServerContract, asked
 
 pytestmark = pytest.mark.live

@@ -9,7 +9,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.domain.events import Event, ModelReplied
-from retinue.models.endpoint import Endpoint
+from retinue.models.http.endpoint import Endpoint
 
 pytestmark = pytest.mark.live
 

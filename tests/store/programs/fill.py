@@ -16,7 +16,7 @@ import msgspec
 
 from retinue.domain.chain import verify
 from retinue.errors import StoreError
-from retinue.runtime.audit import read_all
+from retinue.runtime.history.audit import read_all
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.store_contract import Scribe
 

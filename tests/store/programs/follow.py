@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.runtime.clock import SystemClock
-from retinue.runtime.follow import follow
+from retinue.runtime.core.clock import SystemClock
+from retinue.runtime.history.follow import follow
 from retinue.store.sqlite import SqliteStore
 
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from retinue.runtime.clock import SystemClock
+from retinue.runtime.core.clock import SystemClock
 from retinue.store.vault import SqliteVault
 
 

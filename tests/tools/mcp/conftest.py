@@ -13,7 +13,7 @@ import pytest
 
 from retinue.domain.toolserver import ToolServer, Transport
 from retinue.ports import Clock
-from retinue.runtime.clock import SystemClock
+from retinue.runtime.core.clock import SystemClock
 from retinue.tools.mcp.servers import Servers
 
 PROGRAM = Path(__file__).parent / "programs" / "server.py"

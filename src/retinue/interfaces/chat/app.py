@@ -15,7 +15,6 @@ from textual.worker import WorkerFailed
 from retinue.domain.approval import Wish
 from retinue.domain.grant import Mode
 from retinue.errors import UsageError
-from retinue.interfaces.approval import edited
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.commands import answers, submit
 from retinue.interfaces.chat.detail import Detail
@@ -23,7 +22,8 @@ from retinue.interfaces.chat.keys import KEYS
 from retinue.interfaces.chat.panes import Heading, LinePane, TalkPane, TreePane
 from retinue.interfaces.chat.prompt import Prompt
 from retinue.interfaces.chat.styles import THEME
-from retinue.interfaces.cli.notice import notice
+from retinue.interfaces.cli.terminal.notify import notice
+from retinue.interfaces.plan_review import edited
 from retinue.interfaces.view.calls import call_text, wish_lines
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.dossier import edit_lines

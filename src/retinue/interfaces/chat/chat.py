@@ -16,32 +16,32 @@ from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import AgentTold, Event
 from retinue.domain.grant import Mode, Network
 from retinue.domain.lifecycle import State
-from retinue.domain.outcome import RunResult
+from retinue.domain.plan.outcome import RunResult
 from retinue.domain.projection import AgentView, RunView
 from retinue.domain.reach import Reach
 from retinue.domain.report import outcome_text
 from retinue.domain.result import Status, cap
 from retinue.domain.scope import ANYWHERE
 from retinue.errors import RetinueError, UsageError
-from retinue.interfaces.approval import Edit, agreed, only_reading
 from retinue.interfaces.chat.engine import Engine
 from retinue.interfaces.chat.history import History
 from retinue.interfaces.chat.lines import Message
 from retinue.interfaces.chat.questions import Questions
 from retinue.interfaces.consent import for_good
+from retinue.interfaces.plan_review import Edit, agreed, only_reading
 from retinue.interfaces.view.columns import Span, Tone
 from retinue.interfaces.view.figures import clip, one_line
 from retinue.interfaces.view.talk import Talk
 from retinue.interfaces.view.tree import Forest, Tree, is_open
 from retinue.ports import Clock, Sandbox
 from retinue.project import STATE_DIR, open_journal, project
-from retinue.runtime.audit import read_all
-from retinue.runtime.clock import SystemClock
-from retinue.runtime.facade import Runtime
-from retinue.runtime.plans import LATEST
-from retinue.runtime.session import LAST
-from retinue.runtime.staff import Job
-from retinue.runtime.undo import Changed, Rewritten
+from retinue.runtime.agent.children import Job
+from retinue.runtime.core.clock import SystemClock
+from retinue.runtime.history.audit import read_all
+from retinue.runtime.history.session import LAST
+from retinue.runtime.history.undo import Changed, Rewritten
+from retinue.runtime.planning.plans import LATEST
+from retinue.runtime.runtime import Runtime
 
 __all__ = ["LAST", "Chat"]
 

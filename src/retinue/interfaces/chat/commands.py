@@ -33,7 +33,7 @@ from retinue.interfaces.view.prose import wrapped
 from retinue.interfaces.view.talk import cut
 from retinue.interfaces.view.tree import Mark, mark_of, reason_of, seconds
 from retinue.project import open_journal
-from retinue.runtime.undo import Rewritten
+from retinue.runtime.history.undo import Rewritten
 
 Choice = tuple[str, str]
 LISTED_TASKS = 40

@@ -11,8 +11,8 @@ from retinue.domain.events import Event
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.loop import yielding
 from retinue.ports import Approve, Ask
-from retinue.runtime.facade import Runtime
-from retinue.runtime.nursery import Nursery
+from retinue.runtime.core.task_group import Nursery
+from retinue.runtime.runtime import Runtime
 
 
 class Engine:

@@ -25,8 +25,8 @@ COMMANDS = {
     "tasks": ("records", "List the tasks that were given to children."),
     "runs": ("records", "List the runs in this directory's journal."),
     "show": ("show", "Show a run, or one of its agents."),
-    "watch": ("follow", "Follow a run in another terminal until it ends."),
-    "cancel": ("follow", "Stop a run, or one of its agents."),
+    "watch": ("watch", "Follow a run in another terminal until it ends."),
+    "cancel": ("watch", "Stop a run, or one of its agents."),
     "diff": ("undo", "Show what a run, or one of its agents, did to the files."),
     "undo": ("undo", "Take that back."),
     "redo": ("undo", "Make again what was undone, or bring in what a child left."),
@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"retinue.interfaces.cli.{COMMANDS[cmd_name][0]}")
+        module = import_module(f"retinue.interfaces.cli.commands.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    from retinue.interfaces.cli.paper import tell
+    from retinue.interfaces.cli.terminal.output import tell
 
     tell(f"retinue: {message}")
     sys.exit(code)

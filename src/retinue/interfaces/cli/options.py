@@ -9,7 +9,7 @@ import click
 
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
-from retinue.interfaces.cli.names import agents, models, roles, runs
+from retinue.interfaces.cli.completions import agents, models, roles, runs
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.domain.outcome import RunResult
+from retinue.domain.plan.outcome import RunResult
 from retinue.domain.projection import AgentView, RunView
 from retinue.domain.result import Check, FileChange, Result, Status
 from retinue.interfaces.view.columns import Line, Span, Tone

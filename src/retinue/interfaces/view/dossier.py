@@ -20,7 +20,7 @@ from retinue.interfaces.view.figures import clip, duration, lines_of, one_line, 
 from retinue.interfaces.view.patch import change_lines
 from retinue.interfaces.view.prose import chopped, prose, wrapped
 from retinue.interfaces.view.tree import PAUSED, Mark, doing, mark_of, seconds
-from retinue.runtime.undo import Changed
+from retinue.runtime.history.undo import Changed
 
 SHOWN_OUTPUT = 8
 PARAGRAPHS = ("model.replied", "agent.told", "agent.subagent_attempt")

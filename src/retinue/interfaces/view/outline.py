@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.domain.plan import OnFailure, Plan
+from retinue.domain.plan.plan import OnFailure, Plan
 from retinue.interfaces.view.figures import cells, fill, one_line
 
 HEAD = ("step", "role", "writes", "checks", "what")

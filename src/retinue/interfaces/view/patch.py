@@ -5,7 +5,7 @@ from __future__ import annotations
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.figures import clip, lines_of, one_line
 from retinue.interfaces.view.prose import chopped
-from retinue.runtime.undo import Changed
+from retinue.runtime.history.undo import Changed
 
 TONES = {"+": Tone.ADDED, "-": Tone.REMOVED, "@": Tone.CODE}
 

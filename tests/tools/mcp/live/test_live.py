@@ -19,7 +19,7 @@ from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
 from retinue.domain.toolserver import ToolServer, Transport
 from retinue.ports import Hands
-from retinue.runtime.clock import SystemClock
+from retinue.runtime.core.clock import SystemClock
 from retinue.tools.mcp.servers import Servers
 from retinue.workspace.tree import DirectoryTree
 

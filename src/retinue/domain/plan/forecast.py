@@ -1,0 +1,165 @@
+"""What a plan will likely use, from what its roles have used before; and how that came true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from statistics import median
+
+import msgspec
+
+from retinue.domain.messages import Usage
+from retinue.domain.plan.plan import OnFailure, Plan, PlanStep
+from retinue.domain.plan.schedule import run_through
+from retinue.domain.price import Price, Tariff
+from retinue.domain.result import Spent
+from retinue.domain.role import Role
+
+# Where nobody has been at work before: about a third of what a role may use, mostly read.
+GUESSED_SHARE = 0.3
+GUESSED_OUT = 0.1
+GUESSED_TOKENS = 65_536
+GUESSED_SPEED = 30.0
+"""Tokens a second that a model writes."""
+
+
+class Used(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What an agent of an earlier run has used. `generating_s` is the time of its model alone."""
+
+    tokens_in: int
+    tokens_out: int
+    duration_s: float
+    generating_s: float = 0.0
+
+
+class StepForecast(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """`known` is how many earlier agents of the role it is taken from; 0 is a guess."""
+
+    step: str
+    tokens: int
+    duration_s: float
+    cost_usd: float = 0.0
+    known: int = 0
+
+
+class Forecast(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """`duration_s` is that of the whole, with steps side by side; `most_tokens` the limit."""
+
+    tokens: int
+    duration_s: float
+    steps: tuple[StepForecast, ...] = ()
+    cost_usd: float = 0.0
+    most_tokens: int | None = None
+
+    @property
+    def guessed(self) -> list[str]:
+        """The steps that are no more than a guess."""
+        return [step.step for step in self.steps if not step.known]
+
+    def __str__(self) -> str:
+        money = f", {self.cost_usd:.2f} USD" if self.cost_usd else ""
+        most = "" if self.most_tokens is None else f" (at most {self.most_tokens:,})"
+        guess = f"; {len(self.guessed)} of {len(self.steps)} steps are a guess"
+        return (
+            f"about {self.tokens:,} tokens{most}{money}, {self.duration_s:,.0f} s"
+            f"{guess if self.guessed else ''}"
+        )
+
+    def against(self, spent: Spent) -> str:
+        """How it came true."""
+        money = f", {spent.cost_usd:.2f} USD{_off(spent.cost_usd, self.cost_usd)}"
+        return (
+            f"forecast {self}; used {spent.tokens:,} tokens{_off(spent.tokens, self.tokens)}"
+            f"{money if self.cost_usd else ''},"
+            f" {spent.duration_s:,.0f} s{_off(spent.duration_s, self.duration_s, least=1.0)}"
+        )
+
+
+def _off(actual: float, expected: float, *, least: float = 0.0) -> str:
+    """By how much; of what was expected to be next to nothing there is no telling."""
+    return f" ({(actual - expected) / expected:+.0%})" if expected > least else ""
+
+
+def forecast(
+    plan: Plan,
+    *,
+    roles: Mapping[str, Role],
+    history: Mapping[str, Sequence[Used]],
+    limits: Mapping[str, int | None],
+    limit: int | None,
+    price: Callable[[PlanStep], Price | Tariff | None],
+    slots: int,
+    alone: Collection[str] = (),
+) -> Forecast:
+    """What `plan` will likely use, if nothing fails and the review finds nothing.
+
+    `history` is by role, `limits` are the tokens of each step, `limit` those of all together. Of
+    the steps in `alone` there is one at a time.
+    """
+    speed = _speed([used for several in history.values() for used in several])
+    steps = [
+        _step(step, roles[step.role], history.get(step.role, ()), limits, price(step), speed)
+        for step in plan.work
+    ]
+    took_s = {step.step: step.duration_s for step in steps}
+    needs = {step.name: step.depends_on for step in plan.work}
+    times = run_through(needs, took_s, took_s, slots=slots, alone=alone)
+    return Forecast(
+        tokens=sum(step.tokens for step in steps),
+        duration_s=max((end for _, end in times.values()), default=0.0),
+        cost_usd=round(sum(step.cost_usd for step in steps), 6),
+        most_tokens=_most(plan, limits, limit),
+        steps=tuple(steps),
+    )
+
+
+def _most(plan: Plan, limits: Mapping[str, int | None], limit: int | None) -> int | None:
+    """What the steps can come to: not known where there may be more of them, and no limit."""
+    if plan.review or any(step.on_failure is OnFailure.REPLAN for step in plan.steps):
+        return limit
+    most = 0
+    for step in plan.steps:
+        own = limits.get(step.name)
+        if own is None:
+            return limit
+        most += own * step.tries
+    return most
+
+
+def _step(
+    step: PlanStep,
+    role: Role,
+    known: Sequence[Used],
+    limits: Mapping[str, int | None],
+    price: Price | Tariff | None,
+    speed: float,
+) -> StepForecast:
+    limit = limits.get(step.name)
+    if known:
+        tokens_in = round(median(used.tokens_in for used in known))
+        tokens_out = round(median(used.tokens_out for used in known))
+        duration_s = median(used.duration_s for used in known)
+    else:
+        tokens = (limit or role.budget.max_tokens or GUESSED_TOKENS) * GUESSED_SHARE
+        tokens_out = round(tokens * GUESSED_OUT)
+        tokens_in = round(tokens) - tokens_out
+        duration_s = tokens_out / speed
+    usage = Usage(tokens_in, 0, tokens_out)
+    return StepForecast(
+        step=step.name,
+        tokens=tokens_in + tokens_out if limit is None else min(tokens_in + tokens_out, limit),
+        duration_s=round(duration_s if step.expect_s is None else step.expect_s, 3),
+        cost_usd=0.0 if price is None else _cost(price, usage),
+        known=len(known),
+    )
+
+
+def _cost(price: Price | Tariff, usage: Usage) -> float:
+    """What it costs at most: of a pool, at its dearest."""
+    return price.most(usage.tokens_in, usage.tokens_out) / 1_000_000
+
+
+def _speed(known: Sequence[Used]) -> float:
+    """Tokens a second, as the models have written so far."""
+    took_s = sum(used.generating_s for used in known)
+    tokens = sum(used.tokens_out for used in known)
+    return tokens / took_s if took_s and tokens else GUESSED_SPEED

@@ -1,0 +1,238 @@
+"""How runs and plans went: the bill, each step of a plan, and the report that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from retinue.domain.plan.forecast import Forecast
+from retinue.domain.plan.plan import Plan, PlanStep
+from retinue.domain.result import Result, Spent, Status, cap
+
+SHOWN_TOKENS = 500
+
+
+class StepState(StrEnum):
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """It was never begun."""
+
+
+class StepOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one step. `results` are those of the children that it was given to."""
+
+    step: PlanStep
+    state: StepState
+    results: tuple[Result, ...] = ()
+    reason: str = ""
+    """Why it was not done."""
+
+    @property
+    def result(self) -> Result | None:
+        """The last one: the one that counts."""
+        return self.results[-1] if self.results else None
+
+
+class PlanResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`steps` are all that were planned, those of later rounds behind; `report` is Markdown."""
+
+    run_id: str
+    plan: Plan
+    status: Status
+    steps: tuple[StepOutcome, ...]
+    error: str | None = None
+    total: Spent = Spent()
+    review: Result | None = None
+    left_open: tuple[str, ...] = ()
+    """What the review has found and no step was made of, and why."""
+    forecast: Forecast | None = None
+    report: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Status.COMPLETED
+
+    def __getitem__(self, name: str) -> StepOutcome:
+        for outcome in self.steps:
+            if outcome.step.name == name:
+                return outcome
+        raise KeyError(name)
+
+
+class RunResult(Result, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """The result of a run's root, with the bill of the whole tree and its number of children."""
+
+    total: Spent = Spent()
+    children: int = 0
+    session: str = ""
+    """The id of the first run of the session, to go on with: `rt.run(task, session=…)`."""
+    results: tuple[Result, ...] = ()
+    """Of a run that a program led and that was resumed: what became of its tasks, in order."""
+    plan: PlanResult | None = None
+    """Of a plan that was resumed: how all of it went."""
+
+    @property
+    def id(self) -> str:
+        return self.run_id
+
+
+def verdict(steps: Sequence[StepOutcome], review: Result | None = None) -> tuple[Status, str]:
+    """The status of a plan from those of its steps, and why it is not `completed`.
+
+    Who wants a review does not have what they want before somebody has looked.
+    """
+    bad = [outcome for outcome in steps if outcome.state is not StepState.DONE]
+    if not bad and review is not None and not review.ok:
+        return review.status, f"all steps are done, and their review failed: {review.error}"
+    if not bad:
+        return Status.COMPLETED, ""
+    statuses = {outcome.result.status for outcome in bad if outcome.result is not None}
+    status = statuses.pop() if len(statuses) == 1 else Status.ERROR
+    failed = [o.step.name for o in bad if o.state is StepState.FAILED]
+    skipped = [o.step.name for o in bad if o.state is StepState.SKIPPED]
+    parts = [f"failed: {', '.join(failed)}"] * bool(failed)
+    parts += [f"not begun: {', '.join(skipped)}"] * bool(skipped)
+    return status, f"{len(bad)} of {len(steps)} steps were not done ({'; '.join(parts)})"
+
+
+def markdown(result: PlanResult) -> str:
+    """The report of a plan: goal, steps, evidence, files, cost, what failed and how to go on.
+
+    What models have written is one line, or a quotation: none of it can pass for what was seen.
+    """
+    done = sum(outcome.state is StepState.DONE for outcome in result.steps)
+    lines = [
+        f"# {_line(result.plan.goal)}",
+        "",
+        *([f"> {_line(result.plan.summary)}", ""] if result.plan.summary.strip() else []),
+        f"- Run: {result.run_id}",
+        f"- Status: {result.status}" + (f" ({_line(result.error)})" if result.error else ""),
+        f"- Steps: {done} of {len(result.steps)} done"
+        + ("; the rest was planned anew" if result.ok and done < len(result.steps) else ""),
+        *([f"- Review: {_review_in_short(result)}"] if result.plan.review else []),
+        f"- Used: {result.total.tokens:,} tokens, {_some(result.total.tool_calls, 'tool call')},"
+        f" {result.total.duration_s:.1f} s"
+        + (f", {result.total.cost_usd:.4f} USD" if result.total.cost_usd else ""),
+        *([f"- Against the {result.forecast.against(result.total)}"] if result.forecast else []),
+        "",
+        "| step | role | status | tokens | seconds |",
+        "|---|---|---|---|---|",
+        *map(_row, result.steps),
+    ]
+    changed = {
+        change.path: change
+        for outcome in result.steps
+        if outcome.state is StepState.DONE and outcome.result is not None
+        for change in outcome.result.files_modified
+    }
+    if changed:
+        lines += ["", "## Files", "", *(f"- {_line(str(c))}" for c in changed.values())]
+    for outcome in result.steps:
+        lines += ["", f"## {outcome.step.name}: {_line(outcome.step.shown)}", "", *_told(outcome)]
+    if result.review is not None:
+        lines += ["", "## Review", "", *_reviewed(result.review)]
+        lines += [f"- Left open: {_line(text)}" for text in result.left_open]
+    if not result.ok:
+        lines += ["", "## How to go on", "", *_ways_on(result)]
+    return "\n".join(lines) + "\n"
+
+
+def _review_in_short(result: PlanResult) -> str:
+    review = result.review
+    if review is None:
+        return "not begun"
+    if not review.ok or not isinstance(review.data, Mapping):
+        return "failed"
+    left = f", {len(result.left_open)} left open" if result.left_open else ""
+    return f"{_some(len(review.data['findings']), 'finding')}{left}"
+
+
+def _reviewed(review: Result) -> list[str]:
+    """What the reviewer says; a review that failed has no more than words."""
+    if not review.ok or not isinstance(review.data, Mapping):
+        return [_line(f"{review.status}: {review.error}"), *_quoted(review.response)]
+    found = [f"- {_line(finding['task'])}" for finding in review.data["findings"]]
+    return [f"> {_line(str(review.data['summary']))}", *(["", *found] if found else [])]
+
+
+def _line(text: str) -> str:
+    """A text as a part of one line."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _quoted(text: str) -> list[str]:
+    """A text as a quotation, set off from what stands before it."""
+    if not text.strip():
+        return []
+    kept, cut = cap(text.strip(), SHOWN_TOKENS)
+    lines = [f"> {line}".rstrip() for line in kept.splitlines()]
+    return ["", *lines, *(["", "(cut; `retinue show` has all of it)"] if cut else [])]
+
+
+def _row(outcome: StepOutcome) -> str:
+    tokens = sum(result.usage.tokens for result in outcome.results)
+    took_s = sum(result.usage.duration_s for result in outcome.results)
+    tries = f" ({len(outcome.results)} tries)" if len(outcome.results) > 1 else ""
+    cells = (
+        outcome.step.name,
+        outcome.step.role,
+        f"{outcome.state}{tries}",
+        f"{tokens:,}",
+        f"{took_s:.1f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _told(outcome: StepOutcome) -> list[str]:
+    """What is known of a step: what the harness saw before what the child says."""
+    lines = [f"- Done when: {_line(text)}" for text in outcome.step.success_criteria]
+    result = outcome.result
+    if outcome.reason:
+        lines.append(f"- {str(outcome.state).capitalize()}: {_line(outcome.reason)}")
+    if result is None:
+        return lines
+    for number, earlier in enumerate(outcome.results[:-1], start=1):
+        lines.append(f"- Try {number}: {_line(f'{earlier.status}: {earlier.error}')}")
+    lines += [f"- Check: {_line(str(check))}" for check in result.checks]
+    commands = [(r.command, r.exit_code) for r in result.receipts if r.command is not None]
+    lines += [f"- Ran: `{_code(text)}` (exit code {code})" for text, code in commands[-5:]]
+    lines += [f"- Changed: {_line(str(change))}" for change in result.files_modified]
+    lines += [f"- Note: {_line(note)}" for note in result.notes]
+    said = _quoted(result.response)
+    return lines + said if lines else said[1:]
+
+
+def _code(command: str) -> str:
+    return _line(command).replace("`", "'")
+
+
+def _ways_on(result: PlanResult) -> list[str]:
+    lines = []
+    for outcome in result.steps:
+        child = outcome.result
+        if outcome.state is StepState.FAILED and child is not None and child.agent_id:
+            look = f"`retinue show {result.run_id} {child.agent_id}`"
+            kept = "; what it had made is kept" if child.kept else ""
+            lines.append(f"- {outcome.step.name}: {look} shows what happened{kept}.")
+    review = result.review
+    if review is not None and not review.ok:
+        if review.agent_id:
+            look = f"`retinue show {result.run_id} {review.agent_id}`"
+            lines.append(f"- The review: {look} shows what happened.")
+        lines.append(
+            '- What the steps have made is there; `retinue spawn reviewer "…"` reviews it.'
+        )
+    left = [o.step.name for o in result.steps if o.state is not StepState.DONE]
+    if left:
+        lines.append(
+            f"- What is left ({', '.join(left)}) can be put into a plan of its own:"
+            " `retinue run --plan FILE`."
+        )
+    return lines
+
+
+def _some(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

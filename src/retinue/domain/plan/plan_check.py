@@ -1,0 +1,285 @@
+"""What is wrong with a plan, before anything of it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+
+import msgspec
+
+from retinue.domain.budget import MICRO
+from retinue.domain.contract import Contract, WorkspaceKind
+from retinue.domain.drafting import Order, Superior, draft
+from retinue.domain.messages import Effect
+from retinue.domain.plan.plan import (
+    MAX_STEPS,
+    MIN_STEP_TOKENS,
+    REVIEW,
+    Plan,
+    PlanStep,
+    Problem,
+    bounds_of,
+)
+from retinue.domain.plan.schedule import circles, upstream
+from retinue.domain.role import Role
+from retinue.domain.scope import ANYWHERE, NOWHERE, scope
+from retinue.domain.write_conflicts import overlap
+from retinue.errors import ContractError
+
+
+class Means(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan would be carried out with."""
+
+    roles: Mapping[str, Role]
+    superior: Superior
+    effects: Mapping[str, Effect]
+    checks_possible: bool = True
+    wrong_with_model: Callable[[str], str] = lambda _: ""
+    """Why a model cannot be used, or ""."""
+    wrong_with_command: Callable[[str], str] | None = None
+    """Why a command that a model has written is not run, or ""; None: none is."""
+    unpriced: Callable[[str], str] = lambda _: ""
+    """A model behind that name that nobody knows the price of, or ""."""
+
+
+# Checking
+
+
+def problems(plan: Plan, means: Means) -> list[Problem]:
+    """All that is wrong with a plan that can be read. None: it can be carried out."""
+    found = [*_wrong_with_plan(plan), *_wrong_with_names(plan)]
+    contracts: dict[str, Contract] = {}
+    for step in plan.steps:
+        found += _wrong_with_step(step, means)
+        contract, wrong = _terms(plan, step, means)
+        found += wrong
+        if contract is not None:
+            contracts.setdefault(step.name, contract)
+    rounds = list(circles(plan.needs))
+    for circle in rounds:
+        way = " → ".join((*circle, circle[0]))
+        found.append(Problem(circle[0], "depends_on", f"goes in a circle: {way}"))
+    if not rounds:
+        found += _shared(plan, contracts)
+    found += _wrong_with_budget(plan, means)
+    return found
+
+
+def _wrong_with_plan(plan: Plan) -> Iterator[Problem]:
+    if len(plan.steps) > MAX_STEPS:
+        yield Problem("", "steps", f"are {len(plan.steps)}, and {MAX_STEPS} are the most")
+    for name in ("goal", "summary"):
+        if why := _broken(getattr(plan, name)):
+            yield Problem("", name, why)
+
+
+def _wrong_with_names(plan: Plan) -> Iterator[Problem]:
+    seen: dict[str, None] = {}
+    for step in plan.steps:
+        if step.name in seen:
+            yield Problem(step.name, "name", "is that of another step, too; give each its own")
+        seen[step.name] = None
+    for step in plan.steps:
+        for name in dict.fromkeys(step.depends_on):
+            if name == step.name:
+                yield Problem(step.name, "depends_on", "names the step itself")
+            elif name not in seen:
+                near = get_close_matches(name, seen, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(seen)}"
+                yield Problem(step.name, "depends_on", f"{name!r} is no step; {hint}")
+            if step.depends_on.count(name) > 1:
+                yield Problem(step.name, "depends_on", f"has {name!r} more than once")
+
+
+def _wrong_with_step(step: PlanStep, means: Means) -> Iterator[Problem]:
+    name = step.name
+    if name == REVIEW:
+        yield Problem(name, "name", "is the name of the review at the end; choose another")
+    if step.role.strip() and step.role not in means.roles:
+        near = get_close_matches(step.role, means.roles, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(means.roles)}"
+        yield Problem(name, "role", f"{step.role!r} is unknown; {hint}")
+    for field in ("success_criteria", "checks", "context_files", "writes"):
+        items = getattr(step, field) or ()
+        if any(not item.strip() for item in items):
+            yield Problem(name, field, "has an empty entry")
+        if why := _broken("".join(items)):
+            yield Problem(name, field, why)
+    for field in ("task", "title", "model"):
+        if why := _broken(getattr(step, field) or ""):
+            yield Problem(name, field, why)
+    for glob in step.writes or ():
+        # As `clean_glob` reads it: " .git" and "./.git" are ".git".
+        parts = [part.strip() for part in glob.split("/")]
+        if glob.strip().startswith(("/", "~")) or ".." in parts:
+            yield Problem(name, "writes", f"{glob!r} leaves the project; name paths inside of it")
+        elif ".git" in parts or ".retinue" in parts:
+            yield Problem(name, "writes", f"{glob!r} is off limits")
+    if step.expect_s is not None and not 0 < step.expect_s < 1e9:
+        yield Problem(
+            name, "expect_s", f"must be a positive number of seconds, not {step.expect_s}"
+        )
+    if step.model is not None and not step.model.strip():
+        yield Problem(name, "model", "is empty; leave it out for that of its role")
+    elif step.model is not None and (why := means.wrong_with_model(step.model)):
+        yield Problem(name, "model", why.rstrip("."))
+    if step.checks and not means.checks_possible:
+        yield Problem(name, "checks", "cannot be run: there is no sandbox to run them in")
+    if step.budget.max_cost_usd is not None and (nobody_knows := _unpriced(step, means)):
+        text = f"is set, and nobody knows what {nobody_knows} costs; name its price in [prices]"
+        yield Problem(name, "budget.max_cost_usd", text)
+
+
+def _unpriced(step: PlanStep, means: Means) -> str:
+    """The model of a step, if nobody knows what it costs."""
+    of_role = means.roles[step.role].model if step.role in means.roles else None
+    return means.unpriced(step.model or of_role or means.superior.model)
+
+
+def _broken(text: str) -> str:
+    """Why neither a journal nor a command can have this text, or ""."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "is not valid Unicode: it has half a surrogate pair"
+    return "has a NUL character" if "\0" in text else ""
+
+
+def _terms(plan: Plan, step: PlanStep, means: Means) -> tuple[Contract | None, list[Problem]]:
+    """The contract that a step would get, and what is wrong with where it would write."""
+    if step.role not in means.roles or not step.task.strip():
+        return None, []
+    role = means.roles[step.role]
+    order = Order(
+        task=step.task,
+        role=role,
+        write=step.writes,
+        **{
+            k: v for k, v in step.budget.chosen().items() if k not in ("max_tokens", "max_cost_usd")
+        },
+    )
+    try:
+        drafted = draft(order, means.superior, step_idx=0, effects=means.effects)
+    except ContractError as error:
+        return None, [Problem(step.name, "role", str(error).rstrip("."))]
+    contract, found = drafted.contract, []
+    reads_only = contract.execution.workspace is WorkspaceKind.READONLY
+    writer = role.write_scope != NOWHERE and any(
+        means.effects.get(tool) is Effect.WRITE for tool in role.tools or means.effects
+    )
+    if reads_only and step.writes:
+        why = f"{step.role} does not write; use another role, or leave it out"
+        if writer:
+            mode = contract.permissions.mode
+            why = f"in {mode} mode no child may write; use mode auto (--mode auto)"
+        found.append(Problem(step.name, "writes", why))
+    elif reads_only and step.checks:
+        why = f"{step.role} changes nothing that they could check; move them to a step that writes"
+        if writer:
+            mode = contract.permissions.mode
+            why = f"in {mode} mode no child runs commands; use mode auto (--mode auto)"
+        found.append(Problem(step.name, "checks", why))
+    elif writer and step.writes == ():
+        text = f"is empty, and {step.role} writes; leave it out for its own paths, or name some"
+        found.append(Problem(step.name, "writes", text))
+    elif not reads_only and contract.permissions.write_scope == ANYWHERE and step.writes is None:
+        text = f'is missing: {step.role} writes; name the paths that it owns ("**" is all of them)'
+        found.append(Problem(step.name, "writes", text))
+    elif step.writes and not overlap(role.write_scope, scope(*step.writes)):
+        globs = ", ".join(glob for group in role.write_scope for glob in group)
+        text = f"has nothing in common with what {step.role} may write: {globs}"
+        found.append(Problem(step.name, "writes", text))
+    return contract, found
+
+
+def writers(plan: Plan, means: Means) -> dict[str, WorkspaceKind]:
+    """The steps that can write, and whose files they would write in."""
+    found: dict[str, WorkspaceKind] = {}
+    for step in plan.steps:
+        contract, _ = _terms(plan, step, means)
+        if contract is not None and contract.execution.workspace is not WorkspaceKind.READONLY:
+            found[step.name] = contract.execution.workspace
+    return found
+
+
+def _shared(plan: Plan, contracts: Mapping[str, Contract]) -> Iterator[Problem]:
+    """Paths that two steps would write at the same time."""
+    above = {step.name: upstream(plan.needs, step.name) for step in plan.steps}
+    writers = [
+        (name, contract.permissions.write_scope)
+        for name, contract in contracts.items()
+        if contract.execution.workspace is not WorkspaceKind.READONLY
+    ]
+    for at, (name, mine) in enumerate(writers):
+        for other, theirs in writers[:at]:
+            apart = other in above[name] or name in above[other]
+            if not apart and overlap(mine, theirs):
+                text = f"shares paths with step {other!r}, which may run at the same time"
+                hint = "let one depend on the other, or name other paths"
+                yield Problem(name, "writes", f"{text}; {hint}")
+
+
+def _wrong_with_budget(plan: Plan, means: Means) -> Iterator[Problem]:
+    whole, left = plan.budget, means.superior.left
+    given = means.superior.budget
+    if whole.max_cost_usd is not None and (nobody_knows := means.unpriced(means.superior.model)):
+        text = f"is set, and nobody knows what {nobody_knows} costs; name its price in [prices]"
+        yield Problem("", "budget.max_cost_usd", text)
+    elif whole.max_cost_usd is not None or given.max_cost_usd is not None:
+        for step in plan.steps:
+            if step.budget.max_cost_usd is None and (nobody_knows := _unpriced(step, means)):
+                text = f"money is limited, and nobody knows what {nobody_knows} costs; name its"
+                yield Problem(step.name, "model", f"{text} price in [prices]")
+    if whole.max_tokens is not None and whole.max_tokens > left.tokens:
+        yield Problem(
+            "",
+            "budget.max_tokens",
+            f"{whole.max_tokens:,} are more than the run has: {left.tokens:,}",
+        )
+    tokens = None if given.max_tokens is None else left.tokens
+    money = None if given.max_cost_usd is None else left.cost_microusd / MICRO
+    if whole.max_cost_usd is not None and money is not None and whole.max_cost_usd > money:
+        text = f"{whole.max_cost_usd:g} is more than the run has: {money:g}"
+        yield Problem("", "budget.max_cost_usd", text)
+    for name, limit in (
+        ("max_tokens", whole.max_tokens or tokens),
+        ("max_cost_usd", whole.max_cost_usd or money),
+    ):
+        if limit is None:
+            continue
+        asked = {s.name: v * s.tries for s in plan.steps if (v := getattr(s.budget, name))}
+        yield from _too_much(name, limit, asked)
+        if name == "max_tokens" and sum(asked.values()) <= limit:
+            others = sum(s.tries for s in plan.steps if s.budget.max_tokens is None) + plan.review
+            rest = int(limit) - sum(asked.values())
+            if others and rest // others < MIN_STEP_TOKENS:
+                yield Problem(
+                    "",
+                    "budget.max_tokens",
+                    f"{limit:,} leave {rest // others:,} for each step that names no limit, and"
+                    f" {MIN_STEP_TOKENS:,} are the least",
+                )
+
+
+def _too_much(name: str, limit: float, asked: Mapping[str, float]) -> Iterator[Problem]:
+    """Limits of steps that cannot all be used up within the one of the plan."""
+    for step, value in asked.items():
+        if value > limit:
+            text = f"{value:,g} with its retries is more than the plan has: {limit:,g}"
+            yield Problem(step, f"budget.{name}", text)
+    total = sum(asked.values())
+    if total > limit and all(value <= limit for value in asked.values()):
+        parts = ", ".join(f"{step} {value:,g}" for step, value in asked.items())
+        text = f"the steps may use {total:,g} ({parts}), and the plan has {limit:,g}"
+        yield Problem("", f"budget.{name}", text)
+
+
+def wider(further: Plan, plan: Plan, means: Means) -> Iterator[Problem]:
+    """Steps that would write where no step of `plan` with their role may."""
+    for step in further.steps:
+        bounds, own = bounds_of(step, plan), means.roles[step.role].write_scope
+        asked = own if step.writes is None else scope(*step.writes)
+        reads = step.writes is None and own == ANYWHERE
+        if bounds is not None and not reads and not overlap(asked, scope(*bounds)):
+            may = f"the plan lets {step.role} write {', '.join(bounds) or 'nothing'}"
+            yield Problem(step.name, "writes", f"is outside of what was agreed on: {may}")

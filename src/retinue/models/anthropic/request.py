@@ -1,0 +1,310 @@
+"""A request as Anthropic's Messages API spells it.
+
+The prompt is cached up to four marks: behind the tools and behind the system message, which
+siblings share, and, where there are tools and so more turns to come, behind the last two messages
+of the user: where the request before this one ended, and where this one ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence, Set
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from retinue.domain.messages import (
+    Assistant,
+    Message,
+    Request,
+    System,
+    Thought,
+    ToolAnswer,
+    ToolCall,
+    ToolSpec,
+)
+from retinue.domain.thinking import LEAST_BUDGET, Thinking
+from retinue.models.http.abilities import ANSWER, Form
+from retinue.models.http.schemas import decodable
+from retinue.models.http.wire import SCHEMAS_REMEMBERED, ToolSchemas, encodable, valid_arguments
+
+# What servers may refuse, and requests can do without or say otherwise.
+CACHE_CONTROL = "cache_control"
+ADAPTIVE = "adaptive thinking"
+LONG_ANSWERS = "long answers"
+REFUSABLE = {
+    CACHE_CONTROL: "cache_control",
+    ADAPTIVE: "adaptive",
+    LONG_ANSWERS: "max_tokens",
+}
+
+# The longest answer where nobody sets a limit, since the API insists on one; and for models that
+# cannot write as much.
+MAX_TOKENS = 32_000
+FEWER_TOKENS = 8_192
+
+UNSET = msgspec.UNSET
+_ROOM_TO_ANSWER = 1_024
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class _CacheControl(msgspec.Struct, frozen=True, gc=False):
+    type: str = "ephemeral"
+
+
+_CACHED = _CacheControl()
+_Mark = _CacheControl | msgspec.UnsetType
+
+
+class _Text(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="text"):
+    text: str
+    cache_control: _Mark = UNSET
+
+
+class _ToolUse(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="tool_use"):
+    id: str
+    name: str
+    input: msgspec.Raw
+
+
+class _ToolResult(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="tool_result"):
+    tool_use_id: str
+    content: str
+    is_error: bool | msgspec.UnsetType = UNSET
+    cache_control: _Mark = UNSET
+
+
+_Block = _Text | _ToolUse | _ToolResult | msgspec.Raw
+
+
+class _Turn(msgspec.Struct, frozen=True, gc=False):
+    role: str
+    content: list[_Block]
+
+
+class _Tool(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    description: str
+    input_schema: msgspec.Raw
+    cache_control: _Mark = UNSET
+
+
+class _Body(msgspec.Struct, frozen=True, gc=False):
+    model: str
+    max_tokens: int
+    messages: list[_Turn]
+    system: list[_Text] | msgspec.UnsetType
+    tools: msgspec.Raw | msgspec.UnsetType
+    tool_choice: dict[str, str] | msgspec.UnsetType = UNSET
+    thinking: dict[str, Any] | msgspec.UnsetType = UNSET
+    output_config: dict[str, Any] | msgspec.UnsetType = UNSET
+    stream: bool = True
+
+
+_encode = msgspec.json.Encoder().encode
+_NO_CALLS = {"type": "none"}
+_ANSWER_CHOICE = {"type": "tool", "name": ANSWER}
+
+
+class MessagesEncoder:
+    """Encodes requests for one model, and the schemas of a set of tools only once."""
+
+    def __init__(self, model: str, *, name: str = "", thinking: Thinking | None = None) -> None:
+        """`name` is whose thoughts are sent back."""
+        self._model = model
+        self._name = name
+        self._thinking = thinking or Thinking()
+        self._marked_tools = ToolSchemas(lambda tools: _tools(tools, _CACHED))
+        self._plain_tools = ToolSchemas(lambda tools: _tools(tools, UNSET))
+
+    def encode(
+        self, request: Request, form: Form = Form.WORDS, without: Set[str] = frozenset()
+    ) -> bytes:
+        try:
+            return self._encode(request, form, without)
+        except UnicodeEncodeError:
+            return self._encode(encodable(request), form, without)
+
+    def _encode(self, request: Request, form: Form, without: Set[str]) -> bytes:
+        limit = request.max_output_tokens or self._longest(without)
+        mark: _Mark = UNSET if CACHE_CONTROL in without else _CACHED
+        thinking = self._thought(request, form, limit, without)
+        # Thoughts beside a request not to think are refused.
+        wanted = self._thinking.on
+        thinks = wanted is None or (wanted and thinking is not UNSET)
+        turns = self._turns(request.messages, with_thoughts=thinks)
+        if request.tools and mark:
+            _mark(turns)
+        tools, choice = self._offer(request, form, marked=bool(mark))
+        return _encode(
+            _Body(
+                self._model,
+                limit,
+                turns,
+                _system(request.messages, mark),
+                tools,
+                choice,
+                thinking,
+                self._output(request, form),
+            )
+        )
+
+    def _longest(self, without: Set[str]) -> int:
+        if LONG_ANSWERS in without:
+            return FEWER_TOKENS
+        return max(MAX_TOKENS, (self._thinking.budget_tokens or 0) + MAX_TOKENS // 2)
+
+    def _thought(
+        self, request: Request, form: Form, limit: int, without: Set[str]
+    ) -> dict[str, Any] | msgspec.UnsetType:
+        wanted = self._thinking
+        if not wanted.on:
+            return UNSET if wanted.on is None else {"type": "disabled"}
+        if form is Form.TOOL:
+            return UNSET  # No model may think and be made to call a tool.
+        if wanted.budget_tokens is None and ADAPTIVE not in without:
+            return {"type": "adaptive"}
+        budget = min(wanted.budget_tokens or limit // 2, limit - _ROOM_TO_ANSWER)
+        if budget < LEAST_BUDGET or not self._may_go_on_thinking(request.messages):
+            return UNSET
+        return {"type": "enabled", "budget_tokens": budget}
+
+    def _may_go_on_thinking(self, messages: Sequence[Message]) -> bool:
+        """With a budget, the newest calls must have thoughts of this model before them."""
+        last = next((m for m in reversed(messages) if isinstance(m, Assistant)), None)
+        if last is None or not last.calls:
+            return True
+        thoughts = last.thoughts
+        if thoughts is None or thoughts.by != self._name:
+            return False
+        return not (thoughts.blocks[0].after_text or thoughts.blocks[0].after_calls)
+
+    def _offer(
+        self, request: Request, form: Form, *, marked: bool
+    ) -> tuple[msgspec.Raw | msgspec.UnsetType, dict[str, str] | msgspec.UnsetType]:
+        if form is Form.TOOL:
+            return _answer_tool(request.schema or ""), _ANSWER_CHOICE
+        if request.tools:
+            return (self._marked_tools if marked else self._plain_tools)(request.tools), UNSET
+        # Calls in the history must be of tools that there are, also when none is left to call.
+        called = {
+            call.name: None
+            for message in request.messages
+            if isinstance(message, Assistant)
+            for call in message.calls
+        }
+        if not called:
+            return UNSET, UNSET
+        empty = msgspec.Raw(b'{"type":"object"}')
+        stubs = tuple(ToolSpec(name, "", empty) for name in sorted(called))
+        return msgspec.Raw(_encode(_tools(stubs, UNSET))), _NO_CALLS
+
+    def _output(self, request: Request, form: Form) -> dict[str, Any] | msgspec.UnsetType:
+        made: dict[str, Any] = {}
+        if self._thinking.effort is not None:
+            made["effort"] = self._thinking.effort
+        if form is Form.SCHEMA:
+            made["format"] = _format(request.schema or "")
+        return made or UNSET
+
+    # The conversation
+
+    def _turns(self, messages: Sequence[Message], *, with_thoughts: bool) -> list[_Turn]:
+        turns: list[_Turn] = []
+        open_calls: list[str] = []
+        for message in messages:
+            if isinstance(message, Assistant):
+                _close(turns, open_calls)
+                open_calls = [_name(call.id) for call in message.calls]
+                blocks = self._blocks(message, with_thoughts=with_thoughts)
+                if blocks:
+                    turns.append(_Turn("assistant", blocks))
+            elif not isinstance(message, System):
+                if not turns or turns[-1].role != "user":
+                    turns.append(_Turn("user", []))
+                if isinstance(message, ToolAnswer):
+                    turns[-1].content.append(_result(message))
+                    call_id = _name(message.call_id)
+                    open_calls = [one for one in open_calls if one != call_id]
+                elif message.content.strip():
+                    turns[-1].content.append(_Text(message.content))
+        _close(turns, open_calls)
+        return [turn for turn in turns if turn.content]
+
+    def _blocks(self, message: Assistant, *, with_thoughts: bool) -> list[_Block]:
+        thoughts: tuple[Thought, ...] = ()
+        if with_thoughts and message.thoughts is not None and message.thoughts.by == self._name:
+            thoughts = message.thoughts.blocks
+        blocks: list[_Block] = []
+        text, calls = message.content, message.calls
+        written = called = 0
+        for thought in thoughts:
+            _say(blocks, text[written : thought.after_text], calls[called : thought.after_calls])
+            blocks.append(msgspec.Raw(thought.block.encode()))
+            written, called = max(written, thought.after_text), max(called, thought.after_calls)
+        _say(blocks, text[written:], calls[called:])
+        return blocks
+
+
+def _say(blocks: list[_Block], text: str, calls: Sequence[ToolCall]) -> None:
+    if text.strip():  # Empty texts are refused.
+        blocks.append(_Text(text))
+    for call in calls:
+        arguments = msgspec.Raw(valid_arguments(call.arguments).encode())
+        blocks.append(_ToolUse(_name(call.id), _name(call.name), arguments))
+
+
+def _result(answer: ToolAnswer) -> _ToolResult:
+    return _ToolResult(_name(answer.call_id), answer.content, answer.failed or UNSET)
+
+
+def _close(turns: list[_Turn], open_calls: list[str]) -> None:
+    """Answer the calls that nobody has answered: the API refuses a conversation with such."""
+    if not open_calls:
+        return
+    if turns[-1].role != "user":
+        turns.append(_Turn("user", []))
+    content = turns[-1].content
+    answered = sum(isinstance(block, _ToolResult) for block in content)
+    content[answered:answered] = [_ToolResult(one, "It was not run.", True) for one in open_calls]
+
+
+def _mark(turns: list[_Turn]) -> None:
+    asked = [turn.content for turn in turns if turn.role == "user"]
+    for content in asked[-2:]:
+        # An empty block takes no mark.
+        for place in reversed(range(len(content))):
+            block = content[place]
+            if isinstance(block, _Text) or (isinstance(block, _ToolResult) and block.content):
+                content[place] = msgspec.structs.replace(block, cache_control=_CACHED)
+                break
+
+
+def _system(messages: Sequence[Message], mark: _Mark) -> list[_Text] | msgspec.UnsetType:
+    texts = [m.content for m in messages if isinstance(m, System) and m.content.strip()]
+    if not texts:
+        return UNSET
+    return [*map(_Text, texts[:-1]), _Text(texts[-1], mark)]
+
+
+def _tools(tools: tuple[ToolSpec, ...], mark: _Mark) -> list[_Tool]:
+    made = [_Tool(_name(tool.name), tool.description, tool.parameters) for tool in tools]
+    made[-1] = msgspec.structs.replace(made[-1], cache_control=mark)
+    return made
+
+
+def _name(text: str) -> str:
+    """A name or an id in the letters that the API takes: other models have others."""
+    return _NOT_IN_NAMES.sub("_", text) or "_"
+
+
+@lru_cache(SCHEMAS_REMEMBERED)
+def _format(schema: str) -> dict[str, Any]:
+    return {"type": "json_schema", "schema": decodable(msgspec.json.decode(schema))}
+
+
+@lru_cache(SCHEMAS_REMEMBERED)
+def _answer_tool(schema: str) -> msgspec.Raw:
+    tool = _Tool(ANSWER, "Give the answer.", msgspec.Raw(schema.encode()))
+    return msgspec.Raw(_encode([tool]))

@@ -1,0 +1,459 @@
+"""What went wrong with a model call, as an error of ours: one sentence, and the way out.
+
+Whatever a server wrote is quoted short, in one line, without control characters and without the
+API key, should it echo that.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import ssl
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from retinue.errors import (
+    ContextOverflow,
+    ModelError,
+    ModelTimeout,
+    Overloaded,
+    ProviderError,
+    RateLimited,
+    RequestRefused,
+    Unreachable,
+)
+from retinue.models.http.endpoint import Endpoint, without_userinfo
+from retinue.models.http.retry_after import retry_after_s
+
+_QUOTE_CHARS = 400
+_MIN_SECRET_CHARS = 4
+
+_OVERFLOW = re.compile(
+    r"exceed_context_size_error"  # llama.cpp, as the error's type
+    r"|context[_ ]length[_ ]exceeded"  # OpenAI, as the error's code
+    r"|exceeds? (?:the |this |your )?(?:model'?s? |available |maximum )*context"
+    r"|maximum context length"  # OpenAI, vLLM, OpenRouter
+    r"|maximum model length|max_model_len"  # vLLM
+    r"|model's context length is only"  # vLLM 0.16 and newer
+    r"|input length .{0,40}exceeds"  # Ollama, SGLang
+    r"|exceeds maximum context"  # Ollama
+    r"|greater than the context length"  # LM Studio
+    r"|when context the overflows"  # LM Studio, sic
+    r"|n_keep.{0,12}>= ?n_ctx"  # LM Studio 0.4
+    r"|longer than the model'?s context"  # SGLang
+    r"|max_new_tokens\S* must be <="  # text-generation-inference
+    r"|context (?:size|length|window) (?:has been |was |is )?exceeded|context overflow"
+    r"|prompt is too long|input is too long|prompt too long"
+    r"|maximum prompt length"
+    r"|reduce the length of the (?:messages|input|prompt)"
+    r"|input token count .{0,40}exceeds"
+    r"|requested tokens .{0,20}exceed context window",  # llama-cpp-python
+    re.IGNORECASE,
+)
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_QUOTA = frozenset(
+    {
+        "insufficient_quota",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "insufficient_credits",
+        "billing_error",
+    }
+)
+# A chat template that does not take the conversation. llama.cpp says so with a 500.
+_TEMPLATE = re.compile(r"jinja|raise_exception|roles must alternate", re.IGNORECASE)
+_RETRYABLE_4XX = frozenset({408, 409, 425})
+_OVERLOADED = 529
+# What the words that errors are classified by mean as a status, where a stream gives no status.
+_IMPLIED = (
+    ("overloaded", _OVERLOADED),
+    ("rate_limit", 429),
+    ("ratelimit", 429),
+    ("authentication", 401),
+    ("invalid_api_key", 401),
+    ("permission_error", 403),
+    ("not_found_error", 404),
+    ("request_too_large", 413),
+    ("invalid_request", 400),
+    ("badrequest", 400),
+)
+_OTHER_SERVER = "Start the server or choose another with -m."
+
+
+class Complaint(msgspec.Struct, frozen=True):
+    """What a server says about a failure, whichever of the usual shapes it used."""
+
+    message: str = ""
+    kind: str = ""
+    code: str = ""
+
+    @property
+    def status(self) -> int | None:
+        return int(self.code) if re.fullmatch(r"[1-5]\d\d", self.code) else None
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset({self.kind.lower(), self.code.lower()})
+
+    @property
+    def overflow(self) -> bool:
+        return bool(_OVERFLOW.search(f"{self.kind} {self.code} {self.message}"))
+
+
+def complaint_of(value: Any) -> Complaint:
+    match value:
+        case str():
+            return Complaint(value)
+        case [first, *_]:
+            return complaint_of(first)
+        case {"error": dict() | str() | list() as inner}:
+            return complaint_of(inner)
+        case {"detail": detail} if "message" not in value:
+            return complaint_of(detail)
+        case dict():
+            text = value.get("message") or value.get("msg") or value.get("error_description") or ""
+            text = text if isinstance(text, str) else msgspec.json.encode(text).decode()
+            place = value.get("loc")
+            if isinstance(place, list) and place[1:]:
+                # FastAPI's way to tell which field it means: ["body", "stream_options"].
+                text = f"{'.'.join(map(str, place[1:]))}: {text}"
+            return Complaint(
+                text,
+                str(value.get("type") or value.get("status") or ""),
+                str(value.get("code") or ""),
+            )
+        case None:
+            return Complaint()
+        case _:
+            return Complaint(str(value))
+
+
+class Faults:
+    """Words the errors of one endpoint. `ending` is what base URLs of its kind end in."""
+
+    def __init__(self, endpoint: Endpoint, *, ending: str = "/v1") -> None:
+        self._endpoint = endpoint
+        self._ending = ending
+        self._address = endpoint.address
+        self._secrets = tuple(_secrets(endpoint))
+
+    # The connection
+
+    def unreachable(self, error: aiohttp.ClientError) -> ModelError:
+        """An error of aiohttp's. It may hold the request's headers, so nothing keeps it."""
+        match error:
+            case aiohttp.ClientProxyConnectionError():
+                proxy = without_userinfo(self._endpoint.proxy or "")
+                return Unreachable(
+                    f"Cannot reach the proxy {proxy}: {_reason(error.os_error)}. "
+                    "Start it, or correct the setting of the proxy.",
+                    retryable=True,
+                )
+            case aiohttp.ClientHttpProxyError():
+                return self._proxy_refused(error.status)
+            case aiohttp.ClientConnectorCertificateError():
+                return ProviderError(
+                    f"The certificate of {self._address} is not trusted: "
+                    f"{_certificate_reason(error.certificate_error)}. If it is signed by an "
+                    "authority of your own, give that as ca_file."
+                )
+            case aiohttp.ClientSSLError():
+                reason = self._quoted(_tls_reason(error.os_error))
+                return ProviderError(
+                    f"TLS with {self._address} failed: {reason}. "
+                    "Does the server speak https, or should the address begin with http://?"
+                )
+            case aiohttp.ClientConnectorDNSError():
+                return self._unknown_host(error.host, error.os_error)
+            case aiohttp.ClientConnectorError():
+                return Unreachable(
+                    f"Cannot reach {self._address}: {_reason(error.os_error)}. {_OTHER_SERVER}",
+                    retryable=True,
+                )
+            case aiohttp.ConnectionTimeoutError():
+                return Unreachable(
+                    f"Cannot reach {self._address}: no connection within "
+                    f"{self._endpoint.connect_timeout_s:g} s. Check the address and the network, "
+                    "or choose another server with -m.",
+                    retryable=True,
+                )
+            case aiohttp.ClientResponseError():
+                return ProviderError(
+                    f"{self._address} did not answer in HTTP. Is another kind of server on that "
+                    "port? Check the base URL."
+                )
+            case aiohttp.ClientPayloadError():
+                return self.broken_off()
+            case _:
+                return ProviderError(
+                    f"{self._address} closed the connection without an answer. If it does so "
+                    "again, look into the server's log.",
+                    retryable=True,
+                )
+
+    def _unknown_host(self, host: str, error: OSError) -> ModelError:
+        # Only "try again" is a passing trouble; a name that does not exist stays unknown.
+        passing = error.errno == socket.EAI_AGAIN
+        return Unreachable(
+            f"Cannot reach {self._address}: the host name {host!r} cannot be resolved. "
+            "Check its spelling and the network, or choose another server with -m.",
+            retryable=passing,
+        )
+
+    def _proxy_refused(self, status: int) -> ModelError:
+        proxy = without_userinfo(self._endpoint.proxy or "")
+        if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+            return ProviderError(
+                f"The proxy {proxy} wants a user name and a password ({_phrase(status)}). Write "
+                "them into its URL: http://USER:PASSWORD@HOST:PORT."
+            )
+        return ProviderError(
+            f"The proxy {proxy} would not connect to {self._address} ({_phrase(status)}). Check "
+            "the address, and whether the proxy allows it.",
+            retryable=status >= 500,
+        )
+
+    # The answer's status
+
+    def refused(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
+        """An answer that is not 200."""
+        if 300 <= status < 400:
+            target = self._quoted(without_userinfo(headers.get("location", "elsewhere")))
+            return ProviderError(
+                f"{self._address} redirects to {target}. Redirects are not followed, because the "
+                "API key would be sent along: set the base URL to where the API is."
+            )
+        return self._classified(status, self._complaint(body), headers)
+
+    def complained(self, value: Any) -> ModelError:
+        """An error inside an answer that had begun well. `value` is what was decoded."""
+        complaint = complaint_of(value)
+        return self._classified(complaint.status or self._implied_status(complaint), complaint, {})
+
+    @staticmethod
+    def _implied_status(complaint: Complaint) -> int:
+        """For errors in a stream, whose only classification may be a word."""
+        if complaint.overflow:
+            return 400
+        if complaint.names & _QUOTA:
+            return 429
+        words = " ".join(complaint.names)
+        return next((status for word, status in _IMPLIED if word in words), 500)
+
+    def _classified(
+        self, status: int, complaint: Complaint, headers: Mapping[str, str]
+    ) -> ModelError:
+        said = self._said(complaint)
+        wait_s = retry_after_s(headers, complaint.message)
+        if status in (401, 403):
+            return self._denied(status, said)
+        if complaint.names & _QUOTA or status == HTTPStatus.PAYMENT_REQUIRED:
+            return ProviderError(
+                f"The quota at {self._address} is used up.{said} Add credit there, or choose "
+                "another model with -m."
+            )
+        if status == 429:
+            return RateLimited(
+                f"{self._address} limits the rate of requests.{said} Wait, or run fewer agents at "
+                "once.",
+                retry_after_s=wait_s,
+            )
+        if status == _OVERLOADED:
+            return RateLimited(
+                f"{self._address} is overloaded ({_OVERLOADED}).{said} Wait, or choose another "
+                "model with -m.",
+                retry_after_s=wait_s,
+            )
+        if complaint.overflow or status == 413:
+            return ContextOverflow(
+                f"The prompt is larger than the context window of {self._endpoint.model!r} at "
+                f"{self._address}.{said} Shorten it, or serve the model with a larger window."
+            )
+        if status == 404:
+            return self._not_found(said)
+        if status >= 500 and not _TEMPLATE.search(complaint.message):
+            # 503 is what a server says that has too much to do, or is still loading its model.
+            kind = Overloaded if status == HTTPStatus.SERVICE_UNAVAILABLE else ProviderError
+            return kind(
+                f"{self._address} failed ({_phrase(status)}).{said} If it does so again, look into "
+                "the server's log.",
+                retryable=True,
+                retry_after_s=wait_s,
+            )
+        refused = ProviderError if status in _RETRYABLE_4XX else RequestRefused
+        return refused(
+            f"{self._address} refused the request ({_phrase(status)}).{said}"
+            + (" Check the model's name and the server's settings." if not said else ""),
+            retryable=status in _RETRYABLE_4XX,
+            retry_after_s=wait_s,
+        )
+
+    def _denied(self, status: int, said: str) -> ModelError:
+        source = self._endpoint.key_source
+        if not self._endpoint.api_key:
+            where = f"in {source}" if source else "for this endpoint"
+            return ProviderError(
+                f"{self._address} wants an API key ({_phrase(status)}). Set one {where}.{said}"
+            )
+        which = f"the API key from {source}" if source else "the API key"
+        return ProviderError(
+            f"{self._address} refused {which} ({_phrase(status)}). Set a key that is valid there "
+            f"and may use {self._endpoint.model!r}.{said}"
+        )
+
+    def _not_found(self, said: str) -> ModelError:
+        path = self._address.rstrip("/").rpartition("/")[2]
+        hint = (
+            "is the base URL right?"
+            if not self._ending or re.fullmatch(r"v\d\w*", path)
+            else f"is the base URL {self._address.rstrip('/')}{self._ending}?"
+        )
+        return ProviderError(
+            f"{self._address} has no model {self._endpoint.model!r}, or no API at that path "
+            f"({_phrase(404)}).{said} Check the model's name, and the address: {hint}"
+        )
+
+    # The answer's body
+
+    def not_an_api(self, body: bytes) -> ModelError:
+        """Status 200, and neither JSON nor events."""
+        usual = f" It usually ends in {self._ending}." if self._ending else ""
+        if _is_web_page(body):
+            return ProviderError(
+                f"{self._address} answered a web page, not JSON: is {self._address} the API's base "
+                f"URL?{usual}"
+            )
+        return ProviderError(
+            f"{self._address} answered something that is not JSON: "
+            f"{self._quoted(body.decode('utf-8', 'replace'))!r}. Is that the API's base URL?{usual}"
+        )
+
+    def broken_off(self) -> ModelError:
+        return ProviderError(
+            f"The reply of {self._address} broke off in the middle. If it does so again, look into "
+            "the server's log.",
+            retryable=True,
+        )
+
+    def empty(self) -> ModelError:
+        return ProviderError(
+            f"{self._address} sent an empty reply. If it does so again, see whether the prompt "
+            f"fits the context window that {self._endpoint.model!r} was loaded with.",
+            retryable=True,
+        )
+
+    def garbled(self, data: bytes) -> ModelError:
+        shown = self._quoted(data[:2000].decode("utf-8", "replace").strip(), limit=80)
+        return ProviderError(
+            f"{self._address} sent broken JSON: {shown!r}. If it does so again, look into the "
+            "server's log.",
+            retryable=True,
+        )
+
+    def too_large(self) -> ModelError:
+        return ProviderError(
+            f"{self._address} sent more data than any reply has, and was cut off. Is that a model "
+            "server?"
+        )
+
+    def filtered(self, why: str = "") -> ModelError:
+        return ProviderError(
+            f"{self._address} withheld the reply by its content filter.{self._said(Complaint(why))}"
+            " Word the task differently, or choose another model with -m."
+        )
+
+    def late(self, waited_s: float) -> ModelError:
+        return ModelTimeout(
+            f"{self._address} did not begin to reply within {waited_s:g} s. If the server is only "
+            "slow, raise first_byte_timeout_s."
+        )
+
+    def stalled(self) -> ModelError:
+        return ModelTimeout(
+            f"{self._address} went silent in the middle of its reply for "
+            f"{self._endpoint.idle_timeout_s:g} s. If the server is only slow, raise "
+            "idle_timeout_s."
+        )
+
+    def closed(self) -> ModelError:
+        return ProviderError(f"The client of {self._address} was closed before this call.")
+
+    # Words
+
+    def _complaint(self, body: bytes) -> Complaint:
+        if _is_web_page(body):
+            title = _TITLE.search(body.decode("utf-8", "replace"))
+            return Complaint(f"a web page: {title[1].strip()}" if title else "a web page")
+        try:
+            return complaint_of(msgspec.json.decode(body))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return Complaint(body.decode("utf-8", "replace"))
+
+    def _said(self, complaint: Complaint) -> str:
+        text = self._quoted(complaint.message or complaint.kind or complaint.code)
+        if not text:
+            return ""
+        return f" It said: {text}" + ("" if text[-1] in ".!?" else ".")
+
+    def _quoted(self, text: str, limit: int = _QUOTE_CHARS) -> str:
+        # Before cutting, since half of a key is a secret too.
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+        return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _secrets(endpoint: Endpoint) -> list[str]:
+    found = [(endpoint.api_key or "").strip()]
+    for url in (endpoint.base_url, endpoint.proxy or ""):
+        authority = url.partition("://")[2].partition("/")[0]
+        userinfo = authority.rpartition("@")[0]
+        found += [userinfo, userinfo.partition(":")[2]]
+    # Shorter ones are placeholders such as "x", and would garble the text.
+    return [secret for secret in found if len(secret) >= _MIN_SECRET_CHARS]
+
+
+def _is_web_page(body: bytes) -> bool:
+    return body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
+
+
+def _phrase(status: int) -> str:
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+def _reason(error: OSError) -> str:
+    match error.errno:
+        case errno.ECONNREFUSED:
+            return "connection refused"
+        case errno.ECONNRESET:
+            return "connection reset"
+        case errno.ENETUNREACH | errno.EHOSTUNREACH:
+            return "no route to the host"
+        case _:
+            # asyncio words it as "Connect call failed ('127.0.0.1', 8080)".
+            if "Multiple exceptions" in str(error):
+                return (
+                    "connection refused"
+                    if f"[Errno {errno.ECONNREFUSED}]" in str(error)
+                    else "no connection"
+                )
+            return (error.strerror or "no connection").rstrip(".").lower()
+
+
+def _certificate_reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message.rstrip(".")
+    return str(error)
+
+
+def _tls_reason(error: OSError) -> str:
+    reason = getattr(error, "reason", None)
+    return reason.replace("_", " ").lower() if isinstance(reason, str) else str(error)

@@ -1,0 +1,241 @@
+"""A request as chat completions spells it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence, Set
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from retinue.domain.messages import (
+    Assistant,
+    Message,
+    Request,
+    System,
+    Thoughts,
+    ToolAnswer,
+    ToolSpec,
+    User,
+)
+from retinue.models.http.abilities import ANSWER, Form
+from retinue.models.http.schemas import closed, is_strict
+from retinue.models.http.thoughts import given_back
+from retinue.models.http.wire import SCHEMAS_REMEMBERED, ToolSchemas, encodable, valid_arguments
+
+# What servers may refuse, and requests can do without or say otherwise.
+MAX_TOKENS = "max_tokens"
+STREAM_OPTIONS = "stream_options"
+REASONING = "reasoning"
+GAPS_IN_REASONING = "gaps in reasoning"
+LOOSE_TURNS = "loose turns"
+OTHER_IDS = "other ids"
+REFUSABLE = {
+    # OpenAI's newer models want max_completion_tokens, which local servers do not know.
+    MAX_TOKENS: "max_completion_tokens",
+    STREAM_OPTIONS: "stream_options",
+    # DeepSeek wants all thoughts of a conversation with tools back, and others none.
+    GAPS_IN_REASONING: "must be passed back",
+    REASONING: "reasoning",
+    # Mistral's templates, and its own API.
+    LOOSE_TURNS: "must alternate|after role",
+    OTHER_IDS: "length (of )?9",
+}
+
+UNSET = msgspec.UNSET
+
+
+class _Function(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    arguments: str
+
+
+class _Call(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    function: _Function
+    type: str = "function"
+
+
+class _Assistant(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="assistant"):
+    # null and not absent: some servers insist on the key.
+    content: str | None
+    tool_calls: list[_Call] | msgspec.UnsetType = UNSET
+    reasoning_content: str | msgspec.UnsetType = UNSET
+    reasoning: str | msgspec.UnsetType = UNSET
+
+
+class _Answer(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="tool"):
+    tool_call_id: str
+    content: str
+
+
+class _ToolFunction(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    description: str
+    parameters: msgspec.Raw
+
+
+class _Tool(msgspec.Struct, frozen=True, gc=False):
+    function: _ToolFunction
+    type: str = "function"
+
+
+class _StreamOptions(msgspec.Struct, frozen=True, gc=False):
+    include_usage: bool = True
+
+
+class _Body(msgspec.Struct, frozen=True, gc=False):
+    model: str
+    messages: list[System | User | _Assistant | _Answer]
+    tools: msgspec.Raw | msgspec.UnsetType
+    max_tokens: int | msgspec.UnsetType
+    stream: bool = True
+    stream_options: _StreamOptions | msgspec.UnsetType = _StreamOptions()
+    max_completion_tokens: int | msgspec.UnsetType = UNSET
+    response_format: msgspec.Raw | msgspec.UnsetType = UNSET
+    tool_choice: dict[str, Any] | msgspec.UnsetType = UNSET
+
+
+_encode = msgspec.json.Encoder().encode
+_NOD = "I see."
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
+_JSON_OBJECT = msgspec.Raw(b'{"type":"json_object"}')
+_ANSWER_CHOICE = {"type": "function", "function": {"name": ANSWER}}
+
+
+class BodyEncoder:
+    """Encodes requests for one model, and the schemas of a set of tools only once."""
+
+    def __init__(self, model: str, *, name: str = "") -> None:
+        """`name` is whose thoughts are sent back."""
+        self._model = model
+        self._name = name
+        self._tools = ToolSchemas(_tools)
+
+    def encode(
+        self, request: Request, form: Form = Form.WORDS, without: Set[str] = frozenset()
+    ) -> bytes:
+        try:
+            return self._encode(request, form, without)
+        except UnicodeEncodeError:
+            return self._encode(encodable(request), form, without)
+
+    def _encode(self, request: Request, form: Form, without: Set[str]) -> bytes:
+        limit = UNSET if request.max_output_tokens is None else request.max_output_tokens
+        messages: Sequence[Message] = request.messages
+        if LOOSE_TURNS in without:
+            messages = _in_turns(messages)
+        if OTHER_IDS in without:
+            messages = _with_short_ids(messages)
+        body = _Body(
+            self._model,
+            [self._wire(message, without) for message in messages],
+            self._tools(request.tools) if request.tools else UNSET,
+            limit,
+        )
+        if form is not Form.WORDS or without:
+            body = self._adapted(body, request, form, without)
+        return _encode(body)
+
+    def _adapted(self, body: _Body, request: Request, form: Form, without: Set[str]) -> _Body:
+        changes: dict[str, Any] = {}
+        if MAX_TOKENS in without:
+            changes = {"max_tokens": UNSET, "max_completion_tokens": body.max_tokens}
+        if STREAM_OPTIONS in without:
+            changes["stream_options"] = UNSET
+        match form:
+            case Form.SCHEMA:
+                changes["response_format"] = _format(request.schema or "")
+            case Form.OBJECT:
+                changes["response_format"] = _JSON_OBJECT
+            case Form.TOOL:
+                changes["tools"] = _answer_tool(request.schema or "")
+                changes["tool_choice"] = _ANSWER_CHOICE
+            case Form.WORDS:
+                pass
+        return msgspec.structs.replace(body, **changes)
+
+    def _wire(self, message: Message, without: Set[str]) -> System | User | _Assistant | _Answer:
+        # Ordered by how often each occurs; System and User are spelt as the API spells them.
+        if isinstance(message, ToolAnswer):
+            return _Answer(message.call_id, message.content)
+        if isinstance(message, Assistant):
+            if not message.calls:
+                return _Assistant(message.content)
+            made = _Assistant(
+                message.content or None,
+                [
+                    _Call(call.id, _Function(call.name, valid_arguments(call.arguments)))
+                    for call in message.calls
+                ],
+            )
+            if message.thoughts is None and GAPS_IN_REASONING not in without:
+                return made
+            return self._with_thoughts(made, message.thoughts, without)
+        return message
+
+    def _with_thoughts(
+        self, made: _Assistant, thoughts: Thoughts | None, without: Set[str]
+    ) -> _Assistant:
+        if REASONING in without:
+            return made
+        if thoughts is None or thoughts.by != self._name:
+            if GAPS_IN_REASONING in without:
+                return msgspec.structs.replace(made, reasoning_content="")
+            return made
+        thought = given_back(thoughts)
+        return msgspec.structs.replace(
+            made, reasoning_content=thought.reasoning_content, reasoning=thought.reasoning
+        )
+
+
+def _in_turns(messages: Sequence[Message]) -> Sequence[Message]:
+    """No user speaks twice in a row, and after a tool the model speaks first."""
+    made: list[Message] = []
+    for message in messages:
+        last = made[-1] if made else None
+        if isinstance(message, User) and isinstance(last, User):
+            made[-1] = User(f"{last.content}\n\n{message.content}")
+            continue
+        if isinstance(message, User) and isinstance(last, ToolAnswer):
+            made.append(Assistant(_NOD))
+        made.append(message)
+    return made
+
+
+def _with_short_ids(messages: Sequence[Message]) -> Sequence[Message]:
+    """Ids of nine letters and digits: those of a conversation may come from another server."""
+    made: list[Message] = []
+    for message in messages:
+        if isinstance(message, ToolAnswer):
+            message = msgspec.structs.replace(message, call_id=_short_id(message.call_id))
+        elif isinstance(message, Assistant) and message.calls:
+            calls = [msgspec.structs.replace(call, id=_short_id(call.id)) for call in message.calls]
+            message = msgspec.structs.replace(message, calls=tuple(calls))
+        made.append(message)
+    return made
+
+
+def _short_id(call_id: str) -> str:
+    if _SHORT_ID.fullmatch(call_id):
+        return call_id
+    return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
+
+
+def _tools(tools: tuple[ToolSpec, ...]) -> list[_Tool]:
+    return [_Tool(_ToolFunction(t.name, t.description, t.parameters)) for t in tools]
+
+
+@lru_cache(SCHEMAS_REMEMBERED)
+def _format(schema: str) -> msgspec.Raw:
+    shut = closed(msgspec.json.decode(schema))
+    held = {"name": ANSWER, "schema": shut, "strict": is_strict(shut)}
+    return msgspec.Raw(_encode({"type": "json_schema", "json_schema": held}))
+
+
+@lru_cache(SCHEMAS_REMEMBERED)
+def _answer_tool(schema: str) -> msgspec.Raw:
+    function = _ToolFunction(ANSWER, "Give the answer.", msgspec.Raw(schema.encode()))
+    return msgspec.Raw(_encode([_Tool(function)]))

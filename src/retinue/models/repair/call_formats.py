@@ -1,0 +1,341 @@
+"""How models write a call down when they write it as text: as JSON, as XML, as Python.
+
+Each reader takes a piece of text and gives the calls in it, or None if that is not what it is. Only
+calls of tools that were offered count, and one stranger among them makes a piece no piece.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from retinue.models.repair.lenient_json import SURROUNDED, read, read_from, strict
+from retinue.models.repair.tool_index import Offer, Shape
+
+
+class WrittenCall(NamedTuple):
+    """A call found in text. `arguments` are as raw as those of a native call."""
+
+    name: str
+    arguments: str
+
+
+Calls = list[WrittenCall]
+
+_NAMES = ("name", "tool_name", "function_name", "tool", "action", "recipient_name", "method")
+_ARGUMENTS = (
+    "arguments",
+    "parameters",
+    "input",
+    "args",
+    "params",
+    "tool_input",
+    "action_input",
+    "function_arguments",
+    "tool_args",
+    "kwargs",
+)
+_BESIDE = frozenset({"id", "type", "index", "call_id", "tool_call_id", "jsonrpc"})
+_LISTS = ("tool_calls", "tool_uses", "calls", "function_calls")
+
+_NAME_IN_CUT = re.compile(
+    r"""["'](?:name|tool_name|function_name|tool|function|action)["']\s*:\s*["']([\w.:/-]+)["']"""
+)
+_ARGUMENTS_IN_CUT = re.compile(
+    r"""["'](?:arguments|parameters|input|args|params|tool_input|action_input)["']\s*:\s*(?=[{"'])"""
+)
+_NAME_THEN_OBJECT = re.compile(
+    r"([\w.:/-]++)(?:\(\))?\s*+(?::\s*+)?(?:```+\w*+\s*+)?(\{.*)\Z", re.S
+)
+_ONLY_NAME = re.compile(r"[\w.:/-]+(?:\(\))?\Z")
+_PREFIX = r"(?:[\w-]+:|[|｜]+[\w▁]+[|｜]+)?"
+_FUNCTION_NAME = (
+    rf"<{_PREFIX}(?:function\s*=\s*[\"']?([\w.:/-]++)[\"']?\s*"
+    rf"|(?:invoke|function)\s+name\s*=\s*[\"']?([\w.:/-]++)[^<>]*+)>"
+)
+FUNCTION_OPENING = re.compile(_FUNCTION_NAME)
+_FUNCTION_END = re.compile(rf"(</{_PREFIX}(?:function|invoke)>)|(?={_FUNCTION_NAME})")
+_PARAMETER = re.compile(
+    rf"<{_PREFIX}parameter(?:\s*=\s*[\"']?([\w.-]++)[\"']?\s*|\s+name\s*=\s*[\"']?([\w.-]++)[^<>]*+)>"
+    rf"(.*?)(?:(</{_PREFIX}parameter>)|(?=<{_PREFIX}parameter[\s=])|(\Z))",
+    re.S,
+)
+_ARG_PAIR = re.compile(
+    r"(?:<arg_key>\s*)++([^<>]*+)(?:</arg_key>\s*)++(?:<arg_value>)?"
+    r"(.*?)(?:(</arg_value>)|(?=<arg_key>)|(\Z))",
+    re.S,
+)
+_TAGGED_NAME = re.compile(r"\s*<(name|tool_name|function)>\s*([\w.:/-]+)\s*</\1>\s*(.*)\Z", re.S)
+_TAGGED_ARGUMENTS = re.compile(r"<(arguments|parameters|input|args)>(.*?)(?:</\1>\s*)?\Z", re.S)
+_GEMMA = re.compile(r"\s*call:([\w.:/-]+?)\s*([{(])(.*)\Z", re.S)
+_GEMMA_QUOTE = '<|"|>'
+_encode = msgspec.json.Encoder().encode
+
+
+def from_json(text: str, offer: Offer, *, exactly: bool) -> Calls | None:
+    """Calls as JSON: one object, a list, or several objects one after the other.
+
+    `exactly` wants the shape of a call and nothing else; without it, the mark around the text has
+    said already that this is a call, and arguments may stand beside the name.
+    """
+    values = _values(text)
+    if values is None:
+        found = read(text)
+        if found is None or (exactly and SURROUNDED.intersection(found.faults)):
+            return None
+        values = [found.value]
+    return from_values(values, offer, exactly=exactly)
+
+
+def from_values(values: Iterable[Any], offer: Offer, *, exactly: bool) -> Calls | None:
+    calls: Calls = []
+    for value in values:
+        if isinstance(value, list):
+            more = from_values(value, offer, exactly=exactly)
+        elif isinstance(value, dict):
+            more = _from_object(value, offer, exactly)
+        else:
+            more = None
+        if not more:
+            return None
+        calls += more
+    return calls or None
+
+
+def from_cut_json(text: str, offer: Offer) -> Calls | None:
+    """One call whose JSON cannot be read: the name, and what there is of the arguments."""
+    name = _NAME_IN_CUT.search(text)
+    arguments = _ARGUMENTS_IN_CUT.search(text)
+    if name is None or arguments is None or offer.named(name[1]) is None:
+        return None
+    if read(text) is not None:
+        return None
+    if text.lstrip("[ \n\t")[:1] != "{" or _NAME_IN_CUT.search(text, name.end(), arguments.start()):
+        return None
+    return [WrittenCall(name[1], text[arguments.end() :].strip())]
+
+
+def from_name_and_object(text: str, offer: Offer, *, strictly: bool = False) -> Calls | None:
+    """`read_file {"path": "a"}`, the name on the same line or on the one before."""
+    found = _NAME_THEN_OBJECT.match(text.strip())
+    if found is None or offer.named(found[1], strictly=strictly) is None:
+        return None
+    return [WrittenCall(found[1], found[2].strip())]
+
+
+def from_name(text: str, offer: Offer) -> Calls | None:
+    """A name alone, of a tool that needs nothing."""
+    name = text.strip()
+    shape = offer.named(name, strictly=True) if _ONLY_NAME.match(name) else None
+    return None if shape is None or shape.required else [WrittenCall(name, "{}")]
+
+
+def from_functions(text: str, offer: Offer, at: int = 0) -> tuple[Calls, int] | None:
+    """`<function=…><parameter=…>`, or the same with `name="…"`; and where they end."""
+    calls: Calls = []
+    end = at
+    while (opening := FUNCTION_OPENING.search(text, end)) is not None:
+        if text[end : opening.start()].strip():
+            break
+        shape = offer.named(opening[1] or opening[2])
+        closing = _FUNCTION_END.search(text, opening.end())
+        body = text[opening.end() : closing.start() if closing is not None else len(text)]
+        arguments = _function_arguments(body, shape, cut=closing is None) if shape else None
+        if shape is None or arguments is None:
+            break
+        calls.append(WrittenCall(shape.name, arguments))
+        end = closing.end() if closing is not None else len(text)
+    return (calls, end) if calls else None
+
+
+def _function_arguments(body: str, shape: Shape, *, cut: bool) -> str | None:
+    if body.lstrip()[:1] == "{":
+        return body.strip()
+    pairs = [
+        (found[1] or found[2], found[3], bool(found[4]), found[5] is not None)
+        for found in _PARAMETER.finditer(body)
+    ]
+    if not pairs and body.strip():
+        return None
+    # What ends with the function's own tag is whole, even without a tag of its own.
+    return _object(shape, pairs, cut=cut)
+
+
+def from_arg_pairs(text: str, offer: Offer) -> Calls | None:
+    """`name<arg_key>k</arg_key><arg_value>v</arg_value>`."""
+    name = text.split("<arg_key>", 1)[0].strip()
+    shape = offer.named(name)
+    if shape is None or not _ONLY_NAME.match(name):
+        return None
+    pairs = [(p[1].strip(), p[2], bool(p[3]), p[4] is not None) for p in _ARG_PAIR.finditer(text)]
+    return [WrittenCall(shape.name, _object(shape, pairs, cut=True))]
+
+
+def from_tagged_name(text: str, offer: Offer) -> Calls | None:
+    """`<name>read_file</name><arguments>{…}</arguments>`."""
+    found = _TAGGED_NAME.match(text)
+    if found is None or offer.named(found[2]) is None:
+        return None
+    arguments = _TAGGED_ARGUMENTS.match(found[3])
+    return None if arguments is None else [WrittenCall(found[2], arguments[2].strip())]
+
+
+def from_gemma(text: str, offer: Offer) -> Calls | None:
+    """`call:name{key:<|"|>value<|"|>}`, also with round brackets."""
+    found = _GEMMA.match(text)
+    if found is None or offer.named(found[1]) is None:
+        return None
+    body = found[3].rstrip()
+    if body.endswith(")") and found[2] == "(":
+        body = body[:-1] + "}"
+    parts = body.split(_GEMMA_QUOTE)
+    # Every second part stood between two of its quotes.
+    parts[1::2] = [_encode(part).decode() for part in parts[1::2]]
+    if len(parts) % 2 == 0:
+        parts[-1] = parts[-1].removesuffix('"')
+    return [WrittenCall(found[1], "{" + "".join(parts))]
+
+
+def from_python(text: str, offer: Offer) -> Calls | None:
+    """`read_file(path="a")`, several of them, or a list of them; values must be literals."""
+    try:
+        with warnings.catch_warnings():
+            # About escapes in strings that are not ours.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text.strip())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    calls: Calls = []
+    for statement in tree.body:
+        value = getattr(statement, "value", None)
+        for node in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
+            call = _from_node(node, offer)
+            if call is None:
+                return None
+            calls.append(call)
+    return calls or None
+
+
+def _from_node(node: Any, offer: Offer) -> WrittenCall | None:
+    if not isinstance(node, ast.Call):
+        return None
+    name = ast.unparse(node.func)
+    if name == "print" and len(node.args) == 1 and not node.keywords:
+        return _from_node(node.args[0], offer)
+    shape = offer.named(name.removesuffix(".call"))
+    if shape is None or len(node.args) > len(shape.order):
+        return None
+    try:
+        values = {
+            field: ast.literal_eval(argument)
+            for field, argument in zip(shape.order, node.args, strict=False)
+        }
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                return None
+            values[keyword.arg] = ast.literal_eval(keyword.value)
+        return WrittenCall(shape.name, _encode(values).decode())
+    except (ValueError, TypeError, RecursionError, OverflowError):
+        return None
+
+
+def _values(text: str) -> list[Any] | None:
+    """All of the JSON values that `text` consists of."""
+    values: list[Any] = []
+    at, end = 0, len(text)
+    while True:
+        while at < end and text[at] in " \t\r\n,;":
+            at += 1
+        if at == end:
+            return values or None
+        found = read_from(text, at)
+        if found is None:
+            return None
+        value, at = found
+        values.append(value)
+
+
+def _from_object(value: dict[str, Any], offer: Offer, exactly: bool) -> Calls | None:
+    for key in _LISTS:
+        if isinstance(value.get(key), list) and value.keys() <= {key, "content", "role"}:
+            return from_values(value[key], offer, exactly=exactly)
+    function = value.get("function")
+    if isinstance(function, dict) and value.keys() - _BESIDE == {"function"}:
+        return _from_object(function, offer, exactly)
+    names = [key for key in (*_NAMES, "function") if isinstance(value.get(key), str)]
+    if not names:
+        return None if exactly else _from_single_key(value, offer)
+    name_key = names[0]
+    shape = offer.named(value[name_key])
+    if shape is None:
+        return None
+    holders = [key for key in _ARGUMENTS if key in value and key != name_key]
+    others = value.keys() - _BESIDE - {name_key, *holders[:1]}
+    if holders and not others:
+        return _call(shape, value[holders[0]])
+    if exactly or holders:
+        return None
+    rest = {key: item for key, item in value.items() if key in others}
+    return None if not rest and shape.required else _call(shape, rest)
+
+
+def _from_single_key(value: dict[str, Any], offer: Offer) -> Calls | None:
+    """`{"read_file": {"path": "a"}}`."""
+    if len(value) != 1:
+        return None
+    ((name, arguments),) = value.items()
+    shape = offer.named(name, strictly=True)
+    if shape is None or not isinstance(arguments, dict):
+        return None
+    return _call(shape, arguments)
+
+
+def _call(shape: Shape, arguments: Any) -> Calls | None:
+    if isinstance(arguments, str):
+        return [WrittenCall(shape.name, arguments)]
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        return None
+    try:
+        return [WrittenCall(shape.name, _encode(arguments).decode())]
+    except (UnicodeEncodeError, RecursionError):
+        return None
+
+
+def _object(shape: Shape, pairs: list[tuple[str, str, bool, bool]], *, cut: bool) -> str:
+    """Pairs of (field, text, closed by its own tag, at the very end) as a JSON object.
+
+    If the text was `cut` off in the last of them, then so is the JSON, and nobody takes the value
+    for a whole one.
+    """
+    values: dict[str, Any] = {}
+    open_ended = False
+    for field, text, closed, at_end in pairs:
+        open_ended = cut and at_end and not closed
+        values[field] = _typed(shape, field, _trimmed(text) if closed else text.strip())
+        if open_ended:
+            values[field] = text.strip()
+    encoded = _encode(values).decode()
+    return encoded.removesuffix("}").removesuffix('"') if open_ended else encoded
+
+
+def _trimmed(text: str) -> str:
+    """Without the line breaks that only set the tags apart."""
+    return text.removeprefix("\n").removesuffix("\n")
+
+
+def _typed(shape: Shape, field: str, text: str) -> Any:
+    kind = shape.kinds.get(field)
+    if kind is None or kind == "string":
+        # A field of another name may be a text too: only what cannot be one is decoded.
+        return text
+    found = strict(text.strip())
+    if found is None and text.strip() in ("True", "False"):
+        return text.strip() == "True"
+    return text if found is None else found.value

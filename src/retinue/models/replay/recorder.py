@@ -1,0 +1,202 @@
+"""Recording: models whose exchanges are written into a file as they happen."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from retinue.domain.messages import Message, Reply, Request, ToolSpec
+from retinue.domain.served import Served
+from retinue.errors import ConfigError, ModelError, ProviderError, StoreError, UsageError
+from retinue.models.replay.recording import (
+    FORMAT,
+    Exchange,
+    Failure,
+    Opening,
+    ServedLine,
+    ToolSet,
+    read_recording,
+)
+from retinue.models.replay.redaction import Redaction
+from retinue.ports import Clock, Model
+from retinue.version import VERSION
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Recorder:
+    """Appends to one file, which nobody but its owner may read.
+
+    A file that can no longer be written ends the recording, not the run: `close` tells of it.
+    """
+
+    def __init__(self, path: str | Path, *, redaction: Redaction, clock: Clock) -> None:
+        """Raises UsageError for a file that cannot be recorded to."""
+        self.clock = clock
+        self._path = str(path)
+        self._hide = redaction.hide
+        self._began_at = clock.monotonic()
+        self._exchanges = 0
+        self._tools: dict[str, int] = {}
+        self._latest: dict[str, tuple[int, tuple[Message, ...]]] = {}
+        self._problem: str | None = None
+        self._file = _opened(self._path)
+        self._write(Opening(format=FORMAT, retinue=VERSION))
+
+    def add(
+        self,
+        model: str,
+        request: Request,
+        *,
+        began_at: float,
+        heard: Sequence[tuple[float, str]],
+        reply: Reply | None,
+        failure: Failure | None,
+    ) -> None:
+        """Write down an exchange that is over. `heard` is what was streamed, and when."""
+        number = self._exchanges = self._exchanges + 1
+        follows, known = self._latest.get(request.asker, (None, ()))
+        if request.messages[: len(known)] != known:
+            follows, known = None, ()
+        self._latest[request.asker] = (number, request.messages)
+        exchange = Exchange(
+            id=number,
+            agent=request.asker,
+            model=model,
+            at_s=round(began_at - self._began_at, 3),
+            took_s=round(self.clock.monotonic() - began_at, 3),
+            follows=follows,
+            messages=request.messages[len(known) :],
+            tools=self._tool_set(request.tools) if request.tools else None,
+            schema=request.schema,
+            max_output_tokens=request.max_output_tokens,
+            reply=reply,
+            failure=failure,
+            said="" if reply is not None else "".join(text for _, text in heard),
+            pieces=tuple((round(at - began_at, 3), len(text)) for at, text in heard),
+        )
+        self._write(self._hide(msgspec.to_builtins(exchange)))
+
+    def add_served(self, name: str, served: Served) -> None:
+        """Write down what a server says about a model."""
+        line = ServedLine(name=name, served=served)
+        self._write(self._hide(msgspec.to_builtins(line)))
+
+    def close(self) -> None:
+        """Raises StoreError if something is missing in the file."""
+        os.close(self._file)
+        if self._problem is not None:
+            raise StoreError(
+                f"The recording {self._path!r} is not whole: {self._problem}. The run is."
+            )
+
+    def _tool_set(self, tools: tuple[ToolSpec, ...]) -> int:
+        text = self._hide(_encode(tools).decode())
+        if text not in self._tools:
+            self._tools[text] = len(self._tools) + 1
+            specs = msgspec.json.decode(text, type=tuple[ToolSpec, ...])
+            self._write(ToolSet(id=self._tools[text], tools=specs))
+        return self._tools[text]
+
+    def _write(self, line: object) -> None:
+        data = _encode(line) + b"\n"
+        try:
+            while data and self._problem is None:
+                data = data[os.write(self._file, data) :]
+        except OSError as error:
+            self._problem = error.strerror or str(error)
+
+
+class Recorded:
+    """A model whose exchanges are recorded."""
+
+    def __init__(self, model: Model, recorder: Recorder) -> None:
+        self._model = model
+        self._recorder = recorder
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    def __repr__(self) -> str:
+        return f"Recorded({self._model!r})"
+
+    async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
+        clock = self._recorder.clock
+        began_at = clock.monotonic()
+        heard: list[tuple[float, str]] = []
+
+        def hear(text: str) -> None:
+            heard.append((clock.monotonic(), text))
+            if on_text is not None:
+                on_text(text)
+
+        reply: Reply | None = None
+        failure: Failure | None = None
+        try:
+            reply = await self._model.reply(request, hear)
+        except ModelError as error:
+            failure = Failure(
+                kind=type(error).__name__, message=str(error), fields=dict(vars(error))
+            )
+            raise
+        except Exception as error:
+            broke = f"{type(error).__name__}: {error}"
+            failure = Failure(kind=ProviderError.__name__, message=broke)
+            raise
+        finally:
+            # Also of one that is being cancelled, which has neither.
+            self._recorder.add(
+                self.name,
+                request,
+                began_at=began_at,
+                heard=heard,
+                reply=reply,
+                failure=failure,
+            )
+        return reply
+
+    async def aclose(self) -> None:
+        await self._model.aclose()
+
+
+def _opened(path: str) -> int:
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UsageError(f"Cannot record to {path!r}: {error.strerror}.") from None
+    try:
+        _check(path, file)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _check(path: str, file: int) -> None:
+    """See that what is there can be gone on with."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise UsageError(
+            f"Cannot record to {path!r}: another run is recorded there at the moment."
+        ) from None
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+        return
+    try:
+        read_recording(path)
+    except ConfigError:
+        raise UsageError(
+            f"Cannot record to {path!r}: it holds something else, or a recording that cannot be"
+            " gone on with. Name another file."
+        ) from None
+    with open(path, "rb") as existing:
+        existing.seek(-1, os.SEEK_END)
+        if existing.read() != b"\n":
+            os.write(file, b"\n")

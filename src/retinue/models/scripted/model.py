@@ -1,0 +1,333 @@
+"""A model that says what it was told to say, for tests and demonstrations.
+
+    ScriptedModel([call("read_file", path="a"), say("done")])
+
+is one conversation, whose steps are taken in order by whoever asks. With rules, any number of
+conversations can go on at once:
+
+    ScriptedModel({"researcher": [call("list_dir", path="."), say("found")], "": [say("ok")]})
+
+The first rule whose text is in a conversation's system message or first user message is the one
+for it; "" fits all. The number of assistant messages so far is the place in its list, so that
+nothing has to be remembered, and a run that is resumed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias, assert_never
+
+import msgspec
+
+from retinue.domain.messages import (
+    Assistant,
+    Finish,
+    Reply,
+    Request,
+    System,
+    Thought,
+    Thoughts,
+    ToolCall,
+    Usage,
+    User,
+    estimate_tokens,
+)
+from retinue.errors import ModelError, ProviderError
+
+
+class Gate(Protocol):
+    """Anything that can be waited for, such as an asyncio.Event."""
+
+    async def wait(self) -> Any: ...
+
+
+class CallPlan(msgspec.Struct, frozen=True):
+    """A tool call to make. `arguments` is sent as it is, also if it is not JSON."""
+
+    name: str
+    arguments: str
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that replies. Without `usage`, tokens are estimated."""
+
+    thought: str = ""
+    text: str = ""
+    calls: tuple[CallPlan, ...] = ()
+    finish: Finish | None = None
+    usage: Usage | None = None
+    delay_s: float = 0.0
+
+    def using(self, tokens_in: int, tokens_out: int, *, tokens_cached: int = 0) -> Answer:
+        """The same reply with the tokens that it shall have used."""
+        usage = Usage(tokens_in, tokens_cached, tokens_out)
+        return msgspec.structs.replace(self, usage=usage)
+
+    def after(self, delay_s: float) -> Answer:
+        """The same reply, spread over that time, so that a demonstration looks alive."""
+        return msgspec.structs.replace(self, delay_s=delay_s)
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A step that raises. It answers one try; the next try gets the step after it."""
+
+    error: ModelError
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """A step that waits for its gate to open, then goes on with another."""
+
+    gate: Gate
+    then: Step
+
+
+Step: TypeAlias = "Answer | Failure | Hold | Callable[[Request], Step]"
+Script: TypeAlias = "Sequence[Step] | Mapping[str, Sequence[Step]]"
+
+
+def say(text: str, *, finish: Finish = Finish.STOP) -> Answer:
+    return Answer(text=text, finish=finish)
+
+
+def call(tool: str, /, **arguments: Any) -> Answer:
+    """Call one tool."""
+    return raw_call(tool, msgspec.json.encode(arguments).decode())
+
+
+def raw_call(tool: str, arguments: str) -> Answer:
+    """Call one tool with arguments that need not be JSON."""
+    return Answer(calls=(CallPlan(tool, arguments),))
+
+
+def calls(*steps: Answer, text: str = "") -> Answer:
+    """Make the calls of several steps in one reply."""
+    return Answer(text=text, calls=tuple(planned for step in steps for planned in step.calls))
+
+
+def think(thought: str, then: Answer) -> Answer:
+    """Think before a reply. The thought is no text; it is kept with the calls that it leads to."""
+    return msgspec.structs.replace(then, thought=thought)
+
+
+def fail(error: ModelError) -> Failure:
+    return Failure(error)
+
+
+def hold(gate: Gate, then: Step) -> Hold:
+    return Hold(gate, then)
+
+
+class ScriptedModel:
+    """Plays a script; see the module. With `strict`, closing it complains about what is left over.
+
+    Left over are the steps of a list that nobody took, and the rules that no conversation met.
+    """
+
+    def __init__(self, script: Script, *, name: str = "scripted", strict: bool = True) -> None:
+        self._name = name
+        self._strict = strict
+        self._player: _ListPlayer | _RulePlayer = (
+            _RulePlayer(script) if isinstance(script, Mapping) else _ListPlayer(script)
+        )
+        self.requests: list[Request] = []
+        """What was asked, in order."""
+
+    @classmethod
+    def from_yaml(cls, path: str | Path, *, strict: bool = False) -> ScriptedModel:
+        """The script in a file; `retinue.models.scripted.script_file` describes the format."""
+        from retinue.models.scripted.script_file import read_script
+
+        return cls(read_script(path), name=f"scripted:{path}", strict=strict)
+
+    @classmethod
+    def from_text(cls, text: str, *, strict: bool = False) -> ScriptedModel:
+        from retinue.models.scripted.script_file import parse_script
+
+        return cls(parse_script(text), strict=strict)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"ScriptedModel({self._name!r})"
+
+    async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
+        # Before the first await, so that concurrent askers take different steps.
+        self.requests.append(request)
+        position, step = self._player.take(request)
+        while not isinstance(step, Answer):
+            match step:
+                case Failure(error):
+                    # A copy, since raising the same one twice would mix up their tracebacks.
+                    raise copy.copy(error)
+                case Hold(gate, then):
+                    await gate.wait()
+                    step = then
+                case _:
+                    step = step(request)
+        await _speak(step, on_text)
+        return _reply(step, position, request, self._name)
+
+    def leftovers(self) -> list[str]:
+        """What has not been used, in words."""
+        return self._player.leftovers()
+
+    def assert_exhausted(self) -> None:
+        left = self.leftovers()
+        if left:
+            raise AssertionError(f"{self._name}: not used: " + "; ".join(left))
+
+    async def aclose(self) -> None:
+        if self._strict:
+            self.assert_exhausted()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # A test that has failed already leaves steps over; saying so would hide why.
+        if kind is None:
+            await self.aclose()
+
+
+class _ListPlayer:
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = tuple(steps)
+        self._taken = 0
+
+    def take(self, request: Request) -> tuple[int, Step]:
+        position = self._taken
+        if position >= len(self._steps):
+            raise ProviderError(
+                f"The script has {_steps(len(self._steps))} and was asked for one more. Add a step."
+            )
+        self._taken += 1
+        return position, self._steps[position]
+
+    def leftovers(self) -> list[str]:
+        return [
+            f"step {number}, {describe(step)}"
+            for number, step in enumerate(self._steps[self._taken :], start=self._taken + 1)
+        ]
+
+
+class _RulePlayer:
+    def __init__(self, rules: Mapping[str, Sequence[Step]]) -> None:
+        self._rules = [_Rule(match, steps) for match, steps in rules.items()]
+
+    def take(self, request: Request) -> tuple[int, Step]:
+        opening = _opening(request)
+        rule = next((r for r in self._rules if any(r.match in text for text in opening)), None)
+        if rule is None:
+            begins = " / ".join(text[:60] for text in opening)
+            known = ", ".join(repr(r.match) for r in self._rules)
+            raise ProviderError(
+                f"No rule of the script fits the conversation that begins {begins!r}. Rules: "
+                f"{known}."
+            )
+        rule.met = True
+        return rule.take(request)
+
+    def leftovers(self) -> list[str]:
+        return [f"rule {rule.match!r}" for rule in self._rules if not rule.met]
+
+
+class _Rule:
+    def __init__(self, match: str, steps: Sequence[Step]) -> None:
+        self.match = match
+        self.met = False
+        self._answers: list[Step] = []
+        # Failures leave no assistant message behind and so have no place of their own: those
+        # before an answer are raised first, one for each try.
+        self._failures: dict[int, list[Failure]] = {}
+        self._tries: dict[tuple[Any, ...], int] = {}
+        for step in steps:
+            if isinstance(step, Failure):
+                self._failures.setdefault(len(self._answers), []).append(step)
+            else:
+                self._answers.append(step)
+
+    def take(self, request: Request) -> tuple[int, Step]:
+        position = sum(isinstance(message, Assistant) for message in request.messages)
+        failures = self._failures.get(position)
+        if failures:
+            tries = self._tries.get(request.messages, 0)
+            if tries < len(failures):
+                self._tries[request.messages] = tries + 1
+                return position, failures[tries]
+        if position >= len(self._answers):
+            raise ProviderError(
+                f"The rule {self.match!r} of the script has {_steps(len(self._answers))} and was "
+                "asked for one more. Add a step."
+            )
+        return position, self._answers[position]
+
+
+def _opening(request: Request) -> list[str]:
+    texts = [m.content for m in request.messages if isinstance(m, System)]
+    first_user = next((m.content for m in request.messages if isinstance(m, User)), None)
+    return texts if first_user is None else [*texts, first_user]
+
+
+async def _speak(step: Answer, on_text: Callable[[str], None] | None) -> None:
+    if step.thought and on_text is not None:
+        on_text("")
+    words = re.findall(r"\s*\S+\s*$|\s*\S+|\s+", step.text)
+    pause_s = step.delay_s / max(len(words), 1)
+    if not words and pause_s:
+        await asyncio.sleep(pause_s)
+    for word in words:
+        if on_text is not None:
+            on_text(word)
+        if pause_s:
+            await asyncio.sleep(pause_s)
+
+
+def _reply(step: Answer, position: int, request: Request, name: str) -> Reply:
+    planned = tuple(
+        ToolCall(f"call_{position}_{number}", plan.name, plan.arguments)
+        for number, plan in enumerate(step.calls)
+    )
+    usage = step.usage
+    if usage is None:
+        asked = msgspec.json.encode((request.messages, request.tools))
+        called = "".join(plan.name + plan.arguments for plan in step.calls)
+        written = step.thought + step.text + called
+        usage = Usage(estimate_tokens(asked), 0, estimate_tokens(written), estimated=True)
+    finish = step.finish or (Finish.TOOLS if planned else Finish.STOP)
+    thoughts = None
+    if step.thought and planned:
+        thoughts = Thoughts(name, (Thought(msgspec.json.encode(step.thought).decode()),))
+    return Reply(message=Assistant(step.text, planned, thoughts), usage=usage, finish=finish)
+
+
+def describe(step: Step) -> str:
+    """A step in a few words, as in the list of what is left over."""
+    match step:
+        case Answer(text=text, calls=planned):
+            if planned:
+                return "call " + ", ".join(f"{plan.name}({plan.arguments})" for plan in planned)
+            return f"say {text[:40]!r}"
+        case Failure(error):
+            return f"fail with {type(error).__name__}"
+        case Hold(_, then):
+            return f"hold, then {describe(then)}"
+        case _ if callable(step):
+            return "a step made by a function"
+        case _:
+            assert_never(step)
+
+
+def _steps(count: int) -> str:
+    return f"{count} step" if count == 1 else f"{count} steps"

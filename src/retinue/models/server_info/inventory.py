@@ -1,0 +1,259 @@
+"""Looking at a server: which models it serves, how large their windows are, what it can do at once.
+
+Every server lists its models at `/v1/models`, and that list tells what kind of server it is; the
+rest is asked in the server's own way. A look never raises and never lasts longer than it was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+import msgspec
+
+from retinue.domain.served import LLAMA_CPP, LM_STUDIO, OLLAMA, USUAL_PORTS, Inventory, Served
+from retinue.models.http.endpoint import Endpoint, without_userinfo
+from retinue.models.http.faults import complaint_of
+from retinue.models.server_info import model_cards as cards
+from retinue.version import VERSION
+
+LOOK_S = 1.0
+LOADING_S = 300.0
+
+_MAX_BYTES = 16 * 1024 * 1024
+_USUAL = {port: server for server, port in USUAL_PORTS.items()}
+
+
+async def look(
+    endpoint: Endpoint,
+    *,
+    within_s: float = LOOK_S,
+    provider: str = "openai",
+    only: bool = False,
+) -> Inventory:
+    """What is served at `endpoint`; with `only`, the endpoint's own model alone.
+
+    The key of the endpoint is sent, if it has one. What a server does not say in time is left out.
+    """
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    try:
+        session = _session(endpoint)
+    except OSError:  # An SSLError is one, too.
+        return _problem(endpoint, f"{endpoint.ca_file} has no certificates in it")
+    async with session:
+        visit = _Visit(session, endpoint, provider, begun + within_s)
+        try:
+            page = await visit.page(f"{visit.base}/models")
+        except _Unanswered as unanswered:
+            return _problem(endpoint, str(unanswered), absent=unanswered.absent)
+        latency_s = loop.time() - begun
+        entries = cards.listed(page)
+        if entries is None:
+            return _problem(
+                endpoint, "it has no list of models; is that a model server?", absent=True
+            )
+        told = cards.server_of(entries)
+        found = _inventory(endpoint, entries, told or _usual(endpoint), latency_s)
+        models = found.models
+        if only:
+            models = tuple(one for one in models if one == found.find(endpoint.model))
+        detailed = await _detailed(visit, found.server, models)
+        if detailed is not None:
+            return msgspec.structs.replace(found, models=tuple(detailed))
+        # A port alone tells nothing, if the server that is usual there would have answered.
+        return _inventory(endpoint, entries, told, latency_s)
+
+
+def _inventory(
+    endpoint: Endpoint, entries: Iterable[cards.Card], server: str, latency_s: float
+) -> Inventory:
+    return Inventory(
+        address=endpoint.address,
+        server=server,
+        models=tuple(cards.plain(entries, server)),
+        latency_s=latency_s,
+    )
+
+
+async def served(endpoint: Endpoint) -> Served | None:
+    """What is known of the endpoint's model; None if the server does not tell.
+
+    Ollama and LM Studio give a model its window when they load it. One that is not loaded is asked
+    for one token, as the first call would have it loaded anyway, and before it is known whether the
+    prompt of that call fits.
+    """
+    found = (await look(endpoint, only=True)).find(endpoint.model)
+    if found is None or found.loaded is not False or found.window is not None:
+        return found
+    async with _session(endpoint) as session:
+        visit = _Visit(session, endpoint, "openai", asyncio.get_running_loop().time() + LOADING_S)
+        question = [{"role": "user", "content": "Hi"}]
+        body = {"model": endpoint.model, "messages": question, "max_tokens": 1}
+        if await visit.page_if_any(f"{visit.base}/chat/completions", body) is None:
+            return found
+    return (await look(endpoint, only=True)).find(endpoint.model) or found
+
+
+async def _detailed(
+    visit: _Visit, server: str, served: Sequence[Served]
+) -> Sequence[Served] | None:
+    """`served` with all that such a server says in its own way; None if this one does not."""
+    if server == LLAMA_CPP:
+        pages = await asyncio.gather(*(_props(visit, one) for one in served))
+        if not any(pages):
+            return None
+        return [cards.with_props(one, page) for one, page in zip(served, pages, strict=True)]
+    if server == OLLAMA:
+        running = await visit.page_if_any(f"{visit.root}/api/ps")
+        if running is None:
+            return None
+        asked = (_of_ollama(visit, one) for one in cards.ollama(served, running))
+        return [one for one in await asyncio.gather(*asked) if one is not None]
+    if server == LM_STUDIO:
+        for version in ("v1", "v0"):
+            page = await visit.page_if_any(f"{visit.root}/api/{version}/models")
+            if (found := cards.lm_studio(page)) is not None:
+                names = {one.model for one in served}
+                return [one for one in found if one.model in names]
+    return None
+
+
+async def _props(visit: _Visit, served: Served) -> Any:
+    if served.loaded is False:
+        return None
+    # A server of many models would load this one to answer, if it were not told to leave that.
+    query = f"model={quote(served.model, safe='')}&autoload=false"
+    return await visit.page_if_any(f"{visit.root}/props?{query}")
+
+
+async def _of_ollama(visit: _Visit, served: Served) -> Served | None:
+    page = await visit.page_if_any(f"{visit.root}/api/show", {"model": served.model})
+    return cards.with_show(served, page)
+
+
+class _Unanswered(Exception):
+    """There is no page to be had. `absent`: because that is no model server."""
+
+    def __init__(self, problem: str, *, absent: bool = False) -> None:
+        super().__init__(problem)
+        self.absent = absent
+
+
+class _Visit:
+    """The requests of one look, which have to be over by the deadline together."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, endpoint: Endpoint, provider: str, deadline: float
+    ) -> None:
+        url = endpoint.base_url.strip().rstrip("/")
+        # Of the two, the key counts; both together would be refused.
+        self.base = without_userinfo(url) if endpoint.api_key else url
+        self.root = self.base.removesuffix("/v1")
+        self._session = session
+        self._headers = _headers(endpoint, provider)
+        self._endpoint = endpoint
+        self._deadline = deadline
+
+    async def page(self, url: str, body: Any = None) -> Any:
+        """The JSON at `url`; a `body` is posted. Raises _Unanswered and nothing else."""
+        begun = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                status, data = await self._answer(url, body)
+        except TimeoutError:
+            raise _Unanswered(f"no answer within {self._deadline - begun:.2g} s") from None
+        except aiohttp.ClientConnectorDNSError as error:
+            raise _Unanswered(f"no host {error.host!r} is known") from None
+        except aiohttp.ClientConnectorError as error:
+            refused = isinstance(error.os_error, ConnectionRefusedError)
+            why = "nothing listens there" if refused else "it cannot be reached"
+            raise _Unanswered(why, absent=refused) from None
+        except (aiohttp.ClientError, ValueError):
+            raise _Unanswered("it does not speak HTTP", absent=True) from None
+        if status != 200:
+            raise self._refusal(status, data)
+        try:
+            return msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise _Unanswered(
+                "it does not answer in JSON; is that a model server?", absent=True
+            ) from None
+
+    async def page_if_any(self, url: str, body: Any = None) -> Any:
+        """The JSON at `url`; None where there is none."""
+        try:
+            return await self.page(url, body)
+        except _Unanswered:
+            return None
+
+    async def _answer(self, url: str, body: Any) -> tuple[int, bytes]:
+        data = None if body is None else msgspec.json.encode(body)
+        method = "GET" if body is None else "POST"
+        # With each request: those of a session are shown to a proxy, too, with the key in them.
+        async with self._session.request(
+            method, url, data=data, headers=self._headers, allow_redirects=False
+        ) as response:
+            pieces, size = [], 0
+            while size < _MAX_BYTES and (piece := await response.content.readany()):
+                pieces.append(piece)
+                size += len(piece)
+            return response.status, b"".join(pieces)
+
+    def _refusal(self, status: int, data: bytes) -> _Unanswered:
+        endpoint = self._endpoint
+        if status in (401, 403):
+            if endpoint.api_key:
+                return _Unanswered(f"it refuses the key from {endpoint.key_source} ({status})")
+            if endpoint.key_source:
+                return _Unanswered(f"it wants a key ({status}); set {endpoint.key_source}")
+            return _Unanswered(
+                f"it wants a key ({status}), which only an address that you name is sent:"
+                f" -m openai:MODEL@{endpoint.address}"
+            )
+        if status >= 500:
+            return _Unanswered(f"it answers {status}{_said(data)}")
+        return _Unanswered(f"it answers {status}; is that a model server?", absent=True)
+
+
+def _said(data: bytes) -> str:
+    try:
+        text = complaint_of(msgspec.json.decode(data)).message
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    return f" ({''.join(c for c in text[:100] if c.isprintable())})" if text else ""
+
+
+def _problem(endpoint: Endpoint, problem: str, *, absent: bool = False) -> Inventory:
+    return Inventory(address=endpoint.address, problem=problem, absent=absent)
+
+
+def _usual(endpoint: Endpoint) -> str:
+    return _USUAL.get(urlsplit(endpoint.base_url).port or 0, "")
+
+
+def _headers(endpoint: Endpoint, provider: str) -> dict[str, str]:
+    headers = {"Accept": "application/json", "User-Agent": f"retinue/{VERSION}"}
+    key = (endpoint.api_key or "").strip()
+    if provider == "anthropic":
+        headers |= {"anthropic-version": "2023-06-01", **({"x-api-key": key} if key else {})}
+    elif key:
+        headers["Authorization"] = f"Bearer {key}"
+    return headers
+
+
+def _session(endpoint: Endpoint) -> aiohttp.ClientSession:
+    tls: ssl.SSLContext | bool = True
+    # Reading certificates takes 50 ms, which is a fifth of the time there is for trying ports.
+    if endpoint.ca_file is not None and endpoint.base_url.lstrip().startswith("https:"):
+        tls = ssl.create_default_context(cafile=endpoint.ca_file)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=8, ssl=tls),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        proxy=endpoint.proxy,
+        timeout=aiohttp.ClientTimeout(total=None),
+    )

@@ -1,0 +1,219 @@
+"""A live node of the tree: its contract, its account, and its voice in the journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from retinue.domain.budget import Account
+from retinue.domain.contract import Contract
+from retinue.domain.events import Event, Fact
+from retinue.domain.evidence import still_tested
+from retinue.domain.messages import Usage
+from retinue.domain.projection import merged
+from retinue.domain.result import Check, Conflict, FileChange, Receipt, Result, Spent
+from retinue.ports import Clock, Ground, NewAgent
+from retinue.runtime.core.journal import Journal
+from retinue.runtime.core.suspension import Halt
+
+if TYPE_CHECKING:
+    from retinue.runtime.history.recovery import Past
+    from retinue.runtime.integration.file_changes import Recorder
+    from retinue.runtime.integration.merge_queue import Seat
+
+ROOT = "a0"  # the id of every run's root; children are a1, a2, …
+
+
+def plain_id(id: str) -> str:
+    """The id that a model means, which writes it in quotes, in brackets or with a capital."""
+    return id.strip(" \t\r\n[]\"'").lower()
+
+
+class Agent:
+    """What is known of an agent while it lives. Everything here can be folded from the journal."""
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        path: str,
+        depth: int,
+        contract: Contract,
+        account: Account,
+        journal: Journal,
+        clock: Clock,
+        parent: Agent | None,
+        ground: Ground,
+        halt: Halt,
+    ) -> None:
+        self.id = id
+        self.path = path
+        self.depth = depth
+        self.contract = contract
+        self.account = account
+        self.parent = parent
+        self.errand = ""
+        """What of its parent's asked for it."""
+        self.background = False
+        self.ground = ground
+        """The files that it works on."""
+        self.seat: Seat | None = None
+        """Its place among its siblings, if it is one of those that write."""
+        self.recorder: Recorder | None = None
+        """Who counts what it does to the user's own files, if it can do anything to them."""
+        self.attempt = 0
+        self.usage = Usage()
+        self.last_text = ""
+        self.result: Result | None = None
+        self.cache_key: str | None = None
+        self.notes: tuple[str, ...] = ()
+        self.inbox: list[tuple[str, str]] = []
+        """Who has something to say to it before its next turn, and what."""
+        self.stop_reason: str | None = None
+        """Why it was stopped for good; a stopped agent is not revived."""
+        self.deadline: asyncio.Timeout | None = None
+        """The end of the attempt under way; who watches may bring it forward."""
+        self.since = self.seen_at = clock.monotonic()
+        self.silent_s: float | None = None
+        self.given_up = False
+        self.excused = 0
+        """How many things it waits for that may take their time: a person, a command, a queue."""
+        self.files_read: dict[str, None] = {}
+        self.files_modified: dict[str, FileChange] = {}
+        self.receipts: list[Receipt] = []
+        self.tainted = False
+        """Whether there is text in its conversation that nobody vouches for."""
+        self.wary = False
+        """Whether that text came from others, and not by commands that it may use freely."""
+        self.tested = False
+        """Whether tests have gone well since its files last changed, as far as anybody has seen."""
+        self.checks: list[Check] = []
+        self.conflicts: tuple[Conflict, ...] = ()
+        self.kept = False
+        """Whether work of its that was not integrated is kept."""
+        self.steps = 0
+        self.names: dict[str, int] = {}
+        self.past: Past | None = None
+        """What another process has seen of its life, until this one has taken it up."""
+        self.halt = halt
+        self.paused = False
+        """Whether it has nothing more to say before the run goes on."""
+        self._journal = journal
+        self._clock = clock
+
+    @property
+    def role(self) -> str:
+        return self.contract.execution.role
+
+    @property
+    def why_stopped(self) -> str | None:
+        """Why it, or whoever it works for, was stopped."""
+        node: Agent | None = self
+        while node is not None and node.stop_reason is None:
+            node = node.parent
+        return None if node is None else node.stop_reason
+
+    def touch(self) -> None:
+        """A sign of life, for it and for those who wait for it."""
+        now = self._clock.monotonic()
+        node: Agent | None = self
+        while node is not None:
+            node.seen_at = now
+            node = node.parent
+
+    def stop(self, why: str) -> None:
+        """End it for good, with what it has: its attempt's time is up, and there is no other."""
+        if self.stop_reason is None and self.result is None:
+            self.stop_reason = why
+            if self.deadline is not None:
+                self.deadline.reschedule(asyncio.get_running_loop().time())
+
+    async def pause(self) -> None:
+        """Wait for the end of this process's work on the run. It is cancelled, and nothing else."""
+        self.paused = True
+        self.halt.changed()
+        with self.waiting():
+            await asyncio.Event().wait()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While inside, silence is no sign of anything: neither its own nor that of who waits."""
+        node: Agent | None = self
+        while node is not None:
+            node.excused += 1
+            node = node.parent
+        try:
+            yield
+        finally:
+            node = self
+            while node is not None:
+                node.excused -= 1
+                node = node.parent
+            self.touch()
+
+    def record(self, fact: Fact, *, born: NewAgent | None = None) -> Event:
+        self.touch()
+        parent_id = None if self.parent is None else self.parent.id
+        return self._journal.record(fact, self.id, parent_id, self.attempt, born)
+
+    async def durable(self) -> None:
+        await self._journal.durable()
+
+    def keep(self, receipt: Receipt) -> None:
+        self.receipts.append(receipt)
+        self.tainted = self.tainted or receipt.untrusted
+        self.wary = self.wary or (receipt.untrusted and receipt.command is None)
+        for path in receipt.read:
+            self.files_read[path] = None
+        if receipt.command is not None or receipt.changed:
+            self.tested = still_tested(self.tested, receipt)
+        for change in receipt.changed:
+            before = self.files_modified.get(change.path)
+            self.files_modified[change.path] = merged(before, change)
+
+    def remember(self, past: Past) -> None:
+        """Be who another process has known."""
+        view = past.view
+        self.account.book(past.spent)
+        self.past = past
+        self.errand, self.background = past.created.errand, past.created.background
+        self.notes = past.created.notes
+        self.attempt, self.usage, self.last_text = view.attempt, view.usage, view.said
+        self.files_read, self.files_modified = view.files_read, view.files_modified
+        self.receipts, self.tainted, self.wary = view.receipts, past.tainted, past.wary
+        self.checks, self.tested, self.kept = view.checks, past.tested, bool(view.kept)
+        self.inbox = [("parent", words) for words in past.messages]
+
+    def hear_of(self, child: Agent) -> None:
+        """Take over what is known of a child that has ended."""
+        if child.tainted:
+            # However it hears of it. A program that leads has no conversation to be led astray.
+            self.tainted, self.wary = True, self.wary or self.attempt > 0
+        if child.tested or (child.files_modified and not child.kept):
+            self.tested = child.tested
+
+    def next_path(self, role: str) -> str:
+        """The path of the next child, such as `root/tester.2`."""
+        self.steps += 1
+        number = self.names[role] = self.names.get(role, 0) + 1
+        return f"{self.path}/{role}.{number}"
+
+    @property
+    def step_path(self) -> str:
+        """Its step among its parent's, and theirs: 3, or 3.0 for the first child of the fourth."""
+        own = str(self.contract.parent.step_idx)
+        above = self.parent
+        return own if above is None or above.depth == 0 else f"{above.step_path}.{own}"
+
+    def spent(self, duration_s: float) -> Spent:
+        return Spent(
+            tool_calls=self.account.spent.tool_calls,
+            turns=self.account.spent.turns,
+            tokens_in=self.usage.tokens_in,
+            tokens_cached=self.usage.tokens_cached,
+            tokens_out=self.usage.tokens_out,
+            cost_usd=self.usage.cost_usd,
+            duration_s=duration_s,
+        )

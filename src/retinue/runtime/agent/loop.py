@@ -1,0 +1,141 @@
+"""The agent loop."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from retinue.domain.messages import Assistant
+from retinue.domain.report import job_block, report_cap
+from retinue.errors import BudgetExceeded, ModelError
+from retinue.runtime.agent.agent import Agent
+from retinue.runtime.agent.children import Staff
+from retinue.runtime.agent.conversation import room_for_news
+from retinue.runtime.agent.model_turn import Mind
+from retinue.runtime.agent.output_schema import Shape
+from retinue.runtime.agent.tool_calls import Toolbox
+from retinue.runtime.agent.transcript import Transcript
+
+SCHEMA = "schema"  # who tells an agent that its answer does not fit
+LOOSE_ENDS = "loose ends"  # … that children of its are still at work
+STOP = "stop"  # … that its run is being stopped
+STOPPED = (
+    "The user stops the work here; it may go on later. Say in a few words what you have. No tools."
+)
+GO_ON = "The work goes on where it was stopped. Go on with your task."
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """How a conversation ended: the last text, the value in it, and the limit that ended it."""
+
+    text: str
+    limit: str | None = None
+    data: Any = None
+    problem: str | None = None
+    """Why the text is not the data that was asked for."""
+
+
+async def converse(
+    agent: Agent,
+    mind: Mind,
+    toolbox: Toolbox,
+    staff: Staff | None,
+    shape: Shape | None,
+    script: Transcript | None = None,
+) -> Answer:
+    """Ask the model, run its tool calls, append, check limits, repeat.
+
+    With `script`, go on with a conversation that another process has begun.
+    """
+    mended = misfit = told = False
+    limit: str | None = None
+    reply: Assistant | None = None
+    if script is not None:
+        mended, limit, told = SCHEMA in script.told, script.limit, script.limit is not None
+        misfit = script.told[-1:] == [SCHEMA] and script.replied is None
+        reply = await _taken_up(mind, toolbox, script)
+    while True:
+        if reply is None:
+            if agent.halt.why is not None:
+                await _pause(agent, mind)
+            if not told:
+                _hear(agent, mind, staff)
+                limit = "max_tool_calls" if toolbox.exhausted else mind.limit()
+                if limit is None and mind.crowded:
+                    limit = await mind.make_room()
+            # What does not fit is a finished answer in the wrong form. Without tools beside it,
+            # more servers can hold a model to a schema.
+            reply = (await mind.ask(limit=limit, told=told, tools=not misfit)).message
+            misfit = False
+        text, calls, reply = reply.content, reply.calls, None
+        if calls and not limit:
+            answers = await toolbox.run(calls)
+            mind.conversation.answer(answers, mind.fit(answers))
+        elif limit or not (_addressed(agent) or _reminded(mind, staff)):
+            data, problem = (None, None) if shape is None else shape.check(text)
+            if problem is None or limit or mended:
+                return Answer(text, limit, data, problem)
+            mended = misfit = True
+            mind.tell(f"That does not fit: {problem}. Send only the right JSON.", source=SCHEMA)
+
+
+async def _taken_up(mind: Mind, toolbox: Toolbox, script: Transcript) -> Assistant | None:
+    """Bring a conversation to where the model can be asked; or its last reply, if it has ended."""
+    toolbox.exhausted = script.exhausted
+    reply = script.replied
+    if reply is not None and (script.limit or not (reply.calls or script.told[-1:] == [STOP])):
+        return Assistant(reply.content, reply.calls, reply.thoughts)
+    if reply is not None:
+        await toolbox.finish(script)
+        script.go_on(mind.fit(script.answered))
+    if script.told[-1:] == [STOP]:
+        mind.tell(GO_ON, source="resume")
+    return None
+
+
+async def _pause(agent: Agent, mind: Mind) -> None:
+    """Let the model say what it has, if it can still say something afterwards; and do no more."""
+    if mind.asked and mind.limit() is None:
+        mind.tell(STOPPED, source=STOP)
+        # Whatever is wrong with the model, it can be tried again when the run goes on.
+        with suppress(ModelError, BudgetExceeded):
+            await mind.ask(tools=False)
+    await agent.pause()
+
+
+def _hear(agent: Agent, mind: Mind, staff: Staff | None) -> None:
+    """What has arrived since the last turn: messages, and the ends of background children."""
+    while agent.inbox:
+        source, words = agent.inbox.pop(0)
+        mind.tell(words, source=source)
+    news = [] if staff is None else list(staff.news())
+    for job in news:
+        room = room_for_news(agent.contract)
+        cap = report_cap(agent.contract, room // len(news))
+        report = job_block(job.outcome, cap_tokens=cap)
+        mind.tell(f"A background job has ended.\n{report}", source="staff", about=(job.id,))
+
+
+def _addressed(agent: Agent) -> bool:
+    """Has anybody said something while it was answering? Then that was not its last word."""
+    return any(source in ("parent", "user") for source, _ in agent.inbox)
+
+
+def _reminded(mind: Mind, staff: Staff | None) -> bool:
+    """Has the model been told of loose ends, so that it may want another turn?"""
+    if staff is None:
+        return False
+    if any(job.done and not job.delivered for job in staff.background):
+        return True  # `_hear` will tell of them.
+    running = staff.loose_ends()
+    if running:
+        names = ", ".join(f"{job.id} ({job.agent.contract.step.title})" for job in running)
+        mind.tell(
+            f"Still running in the background: {names}. Wait for them with spawn_await, stop them"
+            " with agent_cancel, or answer again to end without them.",
+            source=LOOSE_ENDS,
+            about=tuple(job.id for job in running),
+        )
+    return bool(running)

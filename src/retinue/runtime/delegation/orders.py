@@ -1,0 +1,95 @@
+"""From what a program asks for to orders, which contracts are drafted from."""
+
+from __future__ import annotations
+
+import os
+
+from retinue.domain.budget import Budget
+from retinue.domain.drafting import Order
+from retinue.domain.role import pick
+from retinue.domain.toolname import picked
+from retinue.errors import ContractError, UsageError
+from retinue.runtime.agent.context_window import fitted, notes_on, within
+from retinue.runtime.agent.output_schema import schema_text
+from retinue.runtime.delegation.attachments import enclose
+from retinue.runtime.delegation.paths import named
+from retinue.runtime.delegation.task import Task, check_task, check_text
+from retinue.runtime.policy import Terms
+from retinue.runtime.services import Surroundings
+
+
+class Orders:
+    """Makes orders of tasks, with what this runtime has to carry them out."""
+
+    def __init__(self, terms: Terms, around: Surroundings) -> None:
+        self._terms = terms
+        self._around = around
+
+    async def of(self, task: Task) -> Order:
+        """`task` as an order. Raises UsageError for what can never be done."""
+        check_task(task.task)
+        check_text(task=task.task, context=task.context, system_prompt=task.system_prompt)
+        for field in ("scope", "write", "success_criteria", "context_files", "checks"):
+            if texts := getattr(task, field):
+                check_text(**{field: "".join(texts)})
+        around, terms = self._around, self._terms
+        role = pick(around.roles, task.role)
+        model = around.route(task.model, task.endpoint)
+        used = model or role.model or terms.model
+        around.model_for(used)
+        served = await around.servers.served(used)
+        role = fitted(role, served)
+        effects = around.tools.effects
+        if task.tools and (unknown := picked(sorted(task.tools), effects)[1]):
+            raise ContractError(
+                f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
+            )
+        limits = {f: v for f in _LIMITS if (v := getattr(task, f)) is not None}
+        notes = () if used == terms.model else notes_on(served)
+        if limits:
+            largest = within(Budget(**limits), served).max_context_tokens
+            if largest < limits.get("max_context_tokens", 0):
+                limits["max_context_tokens"] = largest
+                notes = (*notes, f"max_context_tokens became {largest}: the window of {used}")
+        directory = self._directory(task.directory)
+        workspace = around.workspace_for(directory or terms.directory)
+        context, left_out = await enclose(
+            workspace,
+            context=task.context,
+            files=task.context_files,
+            max_tokens=limits.get("max_context_tokens", role.budget.max_context_tokens) // 2,
+        )
+        if left_out and task.context_files:
+            raise UsageError("; ".join(left_out) + ".")
+        return Order(
+            role=role,
+            task=task.task,
+            extra_instructions=task.system_prompt,
+            tools=task.tools,
+            mode=task.mode,
+            scope=named(workspace, task.scope),
+            write=None if task.write is None else named(workspace, task.write),
+            context=context,
+            success_criteria=task.success_criteria,
+            output_schema=schema_text(task.output_schema),
+            model=model,
+            directory=directory,
+            workspace=task.workspace,
+            checks=task.checks,
+            on_conflict=task.on_conflict,
+            cache=task.cache,
+            notes=(*left_out, *notes),
+            **limits,
+        )
+
+    def _directory(self, name: str | None) -> str | None:
+        if name is None:
+            return None
+        root = self._terms.directory
+        path = os.path.realpath(os.path.join(root, name))
+        if os.path.commonpath([root, path]) != root or not os.path.isdir(path):
+            raise UsageError(f"{name!r} is no directory inside {root}.")
+        return path
+
+
+_LIMITS = Budget.__struct_fields__

@@ -1,0 +1,48 @@
+"""Cleaning the journal of a run away: its outcome is left, in one event of the same chain."""
+
+from __future__ import annotations
+
+from retinue.domain.events import AgentLeft, RunPruned
+from retinue.domain.projection import AgentView, RunView, fold
+from retinue.ports import Clock, Store
+from retinue.runtime.agent.agent import ROOT
+from retinue.runtime.core.journal import End, Journal
+from retinue.runtime.history.audit import audit, read_all
+
+
+async def prune(store: Store, clock: Clock, run_id: str) -> None:
+    """Put the outcome of a run in the place of its journal. Nobody may be working on the run.
+
+    ChainBroken if the journal is not what was written: what is left must not vouch for it.
+    """
+    await audit(store, run_id)
+    row = await store.run(run_id)
+    left = what_is_left(fold(await read_all(store, row.id)), row.head_seq, row.head_hash)
+    journal = Journal(store, clock, row.id, end=End.of(row), listener=None)
+    journal.record(left, agent_id=ROOT, parent_agent_id=None)
+    await journal.durable()
+
+
+def what_is_left(view: RunView, head_seq: int, head_hash: str) -> RunPruned:
+    return RunPruned(
+        events=head_seq,
+        head_hash=head_hash,
+        kind=view.kind,
+        task=view.task,
+        directory=view.directory,
+        model=view.model,
+        mode=view.mode,
+        sandbox=view.sandbox,
+        started_at=view.started_at,
+        finished_at=view.finished_at,
+        status=view.status,
+        reason=view.reason,
+        earlier=view.earlier,
+        usage=view.usage,
+        rewritten=tuple(view.rewritten),
+        agents=tuple(map(_agent, view.agents.values())),
+    )
+
+
+def _agent(view: AgentView) -> AgentLeft:
+    return AgentLeft(**{name: getattr(view, name) for name in AgentLeft.__struct_fields__})

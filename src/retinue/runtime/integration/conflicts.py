@@ -1,0 +1,64 @@
+"""A conflict between two children, as the task of a third."""
+
+from __future__ import annotations
+
+from retinue.domain.contract import WorkspaceKind
+from retinue.domain.drafting import Order
+from retinue.domain.role import Role
+from retinue.errors import ToolFailure, WorkspaceError
+from retinue.ports import Copy
+from retinue.runtime.agent.agent import Agent
+from retinue.threads import in_thread
+
+MAX_BYTES = 10 * 1024 * 1024
+_MARKERS = (b"<<<<<<< ", b">>>>>>> ")
+
+TASK = """\
+Two changes contradict each other in: {files}. In these files the lines of both stand between the\
+ markers <<<<<<<, ======= and >>>>>>>: first those that are there already, then those of the change\
+ to be brought in. Edit the files so that both changes do what they were meant to, and remove every\
+ marker. Change nothing else.
+
+The change that is to be brought in was made for this task:
+{task}"""
+
+
+def resolution(agent: Agent, role: Role) -> Order:
+    """The order for settling the conflicts of `agent`."""
+    files = tuple(conflict.path for conflict in agent.conflicts)
+    return Order(
+        task=TASK.format(files=", ".join(files), task=agent.contract.step.description),
+        role=role,
+        write=files,
+        workspace=WorkspaceKind.WORKTREE,
+        cache=False,
+    )
+
+
+async def unsettled(agent: Agent, copy: Copy, directory: str) -> str:
+    """What is left to settle of the conflicts of `agent`, in words; "" if nothing is."""
+    workspace = copy.workspace(directory)
+    try:
+        proposal = await copy.propose(message="")
+    except WorkspaceError as error:
+        return str(error)
+    if proposal.problems:
+        return "; ".join(proposal.problems)
+    changed = {file.path: file for file in proposal.files}
+    for conflict in agent.conflicts:
+        path = conflict.path
+        file = changed.pop(path, None)
+        if file is not None and file.gone:
+            continue  # Which settles it as well.
+        try:
+            data = await in_thread(lambda: workspace.read(path, max_bytes=MAX_BYTES))  # noqa: B023
+        except ToolFailure as failure:
+            return str(failure)
+        if any(line.startswith(_MARKERS) for line in data.splitlines()):
+            return f"there are conflict markers left in {path}"
+        if file is None:
+            # Of a file that one has removed, or that is not text, there is one side and no marker.
+            return f"nothing was changed in {path}, which has the version of one side only"
+    if changed:
+        return f"it changed more than the conflicts: {', '.join(changed)}"
+    return ""

@@ -1,0 +1,151 @@
+"""The run that the calling program leads: it gives tasks to children, and no model does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from retinue.domain.contract import title_of
+from retinue.domain.drafting import Order
+from retinue.domain.events import TasksGiven
+from retinue.domain.lifecycle import State
+from retinue.domain.plan.outcome import RunResult
+from retinue.domain.result import Result, Status
+from retinue.errors import ContractError, UsageError
+from retinue.runtime.agent.baseline import Round
+from retinue.runtime.agent.children import Job, Staff
+from retinue.runtime.core.task_group import Nursery, side_by_side
+from retinue.runtime.delegation.orders import Orders
+from retinue.runtime.delegation.task import Task, asked, each_for_itself, errand, on_record
+from retinue.runtime.history.recovery import Recovered
+from retinue.runtime.run.run import Run
+from retinue.runtime.run.runs import BY_PROGRAM, Runs, outcome
+
+
+class Office:
+    """One per runtime. Its run begins with the first task, and ends when the runtime is closed."""
+
+    def __init__(self, runs: Runs, orders: Orders, nursery: Nursery, *, at_once: int) -> None:
+        self._runs = runs
+        self._orders = orders
+        self._nursery = nursery
+        self._at_once = at_once
+        self._run: Run | None = None
+        self._staff: Staff | None = None
+        self._given = 0
+        """How many tasks the program has given so far."""
+
+    async def spawn(self, task: Task) -> Result:
+        """Give one task to one child and wait for it."""
+        order = await self._orders.of(task)
+        run = self._open(title_of(order.task))
+        return await _employ(run, order, self._give(run, [task], self._at_once))
+
+    async def fan_out(self, tasks: Sequence[Task | tuple[str, str]], *, most: int) -> list[Result]:
+        """Give each task to a child of its own, `most` at a time."""
+        wanted = each_for_itself(map(asked, tasks))
+        # All of them first: a wrong one is told before any work begins.
+        orders = [await self._orders.of(task) for task in wanted]
+        if not orders:
+            return []
+        first = title_of(orders[0].task)
+        run = self._open(first if len(orders) == 1 else f"{len(orders)} tasks: {first}")
+        number = self._give(run, wanted, most)
+        round = Round()
+
+        async def employ(numbered: tuple[int, Order]) -> Result:
+            return await _employ(run, numbered[1], numbered[0], round)
+
+        return await side_by_side(employ, list(enumerate(orders, number)), most)
+
+    async def start(self, task: Task) -> Job:
+        """Give a task to a child in the background. Its contract is on record when this returns."""
+        order = await self._orders.of(task)
+        run = self._open(title_of(order.task))
+        if self._staff is None:
+            self._staff = run.staff_of(run.root, self._nursery)
+        job = await self._staff.hire(order, errand(self._give(run, [task], self._at_once)))
+        await job.agent.durable()
+        return job
+
+    async def join(self, jobs: Iterable[Job] | Literal["*"]) -> list[Result]:
+        known = {} if self._staff is None else self._staff.jobs
+        waited = list(known.values()) if jobs == "*" else list(jobs)
+        for job in waited:
+            if not isinstance(job, Job):
+                raise UsageError(f'Jobs are what `start` returns, or "*" for all; not {job!r}.')
+        return [await job.result() for job in waited]
+
+    def dismiss(self) -> None:
+        """Have those go who still work in the background."""
+        if self._run is not None and self._staff is not None:
+            for job in self._staff.jobs.values():
+                job.cancel(self._run.why_stopped)
+
+    async def close(self, error: BaseException | None) -> None:
+        """End the run, if there is one; `error` is what has ended the program's work."""
+        if self._run is not None:
+            await self._runs.adjourn(self._run, error)
+
+    def _open(self, task: str) -> Run:
+        """The run, named after the first thing that is asked for."""
+        # Nothing may be awaited here: two children may ask for it in the same moment.
+        if self._run is None:
+            self._run = self._runs.begin(BY_PROGRAM, task)
+            self._run.preside()
+        return self._run
+
+    def _give(self, run: Run, tasks: Sequence[Task], most: int) -> int:
+        """Put on record what the program wants done; answers the number of the first."""
+        first, self._given = self._given, self._given + len(tasks)
+        run.give(TasksGiven(first=first, tasks=tuple(map(on_record, tasks)), max_concurrent=most))
+        return first
+
+
+async def go_on(runs: Runs, orders: Orders, run: Run, found: Recovered) -> RunResult:
+    """Have all done that a program wanted to be done in a run that it has left."""
+
+    async def work() -> tuple[tuple[Result, ...], Status, str]:
+        return await _see_through(orders, run, found), *outcome(run)
+
+    results = await runs.ended(run, work())
+    return msgspec.structs.replace(run.outcome, results=results)
+
+
+async def _see_through(orders: Orders, run: Run, found: Recovered) -> tuple[Result, ...]:
+    program = found.agents[run.root.id]
+    if program.state is State.CREATED:
+        run.preside()
+    run.reseat(run.root, program)
+
+    async def again(given: TasksGiven) -> list[Result]:
+        round = Round()
+
+        async def work(numbered: tuple[int, msgspec.Raw]) -> Result:
+            number, task = numbered
+            child = run.employed(errand(number))
+            if child is not None:
+                return child.result or await run.see_through(child)
+            order = await orders.of(msgspec.json.decode(task, type=Task))
+            return await _employ(run, order, number, round)
+
+        tasks = list(enumerate(given.tasks, given.first))
+        return await side_by_side(work, tasks, given.max_concurrent)
+
+    done = await side_by_side(again, found.tasks, len(found.tasks))
+    return tuple(result for results in done for result in results)
+
+
+async def _employ(run: Run, order: Order, number: int, round: Round | None = None) -> Result:
+    if run.root.stop_reason is not None:
+        return run.refused(order.role.name, order.task, run.root.stop_reason, Status.CANCELLED)
+    try:
+        child = await run.create(order, run.root, round, errand=errand(number))
+    except ContractError as error:
+        run.rejected += 1
+        spent_up = run.root.account.unspent().tokens == 0
+        status = Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED
+        return run.refused(order.role.name, order.task, str(error), status)
+    return await run.see_through(child)

@@ -1,0 +1,297 @@
+"""The runtime that a program holds: give it work, get results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Literal, Self, Unpack
+
+from retinue.domain.events import Event
+from retinue.domain.plan.forecast import Forecast
+from retinue.domain.plan.outcome import PlanResult, RunResult
+from retinue.domain.plan.plan import Plan
+from retinue.domain.result import Result
+from retinue.domain.role import Role
+from retinue.domain.served import Load
+from retinue.errors import UsageError
+from retinue.ports import Sandbox
+from retinue.runtime.agent.children import Job
+from retinue.runtime.agent.watchdog import watch
+from retinue.runtime.core.task_group import Nursery, to_its_end
+from retinue.runtime.delegation.orders import Orders
+from retinue.runtime.delegation.task import Task, TaskTerms, as_task, check_text
+from retinue.runtime.history.follow import follow as follow_journal
+from retinue.runtime.history.follow import nobody_writes
+from retinue.runtime.history.undo import Changed, Revision, Rewritten, past, revision
+from retinue.runtime.planning.plans import Plans
+from retinue.runtime.policy import Terms
+from retinue.runtime.run import program as office
+from retinue.runtime.run.program import Office
+from retinue.runtime.run.runs import COMPACT, LED, PLAN, PLANNING, Runs, ended_with
+from retinue.runtime.services import Surroundings
+
+
+class Runtime:
+    """Made by `retinue.open`; use it as an async context manager.
+
+    `run` is a run of its own, led by a model. Everything else (`spawn`, `fan_out`, `start`) belongs
+    to one run whose root is the calling program; it begins with the first child and ends when the
+    runtime is closed, and its budget holds for all of them together.
+    """
+
+    def __init__(self, terms: Terms, around: Surroundings) -> None:
+        self.terms = terms
+        self._around = around
+        self._nursery = Nursery()
+        self._runs = Runs(terms, around)
+        self._orders = Orders(terms, around)
+        self._plans = Plans(terms, around, self._runs, self._orders)
+        self._office = Office(
+            self._runs, self._orders, self._nursery, at_once=around.max_concurrent
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._nursery.__aenter__()
+        self._watch = self._around.clock.watch(self._runs.lapse)
+        self._watch.__enter__()
+        self._watching = [
+            self._nursery.create_task(
+                watch(self._runs.agents, self._around.clock, self.terms.silence_s / 4)
+            ),
+            self._nursery.create_task(self._runs.listen()),
+        ]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._watch.__exit__(None, None, None)
+            for task in self._watching:
+                task.cancel()
+            if error is not None and not isinstance(error, asyncio.CancelledError):
+                # Whoever is at work is left as they are, for `resume`.
+                self._runs.suspend(ended_with(error), None)
+            self._office.dismiss()
+            await self._nursery.__aexit__(kind, error, trace)
+        finally:
+            await to_its_end(self._office.close(error))
+
+    @property
+    def roles(self) -> Mapping[str, Role]:
+        return self._around.roles
+
+    @property
+    def sandbox(self) -> Sandbox | None:
+        """Where shell commands run; None where they are off."""
+        return self._around.sandbox
+
+    @property
+    def loads(self) -> Sequence[Load]:
+        """How busy the endpoints are that are asked."""
+        return self._around.servers.loads()
+
+    def stop(self, why: str) -> None:
+        """Say why everything is about to be cancelled; it will stand in the journal."""
+        self._runs.stop(why)
+
+    def suspend(
+        self, why: str, then: Callable[[], None] | None = None, *, run_id: str | None = None
+    ) -> None:
+        """Stop all work, or that of one run, so that it can be resumed.
+
+        Nothing new is begun; whoever is between two turns says what they have, and `then` is called
+        when nobody has anything more to say. Cancel the tasks then, or sooner: what is under way
+        stays in the journal as it is, for `resume`.
+        """
+        self._runs.suspend(why, then, run_id)
+
+    # Work
+
+    async def run(
+        self,
+        task: str,
+        *,
+        session: str | None = None,
+        context: str = "",
+        context_files: Sequence[str] = (),
+    ) -> RunResult:
+        """Let a model do `task`, as the root of a run of its own.
+
+        With `session` (the id of a run in it, a unique beginning of one, or "last") the model goes
+        on with the conversation so far; `RunResult.session` is what to give here. `context` and
+        `context_files` are given along, framed as data.
+        """
+        lead = self.terms.lead
+        return await self._runs.led(
+            await self._runs.open(task, lead, session, context, context_files)
+        )
+
+    async def compact(self, session: str) -> RunResult:
+        """Have a model sum up a session, which goes on from the summary alone.
+
+        That is a run of the session, with a budget and an outcome like any other.
+        """
+        run = await self._runs.open(COMPACT, self.terms.lead, session, "", ())
+        return await self._runs.led(run, sums_up=True)
+
+    async def resume(self, run_id: str) -> RunResult:
+        """Go on with a run that was suspended, or whose process is gone, from where it was.
+
+        Who is closed stays so; whoever was at work goes on from the last reply that is on record,
+        under the same contract and with what is left of the budget. A tool that was under way is
+        run again if it only reads; otherwise the model is told. Of a run that a program led, every
+        task that was given is seen through, and `results` has all of them in order. Of a plan, the
+        steps that are left are carried out, and `plan` has how all of it went; of a plan that was
+        to be written, `response` is its text.
+
+        RunError if the run is over, or another process works on it.
+        """
+        run, found = await self._runs.reopen(run_id)
+        if found.started.kind == LED:
+            return await self._runs.led(run, sums_up=found.started.task == COMPACT)
+        if found.started.kind == PLAN:
+            return await self._plans.go_on(run, found)
+        if found.started.kind == PLANNING:
+            return await self._plans.write_on(run, found)
+        return await office.go_on(self._runs, self._orders, run, found)
+
+    async def spawn(self, role: str, task: str, **terms: Unpack[TaskTerms]) -> Result:
+        """Give one task to one child and wait for it. The terms are those of a `Task`."""
+        return await self._office.spawn(as_task(role, task, terms))
+
+    async def fan_out(
+        self, tasks: Sequence[Task | tuple[str, str]], *, max_concurrent: int | None = None
+    ) -> list[Result]:
+        """Give each task to a child of its own; results come in the order of the tasks.
+
+        A child that fails becomes a failed result and never sinks its siblings.
+        """
+        return await self._office.fan_out(tasks, most=self._at_a_time(max_concurrent))
+
+    async def start(self, role: str, task: str, **terms: Unpack[TaskTerms]) -> Job:
+        """Give a task to a child in the background. Its contract is on record when this returns."""
+        return await self._office.start(as_task(role, task, terms))
+
+    async def join(self, jobs: Iterable[Job] | Literal["*"] = "*") -> list[Result]:
+        """Wait for jobs, all of them with "*". Results can be joined again."""
+        return await self._office.join(jobs)
+
+    # Plans
+
+    async def plan(
+        self, goal: str, *, context: str = "", context_files: Sequence[str] = ()
+    ) -> Plan:
+        """Have a planner, who only reads, write a plan for `goal`. Nothing of it is done.
+
+        Raises PlanError if what it wrote cannot be carried out; `draft` of that is the plan.
+        """
+        return await self._plans.write(goal, context=context, files=context_files)
+
+    async def check(self, plan: Plan | Mapping[str, Any]) -> Plan:
+        """`plan` as it would be carried out. PlanError tells of everything that is wrong with it.
+
+        It may be data, such as a TOML or JSON file holds. Nothing is done.
+        """
+        return await self._plans.check(plan)
+
+    async def forecast(
+        self, work: Plan | Sequence[Task | tuple[str, str]], *, max_concurrent: int | None = None
+    ) -> Forecast:
+        """What a plan, or the tasks of a fan-out, will likely use: tokens, money and time.
+
+        It is taken from what earlier agents of the same roles have used in this project.
+        """
+        return await self._plans.forecast(work, most=self._at_a_time(max_concurrent))
+
+    async def execute(
+        self, plan: Plan | Mapping[str, Any], *, max_concurrent: int | None = None
+    ) -> PlanResult:
+        """Carry out `plan`, as a run of its own, in as many children at a time as may be.
+
+        PlanError, before anything is done, if it cannot be.
+        """
+        return await self._plans.execute(plan, most=self._at_a_time(max_concurrent))
+
+    # Those at work
+
+    def cancel(self, agent_id: str, *, run_id: str | None = None) -> None:
+        """Stop one agent, and all below it, for good; its parent is told, and cannot revive it."""
+        run, agent = self._runs.at_work(agent_id, run_id)
+        run.cancel(agent)
+
+    def tell(self, agent_id: str, text: str, *, run_id: str | None = None) -> None:
+        """Say something to an agent at work; it reads it before its next turn."""
+        if not text.strip():
+            raise UsageError("There is nothing to tell: the text is empty.")
+        check_text(text=text)
+        _, agent = self._runs.at_work(agent_id, run_id)
+        agent.inbox.append(("user", text))
+
+    # What there is to see
+
+    async def files(self, glob: str, *, limit: int = 1_000) -> list[str]:
+        """The files of the project that fit, sorted; without those that git ignores.
+
+        UsageError if there are more than `limit`.
+        """
+        workspace = self._around.workspace_for(self.terms.directory)
+        found, more = await asyncio.to_thread(workspace.find, glob, under=".", limit=limit)
+        if more:
+            raise UsageError(f"More than {limit:,} files fit {glob!r}; choose fewer.")
+        return list(found)
+
+    async def events(self, run_id: str, *, follow: bool = False) -> AsyncIterator[Event]:
+        """The events of a run; with `follow`, also those to come, for as long as it is worked on.
+
+        The run may be that of another process.
+        """
+        around = self._around
+        written = around.posts.held if follow else nobody_writes
+        async for event in follow_journal(around.store, around.clock, run_id, written=written):
+            yield event
+
+    async def diff(self, run_id: str, agent: str | None = None) -> list[Changed]:
+        """What a run has done to the files, change by change; or one agent and all below it."""
+        found = await past(self._around.store, self._around.history, run_id)
+        return await found.diff(agent)
+
+    async def undo(
+        self, run_id: str, agent: str | None = None, *, to: int | None = None
+    ) -> Rewritten:
+        """Take back what a run, or one agent of it, has done to the files; all of it or nothing.
+
+        With `to`, what was done after that step. What others have changed since stays; where that
+        is impossible, nothing is touched and `refused` says why. RunError if there is nothing to
+        undo, or if it is not known yet: agents that are at work cannot be undone.
+        """
+        async with self._revision(run_id, agent) as found:
+            return await found.undo(agent, to=to)
+
+    async def redo(self, run_id: str, agent: str | None = None) -> Rewritten:
+        """Make again what was undone. Of an agent that failed, bring in what was kept of it."""
+        async with self._revision(run_id, agent) as found:
+            return await found.redo(agent)
+
+    def _revision(self, run_id: str, agent: str | None) -> AbstractAsyncContextManager[Revision]:
+        around = self._around
+        return revision(
+            around.store,
+            around.history,
+            around.posts,
+            around.clock,
+            run_id,
+            agent=agent,
+            at_work=self._runs.writer,
+        )
+
+    def _at_a_time(self, max_concurrent: int | None) -> int:
+        most = self._around.max_concurrent if max_concurrent is None else max_concurrent
+        if most < 1:
+            raise UsageError(f"max_concurrent must be at least 1, not {most}.")
+        return most

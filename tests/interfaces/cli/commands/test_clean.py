@@ -1,0 +1,171 @@
+"""clean."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.interfaces.cli.commands.clean import size_text
+from retinue.store.posts import FilePosts
+from retinue.store.sqlite import SqliteStore
+from retinue.testing.clock import FakeClock
+from retinue.testing.store_contract import Scribe
+
+Cli = Callable[..., Any]
+WRITES = """
+rules:
+  - match: ""
+    steps: [{call: write_file, args: {path: a.txt, content: "2"}}, {say: Done.}]
+"""
+
+
+def test_what_is_kept_is_told_and_what_is_old_goes(cli: Cli, script: Callable[[str], str]) -> None:
+    cli("spawn", "executor", "-m", script(WRITES), "--mode", "auto", "Write.")
+    told = cli("clean", "--dry-run")
+    assert told.code == 0, told.err
+    journals, copies, changes, versions = told.out.splitlines()
+    assert re.fullmatch(r"journals of runs +1, [0-9.]+ KB; would go: 0", journals)
+    assert copies.split("  ")[0] == "copies of trees"
+    assert re.fullmatch(r"changes that can be undone  1; would go: 0", changes)
+    assert re.fullmatch(r"versions of files +\d+, \d+ B; would go: 0", versions)
+    assert re.search(r"undone  1; removed: 1$", cli("clean", "--older-than", "0").out, re.MULTILINE)
+    assert cli("undo", cli("runs").out.split()[0]).err.startswith(
+        "retinue: There is nothing to undo"
+    )
+
+
+def test_where_nothing_is_kept(cli: Cli) -> None:
+    done = cli("clean")
+    assert (done.code, "Nothing is kept in" in done.err) == (2, True)
+
+
+def test_sizes() -> None:
+    assert [size_text(n) for n in (0, 999, 1000, 34_100_000, 5 * 10**15)] == [
+        "0 B",
+        "999 B",
+        "1.0 KB",
+        "34.1 MB",
+        "5000.0 TB",
+    ]
+
+
+DAY_S = 24 * 3600
+
+
+async def _journals(path: Path) -> None:
+    """Sessions of last year but for `new`, whose latest run is of today."""
+    path.parent.mkdir()
+    store, now = SqliteStore(path), time.time()
+    for run_id, earlier, days, over in (
+        ("old", (), 300, True),
+        ("left", (), 300, False),
+        ("new", (), 300, True),
+        ("newer", ("new",), 0, True),
+    ):
+        scribe = Scribe(store, run_id, clock=FakeClock(now - days * DAY_S))
+        scribe.begin(f"Do the {run_id} one.", earlier=earlier)
+        scribe.birth()
+        for number in range(200):
+            scribe.note(f"{number} " * 100)
+        if over:
+            scribe.live("a0")
+            scribe.finish()
+    await store.aclose()
+
+
+@pytest.fixture
+def database(project: Path) -> Path:
+    path = project / ".retinue" / "retinue.db"
+    asyncio.run(_journals(path))
+    return path
+
+
+def test_of_old_journals_the_outcome_is_left(cli: Cli, database: Path) -> None:
+    size = database.stat().st_size
+    told = cli("clean", "--dry-run").out.splitlines()[0]
+    told_as = r"journals of runs            4, [0-9.]+ KB; would go: 1 \([0-9.]+ KB\);"
+    kept = r" kept, since they can be resumed: 1 \(--unfinished\)"
+    assert re.fullmatch(told_as + kept, told)
+    assert "ok: 207 events and 1 contracts" in cli("audit", "old").out
+
+    done = cli("clean").out.splitlines()[0]
+    assert re.fullmatch(told_as.replace("would go", "removed") + kept, done)
+    assert database.stat().st_size < 0.9 * size
+    assert cli("audit", "old").out.startswith(
+        "ok: what is left of run old is what was written: its outcome and the hashes of 1 contract;"
+        " 207 events were cleaned away (head "
+    )
+    shown = cli("show", "old").out
+    assert shown.startswith("run old: completed\n  Do the old one.\n")
+    assert "  207 events were cleaned away; this is what is left\n" in shown
+    done = cli("show", "old", "a0")
+    assert (done.code, done.err) == (
+        2,
+        "retinue: The journal of run old was cleaned away; `retinue show old` has what is left of"
+        " its agents.\n",
+    )
+    for run_id in ("left", "new", "newer"):
+        assert cli("audit", run_id).out.startswith("ok: 20")
+    assert "4, " not in cli("clean").out.splitlines()[0]
+
+
+def test_what_could_be_resumed_goes_if_asked(cli: Cli, database: Path) -> None:
+    assert "removed: 2 (" in cli("clean", "--unfinished").out.splitlines()[0]
+    assert re.search(r"^left .*  cleaned away  .*Do the left one", cli("runs").out, re.MULTILINE)
+    done = cli("resume", "left")
+    assert (done.code, done.err) == (
+        1,
+        "retinue: The journal of run left was cleaned away; there is nothing left to resume.\n",
+    )
+    assert cli("resume").err == (
+        "retinue: There is nothing to resume: no run was left before its end.\n"
+    )
+
+
+def test_what_lives_is_never_touched(cli: Cli, database: Path) -> None:
+    post = FilePosts(database.parent / "live").take("left")
+    line = cli("clean", "--unfinished").out.splitlines()[0]
+    assert "removed: 1" in line
+    assert line.endswith("; the file shrinks when run left is over")
+    done = cli("clean", "--older-than", "0", "--unfinished")
+    assert (done.code, "Run left is at work" in done.err) == (1, True)
+    post.leave()
+    assert "ok: 202 events" in cli("audit", "left").out
+
+
+def test_the_age_is_a_setting_of_the_user(
+    cli: Cli, database: Path, project: Path, settings: Callable[[str], Path]
+) -> None:
+    (project / "retinue.toml").write_text("keep_journals_days = 0\n")
+    assert "would go: 1 " in cli("clean", "--dry-run").out
+    settings("keep_journals_days = 1000\n")
+    assert "would go: 0" in cli("clean", "--dry-run").out.splitlines()[0]
+
+
+def test_a_journal_that_was_changed_is_kept_and_named(cli: Cli, database: Path) -> None:
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("DROP TRIGGER events_append_only_update")
+        connection.execute("UPDATE events SET summary = 'x' WHERE run_id = 'old' AND seq = 9")
+    line = cli("clean").out.splitlines()[0]
+    assert "removed: 0" in line
+    assert line.endswith("; kept, since they are not what was written: old")
+    assert cli("audit", "old").out.startswith("BROKEN at event 9")
+
+
+def test_a_session_whose_journal_is_gone_cannot_go_on(
+    cli: Cli, database: Path, script: Callable[[str], str]
+) -> None:
+    cli("clean")
+    done = cli("run", "-m", script(WRITES), "-r", "old", "Go on.")
+    assert (done.code, done.err) == (
+        1,
+        "retinue: The session cannot go on: the journal of run old was cleaned away.\n",
+    )

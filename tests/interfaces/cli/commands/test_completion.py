@@ -1,0 +1,163 @@
+"""Completion in real shells."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from retinue.interfaces.cli.commands.completion import SHELLS
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Done]
+Script = Callable[[str], str]
+
+# A shell that has learnt to complete, and answers each line that it reads.
+BASH = """
+eval "$(retinue completion bash)"
+while read -r -a COMP_WORDS; do
+    if [ "${COMP_WORDS[-1]}" = "_" ]; then COMP_WORDS[-1]=""; fi
+    COMP_CWORD=$(( ${#COMP_WORDS[@]} - 1 )) COMPREPLY=()
+    _retinue_completion retinue
+    printf "%s\\n" "${COMPREPLY[@]}" "."
+done
+"""
+FISH = """
+retinue completion fish | source
+while read line
+    complete -C (string replace -r "_\\$" "" -- $line)
+    echo .
+end
+"""
+COMMANDS = {
+    "bash": ("bash", "--norc", "-c", BASH),
+    "fish": ("fish", "--no-config", "-c", FISH),
+}
+
+
+@pytest.fixture
+def shell(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell finds the command."""
+    folder = project.parent / "bin"
+    folder.mkdir()
+    command = folder / "retinue"
+    command.write_text(
+        f"#!{sys.executable}\nfrom retinue.interfaces.cli.main import main\nmain()\n"
+    )
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.skipif(not shutil.which(name), reason=f"no {name}"))
+        for name in COMMANDS
+    ]
+)
+def complete(request: pytest.FixtureRequest, shell: None) -> Iterator[Callable[[str], set[str]]]:
+    """What a shell offers for what was typed so far."""
+    with subprocess.Popen(
+        COMMANDS[request.param], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        lines = iter(process.stdout)
+
+        def ask(typed: str) -> set[str]:
+            assert process.stdin is not None
+            process.stdin.write(f"{typed}_\n" if typed.endswith(" ") else f"{typed}\n")
+            process.stdin.flush()
+            offered = takewhile(lambda line: line != ".\n", lines)
+            return {line.rstrip("\n").split("\t")[0] for line in offered} - {""}
+
+        yield ask
+        process.stdin.close()
+
+
+@pytest.fixture
+def offered(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], set[str]]:
+    """What `retinue` says when it is asked as bash asks it; the other shells ask much the same."""
+
+    def ask(typed: str) -> set[str]:
+        monkeypatch.setenv("_RETINUE_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", typed)
+        monkeypatch.setenv("COMP_CWORD", str(typed.count(" ")))
+        done = cli()
+        monkeypatch.delenv("_RETINUE_COMPLETE")
+        assert (done.code, done.err) == (0, "")
+        return {line.partition(",")[2] for line in done.out.splitlines()} - {""}
+
+    return ask
+
+
+def test_commands_and_options_are_completed(complete: Callable[[str], set[str]]) -> None:
+    assert complete("retinue show ") == set()
+    assert complete("retinue sh") == {"show"}
+    assert complete("retinue run --max-to") == {"--max-tokens", "--max-tool-calls"}
+    assert complete("retinue spawn re") == {"researcher", "reviewer"}
+
+
+def test_names_are_completed(
+    cli: Cli, script: Script, tmp_path: Path, offered: Callable[[str], set[str]]
+) -> None:
+    settings = tmp_path / ".config" / "retinue" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('[models]\nfast = "openai:x@http://127.0.0.1:1/v1"\n')
+    model = script('rules: [{match: "", steps: [{say: ok}]}]')
+    cli("spawn", "-q", "planner", "-m", model, "Look")
+    run_id = cli("runs").out.split()[0]
+    assert {"run", "runs", "show", "watch", "cancel", "tasks"} <= offered("retinue ")
+    assert offered("retinue run --mode pl") == {"plan"}
+    assert offered("retinue run -m fa") == {"fast"}
+    assert offered("retinue fan-out --role te") == {"tester"}
+    assert offered("retinue agents pl") == {"planner"}
+    for command in ("show", "watch", "cancel", "audit", "tasks", "run -r"):
+        assert offered(f"retinue {command} ") >= {run_id}, command
+    assert offered(f"retinue show {run_id[:6]}") == {run_id}
+    assert offered(f"retinue show {run_id} ") == {"a0", "a1"}
+    assert offered("retinue completion ") >= {*SHELLS}
+    assert offered("retinue help se") == {"sessions", "settings"}
+
+
+def test_where_nothing_is_known_nothing_is_said(
+    offered: Callable[[str], set[str]], project: Path
+) -> None:
+    assert offered("retinue show ") == set()
+    assert offered("retinue show nope ") == set()
+    (project / "retinue.toml").write_text("what is this")
+    assert offered("retinue spawn re") == set()
+    assert offered("retinue run -m ") == set()
+
+
+@pytest.mark.usefixtures("shell")
+@pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh")
+def test_zsh_completes_what_is_typed(shell_in_terminal: Callable[..., Any]) -> None:
+    term = shell_in_terminal("zsh", "-f", "-i")
+    term.type('autoload -Uz compinit; compinit -u -D; eval "$(retinue completion zsh)"\r')
+    term.type("print ready-$((1 + 1))\r")
+    term.see("ready-2")
+    term.type("retinue sh\t")
+    term.see("retinue show")
+    term.type("\x15retinue spawn re\t\t")
+    term.see("researcher", "reviewer", "Gathers information")
+    term.type("\x15retinue run --max-tu\t")
+    term.see("retinue run --max-turns")
+
+
+def test_an_unknown_shell_is_told(cli: Cli) -> None:
+    done = cli("completion", "tcsh")
+    assert done.code == 2
+    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'." in done.err

@@ -1,0 +1,195 @@
+"""`retinue models`: what is served, by the names that -m takes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import pytest
+
+from retinue.testing.server import Received, failing
+
+RECORDED = Path(__file__).parents[3] / "models" / "recorded"
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Serving(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def visits(self) -> list[Received]: ...
+
+
+Cli = Callable[..., Done]
+Serve = Callable[..., Serving]
+Settings = Callable[[str], Path]
+
+
+def page(name: str) -> Any:
+    return msgspec.json.decode((RECORDED / f"{name}.json").read_bytes())
+
+
+LLAMA_CPP = {"/v1/models": page("llama_cpp_models"), "/props": page("llama_cpp_props")}
+LM_STUDIO = {"/v1/models": page("lm_studio_models"), "/api/v1/models": page("lm_studio_v1")}
+
+
+HELP = (
+    'Name one: -m NAME, or RETINUE_MODEL=NAME, or model = "NAME" in ~/.config/retinue/config.toml,'
+    " such as openai:MODEL@http://127.0.0.1:8080/v1.\n"
+    "Or set OPENAI_API_KEY or ANTHROPIC_API_KEY and name a model with -m."
+    " `retinue doctor` tells what was tried.\n"
+)
+
+
+def table(text: str) -> list[list[str]]:
+    """The rows, with the latency left open: nobody knows how long a server will take."""
+    rows = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines() if line.strip()]
+    return [["N ms" if re.fullmatch(r"\d+ ms", cell) else cell for cell in row] for row in rows]
+
+
+def test_a_table(cli: Cli, serve: Serve, settings: Settings) -> None:
+    one, two = serve(pages=LLAMA_CPP), serve(pages=LM_STUDIO)
+    settings(f'discovery = false\nendpoints = ["{one.url}", "{two.url}"]\n')
+    done = cli("models")
+    assert (done.code, done.err) == (0, "")
+    shown, _, notes = done.out.partition("\nnote: ")
+    assert table(shown) == [
+        ["SERVER", "WINDOW", "SLOTS", "TOOLS", "LATENCY", "MODEL"],
+        [
+            "llama.cpp",
+            "512 of 8,192",
+            "2",
+            "no",
+            "N ms",
+            f"openai:/models/SmolLM2-135M-Instruct.Q4_1.gguf@{one.url}",
+        ],
+        [
+            "LM Studio",
+            "4,096 of 131,072",
+            "4",
+            "yes",
+            "N ms",
+            f"openai:google/gemma-4-e4b@{two.url}",
+        ],
+        [
+            "LM Studio",
+            "not loaded, up to 262,144",
+            "-",
+            "yes",
+            "N ms",
+            f"openai:qwen3.6-35b-a3b-apex@{two.url}",
+        ],
+    ]
+    assert notes.splitlines()[0].startswith("SmolLM2-135M-Instruct.Q4_1.gguf has a window of 512")
+    assert "note: google/gemma-4-e4b has a window of 4,096 tokens at LM Studio" in notes
+
+
+def test_the_model_in_use_has_a_mark(
+    cli: Cli, serve: Serve, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(pages=LM_STUDIO)
+    settings("discovery = false\n")
+    monkeypatch.setenv("RETINUE_MODEL", f"openai:google/gemma-4-e4b@{server.url}")
+    head, *rows = cli("models").out.splitlines()[:3]
+    assert [(row[0], row[head.index("MODEL") :]) for row in rows] == [
+        ("*", f"openai:google/gemma-4-e4b@{server.url}"),
+        (" ", f"openai:qwen3.6-35b-a3b-apex@{server.url}"),
+    ]
+
+
+def test_as_json(cli: Cli, serve: Serve, settings: Settings) -> None:
+    server = serve(pages=LLAMA_CPP)
+    settings(f'discovery = false\nendpoints = ["{server.url}"]\n')
+    done = cli("models", "--json")
+    (row,) = [json.loads(line) for line in done.out.splitlines()]
+    latency_s, notes = row.pop("latency_s"), row.pop("notes")
+    assert 0 < latency_s < 60
+    assert [note.split(", ")[0] for note in notes] == [
+        "SmolLM2-135M-Instruct.Q4_1.gguf has a window of 512 tokens at llama.cpp",
+        "SmolLM2-135M-Instruct.Q4_1.gguf has a chat template without tools",
+    ]
+    model = "/models/SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert row == {
+        "name": f"openai:{model}@{server.url}",
+        "endpoint": server.url,
+        "model": model,
+        "server": "llama.cpp",
+        "window": 512,
+        "max_window": 8192,
+        "slots": 2,
+        "tools": False,
+        "loaded": None,
+        "remote": False,
+    }
+
+
+def test_what_is_in_trouble_is_told_below(cli: Cli, serve: Serve, settings: Settings) -> None:
+    one, two = serve(pages=LLAMA_CPP), serve(pages={"/v1/models": failing(503, "Loading model")})
+    settings(f'discovery = false\nendpoints = ["{one.url}", "{two.url}"]\n')
+    done = cli("models")
+    assert done.code == 0
+    assert done.out.endswith(f"note: {two.url} (endpoints): it answers 503 (Loading model).\n")
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_nothing_is_served(cli: Cli, settings: Settings, options: tuple[str, ...]) -> None:
+    settings("discovery = false\n")
+    done = cli("models", *options)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == ("" if options else f"retinue: No model was found.\n{HELP}")
+
+
+def test_nothing_but_trouble_is_served(cli: Cli, serve: Serve, settings: Settings) -> None:
+    server = serve(pages={"/v1/models": failing(503, "Loading model")})
+    settings(f'discovery = false\nendpoints = ["{server.url}"]\n')
+    assert cli("models") == (
+        1,
+        "",
+        "retinue: No model was found.\n"
+        f"{server.url} (endpoints): it answers 503 (Loading model).\n",
+    )
+
+
+def test_a_projects_server_is_looked_at_without_the_key(
+    cli: Cli, serve: Serve, settings: Settings, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(pages=LLAMA_CPP)
+    settings("discovery = false\n")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("OPENAI_BASE_URL", serve(pages=LM_STUDIO).url)
+    (project / "retinue.toml").write_text(f'model = "openai:m@{server.url}"\n')
+    assert server.url in cli("models").out
+    assert {visit.headers.get("authorization") for visit in server.visits} == {None}
+
+
+def test_the_usual_ports_are_tried_without_a_key(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, serve: Serve
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", serve(pages=LLAMA_CPP).url)
+    out = cli("doctor", "--json").out
+    for port in (8080, 11434, 1234, 8000):
+        assert f"http://127.0.0.1:{port}/v1" in out
+
+
+def test_the_models_of_a_pool_are_marked(cli: Cli, serve: Serve, settings: Settings) -> None:
+    one, two = serve(pages=LLAMA_CPP), serve(pages=LM_STUDIO)
+    card = LLAMA_CPP["/v1/models"]["data"][0]["id"]
+    first = f"openai:{card}@{one.url}"
+    settings(
+        'discovery = false\nmodel = "smart"\n[pools.smart]\n'
+        f'endpoints = ["{first}", "openai:gone@{two.url}"]\n'
+    )
+    done = cli("models")
+    marked = [row[-1] for row in table(done.out) if row[0] == "*"]
+    assert (done.code, marked) == (0, [first])
+    assert two.url in done.out

@@ -1,0 +1,104 @@
+"""Work under way as plain lines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import retinue
+from retinue.config.environment import Environment
+from retinue.interfaces.cli.terminal.lines import Lines
+from retinue.interfaces.view.tree import SMALL_FAMILY
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, hold, say
+
+
+async def play(
+    project: Path, script: dict[str, list[Step]], lines: Lines, *, until: Callable[[], bool]
+) -> None:
+    """Run `script` under `lines`, and stop it when the condition holds."""
+    async with (
+        lines.shown(),
+        retinue.open(
+            project,
+            model=ScriptedModel(script, strict=False),
+            max_concurrent=10,
+            on_event=lines.listen,
+            environment=Environment(variables={"HOME": str(project)}),
+        ) as rt,
+    ):
+        running = asyncio.create_task(rt.run("Survey it all"))
+        while not until() and not running.done():  # noqa: ASYNC110 - it is only seen on paper
+            await asyncio.sleep(0.01)
+        running.cancel()
+
+
+async def test_after_a_silence_it_is_said_who_is_still_at_work(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+
+    def long_enough() -> bool:
+        said.append(capsys.readouterr().err)
+        return "more at work" in "".join(said)
+
+    wait: list[Step] = [hold(asyncio.Event(), say("never"))]
+    spawned = calls(*(call("spawn_agent", role="researcher", task=f"Wait {n}") for n in range(5)))
+    script: dict[str, list[Step]] = {"Wait": wait, "": [spawned]}
+    await play(project, script, Lines(quiet_s=0.05), until=long_enough)
+    text = "".join(said)
+    assert '  root/researcher.5: "Wait 4" (turn 1/50, ' in text
+    assert "  and 3 more at work\n" in text
+
+
+def test_a_log_tells_how_each_child_ended(
+    cli: Callable[..., tuple[int, str, str]], script: Callable[[str], str]
+) -> None:
+    model = script(
+        """
+        rules:
+          - match: You are a coding agent
+            steps:
+              - {call: spawn_agent, args: {role: tester, task: "Write tests", mode: auto}}
+              - {call: spawn_agent, args: {role: researcher, task: "Break"}}
+              - say: Done.
+          - match: Break
+            steps: [{fail: refused, message: No.}]
+          - match: ""
+            steps:
+              - {call: write_file, args: {path: tests/test_a.py, content: "1\\n2\\n"}}
+              - say: Wrote two.
+        """
+    )
+    code, out, err = cli("run", "--mode", "auto", "-m", model, "Test it")
+    assert (code, out) == (0, "Done.\n")
+    assert '\n[tester] Completed: "Write tests"\n  Duration: ' in err
+    assert "\n  Files modified: tests/test_a.py (+2 lines, new file)\n  Result: Wrote two.\n" in err
+    assert '\n[researcher] Ended (error): "Break"\n' in err
+    assert "\n  Reason: No.\n" in err
+    assert '\n[lead] Completed: "Test it"\n' in err
+
+
+def test_the_children_of_a_large_family_have_a_line_each(
+    cli: Callable[..., tuple[int, str, str]], script: Callable[[str], str]
+) -> None:
+    asked = ", ".join('{call: spawn_agent, args: {role: planner, task: "Look"}}' for _ in range(7))
+    model = script(
+        f"""
+        rules:
+          - match: You are a coding agent
+            steps:
+              - calls: [{asked}]
+              - say: Done.
+          - match: ""
+            steps: [{{say: Looked.}}]
+        """
+    )
+    code, _, err = cli("run", "-m", model, "Look around")
+    assert code == 0
+    # The first may end before the others are there, and be told of as in a small family.
+    blocks = err.count("[planner] Completed")
+    assert blocks <= SMALL_FAMILY
+    assert err.count(": closed as completed: done\n") == 7 - blocks

@@ -1,0 +1,399 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.messages import (
+    Assistant,
+    Message,
+    Request,
+    System,
+    Thought,
+    Thoughts,
+    ToolAnswer,
+    ToolCall,
+    ToolSpec,
+    User,
+)
+from retinue.domain.thinking import Thinking
+from retinue.models.anthropic.request import ADAPTIVE, CACHE_CONTROL, MessagesEncoder
+from retinue.models.http.abilities import Form
+
+ME = "anthropic:m"
+TOOLS = (
+    ToolSpec("list_dir", "List.", msgspec.Raw(b'{"type": "object"}')),
+    ToolSpec("read_file", "Read.", msgspec.Raw(b'{"type": "object"}')),
+)
+MARK = {"type": "ephemeral"}
+SCHEMA = '{"type":"object","properties":{"a":{"type":"integer","minimum":3}},"required":["a"]}'
+
+
+def encoded(
+    *messages: Message,
+    thinking: Thinking | None = None,
+    form: Form = Form.WORDS,
+    without: frozenset[str] = frozenset(),
+    **fields: Any,
+) -> dict[str, Any]:
+    encoder = MessagesEncoder("m", name=ME, thinking=thinking)
+    body = encoder.encode(Request(messages=messages, **fields), form, without)
+    value: dict[str, Any] = msgspec.json.decode(body)
+    return value
+
+
+def text(words: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "text", "text": words, **fields}
+
+
+def thought(words: str, after_text: int = 0, after_calls: int = 0) -> Thought:
+    return Thought(f'{{"type":"thinking","thinking":"{words}"}}', after_text, after_calls)
+
+
+def test_the_whole_body() -> None:
+    assert encoded(
+        System("Be brief."),
+        User("Hi."),
+        Assistant("I look.", (ToolCall("c1", "read_file", '{"path": "a"}'),)),
+        ToolAnswer("c1", "text"),
+        Assistant("", (ToolCall("c2", "list_dir", ""), ToolCall("c3", "read_file", "{"))),
+        ToolAnswer("c2", ""),
+        ToolAnswer("c3", "[ERROR] not JSON", failed=True),
+        User("Be quick."),
+        tools=TOOLS,
+        max_output_tokens=50,
+    ) == {
+        "model": "m",
+        "max_tokens": 50,
+        "system": [text("Be brief.", cache_control=MARK)],
+        "tools": [
+            {"name": "list_dir", "description": "List.", "input_schema": {"type": "object"}},
+            {
+                "name": "read_file",
+                "description": "Read.",
+                "input_schema": {"type": "object"},
+                "cache_control": MARK,
+            },
+        ],
+        "messages": [
+            {"role": "user", "content": [text("Hi.")]},
+            {
+                "role": "assistant",
+                "content": [
+                    text("I look."),
+                    {"type": "tool_use", "id": "c1", "name": "read_file", "input": {"path": "a"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "c1",
+                        "content": "text",
+                        "cache_control": MARK,
+                    }
+                ],
+            },
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "tool_use", "id": "c2", "name": "list_dir", "input": {}},
+                    {
+                        "type": "tool_use",
+                        "id": "c3",
+                        "name": "read_file",
+                        "input": {"invalid_json": "{"},
+                    },
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "c2", "content": ""},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "c3",
+                        "content": "[ERROR] not JSON",
+                        "is_error": True,
+                    },
+                    text("Be quick.", cache_control=MARK),
+                ],
+            },
+        ],
+        "stream": True,
+    }
+
+
+# Prefixes and the marks in them
+
+
+def marks(value: Any) -> int:
+    if isinstance(value, dict):
+        return ("cache_control" in value) + sum(map(marks, value.values()))
+    return sum(map(marks, value)) if isinstance(value, list) else 0
+
+
+def test_a_request_that_nothing_follows_is_not_cached_to_its_end() -> None:
+    assert marks(encoded(System("Be brief."), User("Hi."))) == 1
+
+
+def test_what_a_server_refused_is_not_marked() -> None:
+    sent = encoded(System("x"), User("y"), tools=TOOLS, without=frozenset({CACHE_CONTROL}))
+    assert marks(sent) == 0
+
+
+def without_marks(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: without_marks(v) for k, v in value.items() if k != "cache_control"}
+    return [without_marks(item) for item in value] if isinstance(value, list) else value
+
+
+TURN = st.tuples(st.text(max_size=20), st.integers(0, 3), st.booleans())
+
+
+@given(st.lists(TURN, max_size=6))
+def test_each_request_begins_with_the_one_before_and_has_at_most_four_marks(
+    turns: list[tuple[str, int, bool]],
+) -> None:
+    encoder = MessagesEncoder("m", name=ME)
+    messages: list[Message] = [System("Be brief."), User("Hi.")]
+    before: list[Any] = []
+    for number, (said, count, told) in enumerate(turns):
+        sent = msgspec.json.decode(encoder.encode(Request(messages=tuple(messages), tools=TOOLS)))
+        assert marks(sent) <= 4
+        assert marks(sent["messages"][-1]) <= 1
+        now = without_marks(sent["messages"])
+        assert now[: len(before)] == before
+        before = now
+        calls = tuple(ToolCall(f"c{number}.{n}", "read_file", "{}") for n in range(count))
+        messages += [Assistant(said, calls), *(ToolAnswer(call.id, said) for call in calls)]
+        if told or not calls:
+            messages.append(User("Go on."))
+        if not calls and not said.strip():
+            # What nobody said is left out, and the words of the user around it become one message.
+            before[-1:] = []
+
+
+def test_the_last_mark_of_the_request_before_is_there_again() -> None:
+    call = ToolCall("c", "read_file", "{}")
+    opening = (System("x"), User("Hi."))
+    first = encoded(*opening, tools=TOOLS)["messages"]
+    second = encoded(*opening, Assistant("", (call,)), ToolAnswer("c", "y"), tools=TOOLS)
+    assert second["messages"][0] == first[-1]
+    assert marks(second["messages"]) == 2
+
+
+def test_an_empty_result_takes_no_mark() -> None:
+    calls = (ToolCall("a", "read_file", "{}"), ToolCall("b", "read_file", "{}"))
+    answers = (ToolAnswer("a", "x"), ToolAnswer("b", ""))
+    sent = encoded(User("Hi."), Assistant("", calls), *answers, tools=TOOLS)["messages"]
+    assert [marks(block) for block in sent[-1]["content"]] == [1, 0]
+    last = encoded(User("Hi."), Assistant("", calls[:1]), ToolAnswer("a", ""), tools=TOOLS)
+    assert [marks(turn) for turn in last["messages"]] == [1, 0, 0]
+
+
+def test_tools_are_the_same_bytes_in_every_request() -> None:
+    encoder = MessagesEncoder("m")
+    request = Request(messages=(User("x"),), tools=TOOLS)
+    other = Request(messages=(User("x"),), tools=tuple(TOOLS))
+    assert encoder.encode(request) == encoder.encode(request) == encoder.encode(other)
+
+
+# What the API insists on
+
+
+def test_calls_that_nobody_answered_are_answered() -> None:
+    calls = (ToolCall("a", "read_file", "{}"), ToolCall("b", "read_file", "{}"))
+    sent = encoded(
+        User("Hi."), Assistant("", calls), ToolAnswer("a", "x"), User("Stop."), tools=TOOLS
+    )
+    content = sent["messages"][2]["content"]
+    assert [block["type"] for block in content] == ["tool_result", "tool_result", "text"]
+    assert content[1]["tool_use_id"] == "b"
+    assert content[1]["is_error"] is True
+    assert content[1]["content"] == "It was not run."
+    last = encoded(User("Hi."), Assistant("", calls[:1]))["messages"][-1]
+    assert last["content"][0]["tool_use_id"] == "a"
+    silent = encoded(User("Hi."), Assistant("", calls[:1]), Assistant(""), Assistant("Done."))
+    answered = [block for turn in silent["messages"] for block in turn["content"]]
+    assert [block["type"] for block in answered] == ["text", "tool_use", "tool_result", "text"]
+
+
+def test_calls_of_earlier_are_of_tools_that_there_are() -> None:
+    call = ToolCall("a", "read_file", "{}")
+    sent = encoded(User("Hi."), Assistant("", (call,)), ToolAnswer("a", "x"))
+    assert sent["tools"] == [
+        {"name": "read_file", "description": "", "input_schema": {"type": "object"}}
+    ]
+    assert sent["tool_choice"] == {"type": "none"}
+    assert "tools" not in encoded(User("Hi."))
+
+
+def test_ids_and_names_of_other_models_are_spelled_as_the_api_wants_them() -> None:
+    call = ToolCall("functions.read:0", "über file", "{}")
+    sent = encoded(User("x"), Assistant("", (call,)), ToolAnswer(call.id, "y"), tools=TOOLS)
+    made, answered = sent["messages"][1]["content"][0], sent["messages"][2]["content"][0]
+    assert made["id"] == answered["tool_use_id"] == "functions_read_0"
+    assert made["name"] == "_ber_file"
+
+
+def test_what_says_nothing_is_left_out() -> None:
+    sent = encoded(System(" "), User("Hi."), Assistant(" \n"), User(""), User("Still there?"))
+    assert "system" not in sent
+    assert sent["messages"] == [{"role": "user", "content": [text("Hi."), text("Still there?")]}]
+
+
+def test_half_a_surrogate_pair_is_replaced() -> None:
+    sent = encoded(User("a\ud800b"))
+    assert sent["messages"][0]["content"] == [text("a?b")]
+
+
+# Thoughts
+
+
+def test_thoughts_stand_where_they_stood() -> None:
+    calls = (ToolCall("a", "read_file", "{}"), ToolCall("b", "read_file", "{}"))
+    thoughts = Thoughts(ME, (thought("1"), thought("2", 3, 0), thought("3", 6, 1)))
+    sent = encoded(User("x"), Assistant("OneTwo", calls, thoughts), tools=TOOLS)
+    content = sent["messages"][1]["content"]
+    shown = [b.get("thinking") or b.get("text") or b.get("id") for b in content]
+    assert shown == ["1", "One", "2", "Two", "a", "3", "b"]
+
+
+PLACES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), max_size=4)
+
+
+@given(st.text(max_size=6), st.integers(0, 2), PLACES)
+def test_wherever_thoughts_say_they_stood_nothing_is_lost_or_doubled(
+    said: str, count: int, places: list[tuple[int, int]]
+) -> None:
+    calls = tuple(ToolCall(f"c{n}", "read_file", "{}") for n in range(count))
+    thoughts = Thoughts(ME, tuple(thought(str(n), *place) for n, place in enumerate(places)))
+    message = Assistant(said, calls, thoughts)
+    sent = encoded(User("x"), message, *(ToolAnswer(call.id, "") for call in calls), tools=TOOLS)
+    turns = [turn for turn in sent["messages"] if turn["role"] == "assistant"]
+    blocks = [block for turn in turns for block in turn["content"]]
+    kept = "".join(b["text"] for b in blocks if b["type"] == "text")
+    # Texts that are only white space are refused by the API.
+    assert "".join(kept.split()) == "".join(said.split())
+    assert [b["id"] for b in blocks if b["type"] == "tool_use"] == [call.id for call in calls]
+    assert [b["thinking"] for b in blocks if b["type"] == "thinking"] == [
+        str(n) for n in range(len(places))
+    ]
+
+
+def test_thoughts_of_others_are_not_sent() -> None:
+    call = ToolCall("a", "read_file", "{}")
+    made = Assistant("", (call,), Thoughts("another", (thought("x"),)))
+    sent = encoded(User("x"), made, ToolAnswer("a", "y"), tools=TOOLS)
+    assert [block["type"] for block in sent["messages"][1]["content"]] == ["tool_use"]
+
+
+# Thinking
+
+
+def with_calls(thoughts: Thoughts | None) -> tuple[Message, ...]:
+    call = ToolCall("a", "read_file", "{}")
+    return (User("x"), Assistant("Hm.", (call,), thoughts), ToolAnswer("a", "y"))
+
+
+MINE = Thoughts(ME, (thought("x"),))
+BUDGET = Thinking(on=True, budget_tokens=4000)
+
+
+@pytest.mark.parametrize(
+    ("thinking", "limit", "sent"),
+    [
+        (Thinking(), None, None),
+        (Thinking(on=True), None, {"type": "adaptive"}),
+        (Thinking(on=True), 256, {"type": "adaptive"}),
+        (Thinking(on=False), None, {"type": "disabled"}),
+        (BUDGET, None, {"type": "enabled", "budget_tokens": 4000}),
+        (BUDGET, 8192, {"type": "enabled", "budget_tokens": 4000}),
+        # Thoughts count as output, and there must be room for the answer.
+        (BUDGET, 3000, {"type": "enabled", "budget_tokens": 1976}),
+        (BUDGET, 2000, None),
+    ],
+)
+def test_how_thinking_is_asked_for(
+    thinking: Thinking, limit: int | None, sent: dict[str, Any] | None
+) -> None:
+    body = encoded(User("x"), thinking=thinking, max_output_tokens=limit)
+    assert body.get("thinking") == sent
+    assert body["max_tokens"] == (limit or 32_000)
+
+
+def test_a_large_budget_leaves_room_for_the_answer() -> None:
+    body = encoded(User("x"), thinking=Thinking(on=True, budget_tokens=40_000))
+    assert body["thinking"]["budget_tokens"] == 40_000
+    assert body["max_tokens"] == 56_000
+
+
+def test_a_model_that_cannot_decide_by_itself_gets_half_of_the_answer() -> None:
+    sent = encoded(
+        User("x"),
+        thinking=Thinking(on=True),
+        max_output_tokens=8000,
+        without=frozenset({ADAPTIVE}),
+    )
+    assert sent["thinking"] == {"type": "enabled", "budget_tokens": 4000}
+
+
+@pytest.mark.parametrize(
+    ("thoughts", "thinks"),
+    [
+        (MINE, True),
+        (None, False),
+        (Thoughts("another", MINE.blocks), False),
+        (Thoughts(ME, (thought("x", after_text=3),)), False),
+    ],
+)
+def test_with_a_budget_only_thoughts_can_be_gone_on_with(
+    thoughts: Thoughts | None, thinks: bool
+) -> None:
+    sent = encoded(*with_calls(thoughts), thinking=BUDGET, tools=TOOLS)
+    assert ("thinking" in sent) is thinks
+    # Thoughts beside a request not to think are refused.
+    kinds = [block["type"] for block in sent["messages"][1]["content"]]
+    assert ("thinking" in kinds) is thinks
+
+
+def test_who_is_made_to_call_a_tool_does_not_think() -> None:
+    sent = encoded(*with_calls(MINE), thinking=Thinking(on=True), form=Form.TOOL, schema=SCHEMA)
+    assert "thinking" not in sent
+    assert sent["messages"][1]["content"][0]["type"] == "text"
+
+
+def test_effort() -> None:
+    assert encoded(User("x"), thinking=Thinking(effort="low"))["output_config"] == {"effort": "low"}
+
+
+# Answers that must fit a schema
+
+
+def test_a_schema_is_sent_as_the_api_can_decode_it() -> None:
+    sent = encoded(User("x"), thinking=Thinking(effort="max"), form=Form.SCHEMA, schema=SCHEMA)
+    assert sent["output_config"] == {
+        "effort": "max",
+        "format": {
+            "type": "json_schema",
+            "schema": {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}},
+                "required": ["a"],
+                "additionalProperties": False,
+            },
+        },
+    }
+
+
+def test_a_schema_as_a_tool_that_must_be_called() -> None:
+    sent = encoded(User("x"), form=Form.TOOL, schema=SCHEMA)
+    (tool,) = sent["tools"]
+    assert tool["name"] == "answer"
+    assert tool["input_schema"] == msgspec.json.decode(SCHEMA)
+    assert sent["tool_choice"] == {"type": "tool", "name": "answer"}

@@ -1,0 +1,424 @@
+"""What a server can do: found out by asking, at no loss, and not asked again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from retinue.domain.messages import (
+    Assistant,
+    Finish,
+    Request,
+    Thought,
+    Thoughts,
+    ToolAnswer,
+    ToolCall,
+    ToolSpec,
+    User,
+)
+from retinue.domain.thinking import Thinking
+from retinue.errors import ProviderError, RequestRefused
+from retinue.models.anthropic.model import AnthropicModel
+from retinue.models.http.endpoint import Endpoint
+from retinue.models.openai.model import OpenAIModel
+from retinue.models.scripted.model import Answer, call, say
+from retinue.testing import messages
+from retinue.testing.server import (
+    ModelServer,
+    Received,
+    Response,
+    as_json,
+    chunk,
+    events,
+    failing,
+)
+
+SCHEMA = '{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}'
+OTHER = '{"type":"object","properties":{"b":{"type":"string"}},"required":["b"]}'
+LIST = '{"type":"array","items":{"type":"integer"}}'
+GOOD = '{"a": 1}'
+TOOL = ToolSpec("read_file", "Read.", msgspec.Raw(b'{"type":"object"}'))
+Client = type[OpenAIModel] | type[AnthropicModel]
+
+
+def asked(schema: str | None = SCHEMA, **fields: Any) -> Request:
+    return Request(messages=(User("Hi."),), schema=schema, **fields)
+
+
+def form_of(request: Received) -> str:
+    """How the request wants its answer held to a schema, in one word."""
+    body = request.json
+    if "response_format" in body:
+        return str(body["response_format"]["type"])
+    if "format" in body.get("output_config", {}):
+        return "format"
+    return "tool" if isinstance(body.get("tool_choice"), dict) else "words"
+
+
+class Picky:
+    """A server that takes only some forms. It answers by the tool if that is the form."""
+
+    def __init__(self, *taken: str, text: str = GOOD) -> None:
+        self._taken = taken
+        self._text = text
+        self.seen: list[str] = []
+
+    def __call__(self, request: Received) -> Answer | Response:
+        form = form_of(request)
+        self.seen.append(form)
+        if form not in self._taken:
+            return failing(400, "Extra inputs are not permitted")
+        if form != "tool":
+            return say(self._text)
+        return msgspec.structs.replace(call("answer"), calls=call("answer", a=1).calls)
+
+
+def of(serving: ModelServer, client: Client = OpenAIModel) -> OpenAIModel | AnthropicModel:
+    return client(Endpoint(base_url=serving.base_url, model="m"))
+
+
+async def answers(
+    server: Callable[[Received], Answer | Response], client: Client, *requests: Request
+) -> list[Assistant]:
+    async with ModelServer(server) as serving, of(serving, client) as model:
+        return [(await model.reply(request)).message for request in requests]
+
+
+@pytest.mark.parametrize(
+    ("client", "taken", "seen"),
+    [
+        (OpenAIModel, "json_schema", ["json_schema", "json_schema"]),
+        (OpenAIModel, "json_object", ["json_schema", "json_object", "json_object"]),
+        (OpenAIModel, "tool", ["json_schema", "json_object", "tool", "tool"]),
+        (OpenAIModel, "words", ["json_schema", "json_object", "tool", "words", "words"]),
+        (AnthropicModel, "format", ["format", "format"]),
+        (AnthropicModel, "tool", ["format", "tool", "tool"]),
+        (AnthropicModel, "words", ["format", "tool", "words", "words"]),
+    ],
+)
+async def test_the_best_form_that_a_server_takes_is_found_once(
+    client: Client, taken: str, seen: list[str]
+) -> None:
+    server = Picky(taken, "words")
+    made = await answers(server, client, asked(), asked())
+    assert [msgspec.json.decode(message.content) for message in made] == [{"a": 1}, {"a": 1}]
+    assert not any(message.calls for message in made)
+    assert server.seen == seen
+
+
+async def test_requests_at_once_find_out_at_once() -> None:
+    server = Picky("words")
+    async with ModelServer(server) as serving, of(serving) as model:
+        replies = await asyncio.gather(*(model.reply(asked()) for _ in range(9)))
+        await model.reply(asked())
+    assert all(reply.message.content == GOOD for reply in replies)
+    assert server.seen.count("words") == 10
+    assert server.seen[-1] == "words"
+
+
+@pytest.mark.parametrize("client", [OpenAIModel, AnthropicModel])
+async def test_where_no_form_is_to_blame_none_is_given_up(client: Client) -> None:
+    """A request that is refused in every form has another fault: the first refusal is told."""
+    bad = failing(400, "The first.")
+    server = [bad, failing(400, "b"), failing(400, "c"), failing(400, "d")]
+    rungs = 4 if client is OpenAIModel else 3
+    async with ModelServer([*server[:rungs], say(GOOD)]) as serving, of(serving, client) as model:
+        with pytest.raises(RequestRefused, match=r"The first\."):
+            await model.reply(asked())
+        await model.reply(asked())
+    assert form_of(serving.requests[-1]) in ("json_schema", "format")
+
+
+async def test_other_failures_are_no_refusals() -> None:
+    async with ModelServer([failing(500, "down"), say(GOOD)]) as serving, of(serving) as model:
+        with pytest.raises(ProviderError, match="down"):
+            await model.reply(asked())
+        await model.reply(asked())
+    assert form_of(serving.requests[1]) == "json_schema"
+
+
+async def test_what_was_heard_already_is_not_asked_otherwise() -> None:
+    told: list[str] = []
+    refusal = {"error": {"message": "No.", "type": "invalid_request_error"}}
+    broken = Response(body=events(chunk({"content": "Hel"}), refusal))
+    async with ModelServer([broken]) as serving, of(serving) as model:
+        with pytest.raises(RequestRefused, match=r"No\."):
+            await model.reply(asked(), told.append)
+    assert (told, len(serving.requests)) == (["Hel"], 1)
+
+
+async def test_a_schema_that_is_refused_does_not_spoil_the_others() -> None:
+    def server(request: Received) -> Answer | Response:
+        seen.append(form_of(request))
+        if seen[-1] == "json_schema" and b'"b"' in request.body:
+            return failing(400, "The schema is too complex.")
+        return say(GOOD)
+
+    seen: list[str] = []
+    await answers(server, OpenAIModel, asked(), asked(OTHER), asked(OTHER), asked())
+    assert seen == ["json_schema", "json_schema", "json_object", "json_object", "json_schema"]
+
+
+@pytest.mark.parametrize(
+    ("client", "seen"),
+    [
+        (OpenAIModel, ["json_schema", "json_object", "tool", "words"]),
+        (AnthropicModel, ["format", "tool", "words", "words"]),
+    ],
+)
+async def test_a_form_that_is_ignored_is_not_used_again(client: Client, seen: list[str]) -> None:
+    """llama.cpp takes `output_config` on /v1/messages and does nothing about it."""
+
+    def server(request: Received) -> Answer:
+        found.append(form_of(request))
+        return say("Surely: it is 1.")
+
+    found: list[str] = []
+    made = await answers(server, client, *[asked()] * 4)
+    assert made == [Assistant("Surely: it is 1.")] * 4
+    assert found == seen
+
+
+async def test_an_answer_that_was_cut_off_says_nothing_about_the_server() -> None:
+    steps = [say('{"a": ', finish=Finish.LENGTH), say(f"<think>hm</think>{GOOD}"), say(GOOD)]
+    async with ModelServer(steps) as serving, of(serving) as model:
+        for _ in steps:
+            await model.reply(asked())
+    assert {form_of(request) for request in serving.requests} == {"json_schema"}
+
+
+async def test_a_list_is_not_asked_for_as_an_object() -> None:
+    server = Picky("words", text="[1]")
+    await answers(server, OpenAIModel, asked(LIST))
+    assert server.seen == ["json_schema", "words"]
+
+
+@pytest.mark.parametrize("client", [OpenAIModel, AnthropicModel])
+async def test_beside_tools_a_model_is_not_held_to_a_schema(client: Client) -> None:
+    """Most servers would then never let it call one."""
+    server = Picky("words")
+    await answers(server, client, asked(tools=(TOOL,)))
+    assert server.seen == ["words"]
+
+
+async def test_what_is_sent_for_a_schema() -> None:
+    async with ModelServer([say(GOOD), say("{}")]) as serving, of(serving) as model:
+        await model.reply(asked())
+        await model.reply(asked('{"type":"object","properties":{"a":{"minimum":1}}}'))
+    strict, loose = (request.json["response_format"] for request in serving.requests)
+    shut = {**msgspec.json.decode(SCHEMA), "additionalProperties": False}
+    assert strict == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": shut, "strict": True},
+    }
+    assert loose["json_schema"]["strict"] is False
+    assert loose["json_schema"]["schema"]["properties"] == {"a": {"minimum": 1}}
+
+
+async def test_a_tool_that_takes_the_answer() -> None:
+    server = Picky("tool")
+    async with ModelServer(server) as serving, of(serving) as model:
+        reply = await model.reply(asked())
+    assert reply.message == Assistant('{"a":1}')
+    assert reply.finish is Finish.STOP
+    body = serving.requests[-1].json
+    assert body["tool_choice"] == {"type": "function", "function": {"name": "answer"}}
+    assert body["tools"][0]["function"]["parameters"] == msgspec.json.decode(SCHEMA)
+
+
+# Things that a request can do without
+
+
+def refusing(words: str, message: str) -> Callable[[Received], Answer | Response]:
+    """A server that complains as long as something is in the body."""
+    return lambda request: failing(400, message) if words.encode() in request.body else say("ok")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            '"max_tokens"',
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
+            "'max_completion_tokens' instead.",
+        ),
+        ('"stream_options"', "Unrecognized request argument supplied: stream_options"),
+    ],
+)
+async def test_a_field_that_is_refused_by_name_is_left_out_from_then_on(
+    words: str, message: str
+) -> None:
+    async with ModelServer(refusing(words, message)) as serving, of(serving) as model:
+        for _ in range(2):
+            await model.reply(asked(None, max_output_tokens=9))
+    assert len(serving.requests) == 3
+    last = serving.requests[-1].json
+    assert words.strip('"') not in last
+    assert 9 in (last.get("max_tokens"), last.get("max_completion_tokens"))
+
+
+async def test_where_leaving_it_out_does_not_help_the_refusal_is_told() -> None:
+    message = "Use 'max_completion_tokens' instead, and no stream_options."
+    async with ModelServer(lambda _: failing(400, message)) as serving, of(serving) as model:
+        with pytest.raises(RequestRefused, match="instead, and no"):
+            await model.reply(asked(None))
+    assert len(serving.requests) == 3
+
+
+async def test_fastapi_names_the_field_elsewhere() -> None:
+    detail = [{"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "Extra inputs"}]
+
+    def server(request: Received) -> Answer | Response:
+        if b"stream_options" in request.body:
+            return as_json({"detail": detail}, status=422)
+        return say("ok")
+
+    assert await answers(server, OpenAIModel, asked(None)) == [Assistant("ok")]
+
+
+JINJA = (
+    "\n------------\nWhile executing CallExpression at line 189, column 32 in source:\n"
+    "...== 0) %}↵            {{- raise_exception('After the optional system message, con...\n"
+    "      ^\nError: Jinja Exception: "
+)
+ALTERNATE = (
+    "After the optional system message, conversation roles must alternate user and assistant"
+    " roles except for tool calls and results."
+)
+NINE = "Tool call IDs should be alphanumeric strings with length 9!"
+CALLED = Assistant("", (ToolCall("call_0", "read_file", "{}"),))
+
+
+def mistral(request: Received) -> Answer | Response:
+    """As the chat template of Mistral's models has it, in llama.cpp."""
+    spoken = 0
+    for message in request.json["messages"]:
+        ids = [message["tool_call_id"]] if message["role"] == "tool" else []
+        ids += [call["id"] for call in message.get("tool_calls", ())]
+        if any(len(each) != 9 or not each.isalnum() for each in ids):
+            return failing(500, JINJA + NINE, kind="server_error", code=500)
+        if not ids:
+            if (message["role"] == "user") != (spoken % 2 == 0):
+                return failing(500, JINJA + ALTERNATE, kind="server_error", code=500)
+            spoken += 1
+    return say("ok")
+
+
+async def test_a_template_that_wants_strict_turns_and_short_ids_gets_them() -> None:
+    talk = (User("Hi."), User("Look."), CALLED, ToolAnswer("call_0", "x"), User("Last turn."))
+    request = Request(messages=talk)
+    async with ModelServer(mistral) as serving, of(serving) as model:
+        assert (await model.reply(request)).message == Assistant("ok")
+        tries = len(serving.requests)
+        await model.reply(request)
+    assert len(serving.requests) == tries + 1
+    told = serving.requests[-1].json["messages"]
+    assert [(one["role"], one["content"]) for one in told] == [
+        ("user", "Hi.\n\nLook."),
+        ("assistant", None),
+        ("tool", "x"),
+        ("assistant", "I see."),
+        ("user", "Last turn."),
+    ]
+    assert told[1]["tool_calls"][0]["id"] == told[2]["tool_call_id"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Unexpected role 'user' after role 'tool'",
+        "Tool call id was call_0 but must be a-z, A-Z, 0-9, with a length of 9.",
+    ],
+)
+async def test_what_mistrals_own_api_says_is_understood_too(message: str) -> None:
+    answers: list[Response | Answer] = [failing(400, message), say("ok")]
+    async with ModelServer(answers) as serving, of(serving) as model:
+        talk = (User("Hi."), CALLED, ToolAnswer("call_0", "x"), User("And?"))
+        assert (await model.reply(Request(messages=talk))).message == Assistant("ok")
+    first, second = [request.json["messages"] for request in serving.requests]
+    assert first != second
+
+
+async def test_what_else_a_template_does_not_take_is_told_at_once() -> None:
+    answers = [failing(500, JINJA + "No tools, please.", code=500)]
+    async with ModelServer(answers) as serving, of(serving) as model:
+        with pytest.raises(RequestRefused, match="No tools, please"):
+            await model.reply(asked(None))
+
+
+def thinking_of(name: str, field: str = "reasoning_content") -> Assistant:
+    block = msgspec.json.encode({field: "Hm."}).decode()
+    calls = (ToolCall("c", "read_file", "{}"),)
+    return Assistant("", calls, Thoughts(name, (Thought(block),)))
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+async def test_what_a_model_thought_goes_back_under_the_name_it_came_with(field: str) -> None:
+    delta = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "x", "arguments": "{}"}}]}
+    stop = chunk({}, finish_reason="tool_calls")
+    body = events(chunk({field: "H"}), chunk({field: "m."}), chunk(delta), stop, b"[DONE]")
+    async with ModelServer([Response(body=body), say("ok")]) as serving, of(serving) as model:
+        first = (await model.reply(asked(None))).message
+        await model.reply(Request(messages=(User("Hi."), first, ToolAnswer("c", "x"))))
+    assert first.thoughts == thinking_of(model.name, field).thoughts
+    sent = serving.requests[1].json["messages"][1]
+    assert sent[field] == "Hm."
+    assert len({"reasoning_content", "reasoning"} & sent.keys()) == 1
+
+
+async def test_thoughts_that_a_server_does_not_take_are_kept_from_it() -> None:
+    message = "'messages.1' : property 'reasoning_content' is unsupported"
+    async with ModelServer(refusing("reasoning_content", message)) as serving, of(serving) as model:
+        talk = (User("Hi."), thinking_of(model.name), ToolAnswer("c", "x"))
+        for _ in range(2):
+            await model.reply(Request(messages=talk))
+    assert len(serving.requests) == 3
+
+
+async def test_thoughts_that_a_server_misses_are_empty() -> None:
+    """DeepSeek wants a thought with every call, also with those of another model."""
+
+    def server(request: Received) -> Answer | Response:
+        calls = request.json["messages"][1:]
+        if all("reasoning_content" in one for one in calls if one["role"] == "assistant"):
+            return say("ok")
+        told = "The `reasoning_content` in the thinking mode must be passed back to the API."
+        return failing(400, told, kind="invalid_request_error")
+
+    async with ModelServer(server) as serving, of(serving) as model:
+        bare = msgspec.structs.replace(thinking_of("another"), thoughts=None)
+        talk = (User("Hi."), thinking_of("another"), bare, thinking_of(model.name))
+        await model.reply(Request(messages=talk))
+    sent = [one.get("reasoning_content") for one in serving.requests[-1].json["messages"]]
+    assert sent == [None, "", "", "Hm."]
+    assert len(serving.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "thinking"),
+    [
+        ("cache_control", "tools.0.cache_control: Extra inputs are not permitted", None),
+        ("adaptive", "adaptive thinking is not supported on this model", Thinking(on=True)),
+        ('"max_tokens":32000', "max_tokens: 32000 > 8192, which is the maximum allowed", None),
+    ],
+)
+async def test_what_an_anthropic_server_does_not_know_is_left_out(
+    words: str, message: str, thinking: Thinking | None
+) -> None:
+    def server(request: Received) -> Answer | Response:
+        if words.encode() in request.body:
+            return as_json(messages.error(message, kind="invalid_request_error"), status=400)
+        return say("ok")
+
+    async with ModelServer(server) as serving:
+        endpoint = Endpoint(base_url=serving.base_url, model="m")
+        async with AnthropicModel(endpoint, thinking=thinking) as model:
+            for _ in range(2):
+                await model.reply(asked(None, tools=(TOOL,)))
+    assert len(serving.requests) == 3
+    if thinking is not None:
+        assert serving.requests[-1].json["thinking"] == {"type": "enabled", "budget_tokens": 16_000}

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.messages import Request, User
+from retinue.models.http.sse import MAX_LINE_BYTES, EventSplitter, LineTooLong
+from retinue.models.openai.chunks import decode_chunk
+from retinue.models.openai.reply import Draft
+from retinue.models.scripted.model import Answer, call, calls, say
+from retinue.testing.server import streamed
+
+REQUEST = Request(messages=(User("Hi."),))
+
+
+def split(*pieces: bytes) -> list[bytes]:
+    splitter = EventSplitter()
+    events = [event for piece in pieces for event in splitter.feed(piece)]
+    return [event.strip() for event in (*events, *splitter.end())]
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (b"data: 1\n\ndata: 2\n\n", [b"1", b"2"]),
+        (b"data:1\r\n\r\ndata:2\r\n\r\n", [b"1", b"2"]),
+        (b": ping\n\ndata: 1\n: ping\n\n", [b"1"]),
+        (b"event: message\nid: 7\nretry: 10\ndata: 1\n\n", [b"1"]),
+        (b'data: {"a":\ndata: 1}\n\n', [b'{"a":\n 1}']),
+        (b"data: 1\n\ndata: 2", [b"1", b"2"]),
+        (b"data: 1\n\ndata: 2\n", [b"1", b"2"]),
+        (b"\xef\xbb\xbfdata: 1\n\n", [b"1"]),
+        (b'data: {"a":1}\ndata: {"b":2}\n', [b'{"a":1}', b'{"b":2}']),
+        (b"\n\n\n", []),
+        (b"", []),
+        (b"data\n\n", []),
+    ],
+)
+def test_events_are_found(stream: bytes, expected: list[bytes]) -> None:
+    assert split(stream) == expected
+    assert split(*(stream[i : i + 1] for i in range(len(stream)))) == expected
+
+
+def test_errors_are_kept_apart() -> None:
+    splitter = EventSplitter()
+    events = splitter.feed(b'event: error\ndata: {"m":1}\n\ndata: 1\n\nerror: {"m":2}\n\n')
+    assert events == [b" 1"]
+    assert [error.strip() for error in splitter.errors] == [b'{"m":1}', b'{"m":2}']
+
+
+def test_what_is_no_event_is_remembered() -> None:
+    splitter = EventSplitter()
+    splitter.feed(b"Ollama is running\n")
+    assert splitter.strays == [b"Ollama is running"]
+
+
+@pytest.mark.parametrize("stream", [b"x", b"data: ", b"data: 1\ndata: "])
+def test_a_line_has_a_limit(stream: bytes) -> None:
+    splitter = EventSplitter()
+    piece = b"x" * (1024 * 1024)
+    with pytest.raises(LineTooLong):  # noqa: PT012 - which feed fails depends on the stream
+        splitter.feed(stream)
+        for _ in range(MAX_LINE_BYTES // len(piece) + 1):
+            splitter.feed(piece)
+
+
+def test_an_event_of_many_lines_has_a_limit() -> None:
+    splitter = EventSplitter()
+    piece = b"data: " + b"x" * (1024 * 1024) + b"\n"
+    with pytest.raises(LineTooLong):  # noqa: PT012
+        for _ in range(MAX_LINE_BYTES // len(piece) + 2):
+            splitter.feed(piece)
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+CALLS = st.builds(
+    lambda name, path: call(name, path=path), st.sampled_from(["read_file", "list_dir"]), TEXTS
+)
+ANSWERS = st.one_of(
+    TEXTS.filter(bool).map(say),
+    st.builds(
+        lambda made, text: calls(*made, text=text), st.lists(CALLS, min_size=1, max_size=3), TEXTS
+    ),
+)
+
+
+@given(answer=ANSWERS, newline=st.sampled_from([b"\n", b"\r\n"]), data=st.data())
+def test_the_reply_does_not_depend_on_how_the_bytes_are_cut(
+    answer: Answer, newline: bytes, data: st.DataObject
+) -> None:
+    body = streamed(answer).body.replace(b"\n", newline)
+    cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=40).map(sorted))
+    edges = [0, *cuts, len(body)]
+    pieces = [body[a:b] for a, b in pairwise(edges)]
+    draft = Draft()
+    for event in split(*pieces):
+        if event != b"[DONE]":
+            draft.add(decode_chunk(event))
+    reply = draft.reply(REQUEST, b"", 0.0)
+    assert reply.message.content == answer.text
+    assert [(made.name, made.arguments) for made in reply.message.calls] == [
+        (plan.name, plan.arguments) for plan in answer.calls
+    ]
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_it(noise: bytes) -> None:
+    for event in split(noise):
+        try:
+            chunk = decode_chunk(event)
+        except msgspec.DecodeError:
+            continue
+        Draft().add(chunk)

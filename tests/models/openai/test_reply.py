@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.messages import (
+    Assistant,
+    Finish,
+    Reply,
+    Request,
+    ToolAnswer,
+    ToolCall,
+    Usage,
+    User,
+)
+from retinue.models.openai.chunks import decode_chunk
+from retinue.models.openai.reply import Draft
+from retinue.testing.server import chunk
+
+REQUEST = Request(messages=(User("Hi."),))
+
+
+def drafted(*chunks: dict[str, Any], request: Request = REQUEST, body: bytes = b"") -> Reply:
+    draft = Draft()
+    for value in chunks:
+        draft.add(decode_chunk(msgspec.json.encode(value)))
+    return draft.reply(request, body, 0.0)
+
+
+def tools(*deltas: dict[str, Any]) -> tuple[ToolCall, ...]:
+    """The calls that come of these deltas, each in a chunk of its own."""
+    return drafted(*(chunk({"tool_calls": [delta]}) for delta in deltas)).message.calls
+
+
+def delta(index: int | None = None, call_id: str | None = None, **function: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {"function": function}
+    if index is not None:
+        made["index"] = index
+    if call_id is not None:
+        made["id"] = call_id
+    return made
+
+
+A = ToolCall("a", "read_file", '{"path":"a"}')
+B = ToolCall("b", "read_file", '{"path":"b"}')
+
+
+def test_as_openai_streams() -> None:
+    assert tools(
+        delta(0, "a", name="read_file", arguments=""),
+        delta(0, arguments='{"path"'),
+        delta(0, arguments=':"a"}'),
+        delta(1, "b", name="read_file", arguments=""),
+        delta(1, arguments='{"path":"b"}'),
+    ) == (A, B)
+
+
+def test_interleaved() -> None:
+    assert tools(
+        delta(0, "a", name="read_file"),
+        delta(1, "b", name="read_file"),
+        delta(1, arguments='{"path":'),
+        delta(0, arguments='{"path":'),
+        delta(0, arguments='"a"}'),
+        delta(1, arguments='"b"}'),
+    ) == (A, B)
+
+
+@given(st.lists(st.integers(1, 3), max_size=12), st.lists(st.integers(1, 4), max_size=12))
+def test_name_and_arguments_in_any_pieces(names: list[int], arguments: list[int]) -> None:
+    deltas = [delta(0, "a")]
+    for field, text, sizes in (("name", A.name, names), ("arguments", A.arguments, arguments)):
+        for size in [*sizes, len(text)]:
+            piece, text = text[:size], text[size:]
+            deltas.append(delta(0, **{field: piece}))
+    assert tools(*deltas) == (A,)
+
+
+def test_id_and_name_repeated_in_every_chunk() -> None:
+    assert tools(
+        delta(0, "a", name="read_file", arguments='{"path"'),
+        delta(0, "a", name="read_file", arguments=':"a"}'),
+    ) == (A,)
+
+
+def test_a_new_id_in_every_chunk_without_a_name_is_the_same_call() -> None:
+    assert tools(
+        delta(0, "a", name="read_file", arguments='{"path"'),
+        delta(0, "x1", arguments=':"a"}'),
+    ) == (A,)
+
+
+def test_whole_calls_without_an_index() -> None:
+    assert tools(
+        delta(None, "a", name="read_file", arguments='{"path":"a"}'),
+        delta(None, "b", name="read_file", arguments='{"path":"b"}'),
+    ) == (A, B)
+
+
+def test_pieces_without_an_index() -> None:
+    assert tools(
+        delta(None, "a", name="read_file", arguments='{"path"'),
+        delta(None, arguments=':"a"}'),
+        delta(None, "b", name="read_file"),
+        delta(None, "b", arguments='{"path":"b"}'),
+    ) == (A, B)
+
+
+def test_every_call_has_index_0_and_an_id() -> None:
+    assert tools(
+        delta(0, "a", name="read_file", arguments='{"path":'),
+        delta(0, arguments='"a"}'),
+        delta(0, "b", name="read_file", arguments='{"path":'),
+        delta(0, arguments='"b"}'),
+    ) == (A, B)
+
+
+@pytest.mark.parametrize("call_id", [None, ""])
+def test_every_call_has_index_0_and_no_id(call_id: str | None) -> None:
+    assert tools(
+        delta(0, call_id, name="read_file", arguments='{"path":"a"}'),
+        delta(0, call_id, name="read_file", arguments='{"path":"b"}'),
+    ) == (
+        ToolCall("call_0", "read_file", '{"path":"a"}'),
+        ToolCall("call_1", "read_file", '{"path":"b"}'),
+    )
+
+
+def test_arguments_as_an_object() -> None:
+    assert tools(delta(0, "a", name="read_file", arguments={"path": "a"})) == (A,)
+
+
+def test_no_arguments_at_all() -> None:
+    assert tools(delta(0, "a", name="now")) == (ToolCall("a", "now", ""),)
+    assert tools(delta(0, "a", name="now", arguments=None)) == (ToolCall("a", "now", ""),)
+
+
+def test_an_empty_call_is_dropped() -> None:
+    assert tools({"index": 0}, {"index": 1, "function": None}) == ()
+
+
+def test_the_same_id_twice_in_one_reply_is_made_unique() -> None:
+    first, second = tools(
+        delta(0, "a", name="read_file", arguments="{}"),
+        delta(1, "a", name="list_dir", arguments="{}"),
+    )
+    assert (first.id, second.id) == ("a", "call_0")
+
+
+def test_ids_made_up_are_stable_and_new_in_the_conversation() -> None:
+    earlier = Assistant("", (ToolCall("call_0", "x", "{}"), ToolCall("call_2", "x", "{}")))
+    request = Request(
+        messages=(User("Hi."), earlier, ToolAnswer("call_0", ""), ToolAnswer("call_2", ""))
+    )
+    value = chunk({"tool_calls": [delta(name="y"), delta(name="z")]})
+    for _ in range(2):
+        made = drafted(value, request=request).message.calls
+        assert [call.id for call in made] == ["call_3", "call_4"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "with_call", "finish"),
+    [
+        ("stop", False, Finish.STOP),
+        ("length", False, Finish.LENGTH),
+        ("length", True, Finish.LENGTH),
+        ("tool_calls", True, Finish.TOOLS),
+        ("stop", True, Finish.TOOLS),
+        ("tool_calls", False, Finish.STOP),
+        ("eos_token", False, Finish.STOP),
+        (None, False, Finish.STOP),
+        (None, True, Finish.TOOLS),
+    ],
+)
+def test_why_it_ended(reason: str | None, with_call: bool, finish: Finish) -> None:
+    part = {"tool_calls": [delta(0, "a", name="x")]} if with_call else {"content": "x"}
+    assert drafted(chunk(part), chunk({}, finish_reason=reason)).finish is finish
+
+
+@pytest.mark.parametrize(
+    ("extra", "usage"),
+    [
+        ({"usage": {"prompt_tokens": 9, "completion_tokens": 4}}, Usage(9, 0, 4)),
+        (
+            {
+                "usage": {
+                    "prompt_tokens": 9,
+                    "completion_tokens": 4,
+                    "prompt_tokens_details": {"cached_tokens": 5},
+                }
+            },
+            Usage(9, 5, 4),
+        ),
+        (
+            {
+                "usage": {
+                    "prompt_tokens": 9,
+                    "completion_tokens": 4,
+                    "prompt_tokens_details": None,
+                },
+                "timings": {"prompt_n": 2, "cache_n": 7, "predicted_n": 4},
+            },
+            Usage(9, 7, 4),
+        ),
+        (
+            {
+                "usage": {
+                    "prompt_tokens": 9.0,
+                    "completion_tokens": 4.0,
+                    "prompt_cache_hit_tokens": 6,
+                }
+            },
+            Usage(9, 6, 4),
+        ),
+        ({"timings": {"prompt_n": 2, "cache_n": 7, "predicted_n": 4}}, Usage(9, 7, 4)),
+        ({"timings": {"prompt_n": 2, "predicted_n": 4}}, Usage(2, 0, 4)),
+        ({"usage": None}, Usage(10, 0, 2, estimated=True)),
+        ({"usage": {"prompt_tokens": 2**63, "completion_tokens": 4}}, Usage(0, 0, 4)),
+        (
+            {"usage": {"prompt_tokens": 10**30, "completion_tokens": -4}},
+            Usage(10, 0, 2, estimated=True),
+        ),
+        ({"usage": {"prompt_tokens": 0, "completion_tokens": 0}}, Usage(10, 0, 2, estimated=True)),
+        (
+            {
+                "usage": {
+                    "prompt_tokens": 3,
+                    "completion_tokens": 1,
+                    "prompt_tokens_details": {"cached_tokens": 99},
+                }
+            },
+            Usage(3, 3, 1),
+        ),
+    ],
+)
+def test_usage(extra: dict[str, Any], usage: Usage) -> None:
+    reply = drafted(chunk({"content": "12345"}), {"choices": [], **extra}, body=b"x" * 40)
+    assert reply.usage == usage
+
+
+def test_usage_that_grows_with_every_chunk_counts_once() -> None:
+    parts = [
+        {**chunk({"content": "x"}), "usage": {"prompt_tokens": 9, "completion_tokens": n}}
+        for n in range(1, 4)
+    ]
+    assert drafted(*parts).usage == Usage(9, 0, 3)
+
+
+def test_thinking_is_a_first_token_and_no_content() -> None:
+    def first_token(delta: dict[str, Any]) -> bool:
+        draft = Draft()
+        draft.add(decode_chunk(msgspec.json.encode(chunk(delta))))
+        assert draft.empty
+        return draft.first_token_at is not None
+
+    assert not first_token({"role": "assistant", "content": ""})
+    assert first_token({"reasoning_content": "hm"})
+    assert first_token({"reasoning": "hm"})
+
+
+def test_a_refusal_is_said() -> None:
+    assert drafted(chunk({"refusal": "No."})).message.content == "No."
+
+
+def test_a_cumulative_message_beside_the_delta_is_ignored() -> None:
+    def both(text: str, so_far: str) -> dict[str, Any]:
+        return {"choices": [{"delta": {"content": text}, "message": {"content": so_far}}]}
+
+    assert drafted(both("a", "a"), both("b", "ab")).message.content == "ab"

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from retinue.domain.messages import (
+    Assistant,
+    Message,
+    Request,
+    System,
+    ToolAnswer,
+    ToolCall,
+    ToolSpec,
+    User,
+)
+from retinue.models.openai.request import BodyEncoder
+
+
+def encoded(*messages: Message, **fields: Any) -> dict[str, Any]:
+    body = BodyEncoder("m").encode(Request(messages=messages, **fields))
+    value: dict[str, Any] = msgspec.json.decode(body)
+    return value
+
+
+def test_the_whole_body() -> None:
+    schema = msgspec.Raw(b'{"type": "object"}')
+    assert encoded(
+        System("Be brief."),
+        User("Hi."),
+        Assistant("", (ToolCall("c1", "read_file", '{"path": "a"}'),)),
+        ToolAnswer("c1", "text"),
+        Assistant("Done."),
+        tools=(ToolSpec("read_file", "Read.", schema),),
+        max_output_tokens=50,
+    ) == {
+        "model": "m",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hi."},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {
+                        "id": "c1",
+                        "type": "function",
+                        "function": {"name": "read_file", "arguments": '{"path": "a"}'},
+                    }
+                ],
+            },
+            {"role": "tool", "tool_call_id": "c1", "content": "text"},
+            {"role": "assistant", "content": "Done."},
+        ],
+        "tools": [
+            {
+                "type": "function",
+                "function": {
+                    "name": "read_file",
+                    "description": "Read.",
+                    "parameters": {"type": "object"},
+                },
+            }
+        ],
+        "max_tokens": 50,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_what_is_not_asked_for_is_not_sent() -> None:
+    assert encoded(User("Hi.")).keys() == {"model", "messages", "stream", "stream_options"}
+
+
+def test_an_assistant_that_said_nothing_has_empty_content() -> None:
+    assert encoded(Assistant(""))["messages"] == [{"role": "assistant", "content": ""}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [
+        ("", "{}"),
+        (" ", "{}"),
+        ('{"a": 1}', '{"a": 1}'),
+        ('{"a": ', '{"invalid_json":"{\\"a\\": "}'),
+        ("[1]", '{"invalid_json":"[1]"}'),
+    ],
+)
+def test_broken_arguments_do_not_poison_the_conversation(arguments: str, sent: str) -> None:
+    (message,) = encoded(Assistant("", (ToolCall("c", "x", arguments),)))["messages"]
+    assert message["tool_calls"][0]["function"]["arguments"] == sent
+
+
+def test_half_a_surrogate_pair_is_replaced() -> None:
+    call = ToolCall("c", "x", '{"a": "\udc80"}')
+    messages = encoded(User("a\ud800b"), Assistant("", (call,)), ToolAnswer("c", "\udcff"))
+    assert messages["messages"][0]["content"] == "a?b"
+    assert messages["messages"][2]["content"] == "?"
+
+
+def test_tools_are_the_same_bytes_in_every_request() -> None:
+    encoder = BodyEncoder("m")
+    many = [
+        (ToolSpec(f"tool_{n}", "Does.", msgspec.Raw(b'{"type":"object"}')),) for n in range(200)
+    ]
+    first = [encoder.encode(Request(messages=(), tools=tools)) for tools in many]
+    again = [encoder.encode(Request(messages=(), tools=tools)) for tools in many]
+    assert first == again
+    assert len(set(first)) == len(many)

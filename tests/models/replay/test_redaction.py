@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.models.replay.redaction import Redaction
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("key sk-proj-abcdefghijklmnop0123 here", "key ⟨hidden⟩ here"),
+        ("GH_TOKEN=ghp_0123456789abcdefghijABCDEFGHIJ012345", "GH_TOKEN=⟨hidden⟩"),
+        ("AKIAIOSFODNN7EXAMPLE", "⟨hidden⟩"),
+        ("gsk_0123456789abcdefghijABCDEFGHIJ0123456789", "⟨hidden⟩"),
+        ("xai-0123456789abcdefghijABCDEFGHIJ0123456789", "⟨hidden⟩"),
+        ("sk_live_0123456789abcdefghijABCD", "⟨hidden⟩"),
+        ("authorization: bearer abcdef0123456789abcdef", "authorization: bearer ⟨hidden⟩"),
+        ("Authorization: Basic dXNlcjpwYXNz", "Authorization: Basic ⟨hidden⟩"),
+        ("X-Api-Key: 0123456789abcdef", "X-Api-Key: ⟨hidden⟩"),
+        ("x-api-key: 0123456789abcdef", "x-api-key: ⟨hidden⟩"),
+        ("https://h/v1?a=1&api_key=0123456789ab&b=2", "https://h/v1?a=1&api_key=⟨hidden⟩&b=2"),
+        ("authorization: Bearer abcdef0123456789abcdef", "authorization: Bearer ⟨hidden⟩"),
+        ("git clone https://me:pa55@host/x.git", "git clone https://⟨hidden⟩@host/x.git"),
+        ("eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.SflKxwRJSMeKKF2QT4", "⟨hidden⟩"),
+        (
+            "a\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nb",
+            "a\n⟨hidden⟩\nb",
+        ),
+        ("-----BEGIN PRIVATE KEY-----\nMIIE that was cut off", "⟨hidden⟩"),
+    ],
+)
+def test_what_looks_like_a_key_is_hidden(text: str, hidden: str) -> None:
+    assert Redaction().hide(text) == hidden
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "src/sk-estimator-html-documentation-link.css",
+        "hf_internal and npm_config_registry and ghp_short",
+        "mail me@example.org, see https://example.org/@me",
+        "the Bearer of good news",
+        "Basic authentication, and a page with ?key=value&token=$TOKEN",
+        "eyJust a word.with.dots",
+    ],
+)
+def test_what_only_resembles_one_is_left_alone(text: str) -> None:
+    assert Redaction().hide(text) == text
+
+
+def test_the_values_of_secret_variables_are_hidden_by_name() -> None:
+    redaction = Redaction(secrets={"DB_PASSWORD": "hunter2hunter2", "MORE": "hunter2hunter2-more"})
+    assert redaction.hide({"role": "tool", "content": ["x hunter2hunter2-more", 3, None]}) == {
+        "role": "tool",
+        "content": ["x ⟨hidden MORE⟩", 3, None],
+    }
+    assert redaction.hide("(hunter2hunter2)") == "(⟨hidden DB_PASSWORD⟩)"
+
+
+@pytest.mark.parametrize(
+    ("text", "marked"),
+    [
+        ("Directory: /home/me/app", "Directory: ⟨project⟩"),
+        ("/home/me/app/a.txt", "⟨project⟩/a.txt"),
+        ("It is in /home/me/app.", "It is in ⟨project⟩."),
+        ("/home/me/app2 /home/me/app-old /home/me/app.bak", None),
+    ],
+)
+def test_the_project_can_be_moved(text: str, marked: str | None) -> None:
+    there = Redaction(directory="/home/me/app")
+    assert there.hide(text) == (marked or text)
+    here = Redaction(directory="/srv/x")
+    assert here.show(there.hide(text)) == (marked or text).replace("⟨project⟩", "/srv/x")
+
+
+def test_a_project_at_the_root_of_the_file_system_has_no_mark() -> None:
+    assert Redaction(directory="/").hide("a/b") == "a/b"
+
+
+@given(st.text())
+def test_what_was_hidden_is_not_changed_by_hiding_it_again(text: str) -> None:
+    redaction = Redaction(directory="/p", secrets={"TOKEN": "0123456789"})
+    once = redaction.hide(text)
+    assert redaction.hide(once) == once
+
+
+def test_half_a_surrogate_pair_can_be_written() -> None:
+    assert Redaction().hide("caf\udce9") == "caf?"

@@ -1,0 +1,424 @@
+"""The gate of an endpoint: queues, refusals, limits per minute, an endpoint that goes and comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retinue.domain.messages import Request, User
+from retinue.domain.served import Load
+from retinue.errors import ModelError, Overloaded, ProviderError, RateLimited, Unreachable
+from retinue.models.routing.endpoint_queue import Gate
+from retinue.models.routing.pool import Door, Pool
+from retinue.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from tests.models.conftest import Desk
+
+Opened = Callable[..., "Desk"]
+
+ADDRESS = "http://127.0.0.1:8080"
+GONE = "Cannot reach http://127.0.0.1:8080/v1: connection refused."
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def passing(clock: FakeClock, seconds: float) -> None:
+    clock.advance(seconds)
+    await settled()
+
+
+# The queue
+
+
+async def test_a_free_place_is_taken_as_if_there_were_no_gate(
+    desk: Opened, clock: FakeClock
+) -> None:
+    d = desk()
+    heard: list[str] = []
+    await d.ask("one", on_text=heard.append)
+    assert d["one"].on_text == heard.append
+    assert clock.next_call_s is None, "no timer"
+    await d["one"].answered()
+    assert await d.tasks["one"] is d.said
+
+
+async def test_who_has_to_wait_is_told_how_long_it_was(desk: Opened, clock: FakeClock) -> None:
+    d = desk()
+    await d.ask("one")
+    await d.ask("two")
+    assert (d.present, d.gate.waiting) == (["one"], 1)
+    assert d.gate.load == Load(address=d.gate.address, under_way=1, limit=1, waiting=1, known=True)
+    clock.advance(7)
+    await d["one"].answered()
+    await d["two"].answered()
+    assert (await d.tasks["one"]).timing.queued_s == 0.0
+    assert (await d.tasks["two"]).timing.queued_s == 7.0
+
+
+async def test_runs_take_turns(desk: Opened, clock: FakeClock) -> None:
+    d = desk()
+    for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
+        await d.ask(name, lane=name[0])
+    order = []
+    while d.present:
+        order += d.present
+        await d.visits[0].answered()
+    assert order == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
+
+
+async def test_waiting_is_no_silence(desk: Opened, clock: FakeClock) -> None:
+    """The watchdog takes an empty text for a sign of life."""
+    d = desk()
+    signs: list[str] = []
+    await d.ask("one")
+    await d.ask("two", on_text=signs.append)
+    signs.clear()
+    await passing(clock, 60)
+    assert len(signs) >= 5
+    assert set(signs) == {""}
+
+
+async def test_let_in_and_cancelled_in_the_same_moment(desk: Opened, clock: FakeClock) -> None:
+    d = desk()
+    for name in ("one", "two", "three"):
+        await d.ask(name)
+    d["one"].outcome.set_result(d.said)
+    # The loop runs the end of the first, which lets the second in, and then this; the second does
+    # not know yet.
+    asyncio.get_running_loop().call_soon(d.tasks["two"].cancel)
+    await settled()
+    assert d.tasks["two"].cancelled()
+    assert d.present == ["three"]
+
+
+async def test_the_number_of_slots_may_become_known_later(desk: Opened, clock: FakeClock) -> None:
+    d = desk(slots=1)
+    for name in ("one", "two", "three"):
+        await d.ask(name)
+    d.gate.serves(3)
+    await settled()
+    assert d.present == ["one", "two", "three"]
+
+
+async def test_a_gate_says_how_it_is_doing(clock: FakeClock) -> None:
+    assert repr(Gate(ADDRESS, slots=4, timers=clock)) == f"Gate('{ADDRESS}', 0 of 4 under way)"
+
+
+# Refusals
+
+
+async def test_who_is_refused_is_first_when_there_is_room_again(
+    desk: Opened, clock: FakeClock
+) -> None:
+    d = desk(slots=2)
+    for name in ("one", "two", "three"):
+        await d.ask(name)
+    await d["two"].failed(RateLimited("Too many."))
+    assert d.present == ["one"], "one is what it takes"
+    await d["one"].answered()
+    assert d.present[0] == "two"
+    assert [error.held for error in d.errors] == [True]
+
+
+@pytest.mark.parametrize("kind", [RateLimited, Overloaded])
+async def test_one_refusal_lets_everybody_rest(
+    desk: Opened, clock: FakeClock, kind: type[ModelError]
+) -> None:
+    d = desk(slots=2)
+    for name in ("one", "two", "three"):
+        await d.ask(name)
+    await d["two"].failed(kind("Come back.", retry_after_s=20.0))
+    await d["one"].answered()
+    await passing(clock, 19.9)
+    assert d.present == []
+    await passing(clock, 0.1)
+    assert d.present[0] == "two"
+
+
+async def test_without_a_word_of_the_server_the_rests_grow(desk: Opened, clock: FakeClock) -> None:
+    d = desk()
+    await d.ask("one")
+    rests = []
+    for _ in range(8):
+        await d["one"].failed(RateLimited("Too many."))
+        rests.append(d.errors[-1].retry_after_s)
+        assert rests[-1] is not None
+        await passing(clock, rests[-1])
+    assert rests == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+
+
+async def test_who_refuses_everything_is_given_up_in_the_end(
+    desk: Opened, clock: FakeClock
+) -> None:
+    d = desk(patience_s=60)
+    await d.ask("one")
+    await d.ask("two")
+    for _ in range(7):
+        await d.visits[0].failed(RateLimited("Too many."))
+        await passing(clock, d.errors[-1].retry_after_s or 0.0)
+    for name in ("one", "two"):
+        error = await d.error_of(name)
+        assert str(error) == (
+            f"{ADDRESS} has refused everything for 60 s: Too many. Come back later, choose another"
+            f' with -m, or let agents wait longer with patience_s under [servers."{ADDRESS}"] in'
+            " your settings."
+        )
+        assert not error.retryable
+
+
+async def test_a_rest_that_is_longer_than_anybody_waits_is_an_error_at_once(
+    desk: Opened,
+    clock: FakeClock,
+) -> None:
+    d = desk()
+    await d.ask("one")
+    await d.ask("two")
+    await d["one"].failed(RateLimited("The day's share is used.", retry_after_s=3600.0))
+    for name in ("one", "two"):
+        assert str(await d.error_of(name)) == (
+            f"{ADDRESS} wants to be left alone for 3,600 s: The day's share is used. Come back"
+            " then, choose another with -m, or let agents wait longer with patience_s under"
+            f' [servers."{ADDRESS}"] in your settings.'
+        )
+    await d.ask("three")
+    await passing(clock, 0.0)
+    assert "left alone" in str(await d.error_of("three"))
+
+
+async def test_other_failures_are_none_of_the_gates_business(
+    desk: Opened, clock: FakeClock
+) -> None:
+    d = desk()
+    await d.ask("one")
+    await d.ask("two")
+    await d["one"].failed(ProviderError("It broke off.", retryable=True))
+    assert not (await d.error_of("one")).held
+    assert d.present == ["two"]
+
+
+# An endpoint that goes, and comes back
+
+
+async def test_one_that_never_answered_is_told_of_at_once(desk: Opened, clock: FakeClock) -> None:
+    """It may be a wrong address; nobody should wait two minutes to read that."""
+    d = desk(slots=4)
+    for n in range(5):
+        await d.ask(f"{n}")
+        await d.visits[0].failed(Unreachable(GONE, retryable=True))
+        assert not (await d.error_of(f"{n}")).held
+
+
+async def test_everybody_sleeps_while_one_asks_and_wakes_when_it_is_back(
+    desk: Opened,
+    clock: FakeClock,
+) -> None:
+    d = desk(slots=4)
+    await d.known()
+    for n in range(4):
+        await d.ask(f"{n}")
+    for _ in range(4):
+        await d.visits[0].failed(Unreachable(GONE, retryable=True))
+    # The first two might have been an accident.
+    assert [error.held for error in d.errors] == [False, False, True, True]
+    for n in range(4, 8):
+        await d.ask(f"{n}")
+    asked = []
+    for wait_s in (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0):
+        await passing(clock, wait_s - 0.1)
+        assert d.present == []
+        await passing(clock, 0.1)
+        asked += d.present
+        await d.visits[0].failed(Unreachable(GONE, retryable=True))
+    assert asked == ["2"] * 7
+    await passing(clock, 15)
+    d.line.heard(200, {})
+    await settled()
+    assert d.present == ["2", "3", "4", "5"]
+
+
+async def test_one_that_is_up_and_drops_what_it_is_asked_is_not_back(
+    desk: Opened, clock: FakeClock
+) -> None:
+    d = desk()
+    await d.known()
+    await gone(d, clock)
+    await d.visits[0].failed(ProviderError("It broke off.", retryable=True))
+    assert d.errors[-1].held
+    await passing(clock, 0.9)
+    assert d.present == []
+
+
+async def test_if_who_asks_is_cancelled_the_next_one_asks(desk: Opened, clock: FakeClock) -> None:
+    d = desk()
+    await d.known()
+    await gone(d, clock)
+    await d.ask("other")
+    (asking,) = d.present
+    d.tasks[asking].cancel()
+    await settled()
+    assert d.present == ["other"]
+
+
+async def test_one_that_stays_away_is_given_up_and_the_way_out_told(
+    desk: Opened, clock: FakeClock
+) -> None:
+    d = desk(slots=2, patience_s=10)
+    await d.known()
+    await gone(d, clock)
+    await d.ask("waiting")
+    (asking,) = d.present
+    await passing(clock, 10)
+    words = (
+        f"{ADDRESS} has been gone for 10 s: {GONE} Start it again, choose another with -m, or let"
+        f' agents wait longer with patience_s under [servers."{ADDRESS}"] in your settings.'
+    )
+    assert str(await d.error_of("waiting")) == words
+    await d[asking].failed(Unreachable(GONE, retryable=True))
+    error = await d.error_of(asking)
+    assert "has been gone for" in str(error)
+    assert not error.retryable
+    await d.ask("late")
+    await passing(clock, 0.0)
+    assert "has been gone for" in str(await d.error_of("late"))
+
+
+async def test_a_wrong_name_of_a_host_is_no_endpoint_that_is_gone(
+    desk: Opened, clock: FakeClock
+) -> None:
+    d = desk(slots=4)
+    await d.known()
+    for n in range(4):
+        await d.ask(f"{n}")
+        await d.visits[0].failed(Unreachable("No such host.", retryable=False))
+        assert not (await d.error_of(f"{n}")).held
+
+
+async def gone(d: Desk, clock: FakeClock) -> None:
+    """Let the endpoint be gone, and somebody be asking whether it is back."""
+    for n in range(3):
+        await d.ask(f"lost {n}")
+        await d.visits[0].failed(Unreachable(GONE, retryable=True))
+    assert d.present == []
+    await passing(clock, 0.5)
+    assert d.present == ["lost 2"]
+
+
+# Limits per minute
+
+
+async def test_a_limit_is_kept_before_it_is_reached(desk: Opened, clock: FakeClock) -> None:
+    d = desk(slots=8)
+    await d.ask("one")
+    d.line.heard(
+        200,
+        {
+            "x-ratelimit-limit-requests": "60",
+            "x-ratelimit-remaining-requests": "1",
+            "x-ratelimit-reset-requests": "59s",
+        },
+    )
+    for name in ("two", "three", "four"):
+        await d.ask(name)
+    assert d.present == ["one", "two"]
+    await passing(clock, 1)
+    assert d.present == ["one", "two", "three"]
+    await passing(clock, 1)
+    assert d.present == ["one", "two", "three", "four"]
+
+
+async def test_what_one_model_has_used_up_another_may_still_have(
+    desk: Opened, clock: FakeClock
+) -> None:
+    d = desk(slots=8)
+    d.line.heard(
+        200,
+        {
+            "x-ratelimit-limit-tokens": "1000",
+            "x-ratelimit-remaining-tokens": "0",
+            "x-ratelimit-reset-tokens": "60s",
+        },
+    )
+    await d.ask("small")
+    await d["small"].answered()
+    await d.ask("large")
+    assert d.present == []
+    other = Pool("other", [Door("other", d, d.gate.line("other"))])
+    task = asyncio.create_task(
+        other.reply(Request(messages=(User("elsewhere"),), lane="another run"))
+    )
+    await settled()
+    assert d.present == ["elsewhere"]
+    task.cancel()
+
+
+SPENT_FOR_A_DAY = {
+    "x-ratelimit-limit-requests": "50",
+    "x-ratelimit-remaining-requests": "0",
+    "x-ratelimit-reset-requests": "24h",
+}
+
+
+async def test_in_the_same_run_too(desk: Opened, clock: FakeClock) -> None:
+    d = desk(slots=1)
+    d.line.heard(
+        200,
+        {
+            "x-ratelimit-limit-requests": "10",
+            "x-ratelimit-remaining-requests": "0",
+            "x-ratelimit-reset-requests": "600s",
+        },
+    )
+    other = Pool("other", [Door("other", d, d.gate.line("other"))])
+    await d.ask("first")
+    late = asyncio.create_task(
+        other.reply(Request(messages=(User("late"),), lane="run", since=9.0))
+    )
+    await settled()
+    assert d.present == ["late"]
+    await d["late"].answered()
+    assert late.done()
+    assert d.present == []
+    await passing(clock, 60)
+    assert d.present == ["first"]
+
+
+async def test_a_limit_that_is_used_up_for_longer_than_anybody_waits_is_an_error_at_once(
+    desk: Opened, clock: FakeClock
+) -> None:
+    d = desk(slots=8)
+    await d.ask("one")
+    d.line.heard(200, SPENT_FOR_A_DAY)
+    await d.ask("two")
+    assert str(await d.error_of("two")) == (
+        f"{ADDRESS} allows no more requests of that model for another 1,728 s, by the limits in its"
+        " own headers. Come back then, choose another with -m, or let agents wait longer with"
+        f' patience_s under [servers."{ADDRESS}"] in your settings.'
+    )
+    await d["one"].answered()
+    await passing(clock, 1_728)
+    await d.ask("three")
+    assert d.present == ["three"]
+
+
+async def test_in_a_pool_another_model_of_the_endpoint_is_waited_for(
+    desk: Opened, clock: FakeClock
+) -> None:
+    d = desk(slots=1)
+    await d.ask("one")
+    d.line.heard(200, SPENT_FOR_A_DAY)
+    spare = d.gate.line("spare")
+    pool = Pool("both", [Door("m", d, d.line), Door("spare", d, spare)])
+    asked = asyncio.create_task(pool.reply(Request(messages=(User("two"),))))
+    await settled()
+    assert d.present == ["one"]
+    await d["one"].answered()
+    assert d.present == ["two"]
+    await d["two"].answered()
+    assert (await asked).model == "spare"

@@ -1,0 +1,329 @@
+"""Models that can stand in for each other: who is asked, and who takes over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from retinue.domain.messages import Assistant, Finish, Reply, Request, Usage, User
+from retinue.errors import (
+    ContextOverflow,
+    ModelError,
+    ProviderError,
+    RateLimited,
+    Unreachable,
+)
+from retinue.models.routing.endpoint_queue import Gate
+from retinue.models.routing.pool import Door, Pool
+from retinue.models.scripted.model import Answer, ScriptedModel
+from retinue.ports import Model
+from retinue.testing.clock import FakeClock
+from retinue.testing.model_contract import ModelContract
+
+REPLY = Reply(message=Assistant("Yes."), usage=Usage(10, 0, 5), finish=Finish.STOP)
+
+
+def broke() -> ModelError:
+    return ProviderError("The reply broke off.", retryable=True)
+
+
+class TestAPoolOfOne(ModelContract):
+    @asynccontextmanager
+    async def opened(self, *steps: Answer) -> AsyncIterator[Model]:
+        model = ScriptedModel(steps, name="mine")
+        yield Pool("mine", [Door("mine", model, Gate("scripted").line("mine"))])
+
+
+class Member:
+    """A model of the pool. Replies wait until the test says what becomes of them."""
+
+    def __init__(self, name: str, clock: FakeClock, slots: int) -> None:
+        self.name = name
+        self.gate = Gate(f"http://{name}", slots=slots, timers=clock)
+        self.line = self.gate.line(name)
+        self.open: dict[str, asyncio.Future[Reply]] = {}
+        self.closed = False
+
+    async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
+        outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.open[request.messages[0].content] = outcome
+        try:
+            return await outcome
+        finally:
+            del self.open[request.messages[0].content]
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+    async def answers(self, name: str) -> None:
+        self.line.heard(200, {})
+        self.open[name].set_result(REPLY)
+        await settled()
+
+    async def fails(self, name: str, error: ModelError) -> None:
+        self.open[name].set_exception(error)
+        await settled()
+
+
+class Trio:
+    """Three members and who asks them."""
+
+    def __init__(
+        self,
+        clock: FakeClock,
+        *,
+        in_order: bool = False,
+        slots: int = 2,
+        weights: tuple[float, ...] = (1.0, 1.0, 1.0),
+    ) -> None:
+        self.clock = clock
+        self.a, self.b, self.c = self.members = [Member(n, clock, slots) for n in "abc"]
+        doors = [
+            Door(member.name, member, member.line, weight=weight)
+            for member, weight in zip(self.members, weights, strict=True)
+        ]
+        self.pool = Pool("smart", doors, in_order=in_order)
+        self.tasks: dict[str, asyncio.Task[Reply]] = {}
+        self.errors: list[ModelError] = []
+
+    async def ask(self, *names: str, prefer: str = "") -> None:
+        for name in names:
+            request = Request(messages=(User(name),), since=float(len(self.tasks)), prefer=prefer)
+            self.tasks[name] = asyncio.create_task(self._asking(request))
+            await settled()
+
+    async def _asking(self, request: Request) -> Reply:
+        while True:
+            try:
+                return await self.pool.reply(request)
+            except ModelError as error:
+                self.errors.append(error)
+                if not error.held:
+                    raise
+
+    @property
+    def where(self) -> dict[str, list[str]]:
+        return {member.name: list(member.open) for member in self.members if member.open}
+
+    async def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        await settled()
+
+
+async def settled() -> None:
+    for _ in range(15):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def trio() -> AsyncIterator[Callable[..., Trio]]:
+    made: list[Trio] = []
+
+    def make(**terms: object) -> Trio:
+        made.append(Trio(FakeClock(), **terms))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for one in made:
+        for task in one.tasks.values():
+            task.cancel()
+        await asyncio.gather(*one.tasks.values(), return_exceptions=True)
+        assert all(member.gate.under_way == 0 for member in one.members)
+        assert all(member.gate.waiting == 0 for member in one.members)
+
+
+Made = Callable[..., Trio]
+
+
+async def test_the_least_loaded_is_asked(trio: Made) -> None:
+    t = trio()
+    await t.ask("1", "2", "3", "4")
+    assert t.where == {"a": ["1", "4"], "b": ["2"], "c": ["3"]}
+
+
+async def test_weights_share_out(trio: Made) -> None:
+    t = trio(slots=9, weights=(4.0, 1.0, 1.0))
+    await t.ask(*"123456")
+    assert {name: len(asked) for name, asked in t.where.items()} == {"a": 4, "b": 1, "c": 1}
+
+
+async def test_in_order_the_first_with_room_is_asked(trio: Made) -> None:
+    t = trio(in_order=True)
+    await t.ask("1", "2", "3")
+    assert t.where == {"a": ["1", "2"], "b": ["3"]}
+
+
+async def test_who_gave_the_last_reply_is_preferred(trio: Made) -> None:
+    t = trio()
+    await t.ask("1", prefer="c")
+    await t.ask("2", prefer="c")
+    await t.ask("3", prefer="c")
+    assert t.where == {"c": ["1", "2"], "a": ["3"]}, "while it has room"
+    await t.ask("4", prefer="nobody")
+    assert t.where["b"] == ["4"]
+
+
+async def test_where_all_are_full_the_first_to_have_room_takes_over(trio: Made) -> None:
+    t = trio(slots=1)
+    await t.ask("1", "2", "3", "4", "5")
+    assert t.where == {"a": ["1"], "b": ["2"], "c": ["3"]}
+    t.clock.advance(2.0)
+    await t.b.answers("2")
+    assert t.where["b"] == ["4"]
+    await t.c.answers("3")
+    await t.b.answers("4")
+    reply = await t.tasks["4"]
+    assert (reply.model, reply.timing.queued_s) == ("b", 2.0)
+
+
+async def test_a_reply_says_who_gave_it(trio: Made) -> None:
+    t = trio()
+    await t.ask("1")
+    await t.a.answers("1")
+    assert (await t.tasks["1"]).model == "a"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ProviderError("The reply broke off.", retryable=True),
+        ProviderError("The API key was refused (401)."),
+        ProviderError("The quota is used up."),
+        RateLimited("Too many.", retry_after_s=60.0),
+        Unreachable("Nobody there.", retryable=True),
+    ],
+    ids=str,
+)
+async def test_what_one_cannot_do_another_is_asked_at_once(trio: Made, error: ModelError) -> None:
+    t = trio(in_order=True)
+    await t.ask("1")
+    await t.a.fails("1", error)
+    assert t.where == {"b": ["1"]}
+    assert [(str(e), e.held, e.retry_after_s) for e in t.errors] == [(str(error), True, None)]
+    await t.b.answers("1")
+    assert (await t.tasks["1"]).model == "b"
+    # The next one does not walk into it again.
+    await t.ask("2")
+    assert t.where == {"b": ["2"]}
+
+
+async def test_a_prompt_that_is_too_large_is_so_everywhere(trio: Made) -> None:
+    t = trio()
+    await t.ask("1")
+    await t.a.fails("1", ContextOverflow("Too large."))
+    with pytest.raises(ContextOverflow):
+        await t.tasks["1"]
+
+
+async def test_where_none_can_the_agents_own_retries_count(trio: Made) -> None:
+    t = trio(in_order=True)
+    await t.ask("1")
+    for member in t.members:
+        await member.fails("1", broke())
+    with pytest.raises(ProviderError):
+        await t.tasks["1"]
+    assert [error.held for error in t.errors] == [True, True, False]
+    # Nobody is to be trusted, so the first is as good as any.
+    await t.ask("2")
+    assert t.where == {"a": ["2"]}
+
+
+async def test_one_that_failed_gets_work_again_soon_and_later_if_it_fails_again(trio: Made) -> None:
+    t = trio(in_order=True)
+    await t.ask("1")
+    await t.a.fails("1", broke())
+    assert t.where == {"b": ["1"]}
+    await t.wait(0.05)
+    await t.ask("2")
+    assert t.where == {"b": ["1"], "a": ["2"]}
+    await t.a.fails("2", broke())
+    await t.wait(0.1)
+    await t.ask("3")
+    assert "a" not in t.where
+    await t.wait(0.1)
+    await t.ask("4")
+    await t.a.answers("4")
+    await t.ask("5")
+    assert t.where["a"] == ["5"], "and all of it, once it has answered"
+
+
+async def test_those_who_were_there_together_are_one_failure(trio: Made) -> None:
+    t = trio(in_order=True, slots=9)
+    await t.ask(*"12345678")
+    for name in "12345678":
+        await t.a.fails(name, broke())
+    await t.wait(0.05)
+    await t.ask("9")
+    assert t.where["a"] == ["9"]
+
+
+async def test_what_does_not_pass_by_itself_is_doubted_for_longer(trio: Made) -> None:
+    t = trio(in_order=True)
+    await t.ask("1")
+    await t.a.fails("1", ProviderError("No such model (404)."))
+    await t.wait(59.0)
+    await t.ask("2")
+    assert "a" not in t.where
+    await t.wait(1.0)
+    await t.ask("3")
+    assert t.where["a"] == ["3"]
+
+
+async def test_one_that_is_gone_is_asked_now_and_then_by_one_request(trio: Made) -> None:
+    t = trio(in_order=True, slots=4)
+    await t.ask("0")
+    await t.a.answers("0")
+    for name in "123":
+        await t.ask(name)
+    for name in "123":
+        await t.a.fails(name, Unreachable("Nobody there.", retryable=True))
+    assert t.where == {"b": ["1", "2", "3"]}
+    await t.wait(2.0)
+    await t.ask("4", "5")
+    assert t.where == {"a": ["4"], "b": ["1", "2", "3", "5"]}, "one, to see whether it is back"
+    await t.a.answers("4")
+    await t.ask("6", "7")
+    assert t.where["a"] == ["6", "7"]
+
+
+async def test_those_who_wait_hear_of_one_that_comes_back(trio: Made) -> None:
+    t = trio(in_order=True, slots=1)
+    await t.ask("1", "2", "3")
+    await t.a.fails("1", broke())
+    assert t.where == {"b": ["2"], "c": ["3"]}
+    await t.wait(0.05)
+    assert t.where == {"a": ["1"], "b": ["2"], "c": ["3"]}
+
+
+async def test_those_who_wait_leave_one_that_has_to_rest(trio: Made) -> None:
+    t = trio(in_order=True, slots=1)
+    await t.ask("1", "2", "3", "4")
+    for member, name in ((t.a, "1"), (t.b, "2")):
+        await member.fails(name, RateLimited("Not now.", retry_after_s=30.0))
+    await t.c.answers("3")
+    assert t.where == {"c": ["1"]}
+    await t.wait(30.0)
+    assert sorted(name for names in t.where.values() for name in names) == ["1", "2", "4"]
+
+
+async def test_when_there_is_no_hope_for_any_the_last_words_are_told(trio: Made) -> None:
+    t = trio(in_order=True, slots=1)
+    await t.ask("1")
+    for member in t.members:
+        await member.fails("1", RateLimited("Not today.", retry_after_s=5000.0))
+    with pytest.raises(ProviderError, match=r"http://c wants to be left alone for 5,000 s"):
+        await t.tasks["1"]
+    await t.ask("2")
+    with pytest.raises(ProviderError, match=r"wants to be left alone for 5,000 s: Not today\."):
+        await t.tasks["2"]
+
+
+async def test_closing_closes_all(trio: Made) -> None:
+    t = trio()
+    await t.pool.aclose()
+    assert all(member.closed for member in t.members)
+    assert repr(t.pool) == "Pool('smart', a, b, c)"
+    assert t.pool.name == "smart"

@@ -1,0 +1,137 @@
+"""Limits per minute: read from the headers, kept before they are reached."""
+
+from __future__ import annotations
+
+import pytest
+
+from retinue.models.routing.rate_limits import Limits, Pace, Window, limits_of
+
+NOW = "Wed, 21 Oct 2026 07:28:00 GMT"
+
+
+@pytest.mark.parametrize(
+    ("headers", "limits"),
+    [
+        ({}, None),
+        ({"content-type": "text/event-stream"}, None),
+        (
+            {
+                "x-ratelimit-limit-requests": "500",
+                "x-ratelimit-remaining-requests": "499",
+                "x-ratelimit-reset-requests": "120ms",
+                "x-ratelimit-limit-tokens": "30000",
+                "x-ratelimit-remaining-tokens": "29500",
+                "x-ratelimit-reset-tokens": "1s",
+            },
+            Limits(Window(500, 499, 0.12), Window(30_000, 29_500, 1.0)),
+        ),
+        (
+            {
+                "date": NOW,
+                "anthropic-ratelimit-requests-limit": "50",
+                "anthropic-ratelimit-requests-remaining": "0",
+                "anthropic-ratelimit-requests-reset": "2026-10-21T07:28:30Z",
+                "anthropic-ratelimit-input-tokens-limit": "20000",
+                "anthropic-ratelimit-input-tokens-remaining": "1000",
+                "anthropic-ratelimit-input-tokens-reset": "2026-10-21T07:28:57Z",
+                "anthropic-ratelimit-output-tokens-limit": "8000",
+                "anthropic-ratelimit-output-tokens-remaining": "8000",
+                "anthropic-ratelimit-output-tokens-reset": "2026-10-21T07:28:00Z",
+            },
+            Limits(Window(50, 0, 30.0), Window(20_000, 1_000, 57.0)),
+        ),
+        (
+            {
+                "x-ratelimit-limit": "20",
+                "x-ratelimit-remaining": "3",
+                "x-ratelimit-reset": "1792567690000",
+                "date": NOW,
+            },
+            Limits(Window(20, 3, 10.0), None),
+        ),
+        ({"x-ratelimit-remaining-requests": "3"}, None),
+        (
+            {
+                "x-ratelimit-limit-requests": "many",
+                "x-ratelimit-remaining-requests": "3",
+                "x-ratelimit-reset-requests": "1s",
+            },
+            None,
+        ),
+        (
+            {
+                "x-ratelimit-limit-requests": "9",
+                "x-ratelimit-remaining-requests": "3",
+                "x-ratelimit-reset-requests": "whenever",
+            },
+            None,
+        ),
+        *(
+            (
+                {
+                    "x-ratelimit-limit-requests": limit,
+                    "x-ratelimit-remaining-requests": remaining,
+                    "x-ratelimit-reset-requests": reset,
+                },
+                None,
+            )
+            for limit, remaining, reset in (
+                ("nan", "3", "1s"),
+                ("inf", "inf", "1s"),
+                ("-1", "-1", "1s"),
+                ("9", "0", "9" * 400),
+            )
+        ),
+    ],
+)
+def test_headers(headers: dict[str, str], limits: Limits | None) -> None:
+    assert limits_of(headers) == limits
+
+
+def test_nothing_is_waited_for_until_a_limit_is_known() -> None:
+    pace = Pace()
+    for _ in range(100):
+        pace.sent()
+        pace.used(1_000_000)
+    assert pace.wait_s(0.0) == 0.0
+
+
+def test_requests_are_spread_before_they_are_refused() -> None:
+    pace = Pace()
+    pace.learn(Limits(Window(60, 2, 58.0)), under_way=0, now=100.0)
+    waits = []
+    for _ in range(4):
+        waits.append(pace.wait_s(100.0))
+        pace.sent()
+    # Two are left; the others come back one a second.
+    assert waits == [0.0, 0.0, 1.0, 2.0]
+    assert pace.wait_s(101.5) == pytest.approx(1.5)
+
+
+def test_requests_under_way_may_not_have_been_counted() -> None:
+    pace = Pace()
+    pace.learn(Limits(Window(60, 2, 58.0)), under_way=2, now=0.0)
+    assert pace.wait_s(0.0) == 1.0
+
+
+def test_tokens_are_those_of_the_usual_reply() -> None:
+    pace = Pace()
+    pace.used(4_000)
+    pace.used(5_000)
+    pace.learn(Limits(tokens=Window(10_000, 1_200, 60.0)), under_way=0, now=0.0)
+    assert pace.wait_s(0.0) == pytest.approx((4_200 - 1_200) / (8_800 / 60))
+
+
+def test_a_reply_larger_than_the_limit_does_not_wait_for_ever() -> None:
+    pace = Pace()
+    pace.used(50_000)
+    pace.learn(Limits(tokens=Window(10_000, 5_000, 30.0)), under_way=0, now=0.0)
+    assert pace.wait_s(0.0) == 30.0
+    assert pace.wait_s(30.0) == 0.0
+
+
+def test_an_empty_window_that_tells_no_rate_is_waited_for() -> None:
+    pace = Pace()
+    pace.learn(Limits(Window(10, 10, 5.0)), under_way=12, now=0.0)
+    assert pace.wait_s(0.0) == 5.0
+    assert pace.wait_s(6.0) == 0.0

@@ -1,0 +1,220 @@
+"""What the pages of each server say, as recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retinue.domain.served import Served
+from retinue.models.server_info import model_cards as cards
+
+RECORDED = Path(__file__).parents[1] / "recorded"
+
+
+def page(name: str) -> Any:
+    return msgspec.json.decode((RECORDED / f"{name}.json").read_bytes())
+
+
+def entries(name: str) -> list[cards.Card]:
+    found = cards.listed(page(name))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "server"),
+    [
+        ("llama_cpp_models", "llama.cpp"),
+        ("llama_cpp_router", "llama.cpp"),
+        ("ollama_models", "Ollama"),
+        ("lm_studio_models", "LM Studio"),
+        ("vllm_models", "vLLM"),
+        ("openai_models", ""),
+        ("anthropic_models", ""),
+    ],
+)
+def test_the_list_tells_what_kind_of_server_it_is(name: str, server: str) -> None:
+    assert cards.server_of(entries(name)) == server
+
+
+def test_llama_cpp() -> None:
+    (plain,) = cards.plain(entries("llama_cpp_models"), "llama.cpp")
+    assert plain == Served(
+        model="/models/SmolLM2-135M-Instruct.Q4_1.gguf",
+        server="llama.cpp",
+        window=512,
+        max_window=8192,
+    )
+    found = cards.with_props(plain, page("llama_cpp_props"))
+    # It was started with 1,024 tokens for two slots: half of it is what a call may have.
+    assert (found.window, found.slots, found.tools) == (512, 2, False)
+
+
+def test_llama_cpp_with_many_models() -> None:
+    found = cards.plain(entries("llama_cpp_router"), "llama.cpp")
+    assert [(one.model, one.loaded) for one in found] == [
+        ("ggml-org/gemma-3-4b-it-GGUF:Q4_K_M", True),
+        ("Qwen3-8B-Q4_K_M", False),
+    ]
+
+
+def test_ollama() -> None:
+    listed = cards.plain(entries("ollama_models"), "Ollama")
+    shown = page("ollama_show")
+    found = [cards.with_show(m, shown[m.model]) for m in cards.ollama(listed, page("ollama_ps"))]
+    assert found == [
+        Served(model="qwen2.5:7b", server="Ollama", max_window=32_768, tools=True, loaded=False),
+        # It was loaded with 4,096, whatever its Modelfile says.
+        Served(
+            model="gemma3:latest",
+            server="Ollama",
+            window=4096,
+            max_window=131_072,
+            tools=False,
+            loaded=True,
+        ),
+        Served(
+            model="deepseek-v3.1:671b-cloud",
+            server="Ollama",
+            window=163_840,
+            max_window=163_840,
+            tools=True,
+            remote=True,
+        ),
+    ]
+
+
+def test_ollama_will_load_a_model_as_its_modelfile_says() -> None:
+    unloaded = Served(model="gemma3:latest", server="Ollama", loaded=False)
+    found = cards.with_show(unloaded, page("ollama_show")["gemma3:latest"])
+    assert found is not None
+    assert (found.window, found.loaded) == (2048, False)
+
+
+def test_ollama_knows_models_that_only_embed() -> None:
+    embedding = Served(model="x", server="Ollama", loaded=False)
+    assert cards.with_show(embedding, page("ollama_show")["nomic-embed-text:latest"]) is None
+
+
+def test_lm_studio() -> None:
+    assert cards.lm_studio(page("lm_studio_v1")) == [
+        Served(
+            model="google/gemma-4-e4b",
+            server="LM Studio",
+            window=4096,
+            max_window=131_072,
+            slots=4,
+            tools=True,
+            loaded=True,
+        ),
+        Served(
+            model="qwen3.6-35b-a3b-apex",
+            server="LM Studio",
+            max_window=262_144,
+            tools=True,
+            loaded=False,
+        ),
+    ]
+
+
+def test_an_older_lm_studio() -> None:
+    assert cards.lm_studio(page("lm_studio_v0")) == [
+        Served(
+            model="google/gemma-4-e4b",
+            server="LM Studio",
+            window=16_384,
+            max_window=131_072,
+            tools=True,
+            loaded=True,
+        ),
+        Served(model="qwen3.6-35b-a3b-apex", server="LM Studio", max_window=262_144, loaded=False),
+    ]
+
+
+def test_vllm() -> None:
+    assert cards.plain(entries("vllm_models"), "vLLM") == [
+        Served(
+            model="meta-llama/Meta-Llama-3.1-8B-Instruct",
+            server="vLLM",
+            window=8096,
+        )
+    ]
+
+
+def test_of_a_clouds_models_only_those_that_converse_are_listed() -> None:
+    assert [one.model for one in cards.plain(entries("openai_models"), "")] == ["gpt-5-mini"]
+    (claude,) = cards.plain(entries("anthropic_models"), "")
+    assert (claude.model, claude.window) == ("claude-sonnet-4-6", 200_000)
+
+
+@pytest.mark.parametrize("key", ["context_length", "context_window", "max_context_length"])
+def test_other_names_for_a_window(key: str) -> None:
+    (found,) = cards.plain([{"id": "m", key: 32_000}], "")
+    assert found.window == 32_000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, [], "models", 1, {}, {"models": []}, {"data": "none"}, {"data": {"id": "m"}}],
+)
+def test_what_is_no_list_of_models(value: Any) -> None:
+    assert cards.listed(value) is None
+
+
+def test_an_empty_list_is_one() -> None:
+    assert cards.listed({"object": "list", "data": None}) == []
+
+
+def test_a_model_that_is_listed_twice_is_one() -> None:
+    first, second = {"id": "m", "max_model_len": 8}, {"id": "m", "max_model_len": 9}
+    assert cards.listed({"data": [first, {"id": "n"}, second]}) == [first, {"id": "n"}]
+
+
+def test_numbers_of_nonsense_say_nothing() -> None:
+    (served,) = cards.plain([{"id": "m", "max_model_len": 10**30}], "")
+    assert served.window is None
+    props = {"total_slots": 10**30, "default_generation_settings": {"n_ctx": 2**63}}
+    assert cards.with_props(served, props) == served
+    shown = cards.with_show(served, {"parameters": f"num_ctx {'9' * 5000}"})
+    assert shown is not None
+    assert shown.window is None
+
+
+def test_names_that_a_terminal_would_obey_are_left_out() -> None:
+    bad = ["\x1b[2Jm", "two\nlines", "", "m" * 513, None, 3]
+    assert cards.listed({"data": [{"id": name} for name in bad] + [{"id": "m"}]}) == [{"id": "m"}]
+
+
+KEYS = """
+    data models id key type owned_by meta status architecture loaded_instances config capabilities
+    context_length parameters model_info details default_generation_settings n_ctx total_slots
+    chat_template_caps state value output_modalities
+"""
+keys = st.sampled_from(KEYS.split()) | st.text(max_size=3)
+pages = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(keys, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@given(pages, pages)
+@settings(max_examples=40)
+def test_no_page_of_any_shape_breaks_the_reading(first: Any, second: Any) -> None:
+    served = Served(model="m", server="Ollama", loaded=False)
+    for found in (cards.listed(first) or [], [{"id": "m", **_table(first)}]):
+        cards.server_of(found)
+        cards.plain(found, "")
+    cards.with_props(served, first)
+    cards.ollama([served], second)
+    cards.with_show(served, first)
+    cards.lm_studio(second)
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return {k: v for k, v in value.items() if k != "id"} if isinstance(value, dict) else {}

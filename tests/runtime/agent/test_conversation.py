@@ -1,0 +1,178 @@
+"""What a child is told: little, nothing of its parent's, and its siblings the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.config.roles import builtin_roles
+from retinue.domain.messages import (
+    Assistant,
+    Request,
+    System,
+    Thought,
+    Thoughts,
+    ToolAnswer,
+    ToolCall,
+    User,
+    estimate_tokens,
+)
+from retinue.models.scripted.model import ScriptedModel, call, say
+from retinue.runtime.agent.conversation import Answered, Conversation, longest_for
+from retinue.runtime.runtime import Runtime
+
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+ROLES = ("executor", "planner", "researcher", "reviewer", "tester")
+
+
+def test_the_five_roles_are_there() -> None:
+    assert tuple(builtin_roles()) == ROLES
+
+
+async def first_request(opened: Opened, role: str, task: str) -> Request:
+    model = ScriptedModel([say("ok")])
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
+        await rt.spawn(role, task)
+    return model.requests[0]
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_our_own_words_are_at_most_a_hundred_tokens(
+    opened: Opened, project: Path, role: str
+) -> None:
+    task = "Find out how the door is painted."
+    request = await first_request(opened, role, task)
+    words = "\n".join(message.content for message in request.messages)
+    assert words.count(task) == 1
+    assert words.count(str(project)) == 1
+    ours = words.replace(task, "").replace(str(project), "")
+    assert estimate_tokens(ours) <= 100, ours
+
+
+async def test_a_child_is_told_its_task_its_directory_and_its_budget(
+    opened: Opened, project: Path
+) -> None:
+    request = await first_request(opened, "researcher", "Find out.\nIn detail.")
+    system, user = request.messages
+    assert isinstance(system, System)
+    assert system.content.startswith("You are a researcher. ")
+    assert system.content.endswith("End with a short summary of what you found or did.")
+    assert isinstance(user, User)
+    assert user.content == (
+        f"Find out.\nIn detail.\n\nDirectory: {project}\nBudget: 15 tool calls, 50 turns."
+    )
+
+
+async def test_siblings_share_the_bytes_of_system_message_and_tools(opened: Opened) -> None:
+    model = ScriptedModel({"": [say("ok")]})
+    async with opened(model=model, mode="auto") as rt:
+        await rt.fan_out([("executor", f"Task {n}.") for n in range(4)])
+        await rt.spawn("executor", "Another task.", max_tool_calls=3, max_tokens=9_999)
+    prefixes = {msgspec.json.encode((r.messages[0], r.tools)) for r in model.requests}
+    assert len(model.requests) == 5
+    assert len(prefixes) == 1
+    names = [tool.name for tool in model.requests[0].tools]
+    assert names == sorted(names)
+
+
+async def test_the_prefix_of_a_conversation_never_changes(opened: Opened) -> None:
+    model = ScriptedModel([call("list_dir"), call("list_dir"), say("ok")])
+    async with opened(model=model) as rt:
+        await rt.run("Look.")
+    for before, after in zip(model.requests, model.requests[1:], strict=False):
+        assert after.messages[: len(before.messages)] == before.messages
+        assert after.tools == before.tools
+
+
+async def test_nothing_of_anybody_elses_conversation_is_in_it(opened: Opened) -> None:
+    model = ScriptedModel({"": [call("list_dir"), say("A secret of the first.")]})
+    async with opened(model=model) as rt:
+        await rt.run("The first task.")
+        await rt.spawn("researcher", "The second task.")
+        await rt.spawn("researcher", "The third task.")
+    first = [request for request in model.requests if len(request.messages) == 2]
+    words = [request.messages[1].content for request in first]
+    assert [text.splitlines()[0] for text in words] == [
+        "The first task.",
+        "The second task.",
+        "The third task.",
+    ]
+    for request in first[1:]:
+        text = "".join(message.content for message in request.messages)
+        assert "secret" not in text
+        assert "first" not in text
+
+
+# Sizes
+
+
+def test_thoughts_that_go_back_are_counted() -> None:
+    """They are part of the next prompt, signatures included."""
+    plain, thinking = Conversation([User("x")], ()), Conversation([User("x")], ())
+    calls = (ToolCall("c", "read_file", "{}"),)
+    plain.add(Assistant("", calls))
+    thinking.add(Assistant("", calls, Thoughts("m", (Thought("ä" * 100), Thought("x" * 50)))))
+    assert thinking.ceiling == plain.ceiling + 250
+    assert thinking.estimate >= plain.estimate + 60
+
+
+def test_what_a_server_counted_replaces_the_estimate() -> None:
+    talk = Conversation((System("s" * 400), User("u" * 400)), ())
+    assert talk.ceiling >= 800
+    assert 200 <= talk.estimate < 250
+    talk.add(Assistant("a" * 40))
+    talk.counted(120)
+    assert talk.estimate == 120
+    talk.add(ToolAnswer("1", "t" * 400))
+    assert 220 <= talk.estimate < 240
+    assert talk.ceiling >= 120 + 400
+
+
+def test_masking_shortens_the_oldest_answers_first_and_only_as_many_as_needed() -> None:
+    talk = Conversation((System("s"), User("u")), ())
+    for number in range(5):
+        talk.add(Assistant("", (ToolCall(str(number), "look", "{}"),)))
+        talk.add(ToolAnswer(str(number), f"{number}" * 4_000))
+    assert talk.mask(100_000) == 0
+    assert talk.mask(4_200) == 1
+    answers = [m.content[:9] for m in talk.messages if isinstance(m, ToolAnswer)]
+    assert answers == ["[masked: ", "1" * 9, "2" * 9, "3" * 9, "4" * 9]
+    assert talk.mask(10) == 2, "the two newest stay"
+    assert talk.mask(10) == 0, "there is nothing more to shorten"
+
+
+def test_short_answers_are_not_worth_masking() -> None:
+    talk = Conversation((System("s" * 4_000), User("u")), ())
+    for number in range(5):
+        talk.add(ToolAnswer(str(number), "short"))
+    assert talk.mask(10) == 0
+
+
+@given(st.lists(st.integers(0, 400), max_size=8), st.integers(0, 300))
+def test_answers_of_a_turn_are_cut_to_one_length_and_no_more_than_needed(
+    sizes: list[int], room: int
+) -> None:
+    answers = [Answered(str(number), "x" * size) for number, size in enumerate(sizes)]
+    longest = longest_for(answers, room)
+    room = max(room, 10 * len(sizes))  # The least that is told of anything.
+    if longest is None:
+        assert sum(sizes) <= 4 * room
+        return
+    assert sum(min(size, longest) for size in sizes) <= 4 * room
+    assert sum(min(size, longest + 1) for size in sizes) > 4 * room
+
+
+def test_what_is_not_read_yet_is_not_masked() -> None:
+    talk = Conversation((System("s"), User("u")), ())
+    talk.add(Assistant("", tuple(ToolCall(str(n), "look", "{}") for n in range(5))))
+    talk.answer([Answered(str(n), "x" * 4_000) for n in range(5)])
+    assert talk.mask(10) == 0
+    talk.add(Assistant("I see."))
+    assert talk.mask(10) == 3

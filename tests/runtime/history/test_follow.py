@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from retinue.errors import UnknownRun
+from retinue.runtime.history.follow import POLL_S, follow
+from retinue.store.sqlite import SqliteStore
+from retinue.testing.clock import FakeClock
+from retinue.testing.store_contract import Scribe
+
+
+def always(run_id: str) -> bool:
+    return True
+
+
+@pytest.fixture
+async def journal(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "retinue.db")
+    yield store
+    await store.aclose()
+
+
+async def test_what_is_there_is_read_to_its_end(journal: SqliteStore) -> None:
+    scribe, clock = Scribe(journal, "k3f9"), FakeClock()
+    written = [scribe.begin(), scribe.note()]
+    await journal.flush()
+    assert [e async for e in follow(journal, clock, "k3")] == written
+    assert clock.sleeps == []
+
+
+async def test_a_run_that_is_not_there_is_told(journal: SqliteStore) -> None:
+    with pytest.raises(UnknownRun):
+        await anext(follow(journal, FakeClock(), "k3f9", written=always))
+
+
+async def test_a_finished_run_ends_at_once(journal: SqliteStore) -> None:
+    scribe, clock = Scribe(journal, "k3f9"), FakeClock()
+    written = [scribe.begin(), scribe.finish()]
+    await journal.flush()
+    assert [e async for e in follow(journal, clock, "k3f9", written=always)] == written
+    assert clock.sleeps == []
+
+
+async def test_pages_are_put_together(journal: SqliteStore) -> None:
+    scribe = Scribe(journal, "k3f9")
+    scribe.begin()
+    for _ in range(10_001):
+        scribe.note()
+    await journal.flush()
+    seqs = [e.seq async for e in follow(journal, FakeClock(), "k3f9")]
+    assert seqs == list(range(1, 10_003))
+
+
+async def test_it_waits_for_more_until_the_end(journal: SqliteStore) -> None:
+    scribe, clock = Scribe(journal, "k3f9"), FakeClock()
+    written = [scribe.begin()]
+    await journal.flush()
+
+    async def read() -> list[int]:
+        return [e.seq async for e in follow(journal, clock, "k3f9", written=always)]
+
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(read())
+        for count in (1, 2, 3):
+            await clock.slept(count)
+            written += [scribe.note(), scribe.note()]
+            await journal.flush()
+            clock.advance(POLL_S)
+        await clock.slept(4)
+        written.append(scribe.finish())
+        await journal.flush()
+        clock.advance(POLL_S)
+    assert reading.result() == [event.seq for event in written]
+    assert clock.sleeps == [POLL_S] * 4
+
+
+async def test_a_reader_may_stop_early(journal: SqliteStore) -> None:
+    scribe = Scribe(journal, "k3f9")
+    scribe.begin()
+    scribe.note()
+    await journal.flush()
+    async with aclosing(follow(journal, FakeClock(), "k3f9", written=always)) as events:
+        async for event in events:
+            assert event.seq == 1
+            break
+
+
+async def test_it_ends_when_nobody_writes_any_more(journal: SqliteStore) -> None:
+    scribe, clock, asked = Scribe(journal, "k3f9"), FakeClock(), []
+    scribe.begin()
+    await journal.flush()
+
+    def for_a_while(run_id: str) -> bool:
+        asked.append(run_id)
+        return len(asked) < 2
+
+    async def read() -> list[int]:
+        return [e.seq async for e in follow(journal, clock, "k3", written=for_a_while)]
+
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(read())
+        await clock.slept()
+        scribe.note()
+        await journal.flush()
+        clock.advance(POLL_S)
+    assert asked == ["k3f9"] * 2
+    assert reading.result() == [1, 2]

@@ -1,0 +1,927 @@
+"""Children that write: copies, the order of their work, conflicts, and the user's own edits."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import retinue
+from retinue.config.environment import Environment
+from retinue.domain.contract import WorkspaceKind
+from retinue.domain.events import Event, WorktreeMerged
+from retinue.domain.messages import Request
+from retinue.domain.result import Conflict
+from retinue.models.scripted.model import ScriptedModel, Step, call, calls, hold, say
+from retinue.project import open_journal
+from retinue.runtime.delegation.task import Task
+from retinue.runtime.history.audit import audit
+from retinue.runtime.runtime import Runtime
+from retinue.workspace.steps import kept
+
+if TYPE_CHECKING:
+    from tests.conftest import Repo
+
+Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+LINES = "".join(f"line {number}\n" for number in range(1, 31))
+
+
+def writes(path: str, text: str, *, gate: asyncio.Event | None = None) -> list[Step]:
+    """A child that writes one file and says so, when the gate is open."""
+    done: Step = say(f"Wrote {path}.")
+    return [call("write_file", path=path, content=text), done if gate is None else hold(gate, done)]
+
+
+def edits(old: str, new: str) -> list[Step]:
+    return [call("edit_file", path="shared.txt", old_text=old, new_text=new), say("Edited.")]
+
+
+class Listener:
+    """The events of a run, and who waits for which."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._over = False
+        self._changed = asyncio.Condition()
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        asyncio.get_running_loop().create_task(self._tell())
+
+    def over(self) -> None:
+        """There is nothing more to wait for."""
+        self._over = True
+        asyncio.get_running_loop().create_task(self._tell())
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    def types(self, agent_id: str) -> list[str]:
+        return [event.type for event in self.events if event.agent_id == agent_id]
+
+    async def seen(self, agent_id: str, kind: str) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._over or kind in self.types(agent_id))
+
+    @property
+    def merges(self) -> list[str]:
+        facts = (event.fact for event in self.events)
+        return [fact.commit for fact in facts if isinstance(fact, WorktreeMerged)]
+
+
+def copies(project: Path) -> list[str]:
+    folder = project.parent / ".cache" / "retinue" / "worktrees"
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+async def test_a_child_works_in_a_copy_and_its_work_is_brought_in(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a.txt": "1\n"})
+    repo.write("a.txt", "2\n")
+    repo.write("untracked.txt", "u\n")
+    before, gate, listener = repo.git_dir(), asyncio.Event(), Listener()
+    model = ScriptedModel(
+        [
+            call("read_file", path="a.txt"),
+            call("write_file", path="a.txt", content="3\n"),
+            hold(gate, call("write_file", path="new/b.txt", content="b\n")),
+            say("Done."),
+        ]
+    )
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        job = await rt.start("executor", "Change it.")
+        await listener.seen("a1", "tool.finished")
+        assert (project / "a.txt").read_text() == "2\n"
+        assert len(copies(project)) == 1
+        gate.set()
+        result = await job.result()
+    assert result.ok
+    assert [str(file) for file in result.files_modified] == [
+        "a.txt (+1/-1 lines)",
+        "new/b.txt (+1 line, new file)",
+    ]
+    assert (project / "a.txt").read_text() == "3\n"
+    assert (project / "new" / "b.txt").read_text() == "b\n"
+    assert copies(project) == []
+    assert repo.git_dir() == before
+    assert listener.types("a1")[-5:] == [
+        "agent.subagent_waiting_for_merge",
+        "agent.worktree_merged",
+        "agent.files_changed",
+        "agent.subagent_completed",
+        "agent.subagent_closed",
+    ]
+    # What the child saw was the user's tree as it was, with what is in no commit.
+    assert "2" in str(model.requests[1].messages[-1])
+
+
+async def test_a_reading_child_has_no_copy_and_no_git(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a.txt": "1\n"})
+    model = ScriptedModel([call("read_file", path="a.txt"), say("One.")])
+    async with opened(model=model, mode="auto") as rt:
+        assert (await rt.spawn("researcher", "Look.")).ok
+    assert not (project / ".retinue" / "git").exists()
+    assert copies(project) == []
+
+
+async def test_who_finishes_early_waits_for_those_before(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a.txt": "1\n"})
+    gate, listener = asyncio.Event(), Listener()
+    model = ScriptedModel(
+        {
+            "the first part": writes("first.txt", "1\n", gate=gate),
+            "the second part": writes("second.txt", "2\n"),
+        }
+    )
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        work = asyncio.create_task(
+            rt.fan_out(
+                [
+                    Task(role="executor", task="the first part", write=("first.txt",)),
+                    Task(role="executor", task="the second part", write=("second.txt",)),
+                ]
+            )
+        )
+        await listener.seen("a2", "agent.subagent_waiting_for_merge")
+        await listener.seen("a1", "tool.finished")
+        assert not (project / "second.txt").exists()
+        gate.set()
+        results = await work
+    assert [result.ok for result in results] == [True, True]
+    merged = [e.agent_id for e in listener.events if e.type == "agent.worktree_merged"]
+    assert merged == ["a1", "a2"]
+
+
+async def test_who_is_waited_for_is_not_held_up_by_a_job_in_the_background(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a.txt": "1\n"})
+    gate = asyncio.Event()
+    model = ScriptedModel(
+        {"long": writes("long.txt", "1\n", gate=gate), "short": writes("short.txt", "2\n")}
+    )
+    async with opened(model=model, mode="auto") as rt:
+        job = await rt.start("executor", "long", write=("long.txt",))
+        assert (await rt.spawn("executor", "short", write=("short.txt",))).ok
+        assert (project / "short.txt").exists()
+        gate.set()
+        assert (await job.result()).ok
+    assert (project / "long.txt").exists()
+
+
+async def finishing_in(order: list[int], opened: Opened, listener: Listener) -> list[str]:
+    """The merge commits of one plan whose children finish in that order."""
+    gates = [asyncio.Event() for _ in order]
+    script: dict[str, list[Step]] = {
+        f"part {i}.": [
+            call("write_file", path=f"own/{i}/file.txt", content=f"{i}\n"),
+            call("write_file", path=f"own/{i}/other.txt", content=f"{i}\n"),
+            hold(gates[i], say(f"Part {i} is done.")),
+        ]
+        for i in order
+    }
+    async with opened(model=ScriptedModel(script), mode="auto", on_event=listener) as rt:
+        tasks = [
+            Task(role="executor", task=f"part {i}.", write=(f"own/{i}",)) for i in sorted(order)
+        ]
+        work = asyncio.create_task(rt.fan_out(tasks, max_concurrent=len(order)))
+        for i in order:
+            gates[i].set()
+            await listener.seen(f"a{i + 1}", "agent.subagent_waiting_for_merge")
+        results = await work
+    assert {result.status for result in results} == {"completed"}
+    return listener.merges
+
+
+async def test_the_same_plan_makes_the_same_commits_whoever_is_faster(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    some, found = random.Random(7), []
+    for _ in range(4):
+        order = some.sample(range(5), 5)
+        found.append(await finishing_in(order, opened, Listener()))
+        repo.git("clean", "-qfd", "own")
+    assert found[0] == found[1] == found[2] == found[3]
+    assert len(set(found[0])) == 5
+
+
+@pytest.mark.parametrize("most", [pytest.param(2, marks=pytest.mark.slow), 3])
+async def test_the_same_commits_with_overlapping_scopes_and_few_at_a_time(
+    opened: Opened, repo: Repo, project: Path, most: int
+) -> None:
+    """Chance decides how long each reply takes; the commits do not tell."""
+    repo.init().commit({"shared.txt": LINES})
+    scopes = ["a", "b", "a/x", "c", "b", "**", "c"]
+    found = []
+    for seed in range(3):
+        chance, listener = random.Random(seed), Listener()
+        script: dict[str, list[Step]] = {
+            f"part {i}.": [
+                call("read_file", path="shared.txt").after(chance.random() / 50),
+                call("write_file", path=f"{scope.strip('*') or 'd'}/x/{i}", content=f"{i}\n"),
+                say("Done.").after(chance.random() / 20),
+            ]
+            for i, scope in enumerate(scopes)
+        }
+        async with opened(
+            model=ScriptedModel(script), mode="auto", on_event=listener, clock=None
+        ) as rt:
+            tasks = [
+                Task(role="executor", task=f"part {i}.", write=(scope,))
+                for i, scope in enumerate(scopes)
+            ]
+            results = await rt.fan_out(tasks, max_concurrent=most)
+        assert [result.status for result in results] == ["completed"] * len(scopes)
+        found.append(listener.merges)
+        repo.git("clean", "-qfd", "a", "b", "c", "d")
+    assert found[0] == found[1] == found[2]
+
+
+async def test_overlapping_writers_come_one_after_the_other(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    listener = Listener()
+    model = ScriptedModel(
+        {
+            "one.": edits("line 3\n", "line three\n"),
+            "two.": edits("line three\n", "line drei\n"),
+        }
+    )
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        results = await rt.fan_out([("executor", "one."), ("executor", "two.")])
+    # The second has found what the first has written.
+    assert [result.ok for result in results] == [True, True]
+    assert "line drei\n" in (project / "shared.txt").read_text()
+    kinds = [(e.agent_id, e.type) for e in listener.events]
+    assert kinds.index(("a1", "agent.subagent_closed")) < kinds.index(
+        ("a2", "agent.subagent_started")
+    )
+
+
+async def test_side_by_side_where_they_do_not_overlap(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    gates, listener = [asyncio.Event(), asyncio.Event()], Listener()
+    model = ScriptedModel(
+        {f"{i}.": writes(f"{i}/x", "1", gate=gates[i]) for i in range(2)},
+    )
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        tasks = [Task(role="executor", task=f"{i}.", scope=(f"{i}/",)) for i in range(2)]
+        work = asyncio.create_task(rt.fan_out(tasks))
+        for agent in ("a1", "a2"):
+            await listener.seen(agent, "tool.finished")
+        for gate in gates:
+            gate.set()
+        assert [result.ok for result in await work] == [True, True]
+
+
+ROOT = "You are a coding agent"
+
+
+def contradiction(gate: asyncio.Event, **more: list[Step]) -> ScriptedModel:
+    """A root that changes a line itself, when a child of its in the background has changed it too.
+
+    The child began from the files as they were when it was asked for.
+    """
+    edit = {"path": "shared.txt", "old_text": "line 3\n"}
+    return ScriptedModel(
+        {
+            **more,
+            ROOT: [
+                call("spawn_agent", task="theirs.", role="executor", background=True),
+                call("edit_file", **edit, new_text="by the root\n"),
+                call("spawn_await", job_ids="*"),
+                say("Done."),
+            ],
+            "theirs.": [
+                call("edit_file", **edit, new_text="by the child\n"),
+                hold(gate, say("Edited.")),
+            ],
+        }
+    )
+
+
+async def led(opened: Opened, model: ScriptedModel, gate: asyncio.Event, **terms: Any) -> Listener:
+    """A run of the model; the gate opens when the root has made its edit."""
+    listener = Listener()
+    async with opened(model=model, mode="auto", on_event=listener, **terms) as rt:
+        run = asyncio.create_task(rt.run("Go."))
+        # One that is over without it is told by what follows.
+        run.add_done_callback(lambda _: listener.over())
+        await listener.seen("a0", "agent.files_changed")
+        await listener.seen("a1", "tool.finished")
+        gate.set()
+        await run
+    return listener
+
+
+async def test_a_conflict_fails_the_child_and_names_files_sides_and_who_else(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    gate = asyncio.Event()
+    listener = await led(opened, contradiction(gate), gate)
+    child = retinue.fold(listener.events).agents["a1"]
+    assert (child.status, child.state) == ("conflict", "closed")
+    assert child.error == "conflict in shared.txt (also changed by a0 (root))"
+    (conflict,) = child.conflicts
+    assert (conflict.path, conflict.sibling) == ("shared.txt", "a0 (root)")
+    blobs = {conflict.ours, conflict.theirs}
+    texts = {repo.depot().ask(["cat-file", "blob", blob]).decode() for blob in blobs}
+    assert {text.splitlines()[2] for text in texts} == {"by the root", "by the child"}
+    assert [str(file) for file in child.kept] == ["shared.txt (+1/-1 lines)"]
+    assert "by the root" in (project / "shared.txt").read_text()
+    async with open_journal(project) as store:
+        await audit(store, listener.events[-1].run_id)
+
+
+RESOLVED = LINES.replace("line 3\n", "by both\n")
+
+
+def resolving(*steps: Step) -> dict[str, list[Step]]:
+    return {"Two changes contradict each other in: shared.txt.": list(steps)}
+
+
+async def test_a_further_child_settles_a_conflict_and_the_checks_decide(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    gate = asyncio.Event()
+    settle = resolving(
+        call("read_file", path="shared.txt"),
+        call("write_file", path="shared.txt", content=RESOLVED),
+        say("Both are in."),
+    )
+    model = contradiction(gate, **settle)
+    listener = await led(
+        opened,
+        model,
+        gate,
+        on_conflict="resolve",
+        unsafe_no_sandbox=True,
+        checks=["test -e shared.txt"],
+    )
+    view = retinue.fold(listener.events)
+    assert (project / "shared.txt").read_text() == RESOLVED
+    assert [agent.status for agent in view.agents.values()] == ["completed"] * 3
+    # Once for what was refused first, and once for what was settled.
+    assert [check.ok for check in view.agents["a1"].checks] == [True, True]
+    asked = [r for r in model.requests if "Two changes contradict" in str(r.messages[1])]
+    shown = str(asked[1].messages[-1])
+    assert "<<<<<<<" in shown
+    assert "by the root" in shown
+    assert "by the child" in shown
+
+
+async def test_a_conflict_that_nobody_settles_stays_one(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    gate = asyncio.Event()
+    tries = resolving(call("write_file", path="other", content="x"), say("Too hard."))
+    listener = await led(opened, contradiction(gate, **tries), gate, on_conflict="resolve")
+    view = retinue.fold(listener.events)
+    assert view.agents["a1"].status == "conflict"
+    assert view.agents["a2"].error == "there are conflict markers left in shared.txt"
+    assert "by the root" in (project / "shared.txt").read_text()
+    assert not (project / "other").exists()
+
+
+async def test_who_settles_a_conflict_goes_with_the_one_whose_it_is(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    gate, settling, never = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def under_way(_: Request) -> Step:
+        settling.set()
+        return hold(never, say("never"))
+
+    edit = {"path": "shared.txt", "old_text": "line 3\n"}
+    model = ScriptedModel(
+        {
+            **resolving(under_way),
+            ROOT: [
+                call("spawn_agent", task="theirs.", role="executor", background=True),
+                call("edit_file", **edit, new_text="by the root\n"),
+                hold(settling, call("agent_cancel", id="a1")),
+                call("list_dir"),
+                say("Done."),
+            ],
+            "theirs.": [
+                call("edit_file", **edit, new_text="by the child\n"),
+                hold(gate, say("Edited.")),
+            ],
+        }
+    )
+    listener = await led(opened, model, gate, on_conflict="resolve")
+    closed = [e.agent_id for e in listener.events if e.type == "agent.subagent_closed"]
+    assert closed == ["a2", "a1", "a0"], "whoever works for it is closed before it is"
+    view = retinue.fold(listener.events)
+    assert view.agents["a2"].close_reason == "cancelled by its parent"
+    looked = next(
+        e.seq for e in listener.events if e.type == "tool.started" and "list_dir" in str(e.fact)
+    )
+    assert all(e.seq < looked for e in listener.events if e.agent_id == "a2")
+
+
+async def test_a_conflict_without_markers_is_not_settled_by_doing_nothing(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    gate = asyncio.Event()
+    edit = {"path": "shared.txt", "old_text": "line 3\n", "new_text": "by the root\n"}
+    model = ScriptedModel(
+        {
+            **resolving(say("It is fine.")),
+            ROOT: [
+                call("spawn_agent", task="theirs.", role="executor", background=True),
+                call("edit_file", **edit),
+                call("spawn_await", job_ids="*"),
+                say("Done."),
+            ],
+            "theirs.": [
+                call("run_command", command="rm shared.txt"),
+                hold(gate, say("Removed.")),
+            ],
+        }
+    )
+    listener = await led(
+        opened, model, gate, on_conflict="resolve", shell=True, unsafe_no_sandbox=True
+    )
+    view = retinue.fold(listener.events)
+    assert view.agents["a1"].status == "conflict"
+    assert view.agents["a2"].error == (
+        "nothing was changed in shared.txt, which has the version of one side only"
+    )
+    assert "by the root" in (project / "shared.txt").read_text()
+
+
+async def test_an_edit_of_the_users_is_never_lost_and_the_refusal_says_what_to_do(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES, "b.txt": "1\n"})
+    gate, listener = asyncio.Event(), Listener()
+    model = ScriptedModel(
+        [
+            calls(
+                call("edit_file", path="shared.txt", old_text="line 3\n", new_text="theirs\n"),
+                call("write_file", path="b.txt", content="theirs\n"),
+            ),
+            hold(gate, say("Edited.")),
+        ]
+    )
+    mine = LINES.replace("line 3\n", "mine\n")
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        job = await rt.start("executor", "Edit.")
+        await listener.seen("a1", "tool.finished")
+        repo.write("shared.txt", mine)
+        gate.set()
+        result = await job.result()
+    assert result.status == "conflict"
+    assert result.error == (
+        "changed in the project meanwhile: shared.txt; nothing was applied. Settle your own edits,"
+        f" then: retinue redo {result.run_id} a1"
+    )
+    assert result.conflicts == (Conflict(path="shared.txt", sibling="the user"),)
+    assert result.kept
+    assert (project / "shared.txt").read_text() == mine
+    assert (project / "b.txt").read_text() == "1\n"
+
+
+async def test_an_edit_of_the_users_elsewhere_stands_beside_the_childs(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    gate, listener = asyncio.Event(), Listener()
+    model = ScriptedModel(
+        [
+            call("edit_file", path="shared.txt", old_text="line 3\n", new_text="theirs\n"),
+            hold(gate, say("Edited.")),
+        ]
+    )
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        job = await rt.start("executor", "Edit.")
+        await listener.seen("a1", "tool.finished")
+        repo.write("shared.txt", LINES.replace("line 20\n", "mine\n"))
+        gate.set()
+        assert (await job.result()).ok
+    both = LINES.replace("line 3\n", "theirs\n").replace("line 20\n", "mine\n")
+    assert (project / "shared.txt").read_text() == both
+
+
+async def test_what_a_command_changed_outside_the_scope_fails_the_child(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"src/a": "1\n", "docs/b": "1\n"})
+    model = ScriptedModel(
+        [call("run_command", command="echo 2 > src/a; echo 2 > docs/b"), say("Done.")]
+    )
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
+        result = await rt.spawn("executor", "Change src.", write=("src/**",))
+    assert (result.status, result.kept) == ("error", True)
+    assert result.error == "it changed what its contract does not let it write: docs/b"
+    assert result.response == "Done."
+    (receipt,) = result.receipts
+    assert [str(file) for file in receipt.changed] == [
+        "docs/b (+1/-1 lines)",
+        "src/a (+1/-1 lines)",
+    ]
+    assert all(file.before_sha256 != file.after_sha256 for file in receipt.changed)
+    assert (project / "src" / "a").read_text() == "1\n"
+
+
+async def test_in_place_what_was_changed_outside_the_scope_is_told_and_left(
+    opened: Opened, project: Path
+) -> None:
+    (project / "docs").mkdir()
+    (project / "docs" / "b").write_text("1\n")
+    model = ScriptedModel(
+        [call("run_command", command="echo 2 > docs/b; echo 2 > a"), say("Done.")]
+    )
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
+        result = await rt.spawn("executor", "Change a.", write=("a",))
+    assert result.notes == (
+        "works in the project itself, one writer at a time: the project is no git repository",
+    )
+    assert result.status == "error"
+    # It may as well have been the user: nobody takes that back for them.
+    assert result.error == (
+        "it changed what its contract does not let it write: docs/b; unless that was you, take it"
+        f" back: retinue undo {result.run_id} {result.agent_id}"
+    )
+    assert (project / "docs" / "b").read_text() == "2\n"
+    assert (project / "a").read_text() == "2\n"
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+async def test_what_a_reviewers_commands_change_without_a_sandbox_fails_it(
+    opened: Opened, repo: Repo, project: Path, versioned: bool
+) -> None:
+    repo.write("a", "1\n")
+    if versioned:
+        repo.init().commit()
+    model = ScriptedModel([call("run_command", command="echo 2 > a"), say("Looks fine.")])
+    async with opened(model=model, mode="auto", shell=True, unsafe_no_sandbox=True) as rt:
+        result = await rt.spawn("reviewer", "Review.")
+    assert result.status == "error"
+    assert result.error == (
+        "it changed what its contract does not let it write: a; unless that was you, take it back:"
+        f" retinue undo {result.run_id} {result.agent_id}"
+    )
+
+
+async def test_without_a_repository_writers_take_turns_in_the_project_itself(
+    opened: Opened, project: Path
+) -> None:
+    gate, listener = asyncio.Event(), Listener()
+    model = ScriptedModel({"one.": writes("one", "1", gate=gate), "two.": writes("two", "2")})
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        work = asyncio.create_task(
+            rt.fan_out(
+                [
+                    Task(role="executor", task="one.", write=("one",)),
+                    Task(role="executor", task="two.", write=("two",)),
+                ]
+            )
+        )
+        await listener.seen("a1", "agent.files_changed")
+        assert (project / "one").read_text() == "1"
+        assert listener.types("a2") in ([], ["agent.subagent_created"])
+        gate.set()
+        assert [result.ok for result in await work] == [True, True]
+    assert (project / "two").read_text() == "2"
+
+
+async def test_shared_when_asked_for(opened: Opened, repo: Repo, project: Path) -> None:
+    repo.init().commit({"a": "1"})
+    gate, listener = asyncio.Event(), Listener()
+    model = ScriptedModel(writes("b", "2", gate=gate))
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        job = await rt.start("executor", "Write b.", workspace="shared")
+        await listener.seen("a1", "agent.files_changed")
+        assert (project / "b").read_text() == "2"
+        gate.set()
+        assert (await job.result()).ok
+    assert copies(project) == []
+
+
+async def test_after_one_that_worked_in_place_a_copy_has_its_work(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a": "1"})
+    model = ScriptedModel(
+        {"in place.": writes("b", "2"), "copy.": [call("read_file", path="b"), *writes("c", "3")]}
+    )
+    async with opened(model=model, mode="auto") as rt:
+        tasks = [
+            Task(role="executor", task="in place.", workspace=WorkspaceKind.SHARED),
+            Task(role="executor", task="copy."),
+        ]
+        assert [result.ok for result in await rt.fan_out(tasks)] == [True, True]
+    asked = [r for r in model.requests if "copy." in str(r.messages[1])]
+    assert "2" in str(asked[1].messages[-1])
+
+
+async def test_readonly_when_asked_for(opened: Opened, repo: Repo, project: Path) -> None:
+    repo.init().commit({"a": "1"})
+    model = ScriptedModel(writes("b", "2"))
+    async with opened(model=model, mode="auto") as rt:
+        result = await rt.spawn("executor", "Write b.", workspace="readonly")
+    assert result.ok
+    assert not (project / "b").exists()
+    assert "does not let you write 'b'" in str(model.requests[1].messages[-1])
+
+
+async def test_a_childs_reviewer_sees_what_the_child_has_written(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a": "1"})
+    model = ScriptedModel(
+        {
+            "review it.": [call("read_file", path="b"), say("I saw it.")],
+            "write it.": [
+                call("write_file", path="b", content="fresh"),
+                call("spawn_agent", task="review it.", role="reviewer", context_files=["b"]),
+                say("Reviewed."),
+            ],
+        }
+    )
+    async with opened(model=model, mode="auto") as rt:
+        assert (await rt.spawn("executor", "write it.")).ok
+    seen = [str(r.messages) for r in model.requests if "review it." in str(r.messages[1])]
+    assert [text.count("fresh") for text in seen] == [1, 2]
+
+
+async def test_a_grandchilds_work_goes_through_the_child(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a": "1", "retinue.toml": '[roles.executor]\nspawns = ["executor"]\n'})
+    listener = Listener()
+    model = ScriptedModel(
+        {
+            "inner.": writes("inner", "i"),
+            "outer.": [
+                call("write_file", path="outer", content="o"),
+                call("spawn_agent", task="inner.", role="executor", mode="auto"),
+                call("read_file", path="inner"),
+                say("Both."),
+            ],
+        }
+    )
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        result = await rt.spawn("executor", "outer.")
+    assert sorted(file.path for file in result.files_modified) == ["inner", "outer"]
+    assert (project / "inner").read_text() == "i"
+    assert listener.types("a2")[-4:] == [
+        "agent.subagent_waiting_for_merge",
+        "agent.worktree_merged",
+        "agent.subagent_completed",
+        "agent.subagent_closed",
+    ]
+    assert listener.types("a1").count("agent.files_changed") == 1
+    assert copies(project) == []
+
+
+async def test_subtasks_build_on_each_other(opened: Opened, repo: Repo, project: Path) -> None:
+    repo.init().commit({"a": "1\n"})
+    model = ScriptedModel(
+        {
+            ROOT: [
+                call(
+                    "delegate_task",
+                    plan="two",
+                    subtasks=[
+                        {"task": "first.", "role": "executor", "scope": "x"},
+                        {"task": "second.", "role": "executor", "scope": "y"},
+                    ],
+                ),
+                say("Done."),
+            ],
+            "first.": writes("x/1", "one"),
+            "second.": [call("read_file", path="x/1"), *writes("y/2", "two")],
+        }
+    )
+    async with opened(model=model, mode="auto") as rt:
+        assert (await rt.run("Go.")).ok
+    second = [r for r in model.requests if "second." in str(r.messages[1])]
+    assert "one" in str(second[1].messages[-1])
+
+
+async def test_jobs_after_a_result_was_read_begin_from_later_files(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a": "1\n"})
+    model = ScriptedModel(
+        {
+            "first.": writes("x/1", "one"),
+            "second.": [call("read_file", path="x/1"), *writes("y/2", "two")],
+        }
+    )
+    async with opened(model=model, mode="auto") as rt:
+        first = await rt.start("executor", "first.", write=("x",))
+        assert (await first.result()).ok
+        second = await rt.start("executor", "second.", write=("y",))
+        assert (await second.result()).ok
+    asked = [r for r in model.requests if "second." in str(r.messages[1])]
+    assert "one" in str(asked[1].messages[-1])
+
+
+async def test_a_child_that_fails_leaves_its_work_behind_for_the_user(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a": "1"})
+    model = ScriptedModel([call("write_file", path="b", content="half"), say("Not done.")])
+    async with opened(model=model, mode="auto") as rt:
+        result = await rt.spawn("executor", "Write.", max_turns=2)
+    assert (result.status, result.kept) == ("budget_exceeded", True)
+    assert not (project / "b").exists()
+    assert [(one.run_id, one.kind, one.name) for one in kept(repo.depot())] == [
+        (result.run_id, "kept", "a1")
+    ]
+
+
+async def test_cancelled_it_leaves_no_copy_and_loses_no_work(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a": "1"})
+    listener = Listener()
+    model = ScriptedModel(writes("b", "half", gate=asyncio.Event()), strict=False)
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        job = await rt.start("executor", "Write.")
+        await listener.seen("a1", "tool.finished")
+        job.cancel()
+        result = await job.result()
+        assert (result.status, result.kept) == ("cancelled", True)
+    assert copies(project) == []
+    assert listener.types("a1")[-3:] == [
+        "agent.work_kept",
+        "agent.subagent_failed",
+        "agent.subagent_closed",
+    ]
+
+
+async def test_stopped_while_it_waits_its_turn(opened: Opened, repo: Repo, project: Path) -> None:
+    repo.init().commit({"a": "1"})
+    gate, listener = asyncio.Event(), Listener()
+    model = ScriptedModel({"one.": writes("1", "1", gate=gate), "two.": writes("2", "2")})
+    async with opened(model=model, mode="auto", on_event=listener) as rt:
+        tasks = [
+            Task(role="executor", task="one.", write=("1",)),
+            Task(role="executor", task="two.", write=("2",)),
+        ]
+        work = asyncio.create_task(rt.fan_out(tasks))
+        await listener.seen("a2", "agent.subagent_waiting_for_merge")
+        rt.cancel("a2")
+        gate.set()
+        first, second = await work
+    assert first.ok
+    assert (second.status, second.error, second.kept) == (
+        "cancelled",
+        "stopped by the user",
+        True,
+    )
+    assert not (project / "2").exists()
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_work_that_cannot_be_taken_from_its_copy_is_left_in_it(
+    opened: Opened, repo: Repo, project: Path, cancelled: bool
+) -> None:
+    repo.init().commit({"a": "1"})
+    gate, listener = asyncio.Event(), Listener()
+    filled = "echo work > b; for n in $(seq 20); do truncate -s 64M $n; done"
+    steps: list[Step] = [call("run_command", command=filled), hold(gate, say("Done."))]
+    model = ScriptedModel(steps, strict=False)
+    async with opened(
+        model=model, mode="auto", shell=True, unsafe_no_sandbox=True, on_event=listener
+    ) as rt:
+        job = await rt.start("executor", "Write.")
+        await listener.seen("a1", "tool.finished")
+        if cancelled:
+            job.cancel()
+        else:
+            gate.set()
+        result = await job.result()
+    assert (result.status, result.kept) == ("cancelled" if cancelled else "error", False)
+    told, left = (result.error or "").split(" Its work is left in ")
+    assert "has too many files that git does not know" in told
+    assert told.startswith("cancelled by the program; ") == cancelled
+    assert (project / left / "b").read_text() == "work\n"
+
+
+async def test_no_place_for_a_copy_fails_the_child_and_says_why(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a": "1"})
+    (project.parent / ".cache").write_text("in the way")
+    model = ScriptedModel({"": [say("never asked")]}, strict=False)
+    async with opened(model=model, mode="auto") as rt:
+        result = await rt.spawn("executor", "Write.")
+    assert result.status == "error"
+    assert "cannot be made (Not a directory)" in (result.error or "")
+    assert model.requests == []
+
+
+async def test_the_project_may_be_a_folder_of_a_repository(repo: Repo, project: Path) -> None:
+    repo.init().commit({"packages/api/a": "1", "top": "1"})
+    api = project / "packages" / "api"
+    model = ScriptedModel([call("read_file", path=f"{api}/a"), *writes("b", "2")])
+    environment = Environment(variables={"HOME": str(project.parent)})
+    async with retinue.open(api, model=model, mode="auto", environment=environment) as rt:
+        result = await rt.spawn("executor", "Write b.")
+    assert [file.path for file in result.files_modified] == ["b"]
+    assert (api / "b").read_text() == "2"
+
+
+async def test_in_a_copy_the_projects_own_path_is_held_to_the_scope(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"a": "1"})
+    model = ScriptedModel(
+        [
+            calls(
+                call("write_file", path=f"{project}/out", content="x"),
+                call("write_file", path=f"{project}/in/x", content="x"),
+            ),
+            say("Done."),
+        ]
+    )
+    async with opened(model=model, mode="auto") as rt:
+        result = await rt.spawn("executor", "Write.", write=("in",))
+    assert result.ok
+    assert [file.path for file in result.files_modified] == ["in/x"]
+    assert "does not let you write 'out'" in str(model.requests[1].messages)
+
+
+async def test_the_same_check_in_another_folder_is_another_check(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"one/here": "1", "two/there": "1"})
+    model = ScriptedModel([say("Done."), say("Done.")])
+    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+        results = [
+            await rt.spawn("executor", "x", checks=("test -e here",), directory=str(project / name))
+            for name in ("one", "two")
+        ]
+    assert [result.ok for result in results] == [True, False]
+
+
+async def test_where_nothing_was_changed_only_the_checks_of_the_task_are_run(
+    opened: Opened, repo: Repo
+) -> None:
+    repo.init().commit({"a": "1"})
+    model = ScriptedModel({"": [say("It is fine as it is.")] * 4})
+    terms: dict[str, Any] = {"mode": "auto", "checks": ["false"], "unsafe_no_sandbox": True}
+    async with opened(model=model, **terms) as rt:
+        root = await rt.run("Look at it.")
+        child = await rt.spawn("executor", "Look at it.")
+        held = await rt.spawn("executor", "Make it work.", checks=("exit 3",))
+    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+        said = await rt.spawn("executor", "Try.", checks=("echo a; echo no; exit 3",))
+    assert (root.ok, root.checks, child.ok, child.checks) == (True, (), True, ())
+    assert held.error == "a check failed: false: failed (exit code 1)"
+    assert said.error == "a check failed: echo a; echo no; exit 3: failed (exit code 3): no"
+
+
+async def test_who_is_made_when_others_are_done_begins_from_their_work(
+    opened: Opened, repo: Repo, project: Path
+) -> None:
+    repo.init().commit({"shared.txt": LINES})
+    model = ScriptedModel(
+        {"one.": edits("line 3\n", "three\n"), "two.": edits("three\n", "THREE\n")}
+    )
+    async with opened(model=model, mode="auto") as rt:
+        tasks = [("executor", "one."), ("executor", "two.")]
+        results = await rt.fan_out(tasks, max_concurrent=1)
+    assert [result.error for result in results] == [None, None]
+    assert "THREE" in (project / "shared.txt").read_text()
+
+
+async def test_checks_of_one_that_only_reads_are_run_on_the_files_as_they_are(
+    opened: Opened, repo: Repo
+) -> None:
+    repo.init().commit({"a": "1"})
+    model = ScriptedModel({"": [say("Looked at it.")] * 3})
+    terms: dict[str, Any] = {"mode": "auto", "checks": ["exit 9"], "unsafe_no_sandbox": True}
+    async with opened(model=model, **terms) as rt:
+        assert (await rt.spawn("reviewer", "Look at it.")).checks == ()
+    async with opened(model=model, mode="auto", unsafe_no_sandbox=True) as rt:
+        good = await rt.spawn("reviewer", "Is it one?", checks=("grep -q 1 a",))
+        bad = await rt.spawn("reviewer", "Is it two?", checks=("grep -q 2 a",))
+    assert [str(check) for check in good.checks] == ["grep -q 1 a: passed"]
+    assert bad.error == "a check failed: grep -q 2 a: failed (exit code 1)"

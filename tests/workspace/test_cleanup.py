@@ -1,0 +1,118 @@
+"""What is kept, for how long, and that nothing goes that is needed."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retinue.workspace.cleanup import (
+    DAY_S,
+    MAX_STALE,
+    clean_copies,
+    clean_objects,
+    clean_steps,
+    sweep_daily,
+)
+from retinue.workspace.copies import LOCK, PROJECT, make_copy
+from retinue.workspace.snapshot import users_tree
+from retinue.workspace.steps import Entry, kept, patch, step_ref, store
+from retinue.workspace.trees import UsersGround
+
+if TYPE_CHECKING:
+    from tests.conftest import Repo
+
+
+def left_behind(parent: Path, name: str, *, days: float) -> Path:
+    """A copy whose process is gone."""
+    folder = parent / name
+    folder.mkdir(parents=True)
+    (folder / LOCK).touch()
+    (folder / PROJECT).write_text("/somewhere")
+    (folder / "data").write_bytes(b"x" * 1000)
+    then = time.time() - days * DAY_S
+    os.utime(folder, (then, then))
+    return folder
+
+
+def test_copies_go_when_they_are_old_and_nobody_uses_them(repo: Repo, tmp_path: Path) -> None:
+    repo.init().commit({"a": "1"})
+    depot, parent = repo.depot(), tmp_path / "worktrees"
+    used = make_copy(depot, str(parent / "used"), depot.commit(users_tree(depot).tree))
+    old, new = left_behind(parent, "old", days=8), left_behind(parent, "new", days=1)
+    told = clean_copies(str(parent), older_s=7 * DAY_S, look=True)
+    assert (told.items, told.old_items) == (3, 1)
+    assert told.size_bytes > told.old_bytes >= 1000
+    assert old.exists()
+    assert clean_copies(str(parent), older_s=7 * DAY_S) == told
+    assert (old.exists(), new.exists(), os.path.exists(used.top)) == (False, True, True)
+    clean_copies(str(parent), older_s=0)
+    assert (new.exists(), os.path.exists(used.top)) == (False, True)
+    used.remove()
+
+
+def test_only_so_many_are_kept(tmp_path: Path) -> None:
+    folders = [left_behind(tmp_path, f"c{n}", days=(60 - n) / 24) for n in range(MAX_STALE + 2)]
+    assert clean_copies(str(tmp_path), older_s=7 * DAY_S).old_items == 2
+    assert [folder.exists() for folder in folders[:3]] == [False, False, True]
+
+
+def test_steps_go_with_the_age_of_their_run_and_what_only_they_needed(repo: Repo) -> None:
+    repo.init().commit({"a": "1"})
+    depot = repo.depot()
+    for run_id in ("old", "new"):
+        after = Entry("a", 0o100644, f"by {run_id}\n".encode())
+        store(depot, step_ref(run_id, 1), [], [after], "x")
+    then = time.time() - 100 * DAY_S
+    for folder, _, files in os.walk(depot.path):
+        for name in files:
+            os.utime(os.path.join(folder, name), (then, then))
+    (fresh,) = [one for one in kept(depot) if one.run_id == "new"]
+    os.utime(os.path.join(depot.path, step_ref("new", 1)))
+    told = clean_steps(depot, older_s=90 * DAY_S)
+    assert (told.items, told.old_items) == (2, 1)
+    assert kept(depot) == [fresh]
+    told = clean_objects(depot, older_s=14 * DAY_S)
+    assert told.old_items == 3  # a commit, a tree and a blob; what was before is the other's too
+    assert b"+by new" in patch(depot, fresh.commit)
+    assert clean_objects(depot, older_s=14 * DAY_S).old_items == 0
+
+
+async def test_without_a_repository_what_the_tree_is_made_of_stays(
+    repo: Repo, tmp_path: Path
+) -> None:
+    repo.write("a", "1\n")
+    (repo.root / ".retinue").mkdir()
+    ground = UsersGround(
+        str(repo.root),
+        state=str(repo.root / ".retinue"),
+        worktrees=str(tmp_path / "worktrees"),
+        home=str(repo.home),
+        config_home=str(repo.config),
+        seal=str,
+    )
+    await ground.state(None)
+    # Git tells by the time whether a file may have changed unnoticed: it must be an older one.
+    then = time.time() - 100
+    os.utime(repo.root / "a", (then, then))
+    await ground.state(None)
+    await ground.clean(0.0, look=False)
+    base = await ground.state(None)
+    copy = await ground.copy(base, name="x", directory=str(repo.root))
+    assert copy.workspace(str(repo.root)).read("a", max_bytes=9) == b"1\n"
+    await copy.remove()
+
+
+def test_it_happens_by_itself_once_a_day(repo: Repo, tmp_path: Path) -> None:
+    repo.init().commit({"a": "1"})
+    depot, parent = repo.depot(), tmp_path / "worktrees"
+    first = left_behind(parent, "first", days=8)
+    sweep_daily(depot, str(parent))
+    second = left_behind(parent, "second", days=8)
+    sweep_daily(depot, str(parent))
+    assert (first.exists(), second.exists()) == (False, True)
+    then = time.time() - 2 * DAY_S
+    os.utime(os.path.join(depot.path, "swept"), (then, then))
+    sweep_daily(depot, str(parent))
+    assert not second.exists()
