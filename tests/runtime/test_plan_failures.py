@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from retinue.domain.events import Event, StepFinished
+from retinue.domain.plan.outcome import StepState
+from retinue.domain.result import Status
+from retinue.errors import PlanError, ProviderError
+from retinue.models.scripted.model import ScriptedModel, call, fail, hold, say
+from retinue.runtime.runtime import Runtime
 from tests.runtime.planning.test_plans import (
     BROKEN,
     decisions,
@@ -19,13 +26,6 @@ from tests.runtime.planning.test_plans import (
     step,
     writes,
 )
-
-from retinue.domain.events import Event, StepFinished
-from retinue.domain.plan.outcome import StepState
-from retinue.domain.result import Status
-from retinue.errors import PlanError, ProviderError
-from retinue.models.scripted.model import ScriptedModel, call, fail, hold, say
-from retinue.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from tests.conftest import Repo
