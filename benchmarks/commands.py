@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from retinue.domain.reach import Reach
 from retinue.domain.scope import scope
-from retinue.ports import Sandbox
+from retinue.ports.sandbox import Sandbox
 from retinue.sandbox.bubblewrap import NEEDED as NEEDED_OPTION
 from retinue.sandbox.bubblewrap import Bubblewrap, options
 from retinue.sandbox.landlock import NEEDED, Landlock, abi

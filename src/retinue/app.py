@@ -35,7 +35,10 @@ from retinue.domain.grant import Mode
 from retinue.domain.role import Role
 from retinue.domain.toolserver import ToolServer
 from retinue.errors import ConfigError, UsageError
-from retinue.ports import Approve, Ask, Clock, Model, Sandbox, Tool
+from retinue.ports.clock import Clock
+from retinue.ports.model import Model
+from retinue.ports.sandbox import Sandbox
+from retinue.ports.tool import Approve, Ask, Tool
 from retinue.project import (
     STATE_DIR,
     ground_of,
@@ -49,9 +52,9 @@ from retinue.runtime.agent.tool_calls import Breaker, nobody
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.core.gc_tuning import patient_collector
 from retinue.runtime.history.result_cache import Cache
-from retinue.runtime.policy import Terms
+from retinue.runtime.policy import Policy
 from retinue.runtime.runtime import Runtime
-from retinue.runtime.services import Surroundings
+from retinue.runtime.services import Services
 from retinue.store.reports import FileReports
 from retinue.tools.builtin import REPEATABLE, builtin_tools
 from retinue.tools.delegate import delegation_tools
@@ -148,7 +151,7 @@ async def open_runtime(
         if name is None:
             name, notes = await _found(clients, await discover(environment, layers), choose)
         await clients.begin(name, on_wait)
-        terms = Terms(
+        terms = Policy(
             model=name,
             notes=notes,
             mode=_mode(mode, environment, settings),
@@ -190,7 +193,7 @@ async def open_runtime(
             ground = ground_of(root, environment)
             terms = msgspec.structs.replace(terms, notes=(*terms.notes, *await ground.news()))
             with patient_collector(), closing(FileReports(root)) as reports:
-                around = Surroundings(
+                around = Services(
                     store=store,
                     posts=posts(root),
                     vault=vault,

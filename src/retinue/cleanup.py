@@ -10,7 +10,7 @@ from retinue.config.environment import Environment
 from retinue.config.settings import load
 from retinue.domain.cleanup_report import Chore
 from retinue.errors import ChainBroken, RunError, UsageError
-from retinue.ports import RunRow
+from retinue.ports.store import RunRow
 from retinue.project import (
     DATABASE,
     STATE_DIR,

@@ -24,7 +24,8 @@ from retinue.errors import ConfigError, StoreError
 from retinue.models.repair.model import Repaired
 from retinue.models.routing.endpoint_queue import Gate, Line
 from retinue.models.routing.pool import Door, Pool
-from retinue.ports import Clock, Model
+from retinue.ports.clock import Clock
+from retinue.ports.model import Model
 
 if TYPE_CHECKING:
     from retinue.embedded.model import EmbeddedModel

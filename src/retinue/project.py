@@ -10,7 +10,7 @@ from pathlib import Path
 from retinue.config.environment import Environment
 from retinue.config.seal import Seal
 from retinue.errors import StoreError, UnknownRun, UsageError
-from retinue.ports import Clock
+from retinue.ports.clock import Clock
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.undo import Past, Revision, past, revision
 from retinue.store.export import export_run

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 import retinue
-from retinue.domain.approval import Wish
+from retinue.domain.approval import ApprovalRequest
 from retinue.domain.events import BreakerTripped, Event, LimitReached
 from retinue.domain.messages import ToolAnswer
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, say
@@ -47,7 +47,7 @@ async def test_it_warns_and_asks_and_goes_on_where_the_person_says_yes(
     asked: list[tuple[str, str, str]] = []
     seen: list[Event] = []
 
-    async def approve(wish: Wish) -> bool:
+    async def approve(wish: ApprovalRequest) -> bool:
         asked.append((wish.path, wish.tool, wish.arguments))
         return True
 
@@ -67,7 +67,7 @@ async def test_it_warns_and_asks_and_goes_on_where_the_person_says_yes(
 async def test_a_no_ends_the_calls_and_not_the_answer(opened: Opened, settings: Settings) -> None:
     settings(LOW)
 
-    async def approve(wish: Wish) -> bool:
+    async def approve(wish: ApprovalRequest) -> bool:
         return False
 
     model = ScriptedModel(pings(4))
@@ -111,7 +111,7 @@ async def test_the_defaults_are_60_80_and_100(opened: Opened) -> None:
 async def test_a_child_has_none(opened: Opened, settings: Settings) -> None:
     settings(LOW)
 
-    async def approve(wish: Wish) -> bool:
+    async def approve(wish: ApprovalRequest) -> bool:
         raise AssertionError("a child is silent")
 
     seen: list[Event] = []

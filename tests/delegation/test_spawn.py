@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue.domain.approval import Wish
+from retinue.domain.approval import ApprovalRequest
 from retinue.domain.contract import Contract
 from retinue.domain.events import AgentCreated, Event
 from retinue.domain.messages import Reply, Request, ToolAnswer
@@ -281,7 +281,7 @@ async def test_the_depth_limit_is_a_setting(opened: Opened, settings: Settings) 
 async def test_what_needs_a_yes_is_the_childs_under_auto_and_not_otherwise(
     opened: Opened, contracts: Contracts, mode: str, may: bool
 ) -> None:
-    async def refuse(wish: Wish) -> bool:
+    async def refuse(wish: ApprovalRequest) -> bool:
         raise AssertionError("nobody is asked on a child's account")
 
     model = led(call("spawn_agent", task="Edit", role="executor"), Edit=[say("ok")])

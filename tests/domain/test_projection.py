@@ -175,13 +175,13 @@ def stories(draw: st.DrawFn) -> Story:
         story.lives[agent] = draw(lives(agent, depths[agent]))
     story.events.append(event(1, STARTED))
     left = {agent: list(life) for agent, life in story.lives.items()}
-    born: set[str | None] = {None}
-    while ready := [a for a, facts in left.items() if facts and story.parents[a] in born]:
+    new_agent: set[str | None] = {None}
+    while ready := [a for a, facts in left.items() if facts and story.parents[a] in new_agent]:
         agent = draw(st.sampled_from(ready))
         fact = left[agent].pop(0)
         seq = len(story.events) + 1
         story.events.append(event(seq, fact, agent, story.parents[agent]))
-        born.add(agent)
+        new_agent.add(agent)
     return story
 
 

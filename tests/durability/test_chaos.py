@@ -284,8 +284,8 @@ def check_reports(events: list[Event], children: int) -> None:
     background, errands, told = set[str](), Counter[str](), set[str]()
     for event in events:
         match event.fact:
-            case AgentCreated(errand=errand, background=is_background):
-                errands[f"{event.parent_agent_id} {errand}"] += 1
+            case AgentCreated(origin_key=origin_key, background=is_background):
+                errands[f"{event.parent_agent_id} {origin_key}"] += 1
                 if is_background:
                     background.add(event.agent_id)
             case ToolFinished(about=about):

@@ -18,7 +18,7 @@ from retinue.project import open_journal
 from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
-from retinue.testing.server import Ending, Framing, ModelServer, Response
+from retinue.testing.server import Framing, ModelServer, Response, ResponseEnding
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
@@ -200,12 +200,14 @@ async def test_a_second_cancellation_does_not_stop_the_closing(
     assert {agent.state for agent in view.agents.values()} == {"closed"}
 
 
-@pytest.mark.parametrize("ending", [Ending.HANG, Ending.PROPER])
-async def test_connections_to_the_model_are_closed(opened: Opened, ending: Ending) -> None:
+@pytest.mark.parametrize("ending", [ResponseEnding.HANG, ResponseEnding.PROPER])
+async def test_connections_to_the_model_are_closed(opened: Opened, ending: ResponseEnding) -> None:
     """Cancelled before the first byte of a reply, and in the middle of one."""
-    gate = asyncio.Event() if ending is Ending.PROPER else None
+    gate = asyncio.Event() if ending is ResponseEnding.PROPER else None
     body = (
-        b"" if ending is Ending.PROPER else b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n'
+        b""
+        if ending is ResponseEnding.PROPER
+        else b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n'
     )
     response = Response(body=body, framing=Framing.CLOSE, ending=ending, gate=gate)
     async with ModelServer([response] * 3) as server:

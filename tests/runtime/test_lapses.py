@@ -12,7 +12,7 @@ import pytest
 import retinue
 from retinue.domain.events import AgentClosed, AgentSilent, Event, RunLapsed
 from retinue.models.scripted.model import ScriptedModel, call, hold, say
-from retinue.ports import Lapse
+from retinue.ports.clock import ClockGap
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
@@ -130,7 +130,7 @@ async def test_an_attempt_that_goes_on_has_not_used_what_was_lost(
 
 
 async def test_a_blocked_loop_ends_nothing_that_was_in_time() -> None:
-    clock, told = SystemClock(), list[Lapse]()
+    clock, told = SystemClock(), list[ClockGap]()
     with clock.watch(told.append):
         async with clock.timeout(1.0):
             await asyncio.sleep(0.01)

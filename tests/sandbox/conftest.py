@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.ports import Sandbox
+from retinue.ports.sandbox import Sandbox
 from retinue.sandbox.self_test import try_out
 from retinue.testing.cell import Cell
 

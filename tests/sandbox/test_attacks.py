@@ -21,7 +21,7 @@ import pytest
 from retinue.domain.grant import Network
 from retinue.domain.scope import ANYWHERE, scope
 from retinue.errors import WorkspaceError
-from retinue.ports import Sandbox
+from retinue.ports.sandbox import Sandbox
 from retinue.sandbox.bubblewrap import Bubblewrap
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.choice import LEAKS

@@ -9,7 +9,7 @@ import pytest
 from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
 from retinue.errors import ToolFailure, WorkspaceError
-from retinue.ports import Completed, Sandbox
+from retinue.ports.sandbox import CommandResult, Sandbox
 from retinue.sandbox.unconfined import Unconfined
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
@@ -17,7 +17,7 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 async def run(
     command: str, directory: Path, *, timeout_s: float = 30, max_output_bytes: int = 1000
-) -> Completed:
+) -> CommandResult:
     sandbox: Sandbox = Unconfined(ENVIRONMENT)
     assert sandbox.tier == "none"
     return await sandbox.run(
@@ -34,7 +34,7 @@ def open_files() -> list[str]:
 
 async def test_a_command(tmp_path: Path) -> None:
     done = await run("pwd; echo err >&2; exit 7", tmp_path)
-    assert done == Completed(exit_code=7, output=f"{tmp_path}\nerr\n")
+    assert done == CommandResult(exit_code=7, output=f"{tmp_path}\nerr\n")
 
 
 async def test_it_sees_only_the_environment_it_is_given(
@@ -47,7 +47,7 @@ async def test_it_sees_only_the_environment_it_is_given(
 
 
 async def test_its_input_is_empty(tmp_path: Path) -> None:
-    assert await run("cat", tmp_path) == Completed(exit_code=0, output="")
+    assert await run("cat", tmp_path) == CommandResult(exit_code=0, output="")
 
 
 async def test_a_signal_is_a_result(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_a_time_limit_ends_everything(tmp_path: Path) -> None:
         done = await run(
             "exec 3>alive; (trap '' TERM; sleep 60) & sleep 60", tmp_path, timeout_s=0.5
         )
-        assert done == Completed(exit_code=-9, output="", timed_out=True)
+        assert done == CommandResult(exit_code=-9, output="", timed_out=True)
         os.set_blocking(reader, True)
         assert os.read(reader, 1) == b""
     finally:

@@ -15,7 +15,7 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.domain.approval import Wish
+from retinue.domain.approval import ApprovalRequest
 from retinue.domain.messages import Request, ToolAnswer
 from retinue.domain.result import Result
 from retinue.errors import ConfigError
@@ -114,7 +114,7 @@ async def test_normal_mode_asks_unless_the_user_calls_it_reading(
     user.configure(more=READING)
     asked = []
 
-    async def approve(wish: Wish) -> bool:
+    async def approve(wish: ApprovalRequest) -> bool:
         asked.append(wish.tool)
         return wish.tool == "mcp__s__act"
 

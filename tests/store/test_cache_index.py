@@ -16,7 +16,7 @@ from retinue.domain.events import (
     AgentWaiting,
 )
 from retinue.errors import StoreError
-from retinue.ports import NewAgent
+from retinue.ports.store import NewAgent
 from retinue.store.queries import queries
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.store_contract import Scribe, contract
@@ -35,7 +35,7 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 
 
 def birth(scribe: Scribe, agent_id: str, cache_key: str | None) -> None:
-    born = NewAgent(
+    new_agent = NewAgent(
         run_id=scribe.run_id,
         agent_id=agent_id,
         parent_agent_id=None,
@@ -52,9 +52,9 @@ def birth(scribe: Scribe, agent_id: str, cache_key: str | None) -> None:
         depth=1,
         role="researcher",
         title="A task",
-        contract_sha256=hashlib.sha256(born.context_json.encode()).hexdigest(),
+        contract_sha256=hashlib.sha256(new_agent.context_json.encode()).hexdigest(),
     )
-    scribe.journal.record(fact, agent_id=agent_id, parent_agent_id=None, born=born)
+    scribe.journal.record(fact, agent_id=agent_id, parent_agent_id=None, new_agent=new_agent)
 
 
 def complete(scribe: Scribe, agent_id: str) -> None:

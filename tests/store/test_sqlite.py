@@ -15,7 +15,7 @@ from retinue.domain.contract import decode_contract
 from retinue.domain.messages import Request
 from retinue.errors import StoreError
 from retinue.models.scripted.model import Step, say
-from retinue.ports import Store
+from retinue.ports.store import Store
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.follow import follow
 from retinue.store.database import connect

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.errors import SchemaTooNew, StoreError, StoreLocked, StoreReadOnly, UsageError
-from retinue.ports import Memory
+from retinue.ports.store import MemoryEntry
 from retinue.store.database import statements
 from retinue.store.queries import full_text_script, migrations
 from retinue.store.vault import SqliteVault
@@ -79,7 +79,7 @@ async def test_what_is_kept_is_found_as_it_was(vault: SqliteVault) -> None:
         kind="fact", text="Herons\n nest here. ", run_id="k3f9abcd", agent_id="a2"
     )
     assert await vault.recall("herons") == [
-        Memory(
+        MemoryEntry(
             id=memory_id,
             kind="fact",
             text="Herons\n nest here. ",

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from retinue.ports import Clock
+from retinue.ports.clock import Clock
 from retinue.testing.clock import EPOCH, FakeClock
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from retinue.domain import scope
 from retinue.domain.reach import Reach
-from retinue.ports import Hands
+from retinue.ports.tool import ToolContext
 from retinue.workspace.tree import DirectoryTree
 
 
@@ -16,9 +16,9 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def hands(root: Path) -> Hands:
+def ctx(root: Path) -> ToolContext:
     """May write what is at the top, and below src/; not docs/, for example."""
-    return Hands(
+    return ToolContext(
         workspace=DirectoryTree(root, ripgrep=None),
         sandbox=None,
         reach=Reach(root=str(root), write_scope=scope.scope("*", "src/", "new/", "open/", "sub/")),

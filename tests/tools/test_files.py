@@ -8,7 +8,8 @@ import pytest
 
 from retinue.domain.result import FileChange
 from retinue.errors import ToolFailure
-from retinue.ports import Hands, Outcome, Tool
+from retinue.ports.tool import Tool, ToolContext
+from retinue.ports.tool_outcome import ToolOutcome
 from retinue.tools.files import (
     edit_file,
     find_files,
@@ -19,120 +20,120 @@ from retinue.tools.files import (
 )
 
 
-async def refusal(tool: Tool, hands: Hands, **arguments: Any) -> str:
+async def refusal(tool: Tool, ctx: ToolContext, **arguments: Any) -> str:
     with pytest.raises(ToolFailure) as caught:
-        await tool.run(arguments, hands)
+        await tool.run(arguments, ctx)
     return str(caught.value)
 
 
-async def text(tool: Tool, hands: Hands, **arguments: Any) -> str:
-    return (await tool.run(arguments, hands)).content
+async def text(tool: Tool, ctx: ToolContext, **arguments: Any) -> str:
+    return (await tool.run(arguments, ctx)).content
 
 
-async def test_read_file(hands: Hands, root: Path) -> None:
+async def test_read_file(ctx: ToolContext, root: Path) -> None:
     (root / "a.py").write_text("one\ntwo\n")
-    assert await read_file.run({"path": f"{root}/a.py"}, hands) == Outcome(
+    assert await read_file.run({"path": f"{root}/a.py"}, ctx) == ToolOutcome(
         content="one\ntwo\n",
         read=("a.py",),
         before_sha256=hashlib.sha256(b"one\ntwo\n").hexdigest(),
     )
-    assert await text(read_file, hands, path="a.py", start="2") == "two\n[lines 2-2 of 2]"
-    assert await refusal(read_file, hands, path="b.py") == "No file 'b.py'. Did you mean 'a.py'?"
-    assert await refusal(read_file, hands) == (
+    assert await text(read_file, ctx, path="a.py", start="2") == "two\n[lines 2-2 of 2]"
+    assert await refusal(read_file, ctx, path="b.py") == "No file 'b.py'. Did you mean 'a.py'?"
+    assert await refusal(read_file, ctx) == (
         'read_file: missing \'path\'. Send {"path": string, "start"?: integer, "end"?: integer}.'
     )
 
 
-async def test_list_dir(hands: Hands, root: Path) -> None:
-    assert await text(list_dir, hands) == "[The directory is empty.]"
+async def test_list_dir(ctx: ToolContext, root: Path) -> None:
+    assert await text(list_dir, ctx) == "[The directory is empty.]"
     (root / "src").mkdir()
     (root / "a.py").write_text("x" * 1234)
     (root / "link").symlink_to("src")
-    assert await text(list_dir, hands) == "a.py (1,234 bytes)\nlink (link)\nsrc/"
+    assert await text(list_dir, ctx) == "a.py (1,234 bytes)\nlink (link)\nsrc/"
     for i in range(1000):
         (root / f"src/a-rather-long-name-{i:04}").touch()
-    shown = await text(list_dir, hands, path="src")
+    shown = await text(list_dir, ctx, path="src")
     assert shown.endswith("[470 of 1,000 entries; find_files finds the others]")
 
 
-async def test_find_files(hands: Hands, root: Path) -> None:
+async def test_find_files(ctx: ToolContext, root: Path) -> None:
     (root / "src").mkdir()
     for i in range(201):
         (root / f"src/{i:03}.py").touch()
-    assert await text(find_files, hands, pattern="00?.py") == "\n".join(
+    assert await text(find_files, ctx, pattern="00?.py") == "\n".join(
         f"src/00{i}.py" for i in range(10)
     )
-    assert await text(find_files, hands, pattern="*.md") == "[No file matches '*.md'.]"
-    assert (await text(find_files, hands, pattern="*.py", path="src")).endswith(
+    assert await text(find_files, ctx, pattern="*.md") == "[No file matches '*.md'.]"
+    assert (await text(find_files, ctx, pattern="*.py", path="src")).endswith(
         "src/199.py\n[the first 200; there are more: narrow the pattern or the path]"
     )
 
 
-async def test_search_files(hands: Hands, root: Path) -> None:
+async def test_search_files(ctx: ToolContext, root: Path) -> None:
     (root / "a.py").write_text("one\n  two\n")
     (root / "b.md").write_text("two\n" * 101)
-    assert await text(search_files, hands, pattern="t.o", glob="*.py") == "a.py:2:   two"
-    assert await text(search_files, hands, pattern="five") == "[No line matches 'five'.]"
-    assert (await text(search_files, hands, pattern="two")).endswith(
+    assert await text(search_files, ctx, pattern="t.o", glob="*.py") == "a.py:2:   two"
+    assert await text(search_files, ctx, pattern="five") == "[No line matches 'five'.]"
+    assert (await text(search_files, ctx, pattern="two")).endswith(
         "b.md:99: two\n[the first 100; there are more: narrow the pattern, path or glob]"
     )
     (root / "a.py").write_text("x" * 1000)
-    assert await text(search_files, hands, pattern="x", path="a.py") == f"a.py:1: {'x' * 300}…"
+    assert await text(search_files, ctx, pattern="x", path="a.py") == f"a.py:1: {'x' * 300}…"
 
 
-async def test_write_file(hands: Hands, root: Path) -> None:
-    done = await write_file.run({"path": "new/a.py", "content": "é\n"}, hands)
+async def test_write_file(ctx: ToolContext, root: Path) -> None:
+    done = await write_file.run({"path": "new/a.py", "content": "é\n"}, ctx)
     digest = hashlib.sha256("é\n".encode()).hexdigest()
-    assert done == Outcome(
+    assert done == ToolOutcome(
         content="Wrote new/a.py (+1 line, new file).",
         changed=(FileChange(path="new/a.py", added=1, new=True, after_sha256=digest),),
         after_sha256=digest,
     )
     assert (root / "new/a.py").read_text() == "é\n"
-    assert await refusal(write_file, hands, path="a", content="\ud800") == (
+    assert await refusal(write_file, ctx, path="a", content="\ud800") == (
         "'content' is not valid Unicode: it has half a surrogate pair."
     )
 
 
-async def test_edit_file(hands: Hands, root: Path) -> None:
+async def test_edit_file(ctx: ToolContext, root: Path) -> None:
     (root / "a.py").write_bytes(b"one\r\ntwo\r\n")
     done = await edit_file.run(
-        {"path": "./a.py", "old_text": "one\ntwo", "new_text": "1\ntwo"}, hands
+        {"path": "./a.py", "old_text": "one\ntwo", "new_text": "1\ntwo"}, ctx
     )
     assert done.content == "Edited a.py (+1/-1 lines)."
     assert (root / "a.py").read_bytes() == b"1\r\ntwo\r\n"
     assert done.before_sha256 == hashlib.sha256(b"one\r\ntwo\r\n").hexdigest()
     assert done.after_sha256 == hashlib.sha256(b"1\r\ntwo\r\n").hexdigest()
-    assert await refusal(edit_file, hands, path="b", old_text="a", new_text="b") == (
+    assert await refusal(edit_file, ctx, path="b", old_text="a", new_text="b") == (
         "No file 'b'. Use list_dir or find_files to see what is there."
     )
-    await edit_file.run({"path": "a.py", "old_text": "\n", "new_text": "!\n", "all": True}, hands)
+    await edit_file.run({"path": "a.py", "old_text": "\n", "new_text": "!\n", "all": True}, ctx)
     assert (root / "a.py").read_bytes() == b"1!\r\ntwo!\r\n"
 
 
 @pytest.mark.parametrize("path", ["docs/a.md", "src/../docs/a.md", "./docs//a.md", "docs/./a.md"])
-async def test_the_contract_decides_where_to_write(hands: Hands, root: Path, path: str) -> None:
+async def test_the_contract_decides_where_to_write(ctx: ToolContext, root: Path, path: str) -> None:
     (root / "docs").mkdir()
     (root / "docs/a.md").write_text("old")
     said = "The contract does not let you write 'docs/a.md'."
-    assert await refusal(write_file, hands, path=path, content="x") == said
-    assert await refusal(edit_file, hands, path=path, old_text="old", new_text="new") == said
-    assert await refusal(write_file, hands, path=f"{root}/{path}", content="x") == said
+    assert await refusal(write_file, ctx, path=path, content="x") == said
+    assert await refusal(edit_file, ctx, path=path, old_text="old", new_text="new") == said
+    assert await refusal(write_file, ctx, path=f"{root}/{path}", content="x") == said
     assert (root / "docs/a.md").read_text() == "old"
 
 
-async def test_a_link_does_not_lead_around_the_contract(hands: Hands, root: Path) -> None:
+async def test_a_link_does_not_lead_around_the_contract(ctx: ToolContext, root: Path) -> None:
     (root / "docs").mkdir()
     (root / "docs/a.md").write_text("old")
     (root / "open").symlink_to("docs")
     said = "'open' is a link; use 'docs/a.md' instead."
-    assert await refusal(write_file, hands, path="open/a.md", content="x") == said
-    assert await refusal(edit_file, hands, path="open/a.md", old_text="old", new_text="x") == said
+    assert await refusal(write_file, ctx, path="open/a.md", content="x") == said
+    assert await refusal(edit_file, ctx, path="open/a.md", old_text="old", new_text="x") == said
     assert (root / "docs/a.md").read_text() == "old"
 
 
-async def test_outside(hands: Hands) -> None:
+async def test_outside(ctx: ToolContext) -> None:
     for path in ("../x", "/etc/x"):
         said = f"'{path}' leads outside the workspace. Use a path relative to it."
-        assert await refusal(write_file, hands, path=path, content="x") == said
-        assert await refusal(read_file, hands, path=path) == said
+        assert await refusal(write_file, ctx, path=path, content="x") == said
+        assert await refusal(read_file, ctx, path=path) == said

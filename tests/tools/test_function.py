@@ -14,7 +14,8 @@ import pytest
 
 from retinue.domain.messages import Effect
 from retinue.errors import ToolFailure, UsageError
-from retinue.ports import Hands, Outcome, Tool
+from retinue.ports.tool import Tool, ToolContext
+from retinue.ports.tool_outcome import ToolOutcome
 from retinue.tools.function import tool
 
 
@@ -42,9 +43,9 @@ async def greet(
     return " ".join([text.upper() if loud else text] * times)
 
 
-async def refusal(subject: Tool, arguments: dict[str, Any], hands: Hands) -> str:
+async def refusal(subject: Tool, arguments: dict[str, Any], ctx: ToolContext) -> str:
     with pytest.raises(ToolFailure) as caught:
-        await subject.run(arguments, hands)
+        await subject.run(arguments, ctx)
     return str(caught.value)
 
 
@@ -79,8 +80,8 @@ async def test_it_is_still_a_function() -> None:
         ({"name": "Ada", "mood": "good"}, "hello Ada"),
     ],
 )
-async def test_arguments(arguments: dict[str, Any], content: str, hands: Hands) -> None:
-    assert await greet.run(arguments, hands) == Outcome(content=content)
+async def test_arguments(arguments: dict[str, Any], content: str, ctx: ToolContext) -> None:
+    assert await greet.run(arguments, ctx) == ToolOutcome(content=content)
 
 
 SEND = 'Send {"name": string, "times"?: integer, "loud"?: boolean, "title"?: string}.'
@@ -99,11 +100,11 @@ SEND = 'Send {"name": string, "times"?: integer, "loud"?: boolean, "title"?: str
         ),
     ],
 )
-async def test_wrong_arguments(arguments: dict[str, Any], said: str, hands: Hands) -> None:
-    assert await refusal(greet, arguments, hands) == f"{said} {SEND}"
+async def test_wrong_arguments(arguments: dict[str, Any], said: str, ctx: ToolContext) -> None:
+    assert await refusal(greet, arguments, ctx) == f"{said} {SEND}"
 
 
-async def test_values_of_any_type(hands: Hands) -> None:
+async def test_values_of_any_type(ctx: ToolContext) -> None:
     @tool(name="where-is", description="Find it.", effect="read")
     async def where(point: Point, near: list[Point] = DEFAULT) -> list[Point]:
         return [point, *near]
@@ -111,18 +112,18 @@ async def test_values_of_any_type(hands: Hands) -> None:
     assert where.spec.name == "where-is"
     assert where.spec.description == "Find it."
     assert where.effect is Effect.READ
-    done = await where.run({"point": {"x": 2}}, hands)
+    done = await where.run({"point": {"x": 2}}, ctx)
     assert done.content == '[{"x":2,"y":0},{"x":1,"y":0}]'
-    assert "wrong 'point'" in await refusal(where, {"point": {"x": "?"}}, hands)
+    assert "wrong 'point'" in await refusal(where, {"point": {"x": "?"}}, ctx)
 
 
-async def test_hands_are_given_and_not_shown(hands: Hands) -> None:
+async def test_hands_are_given_and_not_shown(ctx: ToolContext) -> None:
     @tool(effect=Effect.EXECUTE)
-    async def who(hands: Hands) -> Outcome:
-        return Outcome(content=hands.agent_id, ok=False)
+    async def who(ctx: ToolContext) -> ToolOutcome:
+        return ToolOutcome(content=ctx.agent_id, ok=False)
 
     assert msgspec.json.decode(who.spec.parameters) == {"type": "object", "properties": {}}
-    assert await who.run({}, hands) == Outcome(content="a1", ok=False)
+    assert await who.run({}, ctx) == ToolOutcome(content="a1", ok=False)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ async def test_hands_are_given_and_not_shown(hands: Hands) -> None:
     ],
 )
 async def test_what_a_plain_function_raises_ends_nothing_but_the_call(
-    raised: BaseException, told: str, hands: Hands
+    raised: BaseException, told: str, ctx: ToolContext
 ) -> None:
     @tool
     def failing() -> str:
@@ -142,7 +143,7 @@ async def test_what_a_plain_function_raises_ends_nothing_but_the_call(
         raise raised
 
     with pytest.raises(Exception) as caught:  # noqa: PT011
-        await failing.run({}, hands)
+        await failing.run({}, ctx)
     assert repr(caught.value) == told
 
 
@@ -184,37 +185,37 @@ def test_a_program_ends_without_a_tool_that_never_comes_back(tmp_path: Path) -> 
     assert (done.returncode, done.stdout) == (0, "cancelled\n"), done.stderr
 
 
-async def test_a_plain_function_runs_in_a_thread(hands: Hands) -> None:
+async def test_a_plain_function_runs_in_a_thread(ctx: ToolContext) -> None:
     @tool
-    def where(hands: Hands, deep: bool) -> dict[str, Any]:
+    def where(ctx: ToolContext, deep: bool) -> dict[str, Any]:
         return {"main": threading.current_thread() is threading.main_thread(), "deep": deep}
 
-    assert (await where.run({"deep": True}, hands)).content == '{"main":false,"deep":true}'
+    assert (await where.run({"deep": True}, ctx)).content == '{"main":false,"deep":true}'
 
 
-async def test_a_plain_function_may_hand_on_a_coroutine(hands: Hands) -> None:
+async def test_a_plain_function_may_hand_on_a_coroutine(ctx: ToolContext) -> None:
     @tool
     def later() -> Awaitable[str]:
         return asyncio.sleep(0, "done")
 
-    assert (await later.run({}, hands)).content == "done"
+    assert (await later.run({}, ctx)).content == "done"
 
 
-async def test_what_json_has_not_is_shown_as_text(hands: Hands) -> None:
+async def test_what_json_has_not_is_shown_as_text(ctx: ToolContext) -> None:
     @tool
     async def odd() -> object:
         return {"a": complex(1, 2)}
 
-    assert (await odd.run({}, hands)).content == '{"a":"(1+2j)"}'
+    assert (await odd.run({}, ctx)).content == '{"a":"(1+2j)"}'
 
 
-async def test_an_error_of_the_function_is_not_hidden(hands: Hands) -> None:
+async def test_an_error_of_the_function_is_not_hidden(ctx: ToolContext) -> None:
     @tool
     async def broken() -> str:
         raise RuntimeError("boom")
 
     with pytest.raises(RuntimeError, match="boom"):
-        await broken.run({}, hands)
+        await broken.run({}, ctx)
 
 
 def test_functions_that_cannot_be_tools() -> None:

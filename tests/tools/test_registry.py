@@ -9,7 +9,8 @@ import pytest
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.errors import UsageError
-from retinue.ports import Hands, Outcome
+from retinue.ports.tool import ToolContext
+from retinue.ports.tool_outcome import ToolOutcome
 from retinue.tools.builtin import builtin_tools
 from retinue.tools.function import tool
 from retinue.tools.registry import Registry
@@ -78,8 +79,8 @@ def served(*names: str, tokens: int) -> Registry:
         def spec_for(self, grant: Grant) -> ToolSpec:
             return self.spec
 
-        async def run(self, arguments: Mapping[str, Any], hands: Hands) -> Outcome:
-            return Outcome(content="")
+        async def run(self, arguments: Mapping[str, Any], ctx: ToolContext) -> ToolOutcome:
+            return ToolOutcome(content="")
 
     return Registry([*builtin_tools(), *map(Served, names)])
 

@@ -7,38 +7,39 @@ import msgspec
 import pytest
 
 from retinue.errors import ToolFailure
-from retinue.ports import Hands, Outcome
+from retinue.ports.tool import ToolContext
+from retinue.ports.tool_outcome import ToolOutcome
 from retinue.sandbox.unconfined import Unconfined
 from retinue.tools.shell import run_command
 
 
 @pytest.fixture
-def able(hands: Hands) -> Hands:
-    return msgspec.structs.replace(hands, sandbox=Unconfined({"PATH": "/usr/bin:/bin"}))
+def able(ctx: ToolContext) -> ToolContext:
+    return msgspec.structs.replace(ctx, sandbox=Unconfined({"PATH": "/usr/bin:/bin"}))
 
 
-async def refusal(hands: Hands, **arguments: Any) -> str:
+async def refusal(ctx: ToolContext, **arguments: Any) -> str:
     with pytest.raises(ToolFailure) as caught:
-        await run_command.run(arguments, hands)
+        await run_command.run(arguments, ctx)
     return str(caught.value)
 
 
-async def test_a_command(able: Hands, root: Path) -> None:
+async def test_a_command(able: ToolContext, root: Path) -> None:
     (root / "a").touch()
-    assert await run_command.run({"command": "ls"}, able) == Outcome(
+    assert await run_command.run({"command": "ls"}, able) == ToolOutcome(
         content="Exit code 0\na\n", command="ls", exit_code=0
     )
 
 
-async def test_a_command_that_fails(able: Hands) -> None:
-    assert await run_command.run({"command": "exit 3"}, able) == Outcome(
+async def test_a_command_that_fails(able: ToolContext) -> None:
+    assert await run_command.run({"command": "exit 3"}, able) == ToolOutcome(
         content="Exit code 3", ok=False, command="exit 3", exit_code=3
     )
 
 
-async def test_a_command_that_takes_too_long(able: Hands) -> None:
+async def test_a_command_that_takes_too_long(able: ToolContext) -> None:
     done = await run_command.run({"command": "sleep 60", "timeout_s": 0.5}, able)
-    assert done == Outcome(
+    assert done == ToolOutcome(
         content="Killed after 0.5 s, with everything it had started.",
         ok=False,
         command="sleep 60",
@@ -46,7 +47,7 @@ async def test_a_command_that_takes_too_long(able: Hands) -> None:
     )
 
 
-async def test_much_output(able: Hands) -> None:
+async def test_much_output(able: ToolContext) -> None:
     done = await run_command.run({"command": "seq 10000"}, able)
     assert done.content.startswith("Exit code 0\n1\n2\n")
     assert "\n[… 32,894 bytes cut …]\n" in done.content
@@ -54,14 +55,14 @@ async def test_much_output(able: Hands) -> None:
     assert len(done.content.encode()) < 16_100
 
 
-async def test_off(hands: Hands) -> None:
-    assert await refusal(hands, command="ls") == (
+async def test_off(ctx: ToolContext) -> None:
+    assert await refusal(ctx, command="ls") == (
         "Shell commands are off: no sandbox is available here. Do without them; only the user can"
         " allow commands without one, by --unsafe-no-sandbox."
     )
 
 
-async def test_wrong_arguments(able: Hands) -> None:
+async def test_wrong_arguments(able: ToolContext) -> None:
     assert await refusal(able, command=" ") == "run_command: 'command' is empty."
     for timeout_s, shown in ((0, "0"), (-1, "-1"), ("nan", "nan")):
         assert await refusal(able, command="ls", timeout_s=timeout_s) == (

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.errors import WorkspaceError
-from retinue.workspace.copies import Copy, make_copy, stale_copies
+from retinue.workspace.copies import WorkingCopy, make_copy, stale_copies
 from retinue.workspace.snapshot import take, users_tree
 
 if TYPE_CHECKING:
     from tests.conftest import Repo
 
 
-def copied(repo: Repo, name: str = "r-a1") -> Copy:
+def copied(repo: Repo, name: str = "r-a1") -> WorkingCopy:
     depot = repo.depot()
     base = depot.commit(users_tree(depot).tree)
     return make_copy(depot, str(repo.home / "worktrees" / name), base)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from retinue.errors import ToolFailure
-from retinue.ports import Match
+from retinue.ports.workspace import SearchMatch
 from retinue.workspace.search import TooSlow, search
 from retinue.workspace.tree import DirectoryTree
 
@@ -39,7 +39,7 @@ def test_a_limit(searched: DirectoryTree, root: Path) -> None:
     assert [(match.path, match.line) for match in found] == [("a", 1), ("a", 2), ("b", 1)]
     assert more
     assert searched.search("x", under="c", glob=None, limit=2) == (
-        [Match("c", 1, "x"), Match("c", 2, "x")],
+        [SearchMatch("c", 1, "x"), SearchMatch("c", 2, "x")],
         False,
     )
 

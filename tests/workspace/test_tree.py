@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retinue.errors import ToolFailure, WorkspaceError
-from retinue.ports import Entry, Workspace
+from retinue.ports.workspace import DirEntry, Workspace
 from retinue.workspace.safe_open import Opening
 from retinue.workspace.tree import DirectoryTree
 
@@ -183,11 +183,11 @@ class TestListing:
         (root / ".retinue").mkdir()
         (root / ".hidden").write_text("")
         assert tree.list(".") == [
-            Entry(".hidden", "file", 0),
-            Entry("a.txt", "file", 5),
-            Entry("b", "dir"),
-            Entry("c", "link"),
-            Entry("d", "other"),
+            DirEntry(".hidden", "file", 0),
+            DirEntry("a.txt", "file", 5),
+            DirEntry("b", "dir"),
+            DirEntry("c", "link"),
+            DirEntry("d", "other"),
         ]
         assert tree.list("c") == []
 
@@ -355,7 +355,7 @@ class TestRaces:
         with Swapper(root / "d", outside):
             for _ in range(500):
                 try:
-                    assert tree.list("d") == [Entry("file", "file", 7)]
+                    assert tree.list("d") == [DirEntry("file", "file", 7)]
                 except ToolFailure:
                     continue
 

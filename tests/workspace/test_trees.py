@@ -14,7 +14,7 @@ from retinue.domain.reach import Reach
 from retinue.domain.result import FileChange
 from retinue.domain.scope import ANYWHERE
 from retinue.errors import ToolFailure
-from retinue.ports import Completed
+from retinue.ports.sandbox import CommandResult
 from retinue.sandbox.unconfined import Unconfined
 from retinue.workspace.trees import CopiedGround, UsersGround
 
@@ -242,7 +242,7 @@ async def test_a_command_is_not_blamed_for_what_others_do_meanwhile(
     class Meanwhile(Unconfined):
         async def run(
             self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
-        ) -> Completed:
+        ) -> CommandResult:
             tree.write("theirs", b"1\n")
             return await super().run(
                 command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
@@ -270,7 +270,7 @@ async def test_a_confined_command_is_not_blamed_for_what_the_user_does_meanwhile
 
         async def run(
             self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
-        ) -> Completed:
+        ) -> CommandResult:
             repo.write("a", "mine\n")
             return await super().run(
                 command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
@@ -298,7 +298,7 @@ async def test_a_command_that_was_cancelled_stays_cancelled_when_the_tree_cannot
     class Filling(Unconfined):
         async def run(
             self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
-        ) -> Completed:
+        ) -> CommandResult:
             for number in range(snapshot.MAX_NEW_BYTES // snapshot.MAX_FILE_BYTES + 1):
                 with (repo.root / f"large{number}").open("wb") as file:
                     file.truncate(snapshot.MAX_FILE_BYTES)
@@ -308,7 +308,7 @@ async def test_a_command_that_was_cancelled_stays_cancelled_when_the_tree_cannot
                 command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
             )
 
-    async def run(command: str) -> Completed:
+    async def run(command: str) -> CommandResult:
         for path in repo.root.glob("large*"):
             path.unlink()
         _, sandbox = ground.recorded(
@@ -386,7 +386,7 @@ async def test_a_repository_that_a_command_makes_is_told(repo: Repo, ground_at: 
     )
     assert sandbox is not None
 
-    async def run(command: str) -> Completed:
+    async def run(command: str) -> CommandResult:
         return await sandbox.run(
             command, reach=all_of(directory), timeout_s=60, max_output_bytes=1000
         )

@@ -284,7 +284,7 @@ class Why(StrEnum):
     RULE = "a rule is about it"
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent wants that needs a person's yes.
 
     `path` says who wants it, as in `root/executor.1`; `arguments` are those of the call. `subject`

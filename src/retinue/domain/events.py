@@ -43,7 +43,7 @@ class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     """What shows that this user has begun it on this machine; without it, it is not resumed."""
     tainted: bool = False
     """Whether there is text in the session that nobody vouches for."""
-    wary: bool = False
+    heard_untrusted: bool = msgspec.field(default=False, name="wary")
     """Whether some of it came from others than the root's own commands."""
 
     @property
@@ -173,7 +173,7 @@ class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
     title: str
     contract_sha256: str
     notes: tuple[str, ...] = ()
-    errand: str = ""
+    origin_key: str = msgspec.field(default="", name="errand")
     """What of its parent's asked for it: a call, a part of one, or a task of a program."""
     background: bool = False
 

@@ -19,7 +19,7 @@ from retinue.embedded.serving import Address, published
 from retinue.embedded.weights import fetched, intact
 from retinue.errors import ProviderError, UsageError
 from retinue.extras import has_all, need
-from retinue.ports import Model
+from retinue.ports.model import Model
 
 NAME = "embedded"
 ABOUT = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from retinue.domain.approval import Rule, Rules, Wish
+from retinue.domain.approval import ApprovalRequest, Rule, Rules
 
 
 class Consent:
@@ -14,7 +14,7 @@ class Consent:
     def add(self, rule: Rule) -> None:
         self._rules.add(rule)
 
-    def covers(self, wish: Wish) -> Rule | None:
+    def covers(self, wish: ApprovalRequest) -> Rule | None:
         """The rule for which nobody need be asked about this."""
         return wish.covered_by(Rules(allow=tuple(self._rules)))
 

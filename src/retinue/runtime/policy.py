@@ -10,7 +10,7 @@ from retinue.domain.grant import Mode
 from retinue.domain.role import Role
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Settings, flags and the project's own wishes have become this."""
 
     model: str

@@ -16,7 +16,7 @@ from retinue.domain.result import Result
 from retinue.domain.role import Role
 from retinue.domain.served import Load
 from retinue.errors import UsageError
-from retinue.ports import Sandbox
+from retinue.ports.sandbox import Sandbox
 from retinue.runtime.agent.children import Job
 from retinue.runtime.agent.watchdog import watch
 from retinue.runtime.core.task_group import Nursery, to_its_end
@@ -26,11 +26,11 @@ from retinue.runtime.history.follow import follow as follow_journal
 from retinue.runtime.history.follow import nobody_writes
 from retinue.runtime.history.undo import Changed, Revision, Rewritten, past, revision
 from retinue.runtime.planning.plans import Plans
-from retinue.runtime.policy import Terms
+from retinue.runtime.policy import Policy
 from retinue.runtime.run import program as office
-from retinue.runtime.run.program import Office
+from retinue.runtime.run.program import ProgramRun
 from retinue.runtime.run.runs import COMPACT, LED, PLAN, PLANNING, Runs, ended_with
-from retinue.runtime.services import Surroundings
+from retinue.runtime.services import Services
 
 
 class Runtime:
@@ -41,14 +41,14 @@ class Runtime:
     runtime is closed, and its budget holds for all of them together.
     """
 
-    def __init__(self, terms: Terms, around: Surroundings) -> None:
+    def __init__(self, terms: Policy, around: Services) -> None:
         self.terms = terms
         self._around = around
         self._nursery = Nursery()
         self._runs = Runs(terms, around)
         self._orders = Orders(terms, around)
         self._plans = Plans(terms, around, self._runs, self._orders)
-        self._office = Office(
+        self._office = ProgramRun(
             self._runs, self._orders, self._nursery, at_once=around.max_concurrent
         )
 

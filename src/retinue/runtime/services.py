@@ -9,21 +9,14 @@ import msgspec
 from retinue.domain.approval import Rules
 from retinue.domain.price import Price, Tariff
 from retinue.domain.role import Role
-from retinue.ports import (
-    Approve,
-    Ask,
-    Clock,
-    Ground,
-    History,
-    Model,
-    Posts,
-    Reports,
-    Sandbox,
-    Servers,
-    Store,
-    Vault,
-    Workspace,
-)
+from retinue.ports.clock import Clock
+from retinue.ports.file_tree import ChangeHistory, FileTree
+from retinue.ports.model import Model, ModelServers
+from retinue.ports.run_lock import RunLocks
+from retinue.ports.sandbox import Sandbox
+from retinue.ports.store import MemoryStore, Reports, Store
+from retinue.ports.tool import Approve, Ask
+from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.model_turn import OnText
 from retinue.runtime.agent.tool_calls import NO_RULES, Breaker, Tools
 from retinue.runtime.core.journal import Listener
@@ -31,27 +24,27 @@ from retinue.runtime.history.result_cache import Cache
 from retinue.runtime.integration.checks import Confine
 
 
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Made once per runtime, by whoever composes it."""
 
     store: Store
-    posts: Posts
-    vault: Vault | None
+    posts: RunLocks
+    vault: MemoryStore | None
     reports: Reports
     clock: Clock
     tools: Tools
     roles: Mapping[str, Role]
     cache: Cache
     workspace_for: Callable[[str], Workspace]
-    ground: Ground
-    history: History
+    ground: FileTree
+    history: ChangeHistory
     sandbox: Sandbox | None
     confine: Confine
     approve: Approve
     model_for: Callable[[str], Model]
     route: Callable[[str | None, str | None], str | None]
     price_for: Callable[[str], Price | Tariff | None]
-    servers: Servers
+    servers: ModelServers
     max_concurrent: int
     report_path_pattern: str
     seal: Callable[[str], str]

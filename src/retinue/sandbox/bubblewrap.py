@@ -19,7 +19,7 @@ from functools import cache
 from retinue.domain.grant import Network
 from retinue.domain.reach import Reach
 from retinue.errors import WorkspaceError
-from retinue.ports import Completed
+from retinue.ports.sandbox import CommandResult
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.etc import RESOLVER, etc
 from retinue.sandbox.limits import Limits
@@ -94,7 +94,7 @@ class Bubblewrap:
 
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a shell command. A non-zero exit is a result, never an exception."""
         check(command, reach)
         async with contextlib.AsyncExitStack() as held:
@@ -130,7 +130,7 @@ class Bubblewrap:
                     *(fd for fd, _ in places),
                     *(fd for fd, _, _ in nested),
                 ),
-                born=place.born,
+                new_agent=place.new_agent,
                 looks=(
                     Disk(reach.root).check,
                     *((Watch(visible).check,) if AF_UNIX in families else ()),

@@ -49,9 +49,9 @@ Groups = tuple[tuple[str, tuple[Rule, ...]], ...]
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a command starts: `born` starts it there, with `words` before its own."""
+    """Where a command starts: `new_agent` starts it there, with `words` before its own."""
 
-    born: Birth = here
+    new_agent: Birth = here
     words: tuple[str, ...] = ()
 
 
@@ -133,7 +133,7 @@ class _Divided:
     async def place(self) -> AsyncIterator[Place]:
         nest = self._spare.pop() if self._spare else await self._new()
         try:
-            yield Place(born=nest.born)
+            yield Place(new_agent=nest.new_agent)
         finally:
             if len(self._spare) < _SPARE:
                 self._spare.append(nest)
@@ -167,7 +167,7 @@ class _Nest:
         except OSError as error:
             raise WorkspaceError(f"No control group can be used: {error.strerror}.") from error
 
-    def born(self, start: Callable[[], Popen[bytes]]) -> Popen[bytes]:
+    def new_agent(self, start: Callable[[], Popen[bytes]]) -> Popen[bytes]:
         # Waited for: it is over in a millisecond, in which our own thread would have done it.
         return self._thread.submit(start).result()
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from retinue.ports import Sandbox
+from retinue.ports.sandbox import Sandbox
 from retinue.programs import program
 from retinue.sandbox import seccomp
 from retinue.sandbox.cgroups import cgroups

@@ -17,7 +17,7 @@ from functools import cache
 from retinue.domain.grant import Network
 from retinue.domain.reach import Reach
 from retinue.errors import WorkspaceError
-from retinue.ports import Completed
+from retinue.ports.sandbox import CommandResult
 from retinue.sandbox import launcher
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.limits import Limits
@@ -73,7 +73,7 @@ class Landlock:
 
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a shell command. A non-zero exit is a result, never an exception."""
         check(command, reach)
         private = tempfile.mkdtemp(prefix="retinue-")
@@ -106,7 +106,7 @@ class Landlock:
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
                 pass_fds=(order, telling),
-                born=place.born,
+                new_agent=place.new_agent,
                 looks=(Disk(reach.root).check, Disk(private).check),
             )
             with contextlib.suppress(BlockingIOError):

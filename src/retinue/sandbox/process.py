@@ -13,7 +13,7 @@ from typing import Any
 
 from retinue.domain.reach import Reach
 from retinue.errors import ToolFailure, WorkspaceError
-from retinue.ports import Completed
+from retinue.ports.sandbox import CommandResult
 from retinue.sandbox.output import CappedOutput
 
 # For a process in the background that keeps the output open after the shell is gone.
@@ -111,9 +111,9 @@ async def run_process(
     max_output_bytes: int,
     stdin: int = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
-    born: Birth = here,
+    new_agent: Birth = here,
     looks: Sequence[Look] = (),
-) -> Completed:
+) -> CommandResult:
     """Run a program to its end, or to its time limit. Nothing that it starts outlives this call.
 
     `kill` ends it while it runs; `sweep` ends what it may have left behind. WorkspaceError if one
@@ -123,7 +123,7 @@ async def run_process(
     try:
         try:
             # Not asyncio's: that has a thread for each process, and pipes which it waits for.
-            process = born(
+            process = new_agent(
                 lambda: subprocess.Popen(
                     argv,
                     stdin=stdin,
@@ -198,7 +198,7 @@ async def _finish(
     timeout_s: float,
     kill: Kill,
     sweep: Kill,
-) -> Completed:
+) -> CommandResult:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
 
@@ -236,7 +236,7 @@ async def _finish(
     finally:
         loop.remove_reader(read_fd)
     code = process.returncode
-    return Completed(
+    return CommandResult(
         exit_code=-signal.SIGKILL if code is None else code,
         output=output.text(),
         truncated_bytes=output.truncated_bytes,

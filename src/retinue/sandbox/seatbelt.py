@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from retinue.domain.grant import Network
 from retinue.domain.reach import Reach
-from retinue.ports import Completed
+from retinue.ports.sandbox import CommandResult
 from retinue.sandbox.openings import CLOSED, openings
 from retinue.sandbox.process import check, run_process
 from retinue.sandbox.toolchains import base_of_venv, homes, toolchains
@@ -39,7 +39,7 @@ class Seatbelt:
 
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a shell command. A non-zero exit is a result, never an exception."""
         check(command, reach)
         private = tempfile.mkdtemp(prefix="retinue-")

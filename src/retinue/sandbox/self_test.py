@@ -20,7 +20,7 @@ import msgspec
 from retinue.domain.reach import Reach
 from retinue.domain.scope import scope
 from retinue.errors import RetinueError
-from retinue.ports import Sandbox
+from retinue.ports.sandbox import Sandbox
 
 _TIMEOUT_S = 20.0
 _SECRET = "this must not be read"

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Mapping
 
 from retinue.domain.reach import Reach
-from retinue.ports import Completed
+from retinue.ports.sandbox import CommandResult
 from retinue.sandbox.process import check, run_process
 
 
@@ -33,7 +33,7 @@ class Unconfined:
 
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a shell command. A non-zero exit is a result, never an exception."""
         check(command, reach)
         return await run_process(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retinue.domain.events import STATE_AFTER, Event
-from retinue.ports import NewAgent
+from retinue.ports.store import NewAgent
 from retinue.store.blobs import Cut, write_places
 
 # What somebody may write who has not begun the run: they own it from there on.
@@ -42,7 +42,7 @@ class Batch:
         A trigger on `events` would do without this, and cost every event 2 µs.
         """
 
-    def add(self, event: Event, born: NewAgent | None, cut: Cut | None) -> None:
+    def add(self, event: Event, new_agent: NewAgent | None, cut: Cut | None) -> None:
         run_id, kind = event.run_id, event.type
         columns = (
             run_id,
@@ -66,16 +66,16 @@ class Batch:
         else:
             self.cut_events += (*columns, write_places(cut.places))
             self.strings |= cut.strings
-        if born is not None:
+        if new_agent is not None:
             self.agents += (
-                born.run_id,
-                born.agent_id,
-                born.parent_agent_id,
-                born.step_idx,
-                born.path,
-                born.role,
-                born.context_json,
-                born.cache_key,
+                new_agent.run_id,
+                new_agent.agent_id,
+                new_agent.parent_agent_id,
+                new_agent.step_idx,
+                new_agent.path,
+                new_agent.role,
+                new_agent.context_json,
+                new_agent.cache_key,
             )
         if kind in _STATE_AFTER:
             self.moves += (run_id, event.agent_id, _STATE_AFTER[kind])

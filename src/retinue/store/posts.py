@@ -23,7 +23,7 @@ _FILE = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class FilePost:
-    """Implements the port `Post`. Without a file it hears nothing, and the run goes on."""
+    """Implements the port `RunLock`. Without a file it hears nothing, and the run goes on."""
 
     def __init__(self, posts: FilePosts, run_id: str, file: int | None) -> None:
         self._posts = posts
@@ -59,7 +59,7 @@ def _lock(file: int) -> None:
 
 
 class FilePosts:
-    """Implements the port `Posts` in one folder, which is made when it is needed."""
+    """Implements the port `RunLocks` in one folder, which is made when it is needed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -22,7 +22,7 @@ from retinue.domain.events import Event, RunFinished, RunStarted
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.forecast import Used
 from retinue.errors import ChainBroken, StoreError, UnknownRun
-from retinue.ports import AgentRow, NewAgent, RunRow
+from retinue.ports.store import AgentRow, NewAgent, RunRow
 from retinue.store.batch import Batch
 from retinue.store.blobs import (
     LARGE_BYTES,
@@ -69,10 +69,10 @@ class SqliteStore:
 
     # Writing
 
-    def append(self, event: Event, born: NewAgent | None = None) -> None:
+    def append(self, event: Event, new_agent: NewAgent | None = None) -> None:
         if self._writer is None:
             raise self._only_read()
-        self._writer.append(event, born)
+        self._writer.append(event, new_agent)
 
     # Not a coroutine that awaits another: every child waits here for each of its turns.
     def flush(self) -> Coroutine[Any, Any, None]:
@@ -226,12 +226,12 @@ class Writer:
 
     # In the event loop
 
-    def append(self, event: Event, born: NewAgent | None) -> None:
+    def append(self, event: Event, new_agent: NewAgent | None) -> None:
         if self._timer is None:
             self._loop = asyncio.get_running_loop()
             self._timer = self._loop.call_later(GROUP_COMMIT_S, self._hand_over)
         large = len(event.payload) >= LARGE_BYTES
-        self._batch.add(event, born, self._cut(event) if large else None)
+        self._batch.add(event, new_agent, self._cut(event) if large else None)
         self._appended += 1
 
     def _cut(self, event: Event) -> Cut | None:

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from retinue.errors import StoreError, UsageError
-from retinue.ports import Clock, Memory
+from retinue.ports.clock import Clock
+from retinue.ports.store import MemoryEntry
 from retinue.store.database import BUSY_TIMEOUT_S, connect, named, statements
 from retinue.store.queries import full_text_script, queries
 
@@ -32,7 +33,7 @@ _TRIGGERS = ("memories_index_insert", "memories_index_delete", "memories_index_u
 
 
 class SqliteVault:
-    """Implements the port `Vault` on one database file, with a connection and a thread of its own.
+    """A `MemoryStore` in one database file, with its own connection and thread.
 
     The file is opened, and made where it is missing, by the first call. `full_text=False` does
     without FTS5, as where SQLite has none.
@@ -63,7 +64,9 @@ class SqliteVault:
         row = (kind, _storable(text), self._clock.now(), run_id, agent_id)
         return await self._in_thread(lambda connection: _insert(connection, row))
 
-    async def recall(self, query: str, *, kind: str | None = None, limit: int = 5) -> list[Memory]:
+    async def recall(
+        self, query: str, *, kind: str | None = None, limit: int = 5
+    ) -> list[MemoryEntry]:
         words = _words(query)
         rest = (None if kind is None else _storable(kind), limit)
         rows = await self._in_thread(lambda connection: self._select(connection, words, rest))
@@ -174,6 +177,8 @@ def _patterns(words: Sequence[str]) -> str:
     ).decode()
 
 
-def _memory(row: Any) -> Memory:
+def _memory(row: Any) -> MemoryEntry:
     memory_id, kind, text, time, run_id, agent_id = row
-    return Memory(id=memory_id, kind=kind, text=text, time=time, run_id=run_id, agent_id=agent_id)
+    return MemoryEntry(
+        id=memory_id, kind=kind, text=text, time=time, run_id=run_id, agent_id=agent_id
+    )

@@ -9,7 +9,7 @@ import msgspec
 from retinue.domain.grant import Network
 from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE, Groups
-from retinue.ports import Completed, Sandbox
+from retinue.ports.sandbox import CommandResult, Sandbox
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class Cell(msgspec.Struct, frozen=True):
         network: Network = Network.NONE,
         timeout_s: float = 60,
         max_output_bytes: int = 20_000,
-    ) -> Completed:
+    ) -> CommandResult:
         return await self.sandbox.run(
             command,
             reach=Reach(root=str(self.root), write_scope=write, network=network),
@@ -46,7 +46,7 @@ class Cell(msgspec.Struct, frozen=True):
         write: Groups = NOWHERE,
         network: Network = Network.NONE,
         timeout_s: float = 60,
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a program that lies in the workspace."""
         (self.root / "attack.py").write_text(code)
         return await self.run(

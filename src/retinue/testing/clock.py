@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from retinue.ports import Lapse
+from retinue.ports.clock import ClockGap
 
 EPOCH = 1_700_000_000.0
 
@@ -52,7 +52,7 @@ class FakeClock:
         # Weak, since a timeout does not tell when it is left.
         self._timeouts: WeakKeyDictionary[asyncio.Timeout, float] = WeakKeyDictionary()
         self._changed = asyncio.Condition()
-        self._watching: list[Callable[[Lapse], None]] = []
+        self._watching: list[Callable[[ClockGap], None]] = []
         self.sleeps: list[float] = []
         """How long everybody asked to sleep, in order."""
 
@@ -107,7 +107,7 @@ class FakeClock:
             )
 
     @contextmanager
-    def watch(self, told: Callable[[Lapse], None]) -> Iterator[None]:
+    def watch(self, told: Callable[[ClockGap], None]) -> Iterator[None]:
         self._watching.append(told)
         try:
             yield
@@ -120,14 +120,14 @@ class FakeClock:
             self._timeouts[timeout] += seconds
         self._passed_s += seconds
         for told in list(self._watching):
-            told(Lapse(stalled_s=seconds))
+            told(ClockGap(stalled_s=seconds))
         self.advance(0)
 
     def jump(self, seconds: float) -> None:
         """Set what `now` says, as somebody who sets the clock of the machine; no time passes."""
         self._began += seconds
         for told in list(self._watching):
-            told(Lapse(jumped_s=seconds))
+            told(ClockGap(jumped_s=seconds))
 
     def advance(self, seconds: float) -> None:
         """Let time pass: wake who has slept enough, and end what has taken too long.

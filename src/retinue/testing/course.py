@@ -111,13 +111,13 @@ def _step(name: str) -> str:
     return f"step {name}"
 
 
-def _asked_by(errand: str) -> str:
+def _asked_by(origin_key: str) -> str:
     """The thread of its parent that a child was made for."""
-    if errand == REVIEW:
+    if origin_key == REVIEW:
         return _step(REVIEW)
-    if errand.startswith("step "):
-        return errand.rpartition(" ")[0]
-    return errand.partition("/")[0]
+    if origin_key.startswith("step "):
+        return origin_key.rpartition(" ")[0]
+    return origin_key.partition("/")[0]
 
 
 def _causes(kept: Sequence[tuple[Event, Fact]]) -> Iterator[set[int]]:
@@ -138,8 +138,8 @@ def _causes(kept: Sequence[tuple[Event, Fact]]) -> Iterator[set[int]]:
         match fact:
             case PlanAdopted(plan=plan):
                 needs |= plan.needs
-            case AgentCreated(errand=errand, background=background) if parent is not None:
-                asked_by = (parent, _asked_by(errand))
+            case AgentCreated(origin_key=origin_key, background=background) if parent is not None:
+                asked_by = (parent, _asked_by(origin_key))
                 of |= {latest.get(asked_by, last.get(parent, 0))}
                 if not background:
                     made_for[asked_by].append(agent)

@@ -27,7 +27,7 @@ from retinue.domain.messages import (
     User,
 )
 from retinue.models.scripted.model import Answer, call, calls, say, think
-from retinue.ports import Model
+from retinue.ports.model import Model
 
 SPEC = ToolSpec(
     "read_file",

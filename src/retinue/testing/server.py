@@ -33,7 +33,7 @@ class Framing(StrEnum):
     CLOSE = "close"
 
 
-class Ending(StrEnum):
+class ResponseEnding(StrEnum):
     """What the server does after the last byte it was given."""
 
     PROPER = "proper"
@@ -54,7 +54,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     cuts: tuple[int, ...] = ()
     pause_s: float = 0.0
     framing: Framing = Framing.CHUNKED
-    ending: Ending = Ending.PROPER
+    ending: ResponseEnding = ResponseEnding.PROPER
     raw: bytes | None = None
     gate: Gate | None = None
     work_s: float = 0.0
@@ -210,14 +210,14 @@ class ModelServer:
             await asyncio.sleep(response.work_s)
         await self._send(response, writer)
         match response.ending:
-            case Ending.HANG:
+            case ResponseEnding.HANG:
                 await reader.read()
                 await self._hang_up()
                 return False
-            case Ending.DROP:
+            case ResponseEnding.DROP:
                 writer.transport.abort()
                 return False
-            case Ending.PROPER:
+            case ResponseEnding.PROPER:
                 return response.raw is None and response.framing is not Framing.CLOSE
 
     def _page(self, request: Received) -> Answering | None:
@@ -264,7 +264,7 @@ class ModelServer:
             await writer.drain()
             # A client on the same loop gets the chance to read this piece by itself.
             await asyncio.sleep(0)
-        if response.framing is Framing.CHUNKED and response.ending is Ending.PROPER:
+        if response.framing is Framing.CHUNKED and response.ending is ResponseEnding.PROPER:
             writer.write(b"0\r\n\r\n")
         await writer.drain()
 

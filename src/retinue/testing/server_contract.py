@@ -34,7 +34,7 @@ from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
 from retinue.models.server_info.inventory import look
-from retinue.ports import Model
+from retinue.ports.model import Model
 
 SPEC = ToolSpec(
     "read_file",

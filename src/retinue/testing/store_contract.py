@@ -41,7 +41,8 @@ from retinue.domain.lifecycle import State
 from retinue.domain.messages import Timing, Usage
 from retinue.domain.result import Status
 from retinue.errors import StoreError, UnknownRun
-from retinue.ports import Clock, NewAgent, Store
+from retinue.ports.clock import Clock
+from retinue.ports.store import NewAgent, Store
 from retinue.runtime.core.journal import End, Journal
 from retinue.runtime.history.audit import audit
 from retinue.runtime.history.pruning import prune
@@ -88,7 +89,7 @@ class Scribe:
     ) -> NewAgent:
         """Record the creation of an agent, and answer what should be in its row."""
         parent = None if agent_id == "a0" else "a0"
-        born = NewAgent(
+        new_agent = NewAgent(
             run_id=self.run_id,
             agent_id=agent_id,
             parent_agent_id=parent,
@@ -101,14 +102,14 @@ class Scribe:
         fact = AgentCreated(
             sub_agent_id=agent_id,
             step_idx=0,
-            path=born.path,
+            path=new_agent.path,
             depth=0 if parent is None else 1,
-            role=born.role,
+            role=new_agent.role,
             title=task[:20],
-            contract_sha256=hashlib.sha256(born.context_json.encode()).hexdigest(),
+            contract_sha256=hashlib.sha256(new_agent.context_json.encode()).hexdigest(),
         )
-        self.journal.record(fact, agent_id=agent_id, parent_agent_id=parent, born=born)
-        return born
+        self.journal.record(fact, agent_id=agent_id, parent_agent_id=parent, new_agent=new_agent)
+        return new_agent
 
     def live(self, agent_id: str, *, failed: bool = False) -> None:
         """Record the life of an agent, from its start to its closing."""
@@ -350,11 +351,11 @@ class StoreContract:
         async with self.opened(tmp_path) as store:
             scribe = Scribe(store, "k3f9")
             scribe.begin()
-            born = [scribe.birth(f"a{n}", text) for n, text in enumerate(TEXTS)]
+            new_agent = [scribe.birth(f"a{n}", text) for n, text in enumerate(TEXTS)]
             await store.flush()
             rows = await store.agents("k3f9")
-        assert [row.context_json for row in rows] == [agent.context_json for agent in born]
-        for row, agent in zip(rows, born, strict=True):
+        assert [row.context_json for row in rows] == [agent.context_json for agent in new_agent]
+        for row, agent in zip(rows, new_agent, strict=True):
             assert (row.run_id, row.id) == (agent.run_id, agent.agent_id)
             assert (row.parent_agent_id, row.path) == (agent.parent_agent_id, agent.path)
             assert (row.role, row.state) == (agent.role, State.CREATED)

@@ -16,7 +16,7 @@ from random import Random
 import msgspec
 
 from retinue.models.scripted.model import Answer
-from retinue.testing.server import Ending, Received, Response, events, streamed
+from retinue.testing.server import Received, Response, ResponseEnding, events, streamed
 
 
 class Trouble:
@@ -61,15 +61,15 @@ class Trouble:
     def _dropped(self, response: Response) -> Response:
         """Cut off somewhere, maybe before the first byte."""
         if self._random.random() < 0.5:
-            return msgspec.structs.replace(response, raw=b"", ending=Ending.DROP)
-        return self._cut(response, Ending.DROP)
+            return msgspec.structs.replace(response, raw=b"", ending=ResponseEnding.DROP)
+        return self._cut(response, ResponseEnding.DROP)
 
     def _stalled(self, response: Response) -> Response:
         if self._random.random() < 0.5:
-            return msgspec.structs.replace(response, raw=b"", ending=Ending.HANG)
-        return self._cut(response, Ending.HANG)
+            return msgspec.structs.replace(response, raw=b"", ending=ResponseEnding.HANG)
+        return self._cut(response, ResponseEnding.HANG)
 
-    def _cut(self, response: Response, ending: Ending) -> Response:
+    def _cut(self, response: Response, ending: ResponseEnding) -> Response:
         # Before the end is in sight: a reply whose last word came is whole.
         at = self._random.randrange(len(response.body) * 3 // 4)
         return msgspec.structs.replace(response, body=response.body[:at], ending=ending)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.ports import Tool
+from retinue.ports.tool import Tool
 from retinue.tools.files import (
     edit_file,
     find_files,

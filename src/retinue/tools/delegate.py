@@ -12,13 +12,15 @@ from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.domain.role import Role
 from retinue.errors import ToolFailure
-from retinue.ports import Delegation, Errand, Hands, Outcome, Subtask, Tool
+from retinue.ports.delegation import Delegation, SpawnRequest, Subtask
+from retinue.ports.tool import Tool, ToolContext
+from retinue.ports.tool_outcome import ToolOutcome
 from retinue.tools.function import FunctionTool, tool
 
 
 @tool(effect=Effect.DELEGATE)
 async def spawn_agent(
-    hands: Hands,
+    ctx: ToolContext,
     task: Annotated[str, Meta(description="All it needs to know; it sees nothing of yours")],
     role: str | None = None,
     profile: str | None = None,
@@ -36,10 +38,10 @@ async def spawn_agent(
     output_schema: dict[str, Any] | str | None = None,
     background: Annotated[bool, Meta(description="Return an id at once")] = False,
     system_prompt: str | None = None,
-) -> Outcome:
+) -> ToolOutcome:
     """Give a task to a child agent with its own context and get its report. Calls in one reply run
     side by side."""
-    errand = Errand(
+    request = SpawnRequest(
         task=task,
         role=role,
         profile=profile,
@@ -58,26 +60,26 @@ async def spawn_agent(
         timeout_s=timeout_s,
         background=background,
     )
-    return await _delegation(hands).spawn(errand, hands.call)
+    return await _delegation(ctx).spawn(request, ctx.call)
 
 
 @tool(effect=Effect.DELEGATE)
 async def spawn_await(
-    hands: Hands, job_ids: Annotated[list[str] | str, Meta(description="ids, or *")] = "*"
-) -> Outcome:
+    ctx: ToolContext, job_ids: Annotated[list[str] | str, Meta(description="ids, or *")] = "*"
+) -> ToolOutcome:
     """Wait for background children and get their reports."""
     ids = job_ids if isinstance(job_ids, str) else ",".join(job_ids)
-    return await _delegation(hands).wait(ids, hands.call)
+    return await _delegation(ctx).wait(ids, ctx.call)
 
 
 @tool(effect=Effect.DELEGATE)
 async def delegate_task(
-    hands: Hands,
+    ctx: ToolContext,
     plan: str,
     subtasks: Annotated[
         list[Subtask | str] | str, Meta(description="At most 5; depends_on: index from 0")
     ],
-) -> Outcome:
+) -> ToolOutcome:
     """Let children do subtasks one after the other; each gets the reports it depends on."""
     if isinstance(subtasks, str):
         try:
@@ -85,31 +87,31 @@ async def delegate_task(
         except msgspec.MsgspecError as error:
             raise ToolFailure(f"delegate_task: subtasks is no list of subtasks: {error}.") from None
     each = [Subtask(task=one) if isinstance(one, str) else one for one in subtasks]
-    return await _delegation(hands).delegate(plan, each, hands.call)
+    return await _delegation(ctx).delegate(plan, each, ctx.call)
 
 
 @tool(effect=Effect.DELEGATE)
-async def agent_message(hands: Hands, id: str, text: str) -> Outcome:
+async def agent_message(ctx: ToolContext, id: str, text: str) -> ToolOutcome:
     """Tell a running child something."""
-    return await _delegation(hands).message(id, text)
+    return await _delegation(ctx).message(id, text)
 
 
 @tool(effect=Effect.DELEGATE)
-async def agent_cancel(hands: Hands, id: str) -> Outcome:
+async def agent_cancel(ctx: ToolContext, id: str) -> ToolOutcome:
     """Stop a child."""
-    return await _delegation(hands).cancel(id, hands.call)
+    return await _delegation(ctx).cancel(id, ctx.call)
 
 
 @tool(effect=Effect.DELEGATE)
-async def agent_result(hands: Hands, id: str, start: int = 0) -> Outcome:
+async def agent_result(ctx: ToolContext, id: str, start: int = 0) -> ToolOutcome:
     """Read on in a cut report, from a character."""
-    return await _delegation(hands).result(id, start)
+    return await _delegation(ctx).result(id, start)
 
 
-def _delegation(hands: Hands) -> Delegation:
-    if hands.delegation is None:
+def _delegation(ctx: ToolContext) -> Delegation:
+    if ctx.delegation is None:
         raise ToolFailure("This agent may not delegate; do the work with the tools at hand.")
-    return hands.delegation
+    return ctx.delegation
 
 
 class Advertised:
@@ -147,8 +149,8 @@ class Advertised:
                     del properties[field]
         return ToolSpec(spec.name, spec.description, msgspec.Raw(msgspec.json.encode(schema)))
 
-    async def run(self, arguments: Mapping[str, Any], hands: Hands) -> Outcome:
-        return await self._function.run(arguments, hands)
+    async def run(self, arguments: Mapping[str, Any], ctx: ToolContext) -> ToolOutcome:
+        return await self._function.run(arguments, ctx)
 
 
 def _first_choice(node: Any) -> Any:

@@ -14,7 +14,8 @@ import msgspec
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.errors import ToolFailure, UsageError
-from retinue.ports import Hands, Outcome
+from retinue.ports.tool import ToolContext
+from retinue.ports.tool_outcome import ToolOutcome
 from retinue.threads import let_go
 from retinue.tools.schema import compact, outline
 
@@ -45,7 +46,7 @@ class FunctionTool(Generic[P, R]):
             )
         self.effect: Final = effect
         self._is_async = inspect.iscoroutinefunction(function)
-        self._takes_hands, parameters = _parameters(self._name, function)
+        self._takes_ctx, parameters = _parameters(self._name, function)
         self._optional = frozenset(
             p.name for p in parameters.values() if p.default is not inspect.Parameter.empty
         )
@@ -70,10 +71,10 @@ class FunctionTool(Generic[P, R]):
     def __repr__(self) -> str:
         return f"FunctionTool({self._name!r})"
 
-    async def run(self, arguments: Mapping[str, Any], hands: Hands) -> Outcome:
+    async def run(self, arguments: Mapping[str, Any], ctx: ToolContext) -> ToolOutcome:
         values = self._checked(arguments)
         function: Callable[..., Any] = self._function
-        given = (hands,) if self._takes_hands else ()
+        given = (ctx,) if self._takes_ctx else ()
         if self._is_async:
             result = await function(*given, **values)
         else:
@@ -81,7 +82,7 @@ class FunctionTool(Generic[P, R]):
             if isinstance(result, Awaitable):
                 # A plain function may hand on somebody's coroutine.
                 result = await result
-        return result if isinstance(result, Outcome) else _outcome(result)
+        return result if isinstance(result, ToolOutcome) else _outcome(result)
 
     def _checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if None in arguments.values():
@@ -147,8 +148,8 @@ def tool(
     """Make a tool from a typed function: `@tool`, or `@tool(effect="read")`.
 
     The description is the first paragraph of the docstring; a parameter's comes from
-    `Annotated[str, msgspec.Meta(description="…")]`. A first parameter of type `Hands` is given what
-    the agent may act with, and the model does not see it. A function that is not async runs in a
+    `Annotated[str, msgspec.Meta(description="…")]`. A first parameter of type `ToolContext` receives
+    the agent's workspace, sandbox and identity; the model does not see that parameter. A function that is not async runs in a
     thread. `effect` is what it can do to the world; only "read" may be repeated or run in parallel.
     """
     try:
@@ -187,9 +188,9 @@ def _parameters(
         hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
         raise UsageError(f"Tool {tool_name!r}: its types cannot be resolved: {error}.") from error
-    takes_hands = bool(parameters) and hints[parameters[0].name] is Hands
-    return takes_hands, {
-        p.name: p.replace(annotation=hints[p.name]) for p in parameters[int(takes_hands) :]
+    takes_ctx = bool(parameters) and hints[parameters[0].name] is ToolContext
+    return takes_ctx, {
+        p.name: p.replace(annotation=hints[p.name]) for p in parameters[int(takes_ctx) :]
     }
 
 
@@ -213,7 +214,7 @@ def _first_paragraph(function: Callable[..., Any]) -> str:
     return " ".join(paragraph.split())
 
 
-def _outcome(result: Any) -> Outcome:
+def _outcome(result: Any) -> ToolOutcome:
     if isinstance(result, str):
-        return Outcome(content=result)
-    return Outcome(content=msgspec.json.encode(result, enc_hook=str).decode())
+        return ToolOutcome(content=result)
+    return ToolOutcome(content=msgspec.json.encode(result, enc_hook=str).decode())

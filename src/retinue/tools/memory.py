@@ -7,7 +7,9 @@ from typing import Annotated
 
 from retinue.domain.messages import Effect
 from retinue.errors import StoreError, ToolFailure, UsageError
-from retinue.ports import Hands, Memory, Outcome, Vault
+from retinue.ports.store import MemoryEntry, MemoryStore
+from retinue.ports.tool import ToolContext
+from retinue.ports.tool_outcome import ToolOutcome
 from retinue.tools.function import tool
 from retinue.tools.schema import UNTOLD
 
@@ -20,7 +22,7 @@ _RUN_ID_CHARS = 4
 
 
 @tool(effect=Effect.REMEMBER)
-async def remember(hands: Hands, text: str, kind: str = NOTE) -> Outcome:
+async def remember(ctx: ToolContext, text: str, kind: str = NOTE) -> ToolOutcome:
     """Save a memory."""
     if len(text) > MAX_TEXT_CHARS:
         raise ToolFailure(
@@ -28,40 +30,38 @@ async def remember(hands: Hands, text: str, kind: str = NOTE) -> Outcome:
             " Remember the facts in fewer words, or in several memories."
         )
     # What a child has found out is a claim, and later readers must be able to tell.
-    under = OF_CHILDREN if hands.depth > 0 else kind
+    under = OF_CHILDREN if ctx.depth > 0 else kind
     try:
-        await _vault(hands).remember(
-            kind=under, text=text, run_id=hands.run_id, agent_id=hands.agent_id
-        )
+        await _vault(ctx).remember(kind=under, text=text, run_id=ctx.run_id, agent_id=ctx.agent_id)
     except UsageError as error:
         raise ToolFailure(str(error)) from error
     except StoreError as error:
         raise ToolFailure(f"It was not remembered: {error}") from error
     why = "" if under == kind else ", as everything that a child remembers"
-    return Outcome(content=f"Remembered under {under}{why}.")
+    return ToolOutcome(content=f"Remembered under {under}{why}.")
 
 
 @tool(effect=Effect.READ)
 async def recall(
-    hands: Hands, query: str = "", kind: Annotated[str | None, UNTOLD] = None
-) -> Outcome:
+    ctx: ToolContext, query: str = "", kind: Annotated[str | None, UNTOLD] = None
+) -> ToolOutcome:
     """Search memories."""
     try:
-        found = await _vault(hands).recall(query, kind=kind)
+        found = await _vault(ctx).recall(query, kind=kind)
     except StoreError as error:
         raise ToolFailure(f"The memory cannot be read: {error}") from error
     if not found:
-        return Outcome(content="[Nothing that fits is remembered.]")
-    return Outcome(content=_shown([_block(memory) for memory in found]))
+        return ToolOutcome(content="[Nothing that fits is remembered.]")
+    return ToolOutcome(content=_shown([_block(memory) for memory in found]))
 
 
-def _vault(hands: Hands) -> Vault:
-    if hands.vault is None:
+def _vault(ctx: ToolContext) -> MemoryStore:
+    if ctx.vault is None:
         raise ToolFailure("There is no memory here; go on without it.")
-    return hands.vault
+    return ctx.vault
 
 
-def _block(memory: Memory) -> str:
+def _block(memory: MemoryEntry) -> str:
     day = datetime.fromtimestamp(memory.time, UTC).date().isoformat()
     run_id = memory.run_id
     if len(run_id) > _RUN_ID_CHARS:

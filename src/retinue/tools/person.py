@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from retinue.domain.messages import Effect
 from retinue.errors import ToolFailure
-from retinue.ports import Hands, Outcome
+from retinue.ports.tool import ToolContext
+from retinue.ports.tool_outcome import ToolOutcome
 from retinue.tools.function import tool
 
 
 @tool(effect=Effect.READ)
-async def ask_user(hands: Hands, question: str) -> Outcome:
+async def ask_user(ctx: ToolContext, question: str) -> ToolOutcome:
     """Ask the user, when only they can know."""
-    if hands.ask is None:
+    if ctx.ask is None:
         raise ToolFailure("Nobody is there to ask; decide yourself and say what you assumed.")
-    return Outcome(content=await hands.ask(hands.path, question))
+    return ToolOutcome(content=await ctx.ask(ctx.path, question))

@@ -12,7 +12,7 @@ from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec, estimate_tokens
 from retinue.domain.toolname import is_foreign, server_part
 from retinue.errors import UsageError
-from retinue.ports import Tool
+from retinue.ports.tool import Tool
 
 SHARE = 4
 """A quarter of the window is the most that tools of servers may take: they come by the dozen."""

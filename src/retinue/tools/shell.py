@@ -9,7 +9,8 @@ from msgspec import Meta
 from retinue.domain.grant import Network
 from retinue.domain.messages import Effect
 from retinue.errors import ToolFailure
-from retinue.ports import Hands, Outcome
+from retinue.ports.tool import ToolContext
+from retinue.ports.tool_outcome import ToolOutcome
 from retinue.tools.excerpt import MAX_BYTES
 from retinue.tools.function import tool
 
@@ -18,12 +19,12 @@ MAX_TIMEOUT_S = 600.0
 
 @tool(effect=Effect.EXECUTE)
 async def run_command(
-    hands: Hands,
+    ctx: ToolContext,
     command: str,
     timeout_s: Annotated[float, Meta(description="at most 600")] = 60.0,
-) -> Outcome:
+) -> ToolOutcome:
     """Run a shell command in the workspace."""
-    if hands.sandbox is None:
+    if ctx.sandbox is None:
         raise ToolFailure(
             "Shell commands are off: no sandbox is available here. Do without them; only the user"
             " can allow commands without one, by --unsafe-no-sandbox."
@@ -33,18 +34,18 @@ async def run_command(
     if not timeout_s > 0:
         raise ToolFailure(f"run_command: 'timeout_s' must be positive, not {timeout_s:g}.")
     limit_s = min(timeout_s, MAX_TIMEOUT_S)
-    done = await hands.sandbox.run(
-        command, reach=hands.reach, timeout_s=limit_s, max_output_bytes=MAX_BYTES
+    done = await ctx.sandbox.run(
+        command, reach=ctx.reach, timeout_s=limit_s, max_output_bytes=MAX_BYTES
     )
     if done.timed_out:
         head = f"Killed after {limit_s:g} s, with everything it had started."
     else:
         head = f"Exit code {done.exit_code}"
-    return Outcome(
+    return ToolOutcome(
         content=f"{head}\n{done.output}" if done.output else head,
         ok=done.exit_code == 0 and not done.timed_out,
         command=command,
         exit_code=done.exit_code,
-        untrusted=hands.reach.network is Network.ALL,
+        untrusted=ctx.reach.network is Network.ALL,
         changed=done.changed,
     )

@@ -30,7 +30,7 @@ LENT = ("node_modules", ".venv", "venv")
 _LENT_DEPTH = 2
 
 
-class Copy:
+class WorkingCopy:
     """A checked-out commit. Its folder is locked until `remove`, or until the process ends."""
 
     def __init__(self, depot: Depot, folder: str, base: str) -> None:
@@ -82,7 +82,7 @@ class Copy:
         return self.top
 
 
-def make_copy(depot: Depot, folder: str, base: str) -> Copy:
+def make_copy(depot: Depot, folder: str, base: str) -> WorkingCopy:
     """Check the commit `base` out into the new `folder`.
 
     What a process that was killed has left there, before anybody knew of it, is removed.
@@ -92,7 +92,7 @@ def make_copy(depot: Depot, folder: str, base: str) -> Copy:
         os.makedirs(folder, mode=0o700)
     except OSError as error:
         raise WorkspaceError(f"{folder} cannot be made ({error.strerror}).") from error
-    copy = Copy(depot, folder, base)
+    copy = WorkingCopy(depot, folder, base)
     try:
         with open(os.path.join(folder, PROJECT), "wb") as file:
             file.write(os.fsencode(depot.source.top))
@@ -112,10 +112,10 @@ def make_copy(depot: Depot, folder: str, base: str) -> Copy:
     return copy
 
 
-def reopen_copy(depot: Depot, folder: str, base: str) -> Copy:
+def reopen_copy(depot: Depot, folder: str, base: str) -> WorkingCopy:
     """The copy in `folder`, which another process has made of `base`."""
     try:
-        copy = Copy(depot, folder, base)
+        copy = WorkingCopy(depot, folder, base)
     except OSError as error:
         raise WorkspaceError(
             f"The copy of its files is gone ({folder}: {error.strerror})."
@@ -149,7 +149,7 @@ def _leave_out(depot: Depot, where: Repository) -> None:
     git(where, update, stdin=b"".join(absent))
 
 
-def _make_git_dir(depot: Depot, copy: Copy) -> None:
+def _make_git_dir(depot: Depot, copy: WorkingCopy) -> None:
     """A repository for the child's own `git status` and `git diff`, on the commit it began with."""
     git_dir = os.path.join(copy.top, ".git")
     make_git_dir(git_dir, depot.source.object_format)

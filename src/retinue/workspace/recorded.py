@@ -14,7 +14,9 @@ from retinue.domain.reach import Reach
 from retinue.domain.result import FileChange
 from retinue.domain.scope import Groups
 from retinue.errors import WorkspaceError
-from retinue.ports import Completed, Entry, Match, Sandbox, Steps, Workspace, Written
+from retinue.ports.file_tree import ChangeRecorder
+from retinue.ports.sandbox import CommandResult, Sandbox
+from retinue.ports.workspace import DirEntry, SearchMatch, Workspace, WriteResult
 from retinue.threads import in_thread, to_the_end
 from retinue.workspace.changes import changes, contents, described
 from retinue.workspace.names import quoted
@@ -66,7 +68,7 @@ class RecordedTree:
         self,
         tree: Workspace,
         depot: Callable[[], Depot],
-        steps: Steps,
+        steps: ChangeRecorder,
         ledger: Ledger,
     ) -> None:
         self._tree = tree
@@ -90,10 +92,10 @@ class RecordedTree:
     def read_now(self, path: str, *, max_bytes: int) -> bytes | None:
         return self._tree.read_now(path, max_bytes=max_bytes)
 
-    def list_now(self, path: str) -> Sequence[Entry] | None:
+    def list_now(self, path: str) -> Sequence[DirEntry] | None:
         return self._tree.list_now(path)
 
-    def list(self, path: str) -> Sequence[Entry]:
+    def list(self, path: str) -> Sequence[DirEntry]:
         return self._tree.list(path)
 
     def find(self, pattern: str, *, under: str, limit: int) -> tuple[Sequence[str], bool]:
@@ -101,13 +103,13 @@ class RecordedTree:
 
     def search(
         self, pattern: str, *, under: str, glob: str | None, limit: int
-    ) -> tuple[Sequence[Match], bool]:
+    ) -> tuple[Sequence[SearchMatch], bool]:
         return self._tree.search(pattern, under=under, glob=glob, limit=limit)
 
     def fingerprint(self, under: str) -> str:
         return self._tree.fingerprint(under)
 
-    def write(self, path: str, data: bytes) -> Written:
+    def write(self, path: str, data: bytes) -> WriteResult:
         written = self._tree.write(path, data)
         if written.before == data:
             return written
@@ -135,7 +137,11 @@ class RecordedSandbox:
     """
 
     def __init__(
-        self, sandbox: Sandbox, look: Callable[[], Look], ledger: Ledger, steps: Steps | None
+        self,
+        sandbox: Sandbox,
+        look: Callable[[], Look],
+        ledger: Ledger,
+        steps: ChangeRecorder | None,
     ) -> None:
         self._sandbox = sandbox
         self._look = look
@@ -153,7 +159,7 @@ class RecordedSandbox:
 
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
-    ) -> Completed:
+    ) -> CommandResult:
         try:
             before = await in_thread(self._look)
         except WorkspaceError as error:
@@ -207,7 +213,7 @@ class RecordedSandbox:
             self._steps.made(number, commit, files)
         return files, unseen
 
-    def _with_a_word(self, done: Completed, error: WorkspaceError) -> Completed:
+    def _with_a_word(self, done: CommandResult, error: WorkspaceError) -> CommandResult:
         if self._told:
             return done
         self._told = True

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import IO
 
 from retinue.errors import ToolFailure
-from retinue.ports import Match
+from retinue.ports.workspace import SearchMatch
 from retinue.workspace import grep
 from retinue.workspace.names import shown
 
@@ -40,7 +40,7 @@ Read = Callable[[str], bytes | None]
 class TooSlow(Exception):
     """The time is up; `found` is what there was until then."""
 
-    def __init__(self, found: list[Match]) -> None:
+    def __init__(self, found: list[SearchMatch]) -> None:
         super().__init__()
         self.found = found
 
@@ -58,7 +58,7 @@ def search(
     limit: int,
     ripgrep: str | None,
     time_limit_s: float = TIME_LIMIT_S,
-) -> list[Match]:
+) -> list[SearchMatch]:
     """The first `limit` lines that match, in the order of `paths`; TooSlow if time runs out."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise ToolFailure(f"The pattern is longer than {MAX_PATTERN_CHARS:,} characters.")
@@ -90,7 +90,7 @@ class _Hits:
         self._limit = limit
         self._path: str | None = None
         self._lines: list[bytes] = []
-        self.found: list[Match] = []
+        self.found: list[SearchMatch] = []
 
     @property
     def full(self) -> bool:
@@ -114,7 +114,7 @@ class _Hits:
 
     def take(self, path: str, number: int, line: bytes) -> None:
         text = line[: 4 * _COLUMNS].decode("utf-8", "replace")[:_COLUMNS]
-        self.found.append(Match(shown(path), number, text))
+        self.found.append(SearchMatch(shown(path), number, text))
 
 
 def _by_ripgrep(

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from retinue.errors import WorkspaceError
-from retinue.ports import KeptChange
+from retinue.ports.file_tree import RecordedChange
 from retinue.workspace.changes import GITLINK, Change, contents, is_gitlink
 from retinue.workspace.git import Repository, answer
 from retinue.workspace.merge import Merged, merge_trees
@@ -46,7 +46,7 @@ def kept_ref(run_id: str, agent_id: str) -> str:
     return f"{ROOT}/{run_id}/kept/{agent_id}"
 
 
-def ref_of(change: KeptChange) -> str:
+def ref_of(change: RecordedChange) -> str:
     return f"{ROOT}/{change.run_id}/{change.kind}/{change.name}"
 
 
@@ -79,7 +79,7 @@ def store(
     return made.decode().strip()
 
 
-def kept(depot: Depot, run_id: str = "") -> list[KeptChange]:
+def kept(depot: Depot, run_id: str = "") -> list[RecordedChange]:
     """All that is kept of a run, or of every run, in the order in which it was made."""
     under = f"{ROOT}/{run_id}/" if run_id else f"{ROOT}/"
     told = "--format=%(objectname) %(refname) %(contents:subject)"
@@ -87,7 +87,7 @@ def kept(depot: Depot, run_id: str = "") -> list[KeptChange]:
     for line in depot.ask(["for-each-ref", told, under]).decode("utf-8", "replace").splitlines():
         commit, ref, title = line.split(" ", 2)
         run, kind, name = ref.removeprefix(f"{ROOT}/").split("/", 2)
-        found.append(KeptChange(run_id=run, kind=kind, name=name, commit=commit, title=title))
+        found.append(RecordedChange(run_id=run, kind=kind, name=name, commit=commit, title=title))
     # What has no number was made last, or never.
     return sorted(found, key=lambda one: (one.run_id, one.number or float("inf")))
 
@@ -176,7 +176,7 @@ def _listed(depot: Depot, commit: str) -> dict[bytes, bytes]:
     return found
 
 
-def renamed(depot: Depot, kinds: Mapping[str, str], moved: Sequence[KeptChange]) -> None:
+def renamed(depot: Depot, kinds: Mapping[str, str], moved: Sequence[RecordedChange]) -> None:
     """Keep changes under another kind from now on: all of them or none."""
     orders = [
         f"update {ref_of(msgspec.structs.replace(one, kind=kinds[one.kind]))} {one.commit}\n"

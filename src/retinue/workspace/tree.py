@@ -20,7 +20,7 @@ from retinue.domain.reach import Reach
 from retinue.domain.result import FileChange
 from retinue.domain.scope import Groups
 from retinue.errors import ToolFailure, WorkspaceError
-from retinue.ports import Entry, Match, Written
+from retinue.ports.workspace import DirEntry, SearchMatch, WriteResult
 from retinue.programs import program
 from retinue.workspace.candidates import candidates, size_of
 from retinue.workspace.git import Repository, repository
@@ -153,7 +153,7 @@ class DirectoryTree:
             os.close(fd)
         return bytes(data[:length]) if length == found.st_size else None
 
-    def list(self, path: str) -> builtins.list[Entry]:
+    def list(self, path: str) -> builtins.list[DirEntry]:
         path = self._normal(path)
         with self._explained(path):
             fd = self._open(self._fd, path, DIRECTORY, visit=_refuse)
@@ -164,7 +164,7 @@ class DirectoryTree:
                 os.close(fd)
         return entries
 
-    def list_now(self, path: str) -> builtins.list[Entry] | None:
+    def list_now(self, path: str) -> builtins.list[DirEntry] | None:
         """The directory if it was listed before: then it, and what is in it, is in memory."""
         if self._open is not open_at_once:
             return None
@@ -201,7 +201,7 @@ class DirectoryTree:
 
     def search(
         self, pattern: str, *, under: str, glob: str | None, limit: int
-    ) -> tuple[builtins.list[Match], bool]:
+    ) -> tuple[builtins.list[SearchMatch], bool]:
         paths, complete = self._candidates(under, glob)
         try:
             found = search(
@@ -234,7 +234,7 @@ class DirectoryTree:
             seen.update(state.encode(errors="replace"))
         return seen.hexdigest()
 
-    def write(self, path: str, data: bytes) -> Written:
+    def write(self, path: str, data: bytes) -> WriteResult:
         """Create or replace a file. Links are never written through: the path is what it says."""
         path = self._normal(path)
         folder, _, name = path.rpartition("/")
@@ -252,7 +252,7 @@ class DirectoryTree:
                 os.close(parent)
         added, removed = changed_lines(before or b"", data)
         was, now = None if before is None else sha256(before), sha256(data)
-        return Written(
+        return WriteResult(
             FileChange(
                 path=shown(path),
                 added=added,
@@ -460,8 +460,8 @@ def _regular(found: os.stat_result, path: str) -> os.stat_result:
     return found
 
 
-def _entries(fd: int, path: str) -> list[Entry]:
-    found: list[tuple[str, Entry]] = []
+def _entries(fd: int, path: str) -> list[DirEntry]:
+    found: list[tuple[str, DirEntry]] = []
     with os.scandir(fd) as entries:
         for entry in entries:
             if protected(entry.name):
@@ -476,13 +476,13 @@ def _entries(fd: int, path: str) -> list[Entry]:
     return [entry for _, entry in found]
 
 
-def _entry(entry: os.DirEntry[str]) -> Entry:
+def _entry(entry: os.DirEntry[str]) -> DirEntry:
     name = shown(entry.name)
     if entry.is_file(follow_symlinks=False):
         try:
-            return Entry(name, "file", entry.stat(follow_symlinks=False).st_size)
+            return DirEntry(name, "file", entry.stat(follow_symlinks=False).st_size)
         except OSError:
-            return Entry(name, "file")
+            return DirEntry(name, "file")
     if entry.is_dir(follow_symlinks=False):
-        return Entry(name, "dir")
-    return Entry(name, "link" if entry.is_symlink() else "other")
+        return DirEntry(name, "dir")
+    return DirEntry(name, "link" if entry.is_symlink() else "other")

@@ -1,4 +1,4 @@
-"""Trees that agents work in, and that their work is brought into: the ports `Ground` and `Copy`."""
+"""The project and the working copies of agents: adapters of `FileTree` and `WorkingCopy`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ import msgspec
 
 from retinue.domain.cleanup_report import Chore
 from retinue.domain.result import Conflict
-from retinue.ports import Applied, KeptChange, Merge, Proposal, Sandbox, Steps, Workspace
+from retinue.ports.file_tree import (
+    ApplyResult,
+    ChangeRecorder,
+    MergeResult,
+    Proposal,
+    RecordedChange,
+)
+from retinue.ports.sandbox import Sandbox
+from retinue.ports.workspace import Workspace
 from retinue.threads import in_thread, to_the_end
 from retinue.workspace import merge as merges
 from retinue.workspace.apply import Refused, apply, left_behind, recover
@@ -27,7 +35,7 @@ from retinue.workspace.cleanup import (
     clean_steps,
     sweep_daily,
 )
-from retinue.workspace.copies import Copy, discard_copy, make_copy, reopen_copy
+from retinue.workspace.copies import WorkingCopy, discard_copy, make_copy, reopen_copy
 from retinue.workspace.names import quoted, shown
 from retinue.workspace.private_git import Depot, Seal, is_foreign, set_aside
 from retinue.workspace.recorded import Ledger, Look, RecordedSandbox, RecordedTree
@@ -115,14 +123,14 @@ class _Ground(ABC):
         for name in names:
             discard_copy(os.path.join(self._worktrees, name))
 
-    async def merge(self, head: str, commit: str, *, base: str, message: str) -> Merge:
+    async def merge(self, head: str, commit: str, *, base: str, message: str) -> MergeResult:
         return await in_thread(partial(self._merge, head, commit, base, message))
 
-    def _merge(self, head: str, commit: str, base: str, message: str) -> Merge:
+    def _merge(self, head: str, commit: str, base: str, message: str) -> MergeResult:
         depot = self._site().depot
         merged = _brought(depot, base, commit, depot.tree_of(head))
         made = depot.commit(merged.tree, parents=[head, commit], message=message)
-        return Merge(
+        return MergeResult(
             commit=made,
             conflicts=tuple(
                 Conflict(path=self._called(side.path), ours=side.ours, theirs=side.theirs)
@@ -151,7 +159,9 @@ class _Ground(ABC):
         depot = self._site().depot
         keep(depot, ref, changes(depot, base, commit), message)
 
-    async def apply(self, base: str, commit: str, steps: Steps | None, *, message: str) -> Applied:
+    async def apply(
+        self, base: str, commit: str, steps: ChangeRecorder | None, *, message: str
+    ) -> ApplyResult:
         def wanted(depot: Depot, now: str) -> merges.Merged:
             return _brought(depot, base, commit, now)
 
@@ -160,16 +170,20 @@ class _Ground(ABC):
     def _change(
         self,
         wanted: Callable[[Depot, str], merges.Merged],
-        steps: Steps | None,
+        steps: ChangeRecorder | None,
         message: str,
-    ) -> Applied:
+    ) -> ApplyResult:
         """Make of the tree what `wanted` makes of its present state, as a step."""
         done = change(self._site(), wanted, self._called, steps, message)
         self._ledger.changed(done.paths)
         return done.applied
 
     def recorded(
-        self, workspace: Workspace, sandbox: Sandbox | None, directory: str, steps: Steps | None
+        self,
+        workspace: Workspace,
+        sandbox: Sandbox | None,
+        directory: str,
+        steps: ChangeRecorder | None,
     ) -> tuple[Workspace, Sandbox | None]:
         tree = workspace
         if steps is not None:
@@ -270,22 +284,22 @@ class UsersGround(_Ground):
 
     # The port History
 
-    async def kept(self, run_id: str) -> list[KeptChange]:
+    async def kept(self, run_id: str) -> list[RecordedChange]:
         return await in_thread(lambda: kept(self._site().depot, run_id))
 
-    async def patch(self, change: KeptChange) -> str:
+    async def patch(self, change: RecordedChange) -> str:
         found = await in_thread(lambda: patch(self._site().depot, change.commit))
         return found.decode("utf-8", "replace")
 
-    async def undo(self, changes: Sequence[KeptChange]) -> Applied:
+    async def undo(self, changes: Sequence[RecordedChange]) -> ApplyResult:
         wanted = partial(reverted, [change.commit for change in changes])
         return await to_the_end(partial(self._change, wanted, None, ""))
 
-    async def redo(self, changes: Sequence[KeptChange]) -> Applied:
+    async def redo(self, changes: Sequence[RecordedChange]) -> ApplyResult:
         wanted = partial(repeated, [change.commit for change in changes])
         return await to_the_end(partial(self._change, wanted, None, ""))
 
-    async def mark(self, changes: Sequence[KeptChange], *, undone: bool) -> None:
+    async def mark(self, changes: Sequence[RecordedChange], *, undone: bool) -> None:
         kinds = _UNDONE if undone else {after: before for before, after in _UNDONE.items()}
         await to_the_end(lambda: renamed(self._site().depot, kinds, changes))
 
@@ -293,7 +307,7 @@ class UsersGround(_Ground):
 class CopiedGround(_Ground):
     """An agent's own copy of a tree; the work of its children goes into it."""
 
-    def __init__(self, copy: Copy, project: str, worktrees: str, directory: str) -> None:
+    def __init__(self, copy: WorkingCopy, project: str, worktrees: str, directory: str) -> None:
         super().__init__(project, worktrees)
         self._copied = copy
         self._directory = directory
@@ -362,7 +376,7 @@ class CopiedGround(_Ground):
 
 
 class Changed(msgspec.Struct, frozen=True):
-    applied: Applied
+    applied: ApplyResult
     paths: tuple[str, ...] = ()
 
 
@@ -370,7 +384,7 @@ def change(
     site: Site,
     wanted: Callable[[Depot, str], merges.Merged],
     called: Callable[[str], str],
-    steps: Steps | None,
+    steps: ChangeRecorder | None,
     message: str,
 ) -> Changed:
     """Make of a tree what `wanted` makes of its present state. `called` names a path in words."""
@@ -381,13 +395,13 @@ def change(
             now = site.take().tree
             merged = wanted(depot, now)
             if merged.conflicts:
-                return Changed(Applied(refused=tuple(called(s.path) for s in merged.conflicts)))
+                return Changed(ApplyResult(refused=tuple(called(s.path) for s in merged.conflicts)))
             found = changes(depot, now, merged.tree)
             if not found:
-                return Changed(Applied())
+                return Changed(ApplyResult())
             blobs = contents(depot, found)
             if wrong := problems(found, blobs):
-                return Changed(Applied(refused=tuple(wrong)))
+                return Changed(ApplyResult(refused=tuple(wrong)))
             number = None if steps is None else steps.number()
             ref = None if steps is None or number is None else step_ref(steps.run_id, number)
             try:
@@ -400,8 +414,8 @@ def change(
         files, paths = described(found, blobs, called), tuple(c.path for c in found)
         if steps is not None and number is not None and commit is not None:
             steps.made(number, commit, files)
-        return Changed(Applied(commit=commit or "", files=files), paths)
-    return Changed(Applied(refused=refused))
+        return Changed(ApplyResult(commit=commit or "", files=files), paths)
+    return Changed(ApplyResult(refused=refused))
 
 
 def reverted(commits: Sequence[str], depot: Depot, tree: str) -> merges.Merged:

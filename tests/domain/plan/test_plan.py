@@ -26,7 +26,7 @@ from retinue.domain.plan.plan import (
     refuse,
     shares,
 )
-from retinue.domain.plan.plan_check import Means, problems
+from retinue.domain.plan.plan_check import PlanContext, problems
 from retinue.domain.plan.plan_file import parse, read, to_toml
 from retinue.errors import PlanError
 
@@ -39,7 +39,7 @@ EFFECTS = {
 ROLES = dict(builtin_roles())
 
 
-def means(mode: Mode = Mode.AUTO, **changes: Any) -> Means:
+def means(mode: Mode = Mode.AUTO, **changes: Any) -> PlanContext:
     budget = Budget(max_tool_calls=100, max_turns=200, max_tokens=None, timeout_s=3_600)
     superior = Superior(
         run_id="r",
@@ -51,10 +51,10 @@ def means(mode: Mode = Mode.AUTO, **changes: Any) -> Means:
         model="m",
         working_directory="/p",
     )
-    return Means(**{"roles": ROLES, "superior": superior, "effects": EFFECTS, **changes})
+    return PlanContext(**{"roles": ROLES, "superior": superior, "effects": EFFECTS, **changes})
 
 
-def limited(**limits: Any) -> Means:
+def limited(**limits: Any) -> PlanContext:
     """What a run with these limits has to give."""
     whole = means()
     budget = msgspec.structs.replace(whole.superior.budget, **limits)
@@ -63,7 +63,7 @@ def limited(**limits: Any) -> Means:
     return msgspec.structs.replace(whole, superior=superior)
 
 
-def told(data: Any, with_: Means | None = None) -> list[str]:
+def told(data: Any, with_: PlanContext | None = None) -> list[str]:
     plan, found = read(data)
     return [str(problem) for problem in (*found, *problems(plan, with_ or means()))]
 
@@ -348,7 +348,7 @@ def test_there_are_forty_kinds() -> None:
         ),
     ],
 )
-def test_what_cannot_be_done_here_is_told(with_: Means, data: Any, text: str) -> None:
+def test_what_cannot_be_done_here_is_told(with_: PlanContext, data: Any, text: str) -> None:
     (line,) = told(data, with_)
     assert line.startswith(text)
 

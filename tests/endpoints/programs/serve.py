@@ -9,13 +9,21 @@ import asyncio
 import sys
 
 from retinue.models.scripted.model import say
-from retinue.testing.server import Answering, Ending, ModelServer, Received, Response, chunk, events
+from retinue.testing.server import (
+    Answering,
+    ModelServer,
+    Received,
+    Response,
+    ResponseEnding,
+    chunk,
+    events,
+)
 
 
 def answer(_: Received) -> Answering:
     if sys.argv[2] == "half a reply":
         begun = events(chunk({"role": "assistant"}), chunk({"content": "I was just"}))
-        return Response(body=begun, ending=Ending.HANG)
+        return Response(body=begun, ending=ResponseEnding.HANG)
     return say("Whole.")
 
 

@@ -9,18 +9,20 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.approval import Rule, Why, Wish
+from retinue.domain.approval import ApprovalRequest, Rule, Why
 from retinue.interfaces.chat.commands import submit
 from retinue.models.scripted.model import ScriptedModel, call, say
 
 Opening = Callable[..., AbstractAsyncContextManager[Any]]
 
 
-def wish(arguments: str, *, tool: str = "send_mail", command: str = "") -> Wish:
-    return Wish(path="root", tool=tool, arguments=arguments, why=Why.MODE, subject=command)
+def wish(arguments: str, *, tool: str = "send_mail", command: str = "") -> ApprovalRequest:
+    return ApprovalRequest(
+        path="root", tool=tool, arguments=arguments, why=Why.MODE, subject=command
+    )
 
 
-def asked(shown: Any, wished: Wish) -> asyncio.Task[bool | Rule]:
+def asked(shown: Any, wished: ApprovalRequest) -> asyncio.Task[bool | Rule]:
     return asyncio.ensure_future(shown.chat.questions.approve(wished))
 
 

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from retinue.domain.approval import Rule, Why, Wish
+from retinue.domain.approval import ApprovalRequest, Rule, Why
 from retinue.interfaces.chat.questions import Questions
 
 
-def wish(path: str = "root", tool: str = "write_file", command: str = "") -> Wish:
-    return Wish(path=path, tool=tool, arguments="{}", why=Why.MODE, subject=command)
+def wish(path: str = "root", tool: str = "write_file", command: str = "") -> ApprovalRequest:
+    return ApprovalRequest(path=path, tool=tool, arguments="{}", why=Why.MODE, subject=command)
 
 
 class Told:

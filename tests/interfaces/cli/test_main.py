@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import pytest
 
 from retinue.interfaces.cli.main import COMMANDS
-from retinue.testing.server import Ending, Response
+from retinue.testing.server import Response, ResponseEnding
 from retinue.version import VERSION
 
 
@@ -85,7 +85,7 @@ def test_the_version(cli: Cli) -> None:
 def test_interrupted_nothing_is_lost(
     cli: Cli, serve: Serve, program: Program, number: signal.Signals, command: tuple[str, ...]
 ) -> None:
-    server = serve(*[Response(ending=Ending.HANG)] * 3)
+    server = serve(*[Response(ending=ResponseEnding.HANG)] * 3)
     process = program(*command, "-q", "-m", server.model)
     server.received(len(command) - 1)
     process.send_signal(number)
@@ -107,7 +107,7 @@ def test_interrupted_nothing_is_lost(
 
 
 def test_interrupted_in_json_nothing_else_is_printed(serve: Serve, program: Program) -> None:
-    server = serve(Response(ending=Ending.HANG))
+    server = serve(Response(ending=ResponseEnding.HANG))
     process = program("run", "--json", "x", "-m", server.model)
     server.received(1)
     process.send_signal(signal.SIGINT)
@@ -144,7 +144,7 @@ def test_interrupted_no_process_is_left(script: Script, program: Program, projec
 
 
 def test_a_reader_who_goes_away_ends_the_run(cli: Cli, serve: Serve, program: Program) -> None:
-    server = serve(Response(ending=Ending.HANG))
+    server = serve(Response(ending=ResponseEnding.HANG))
     process = program("run", "--json", "x", "-m", server.model)
     assert process.stdout is not None
     process.stdout.close()

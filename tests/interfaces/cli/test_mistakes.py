@@ -13,9 +13,9 @@ import pytest
 from retinue.models.scripted.model import say
 from retinue.testing.server import (
     Answering,
-    Ending,
     Framing,
     Response,
+    ResponseEnding,
     chunk,
     events,
     failing,
@@ -204,7 +204,7 @@ HTML = Response(
     headers={"content-type": "text/html"},
     framing=Framing.LENGTH,
 )
-BROKEN_OFF = Response(body=events(chunk({"content": "Half a sen"})), ending=Ending.DROP)
+BROKEN_OFF = Response(body=events(chunk({"content": "Half a sen"})), ending=ResponseEnding.DROP)
 BROKEN_JSON = Response(body=b'data: {"choices": [{"del\n\n')
 
 
@@ -286,7 +286,7 @@ def test_a_server_that_is_not_there(cli: Cli) -> None:
 
 @pytest.mark.slow  # The shortest timeout there is, is five seconds.
 def test_a_server_that_hangs(cli: Cli, serve: Serve) -> None:
-    model = serve(Response(ending=Ending.HANG)).model
+    model = serve(Response(ending=ResponseEnding.HANG)).model
     done = ended(cli, model, "--timeout", "5")
     assert done == (3, "", "retinue: timeout: timeout after 5 s\n")
 

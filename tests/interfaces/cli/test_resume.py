@@ -13,14 +13,14 @@ from random import Random
 from typing import Any
 
 from retinue.models.scripted.model import call, say
-from retinue.testing.server import Ending, Response
+from retinue.testing.server import Response, ResponseEnding
 
 Cli = Callable[..., Any]
 Serve = Callable[..., Any]
 Program = Callable[..., "subprocess.Popen[bytes]"]
 
 RETINUE = "from retinue.interfaces.cli.main import main; main()"
-HANG = Response(ending=Ending.HANG)
+HANG = Response(ending=ResponseEnding.HANG)
 
 
 def run_id(cli: Cli) -> str:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.domain.approval import Why, Wish
+from retinue.domain.approval import ApprovalRequest, Why
 from retinue.interfaces.view.calls import call_text, wish_lines
 
 
@@ -29,8 +29,8 @@ def test_a_long_argument_is_cut() -> None:
     assert len(call_text("run_command", '{"command": "' + "x" * 10_000 + '"}')) < 250
 
 
-def wish(command: str) -> Wish:
-    return Wish(
+def wish(command: str) -> ApprovalRequest:
+    return ApprovalRequest(
         path="root/executor.1",
         tool="run_command",
         arguments="{}",

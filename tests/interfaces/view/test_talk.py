@@ -9,7 +9,7 @@ from retinue.domain.events import Event
 from retinue.errors import ProviderError
 from retinue.interfaces.view.block import plain
 from retinue.interfaces.view.columns import Tone
-from retinue.interfaces.view.talk import Answer, Calls, Children, Moment, Notice, Said, Talk
+from retinue.interfaces.view.talk import Answer, Calls, Moment, Notice, Said, Staff, Talk
 from retinue.interfaces.view.tree import Forest
 from retinue.models.scripted.model import Step, call, calls, fail, hold, say
 
@@ -77,14 +77,14 @@ async def test_children_at_work_and_their_blocks(record: Record) -> None:
     )
     second_turn = next(e.seq for e in events if e.agent_id == "a1" and e.summary == "turn 2/50")
     talk = told(events[:second_turn])
-    (children,) = [entry for entry in talk.entries if isinstance(entry, Children)]
+    (children,) = [entry for entry in talk.entries if isinstance(entry, Staff)]
     assert children.moving
     started = children.tree.run.agents["a1"].started_at or 0.0
     lines = plain(children.lines(80, Moment(started + 12.4), whole=False)).split("\n")
     assert lines[:2] == ['⠏ researcher.1 "Look" (turn 2/50, 12.4s)', "    list_dir ."]
 
     talk = told(events)
-    (children,) = [entry for entry in talk.entries if isinstance(entry, Children)]
+    (children,) = [entry for entry in talk.entries if isinstance(entry, Staff)]
     assert not children.moving
     assert plain(children.lines(80, Moment(0.0), whole=False)).replace(
         "  Duration", "Duration"

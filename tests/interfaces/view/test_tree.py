@@ -336,11 +336,11 @@ def test_rows_are_those_of_all_events_at_once(events: list[ev.Event]) -> None:
 async def test_who_has_ended_and_is_not_told_of_yet_is_not_counted_twice(record: Record) -> None:
     # A parent hears of an end a moment after it: until then its call is still under way.
     events = await record(led(*[f"Look {n}" for n in range(12)], Look=[say("ok")]))
-    born = max(e.seq for e in events if e.type == "agent.subagent_created")
+    new_agent = max(e.seq for e in events if e.type == "agent.subagent_created")
     tree = Tree()
     for event in events:
         tree.apply(event)
-        if event.seq >= born:
+        if event.seq >= new_agent:
             assert tree.waiting == tree.counts[Mark.WAITING]
             for row in tree.rows(NOW):
                 assert "agents" not in row.doing or row.doing.endswith("of 12 agents")

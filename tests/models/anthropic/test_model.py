@@ -29,10 +29,10 @@ from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.anthropic.reply import MessageDraft
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.scripted.model import Answer, call, calls, say, think
-from retinue.ports import Model
+from retinue.ports.model import Model
 from retinue.testing.messages import event, streamed, whole
 from retinue.testing.model_contract import ModelContract
-from retinue.testing.server import Ending, Framing, ModelServer, Response, as_json
+from retinue.testing.server import Framing, ModelServer, Response, ResponseEnding, as_json
 
 HI = Request(messages=(User("Hi."),))
 TOOL = ToolSpec("read_file", "Read.", msgspec.Raw(b'{"type":"object"}'))
@@ -326,12 +326,12 @@ async def test_counts_are_of_the_whole_and_the_last_ones_hold() -> None:
 
 
 async def test_a_server_that_never_ends_the_body() -> None:
-    response = Response(body=START + TEXT + STOP + END, ending=Ending.HANG)
+    response = Response(body=START + TEXT + STOP + END, ending=ResponseEnding.HANG)
     assert (await replied(response)).message == EXPECTED
 
 
 async def test_a_connection_cut_after_the_stop_is_a_whole_reply() -> None:
-    response = Response(body=START + TEXT + STOP, ending=Ending.DROP)
+    response = Response(body=START + TEXT + STOP, ending=ResponseEnding.DROP)
     assert (await replied(response)).message == EXPECTED
 
 
@@ -345,7 +345,7 @@ async def test_one_connection_serves_one_reply_after_another() -> None:
 
 async def test_cancelling_closes_the_connection() -> None:
     told = asyncio.Event()
-    response = Response(body=START + TEXT, ending=Ending.HANG)
+    response = Response(body=START + TEXT, ending=ResponseEnding.HANG)
     async with ModelServer([response, say("still here")]) as server, model_of(server) as model:
         task = asyncio.create_task(model.reply(HI, lambda _: told.set()))
         await told.wait()

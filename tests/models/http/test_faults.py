@@ -30,10 +30,10 @@ from retinue.models.openai.model import OpenAIModel
 from retinue.testing import messages
 from retinue.testing.proxy import ForwardingProxy
 from retinue.testing.server import (
-    Ending,
     Framing,
     ModelServer,
     Response,
+    ResponseEnding,
     chunk,
     events,
     failing,
@@ -63,7 +63,7 @@ def json(value: Any, status: int = 200) -> Response:
     )
 
 
-def stream(*payloads: Any, ending: Ending = Ending.PROPER) -> Response:
+def stream(*payloads: Any, ending: ResponseEnding = ResponseEnding.PROPER) -> Response:
     return Response(body=events(*payloads), ending=ending)
 
 
@@ -252,7 +252,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     ),
     (
         "a connection cut in the middle",
-        stream(TEXT, ending=Ending.DROP),
+        stream(TEXT, ending=ResponseEnding.DROP),
         ProviderError,
         True,
         "",
@@ -267,7 +267,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     ),
     (
         "a connection cut before the answer",
-        Response(raw=b"", ending=Ending.DROP),
+        Response(raw=b"", ending=ResponseEnding.DROP),
         ProviderError,
         True,
         "URL closed the connection without an answer. If it does so again, look into the server's "
@@ -341,7 +341,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     ),
     (
         "a connection cut after the usage so far",
-        stream({"choices": [], "usage": {"prompt_tokens": 9}}, TEXT, ending=Ending.DROP),
+        stream({"choices": [], "usage": {"prompt_tokens": 9}}, TEXT, ending=ResponseEnding.DROP),
         ProviderError,
         True,
         "",
@@ -589,7 +589,9 @@ async def test_a_missing_v1_is_suggested(caplog: pytest.LogCaptureFixture) -> No
 
 
 async def test_silence_in_the_middle(caplog: pytest.LogCaptureFixture) -> None:
-    error, text = await answered(stream(TEXT, ending=Ending.HANG), caplog, idle_timeout_s=0.05)
+    error, text = await answered(
+        stream(TEXT, ending=ResponseEnding.HANG), caplog, idle_timeout_s=0.05
+    )
     assert type(error) is ModelTimeout
     assert error.retryable
     assert text == (
@@ -622,7 +624,7 @@ async def test_time_in_which_nobody_could_read_is_no_silence(response: Response)
 async def test_silence_in_the_middle_of_a_body_that_is_not_streamed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    response = Response(body=b'{"choices": [', ending=Ending.HANG)
+    response = Response(body=b'{"choices": [', ending=ResponseEnding.HANG)
     error, _ = await answered(response, caplog, idle_timeout_s=0.05)
     assert type(error) is ModelTimeout
 
@@ -630,9 +632,11 @@ async def test_silence_in_the_middle_of_a_body_that_is_not_streamed(
 @pytest.mark.parametrize(
     "response",
     [
-        Response(raw=b"", ending=Ending.HANG),
-        Response(ending=Ending.HANG),
-        Response(body=b": ping\n\n" + events(chunk({"role": "assistant"})), ending=Ending.HANG),
+        Response(raw=b"", ending=ResponseEnding.HANG),
+        Response(ending=ResponseEnding.HANG),
+        Response(
+            body=b": ping\n\n" + events(chunk({"role": "assistant"})), ending=ResponseEnding.HANG
+        ),
     ],
 )
 async def test_silence_before_the_first_token(
@@ -734,7 +738,7 @@ def told(message: str, kind: str, status: int, **headers: str) -> Response:
     return msgspec.structs.replace(answer, headers={**answer.headers, **headers})
 
 
-def spoken(*events: bytes, ending: Ending = Ending.PROPER) -> Response:
+def spoken(*events: bytes, ending: ResponseEnding = ResponseEnding.PROPER) -> Response:
     return Response(body=b"".join(events), ending=ending)
 
 
@@ -863,7 +867,7 @@ ANTHROPIC_CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     ),
     (
         "cut off",
-        spoken(SAID, ending=Ending.DROP),
+        spoken(SAID, ending=ResponseEnding.DROP),
         ProviderError,
         True,
         "The reply of URL broke off in the middle. If it does so again, look into the server's "

@@ -22,13 +22,13 @@ from retinue.errors import ConfigError, ProviderError, RateLimited
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
 from retinue.models.scripted.model import Answer, call, say
-from retinue.ports import Model
+from retinue.ports.model import Model
 from retinue.testing.model_contract import ModelContract
 from retinue.testing.server import (
-    Ending,
     Framing,
     ModelServer,
     Response,
+    ResponseEnding,
     chunk,
     events,
     failing,
@@ -141,7 +141,7 @@ async def test_one_connection_serves_one_reply_after_another() -> None:
 
 
 async def test_a_kept_connection_that_the_server_has_closed_is_replaced() -> None:
-    stale = Response(raw=b"", ending=Ending.DROP)
+    stale = Response(raw=b"", ending=ResponseEnding.DROP)
     async with ModelServer([say("a"), stale, say("b")]) as server, model_of(server) as model:
         assert (await model.reply(HI)).message.content == "a"
         assert (await model.reply(HI)).message.content == "b"
@@ -149,7 +149,7 @@ async def test_a_kept_connection_that_the_server_has_closed_is_replaced() -> Non
 
 
 async def test_a_new_connection_that_is_lost_is_not_replaced() -> None:
-    lost = Response(raw=b"", ending=Ending.DROP)
+    lost = Response(raw=b"", ending=ResponseEnding.DROP)
     async with ModelServer([lost, say("b")]) as server, model_of(server) as model:
         with pytest.raises(ProviderError, match="closed the connection without an answer"):
             await model.reply(HI)
@@ -157,7 +157,7 @@ async def test_a_new_connection_that_is_lost_is_not_replaced() -> None:
 
 
 async def test_a_server_that_closes_every_kept_connection_is_given_up() -> None:
-    lost = Response(raw=b"", ending=Ending.DROP)
+    lost = Response(raw=b"", ending=ResponseEnding.DROP)
     async with ModelServer([say("a"), *[lost] * 9]) as server, model_of(server) as model:
         await model.reply(HI)
         with pytest.raises(ProviderError, match="closed the connection without an answer"):
@@ -276,12 +276,12 @@ async def test_a_body_that_is_not_streamed_with_a_number_that_is_none() -> None:
 
 
 async def test_a_server_that_never_ends_the_body_after_done() -> None:
-    response = Response(body=events(chunk(TEXT), STOP, b"[DONE]"), ending=Ending.HANG)
+    response = Response(body=events(chunk(TEXT), STOP, b"[DONE]"), ending=ResponseEnding.HANG)
     assert (await replied(response)).message == EXPECTED
 
 
 async def test_nothing_is_waited_for_after_done() -> None:
-    response = Response(body=events(chunk(TEXT), STOP, b"[DONE]"), ending=Ending.HANG)
+    response = Response(body=events(chunk(TEXT), STOP, b"[DONE]"), ending=ResponseEnding.HANG)
     async with ModelServer([response]) as server:
         # Over before the end of the body is given up.
         endpoint = Endpoint(base_url=server.base_url, model="m", first_byte_timeout_s=0.2)
@@ -290,7 +290,7 @@ async def test_nothing_is_waited_for_after_done() -> None:
 
 
 async def test_a_connection_cut_after_the_finish_is_a_whole_reply() -> None:
-    response = Response(body=events(chunk(TEXT), STOP), ending=Ending.DROP)
+    response = Response(body=events(chunk(TEXT), STOP), ending=ResponseEnding.DROP)
     assert (await replied(response)).message == EXPECTED
 
 
@@ -303,9 +303,9 @@ async def test_a_limit_reached_while_thinking_is_a_reply() -> None:
 @pytest.mark.parametrize(
     "response",
     [
-        Response(raw=b"", ending=Ending.HANG),
-        Response(ending=Ending.HANG),
-        Response(body=events(chunk(TEXT)), ending=Ending.HANG),
+        Response(raw=b"", ending=ResponseEnding.HANG),
+        Response(ending=ResponseEnding.HANG),
+        Response(body=events(chunk(TEXT)), ending=ResponseEnding.HANG),
     ],
 )
 async def test_cancelling_closes_the_connection(response: Response) -> None:

@@ -23,7 +23,7 @@ from retinue.domain.messages import (
 )
 from retinue.models.repair.model import Repaired, repair
 from retinue.models.scripted.model import ScriptedModel, call, raw_call, say
-from retinue.ports import Model
+from retinue.ports.model import Model
 from retinue.tools.builtin import builtin_tools
 
 

@@ -22,7 +22,7 @@ from retinue.models.replay.recorder import Recorded, Recorder
 from retinue.models.replay.recording import Failure, Take, read_recording
 from retinue.models.replay.redaction import Redaction
 from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, fail, hold, say
-from retinue.ports import Model
+from retinue.ports.model import Model
 from retinue.runtime.core.clock import SystemClock
 from retinue.testing.clock import FakeClock
 from retinue.testing.model_contract import SPEC, ModelContract

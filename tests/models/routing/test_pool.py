@@ -19,7 +19,7 @@ from retinue.errors import (
 from retinue.models.routing.endpoint_queue import Gate
 from retinue.models.routing.pool import Door, Pool
 from retinue.models.scripted.model import Answer, ScriptedModel
-from retinue.ports import Model
+from retinue.ports.model import Model
 from retinue.testing.clock import FakeClock
 from retinue.testing.model_contract import ModelContract
 

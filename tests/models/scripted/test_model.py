@@ -27,7 +27,7 @@ from retinue.models.scripted.model import (
     raw_call,
     say,
 )
-from retinue.ports import Model
+from retinue.ports.model import Model
 from retinue.testing.model_contract import ModelContract
 
 

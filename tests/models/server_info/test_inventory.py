@@ -17,10 +17,10 @@ from retinue.models.scripted.model import say
 from retinue.models.server_info.inventory import look, served
 from retinue.testing.proxy import ForwardingProxy
 from retinue.testing.server import (
-    Ending,
     ModelServer,
     Received,
     Response,
+    ResponseEnding,
     as_json,
     failing,
     streamed,
@@ -147,7 +147,7 @@ async def test_what_a_server_does_not_tell_is_left_out(pages: dict[str, Any]) ->
 
 
 async def test_what_a_server_does_not_tell_in_time_is_left_out() -> None:
-    pages = {**LLAMA_CPP, "/props": Response(ending=Ending.HANG)}
+    pages = {**LLAMA_CPP, "/props": Response(ending=ResponseEnding.HANG)}
     async with ModelServer(pages=pages) as server:
         inventory = await look(at(server), within_s=0.2)
     assert [(m.window, m.slots) for m in inventory.models] == [(512, None)]
@@ -177,7 +177,7 @@ async def test_a_server_that_accepts_and_never_answers() -> None:
 
 
 async def test_a_server_that_begins_to_answer_and_never_ends() -> None:
-    hanging = Response(body=b'{"data": [', ending=Ending.HANG)
+    hanging = Response(body=b'{"data": [', ending=ResponseEnding.HANG)
     async with ModelServer(pages={"/v1/models": hanging}) as server:
         found = await look(at(server), within_s=0.2)
     assert (found.problem, found.absent) == ("no answer within 0.2 s", False)

@@ -15,7 +15,7 @@ from retinue.domain.events import Event
 from retinue.domain.messages import Request, ToolAnswer
 from retinue.errors import ToolFailure
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, raw_call, say
-from retinue.ports import Hands
+from retinue.ports.tool import ToolContext
 from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
@@ -239,12 +239,12 @@ async def test_receipts_say_what_was_read_and_changed(opened: Opened, project: P
 
 
 async def test_a_tool_is_given_who_it_acts_for(opened: Opened, project: Path) -> None:
-    given: list[Hands] = []
+    given: list[ToolContext] = []
 
     @retinue.tool(effect="read")
-    async def look(hands: Hands) -> str:
+    async def look(ctx: ToolContext) -> str:
         """Look."""
-        given.append(hands)
+        given.append(ctx)
         return "ok"
 
     async with opened(model=ScriptedModel([call("look"), say("ok")]), tools=[look]) as rt:

@@ -9,7 +9,7 @@ import pytest
 from retinue.domain.chain import GENESIS, verify
 from retinue.domain.events import AgentStarted, Event, LimitReached, TurnStarted
 from retinue.errors import StoreError
-from retinue.ports import NewAgent, Store
+from retinue.ports.store import NewAgent, Store
 from retinue.runtime.core.journal import End, Journal
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import EPOCH, FakeClock
@@ -25,9 +25,9 @@ class WatchedStore(SqliteStore):
         self.flushes = 0
         self.error: StoreError | None = None
 
-    def append(self, event: Event, born: NewAgent | None = None) -> None:
-        self.given.append((event, born))
-        super().append(event, born)
+    def append(self, event: Event, new_agent: NewAgent | None = None) -> None:
+        self.given.append((event, new_agent))
+        super().append(event, new_agent)
 
     async def flush(self) -> None:
         self.flushes += 1
@@ -79,9 +79,9 @@ async def test_an_event_says_who_where_and_when(store: WatchedStore) -> None:
 async def test_an_agent_is_born_with_its_event(store: WatchedStore) -> None:
     scribe = Scribe(store, "k3f9")
     scribe.begin()
-    born = scribe.birth()
+    new_agent = scribe.birth()
     scribe.note()
-    assert [born for _, born in store.given] == [None, born, None]
+    assert [new_agent for _, new_agent in store.given] == [None, new_agent, None]
 
 
 async def test_durable_waits_for_the_store(store: WatchedStore) -> None:

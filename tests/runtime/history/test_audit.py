@@ -25,7 +25,7 @@ from retinue.domain.lifecycle import State
 from retinue.errors import ChainBroken, StoreError, UnknownRun
 from retinue.interfaces.cli.main import main
 from retinue.models.scripted.model import call, say
-from retinue.ports import AgentRow, RunRow
+from retinue.ports.store import AgentRow, RunRow
 from retinue.runtime.history.audit import audit, read_all
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.store_contract import Scribe
@@ -421,9 +421,9 @@ def test_a_row_that_says_something_else_of_a_run_is_seen(
 def test_a_row_that_says_something_else_of_an_agent_is_seen(
     project: Project, copied: Project, change: str, names: Names
 ) -> None:
-    born = _birth(project, "a1")
+    new_agent = _birth(project, "a1")
     copied.tamper(f"UPDATE sub_agents SET {change} WHERE run_id = RUN AND id = 'a1'")
-    assert names(copied) == born
+    assert names(copied) == new_agent
 
 
 def test_an_agent_whose_row_is_gone_is_missed(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from retinue.domain.toolserver import ToolServer, Transport
-from retinue.ports import Clock
+from retinue.ports.clock import Clock
 from retinue.runtime.core.clock import SystemClock
 from retinue.tools.mcp.servers import Servers
 

@@ -19,7 +19,8 @@ from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
 from retinue.domain.toolserver import ToolServer, Transport
 from retinue.errors import ToolFailure
-from retinue.ports import Hands, Outcome
+from retinue.ports.tool import ToolContext
+from retinue.ports.tool_outcome import ToolOutcome
 from retinue.testing.clock import FakeClock
 from retinue.tools.mcp.server import BACKOFF_S, MAX_FAILURES
 from retinue.tools.mcp.servers import Servers
@@ -32,8 +33,8 @@ Serve = Callable[..., AbstractAsyncContextManager[Servers]]
 
 
 @pytest.fixture
-def hands(tmp_path: Path) -> Hands:
-    return Hands(
+def ctx(tmp_path: Path) -> ToolContext:
+    return ToolContext(
         workspace=DirectoryTree(str(tmp_path)),
         sandbox=None,
         reach=Reach(root="/", write_scope=NOWHERE),
@@ -45,7 +46,7 @@ async def tools_of(servers: Servers) -> dict[str, ServerTool]:
     return {tool.listed.name: tool for one in await servers.offered() for tool in one.tools}
 
 
-def inside(outcome: Outcome) -> str:
+def inside(outcome: ToolOutcome) -> str:
     """What the server said, without the frame around it."""
     lines = outcome.content.split("\n")
     assert lines[0].startswith("<untrusted-")
@@ -74,11 +75,11 @@ def is_alive(pid: int) -> bool:
 
 
 async def test_a_call_is_answered_and_marked_as_somebody_elses_words(
-    faulty: Faulty, serve: Serve, hands: Hands
+    faulty: Faulty, serve: Serve, ctx: ToolContext
 ) -> None:
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)
-        outcome = await tools["echo"].run({"text": "hello"}, hands)
+        outcome = await tools["echo"].run({"text": "hello"}, ctx)
     assert outcome.ok
     assert outcome.content == (
         '<untrusted-2cf24dba from="MCP server faulty">\nhello\n</untrusted-2cf24dba>'
@@ -86,12 +87,12 @@ async def test_a_call_is_answered_and_marked_as_somebody_elses_words(
 
 
 async def test_one_process_serves_fifty_at_once(
-    faulty: Faulty, serve: Serve, hands: Hands, tmp_path: Path
+    faulty: Faulty, serve: Serve, ctx: ToolContext, tmp_path: Path
 ) -> None:
     log = tmp_path / "starts"
     async with serve(faulty("--starts", str(log))) as servers:
         tools = await tools_of(servers)
-        calls = (tools["echo"].run({"text": str(n)}, hands) for n in range(50))
+        calls = (tools["echo"].run({"text": str(n)}, ctx) for n in range(50))
         answers = await asyncio.gather(*calls)
         assert [inside(answer) for answer in answers] == [str(n) for n in range(50)]
         (pid,) = starts(log)
@@ -100,7 +101,7 @@ async def test_one_process_serves_fifty_at_once(
 
 
 async def test_a_known_listing_starts_nothing_until_a_call(
-    faulty: Faulty, serve: Serve, hands: Hands, tmp_path: Path
+    faulty: Faulty, serve: Serve, ctx: ToolContext, tmp_path: Path
 ) -> None:
     log = tmp_path / "starts"
     server = faulty("--starts", str(log))
@@ -111,7 +112,7 @@ async def test_a_known_listing_starts_nothing_until_a_call(
         (one,) = await servers.offered()
         assert [t.spec for t in one.tools] == [t.spec for t in first[0].tools]
         assert len(starts(log)) == 1
-        await one.tools[0].run({}, hands)
+        await one.tools[0].run({}, ctx)
         assert len(starts(log)) == 2
 
 
@@ -135,13 +136,13 @@ async def test_a_listing_is_asked_for_again_when_it_is_old_or_the_program_has_ch
 
 
 async def test_a_list_that_changes_is_for_the_next_time(
-    faulty: Faulty, serve: Serve, hands: Hands, tmp_path: Path
+    faulty: Faulty, serve: Serve, ctx: ToolContext, tmp_path: Path
 ) -> None:
     server = faulty()
     async with serve(server) as servers:
         tools = await tools_of(servers)
         assert "new" not in tools
-        await tools["change"].run({}, hands)
+        await tools["change"].run({}, ctx)
         kept = next((tmp_path / "cache").iterdir())
         await until(lambda: b'"new"' in kept.read_bytes())
     async with serve(server) as servers:
@@ -149,19 +150,19 @@ async def test_a_list_that_changes_is_for_the_next_time(
 
 
 async def test_after_a_death_it_is_started_again(
-    faulty: Faulty, serve: Serve, hands: Hands, tmp_path: Path
+    faulty: Faulty, serve: Serve, ctx: ToolContext, tmp_path: Path
 ) -> None:
     log = tmp_path / "starts"
     clock = FakeClock()
     async with serve(faulty("--starts", str(log)), clock=clock) as servers:
         tools = await tools_of(servers)
         with pytest.raises(ToolFailure) as failure:
-            await tools["die"].run({}, hands)
+            await tools["die"].run({}, ctx)
         assert str(failure.value) == (
             "The MCP server faulty was lost in the middle of this call: it ended with exit code 7."
             " It may have been done; look before you call it again."
         )
-        again = asyncio.create_task(tools["act"].run({"text": "back"}, hands))
+        again = asyncio.create_task(tools["act"].run({"text": "back"}, ctx))
         await clock.asleep(BACKOFF_S)
         clock.advance(BACKOFF_S)
         assert inside(await again) == "back"
@@ -171,25 +172,25 @@ async def test_after_a_death_it_is_started_again(
 
 
 async def test_what_is_said_to_only_read_is_called_again_by_itself(
-    faulty: Faulty, serve: Serve, hands: Hands, tmp_path: Path
+    faulty: Faulty, serve: Serve, ctx: ToolContext, tmp_path: Path
 ) -> None:
     clock = FakeClock()
     async with serve(faulty(), clock=clock) as servers:
         tools = await tools_of(servers)
-        call = asyncio.create_task(tools["die_once"].run({"text": str(tmp_path / "died")}, hands))
+        call = asyncio.create_task(tools["die_once"].run({"text": str(tmp_path / "died")}, ctx))
         await clock.asleep(BACKOFF_S)
         clock.advance(BACKOFF_S)
         assert inside(await call) == "alive again"
 
 
 async def test_it_is_given_up_after_some_deaths(
-    faulty: Faulty, serve: Serve, hands: Hands, tmp_path: Path
+    faulty: Faulty, serve: Serve, ctx: ToolContext, tmp_path: Path
 ) -> None:
     log, clock = tmp_path / "starts", FakeClock()
     async with serve(faulty("--starts", str(log)), clock=clock) as servers:
         tools = await tools_of(servers)
         for failures in range(MAX_FAILURES):
-            call = asyncio.create_task(tools["die"].run({}, hands))
+            call = asyncio.create_task(tools["die"].run({}, ctx))
             if failures:
                 wait = BACKOFF_S * 2 ** (failures - 1)
                 await clock.asleep(wait)
@@ -197,7 +198,7 @@ async def test_it_is_given_up_after_some_deaths(
             with pytest.raises(ToolFailure, match="was lost in the middle"):
                 await call
         with pytest.raises(ToolFailure) as failure:
-            await tools["act"].run({}, hands)
+            await tools["act"].run({}, ctx)
         assert str(failure.value) == (
             "The MCP server faulty failed 4 times and is not started again; the last time it ended"
             " with exit code 7. Go on without it."
@@ -206,20 +207,20 @@ async def test_it_is_given_up_after_some_deaths(
 
 
 async def test_a_death_after_a_long_life_is_forgiven(
-    faulty: Faulty, serve: Serve, hands: Hands, tmp_path: Path
+    faulty: Faulty, serve: Serve, ctx: ToolContext, tmp_path: Path
 ) -> None:
     clock = FakeClock()
     async with serve(faulty(), clock=clock) as servers:
         tools = await tools_of(servers)
         for number in range(2 * MAX_FAILURES):
-            call = asyncio.create_task(tools["pid"].run({}, hands))
+            call = asyncio.create_task(tools["pid"].run({}, ctx))
             if number:
                 await clock.asleep(BACKOFF_S)
                 clock.advance(BACKOFF_S)
             await call
             clock.advance(100)
             with pytest.raises(ToolFailure):
-                await tools["die"].run({}, hands)
+                await tools["die"].run({}, ctx)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +247,7 @@ async def test_one_that_cannot_be_used_is_told_with_the_reason(
 
 
 async def test_a_slow_start_is_waited_for_by_everybody_at_once(
-    faulty: Faulty, serve: Serve, hands: Hands, tmp_path: Path
+    faulty: Faulty, serve: Serve, ctx: ToolContext, tmp_path: Path
 ) -> None:
     log, gate = tmp_path / "starts", tmp_path / "gate"
     async with serve(faulty("--starts", str(log), "--wait-for", str(gate))) as servers:
@@ -260,49 +261,53 @@ async def test_a_slow_start_is_waited_for_by_everybody_at_once(
 
 
 async def test_a_call_has_a_time_limit_of_its_own(
-    faulty: Faulty, serve: Serve, hands: Hands
+    faulty: Faulty, serve: Serve, ctx: ToolContext
 ) -> None:
     async with serve(faulty(timeout_s=0.3)) as servers:
         tools = await tools_of(servers)
         with pytest.raises(ToolFailure) as failure:
-            await tools["hang"].run({}, hands)
+            await tools["hang"].run({}, ctx)
         assert str(failure.value) == (
             "The MCP server faulty did not answer within 0.3 s. It may have been done; look before"
             " you call it again."
         )
         # It is still there, and so is the connection.
-        assert inside(await tools["act"].run({"text": "on"}, hands)) == "on"
+        assert inside(await tools["act"].run({"text": "on"}, ctx)) == "on"
 
 
 async def test_who_reports_progress_may_take_longer(
-    faulty: Faulty, serve: Serve, hands: Hands
+    faulty: Faulty, serve: Serve, ctx: ToolContext
 ) -> None:
     async with serve(faulty(timeout_s=2)) as servers:
         tools = await tools_of(servers)
         # 22 steps of a tenth of a second: longer than the limit, and never silent for it.
-        assert inside(await tools["progress"].run({"text": "22"}, hands)) == "done"
+        assert inside(await tools["progress"].run({"text": "22"}, ctx)) == "done"
 
 
 async def test_a_cancelled_call_leaves_the_server_to_the_others(
-    faulty: Faulty, serve: Serve, hands: Hands
+    faulty: Faulty, serve: Serve, ctx: ToolContext
 ) -> None:
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)
-        pid = inside(await tools["pid"].run({}, hands))
-        hanging = asyncio.create_task(tools["hang"].run({}, hands))
-        await tools["act"].run({}, hands)
+        pid = inside(await tools["pid"].run({}, ctx))
+        hanging = asyncio.create_task(tools["hang"].run({}, ctx))
+        await tools["act"].run({}, ctx)
         hanging.cancel()
         with pytest.raises(asyncio.CancelledError):
             await hanging
-        assert inside(await tools["pid"].run({}, hands)) == pid
+        assert inside(await tools["pid"].run({}, ctx)) == pid
 
 
 async def test_what_is_no_message_goes_to_the_log(
-    faulty: Faulty, serve: Serve, hands: Hands, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    faulty: Faulty,
+    serve: Serve,
+    ctx: ToolContext,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)
-        assert inside(await tools["garbage"].run({}, hands)) == "after the garbage"
+        assert inside(await tools["garbage"].run({}, ctx)) == "after the garbage"
     log = tmp_path / "logs" / "faulty.log"
     assert "Traceback: not JSON" in log.read_text()
     assert log.stat().st_mode & 0o777 == 0o600
@@ -310,29 +315,29 @@ async def test_what_is_no_message_goes_to_the_log(
 
 
 async def test_half_an_emoji_does_not_cost_an_answer(
-    faulty: Faulty, serve: Serve, hands: Hands
+    faulty: Faulty, serve: Serve, ctx: ToolContext
 ) -> None:
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)
-        assert inside(await tools["half"].run({}, hands)) == "A feather: ?"
+        assert inside(await tools["half"].run({}, ctx)) == "A feather: ?"
 
 
 async def test_one_that_prints_without_end_is_not_listened_to_for_ever(
-    faulty: Faulty, serve: Serve, hands: Hands
+    faulty: Faulty, serve: Serve, ctx: ToolContext
 ) -> None:
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)
-        assert inside(await tools["rubbish"].run({"text": "100"}, hands)) == "after the rubbish"
+        assert inside(await tools["rubbish"].run({"text": "100"}, ctx)) == "after the rubbish"
         why = "lost in the middle of this call: it printed 8,454,144 bytes that are no messages"
         with pytest.raises(ToolFailure, match=why):
-            await tools["rubbish"].run({"text": "200"}, hands)
-        assert inside(await tools["act"].run({"text": "on"}, hands)) == "on"
+            await tools["rubbish"].run({"text": "200"}, ctx)
+        assert inside(await tools["act"].run({"text": "on"}, ctx)) == "on"
 
 
-async def test_a_large_answer_is_cut(faulty: Faulty, serve: Serve, hands: Hands) -> None:
+async def test_a_large_answer_is_cut(faulty: Faulty, serve: Serve, ctx: ToolContext) -> None:
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)
-        outcome = await tools["flood"].run({"text": "3000000"}, hands)
+        outcome = await tools["flood"].run({"text": "3000000"}, ctx)
     assert len(outcome.content) < 16_300
     assert outcome.content.endswith(
         "\n[the first 16,000 of 3,000,000 bytes; ask it for less at once]"
@@ -340,22 +345,22 @@ async def test_a_large_answer_is_cut(faulty: Faulty, serve: Serve, hands: Hands)
 
 
 async def test_a_line_without_end_costs_the_server_and_not_the_memory(
-    faulty: Faulty, serve: Serve, hands: Hands
+    faulty: Faulty, serve: Serve, ctx: ToolContext
 ) -> None:
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)
         with pytest.raises(ToolFailure, match="lost in the middle of this call: it sent a line of"):
-            await tools["line"].run({"text": "40000000"}, hands)
-        assert inside(await tools["act"].run({"text": "on"}, hands)) == "on"
+            await tools["line"].run({"text": "40000000"}, ctx)
+        assert inside(await tools["act"].run({"text": "on"}, ctx)) == "on"
 
 
 async def test_contents_of_all_kinds_are_told_in_words(
-    faulty: Faulty, serve: Serve, hands: Hands
+    faulty: Faulty, serve: Serve, ctx: ToolContext
 ) -> None:
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)
-        blocks = inside(await tools["blocks"].run({}, hands))
-        structured = inside(await tools["structured"].run({}, hands))
+        blocks = inside(await tools["blocks"].run({}, ctx))
+        structured = inside(await tools["structured"].run({}, ctx))
     assert blocks == (
         "first\n"
         "[image (image/png, 5 bytes), not shown]\n"
@@ -368,24 +373,24 @@ async def test_contents_of_all_kinds_are_told_in_words(
 
 
 async def test_errors_of_the_tool_and_of_the_protocol(
-    faulty: Faulty, serve: Serve, hands: Hands
+    faulty: Faulty, serve: Serve, ctx: ToolContext
 ) -> None:
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)
-        failed = await tools["fail"].run({}, hands)
+        failed = await tools["fail"].run({}, ctx)
         assert not failed.ok
         assert failed.content.startswith("[ERROR]\n<untrusted-")
         assert "\nit did not work\n" in failed.content
         with pytest.raises(ToolFailure, match=r"The MCP server faulty refused: no, thanks\."):
-            await tools["refuse"].run({}, hands)
+            await tools["refuse"].run({}, ctx)
 
 
 async def test_a_server_that_wants_a_model_is_refused(
-    faulty: Faulty, serve: Serve, hands: Hands
+    faulty: Faulty, serve: Serve, ctx: ToolContext
 ) -> None:
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)
-        assert inside(await tools["ask"].run({}, hands)) == "Sampling not supported"
+        assert inside(await tools["ask"].run({}, ctx)) == "Sampling not supported"
 
 
 async def test_one_malformed_tool_does_not_cost_the_others(faulty: Faulty, serve: Serve) -> None:
@@ -431,23 +436,23 @@ async def test_the_user_can_choose_the_tools(faulty: Faulty, serve: Serve) -> No
 
 
 async def test_the_environment_is_what_the_configuration_names(
-    faulty: Faulty, serve: Serve, hands: Hands, monkeypatch: pytest.MonkeyPatch
+    faulty: Faulty, serve: Serve, ctx: ToolContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     async with serve(faulty(environment={"NAMED": "yes"})) as servers:
         tools = await tools_of(servers)
-        seen = json.loads(inside(await tools["env"].run({}, hands)))
+        seen = json.loads(inside(await tools["env"].run({}, ctx)))
     seen.pop("LC_CTYPE", None)  # Python's own, where the environment names no locale.
     assert seen.keys() == {"PATH", "NAMED"}
 
 
 async def test_nothing_of_a_server_is_left(
-    faulty: Faulty, serve: Serve, hands: Hands, tmp_path: Path
+    faulty: Faulty, serve: Serve, ctx: ToolContext, tmp_path: Path
 ) -> None:
     log = tmp_path / "starts"
     async with serve(faulty("--starts", str(log), "--deaf")) as servers:
         tools = await tools_of(servers)
-        daemon = int(inside(await tools["daemon"].run({}, hands)))
+        daemon = int(inside(await tools["daemon"].run({}, ctx)))
         (pid,) = starts(log)
         assert is_alive(pid)
         assert is_alive(daemon)
@@ -456,13 +461,13 @@ async def test_nothing_of_a_server_is_left(
 
 
 async def test_a_daemon_does_not_outlive_the_death_of_its_server(
-    faulty: Faulty, serve: Serve, hands: Hands
+    faulty: Faulty, serve: Serve, ctx: ToolContext
 ) -> None:
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)
-        daemon = int(inside(await tools["daemon"].run({}, hands)))
+        daemon = int(inside(await tools["daemon"].run({}, ctx)))
         with pytest.raises(ToolFailure):
-            await tools["die"].run({}, hands)
+            await tools["die"].run({}, ctx)
         await until(lambda: not is_alive(daemon))
 
 
@@ -488,7 +493,7 @@ async def test_nothing_is_left_when_we_are_killed(
 
 @pytest.mark.parametrize("when", ["starting", "calling"])
 async def test_cancelled_nothing_is_left(
-    faulty: Faulty, serve: Serve, hands: Hands, tmp_path: Path, when: str
+    faulty: Faulty, serve: Serve, ctx: ToolContext, tmp_path: Path, when: str
 ) -> None:
     log = tmp_path / "starts"
     faults = ["--mute"] if when == "starting" else []
@@ -496,7 +501,7 @@ async def test_cancelled_nothing_is_left(
     async def work() -> None:
         async with serve(faulty("--starts", str(log), *faults)) as servers:
             tools = await tools_of(servers)
-            await tools["hang"].run({}, hands)
+            await tools["hang"].run({}, ctx)
 
     task = asyncio.create_task(work())
     await until(lambda: bool(starts(log)))
@@ -534,10 +539,12 @@ async def test_two_servers_are_asked_at_the_same_time(
     assert {tool.spec.name for tool in two.tools} >= {"mcp__two__echo"}
 
 
-async def test_null_stands_for_what_is_left_out(faulty: Faulty, serve: Serve, hands: Hands) -> None:
+async def test_null_stands_for_what_is_left_out(
+    faulty: Faulty, serve: Serve, ctx: ToolContext
+) -> None:
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)
-        said = inside(await tools["echo"].run({"text": None}, hands))
+        said = inside(await tools["echo"].run({"text": None}, ctx))
     # It echoes the empty text of a call without arguments, and not a null.
     assert said == "[The server answered without content.]"
 

@@ -16,7 +16,7 @@ from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
 from retinue.domain.toolserver import ToolServer, Transport
 from retinue.errors import ToolFailure
-from retinue.ports import Hands
+from retinue.ports.tool import ToolContext
 from retinue.tools.mcp.servers import Servers
 from retinue.workspace.tree import DirectoryTree
 
@@ -123,8 +123,8 @@ async def running() -> AsyncIterator[Web]:
 
 
 @pytest.fixture
-def hands(tmp_path: Path) -> Hands:
-    return Hands(
+def ctx(tmp_path: Path) -> ToolContext:
+    return ToolContext(
         workspace=DirectoryTree(str(tmp_path)),
         sandbox=None,
         reach=Reach(root="/", write_scope=NOWHERE),
@@ -144,12 +144,12 @@ def at(url: str, transport: Transport = Transport.HTTP) -> ToolServer:
 
 @pytest.mark.parametrize(("path", "transport"), [("/mcp", Transport.HTTP), ("/sse", Transport.SSE)])
 async def test_it_is_asked_with_the_headers_that_were_configured(
-    serve: Serve, hands: Hands, path: str, transport: Transport
+    serve: Serve, ctx: ToolContext, path: str, transport: Transport
 ) -> None:
     async with running() as there, serve(at(there.url(path), transport)) as servers:
         (one,) = await servers.offered()
         (tool,) = one.tools
-        outcome = await tool.run({"text": "over the wire"}, hands)
+        outcome = await tool.run({"text": "over the wire"}, ctx)
         assert "\nover the wire\n" in outcome.content
         assert there.headers
         assert all(headers["X-Token"] == "t0ken" for headers in there.headers)
@@ -188,38 +188,38 @@ async def test_nothing_is_sent_where_it_redirects_to(serve: Serve, transport: Tr
     [(404, "was lost in the middle of this call"), (503, "refused: HTTP 503.")],
 )
 async def test_a_call_that_the_server_has_no_answer_to(
-    serve: Serve, hands: Hands, status: int, words: str
+    serve: Serve, ctx: ToolContext, status: int, words: str
 ) -> None:
     async with running() as there, serve(at(there.url("/mcp"))) as servers:
         (one,) = await servers.offered()
         (tool,) = one.tools
         there.refusing = status
         with pytest.raises(ToolFailure, match=f"The MCP server web {words}"):
-            await tool.run({"text": "x"}, hands)
+            await tool.run({"text": "x"}, ctx)
         there.refusing = 0
-        outcome = await tool.run({"text": "again"}, hands)
+        outcome = await tool.run({"text": "again"}, ctx)
         assert "\nagain\n" in outcome.content
 
 
-async def test_an_answer_without_end_is_not_read_to_it(serve: Serve, hands: Hands) -> None:
+async def test_an_answer_without_end_is_not_read_to_it(serve: Serve, ctx: ToolContext) -> None:
     async with running() as there, serve(at(there.url("/mcp"))) as servers:
         (one,) = await servers.offered()
         (tool,) = one.tools
         there.flooding = True
         with pytest.raises(ToolFailure, match="The MCP server web"):
-            await tool.run({"text": "x"}, hands)
+            await tool.run({"text": "x"}, ctx)
         there.flooding = False
-        outcome = await tool.run({"text": "again"}, hands)
+        outcome = await tool.run({"text": "again"}, ctx)
         assert "\nagain\n" in outcome.content
 
 
-async def test_a_connection_that_breaks_is_made_again(serve: Serve, hands: Hands) -> None:
+async def test_a_connection_that_breaks_is_made_again(serve: Serve, ctx: ToolContext) -> None:
     async with running() as there, serve(at(there.url("/mcp"))) as servers:
         (one,) = await servers.offered()
         (tool,) = one.tools
         there.broken = True
         with pytest.raises(ToolFailure, match="The MCP server web"):
-            await tool.run({"text": "x"}, hands)
+            await tool.run({"text": "x"}, ctx)
         there.broken = False
-        outcome = await tool.run({"text": "again"}, hands)
+        outcome = await tool.run({"text": "again"}, ctx)
         assert "\nagain\n" in outcome.content

@@ -27,7 +27,7 @@ from retinue.domain.write_conflicts import overlap
 from retinue.errors import ContractError
 
 
-class Means(msgspec.Struct, frozen=True, kw_only=True):
+class PlanContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan would be carried out with."""
 
     roles: Mapping[str, Role]
@@ -45,7 +45,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
 # Checking
 
 
-def problems(plan: Plan, means: Means) -> list[Problem]:
+def problems(plan: Plan, means: PlanContext) -> list[Problem]:
     """All that is wrong with a plan that can be read. None: it can be carried out."""
     found = [*_wrong_with_plan(plan), *_wrong_with_names(plan)]
     contracts: dict[str, Contract] = {}
@@ -91,7 +91,7 @@ def _wrong_with_names(plan: Plan) -> Iterator[Problem]:
                 yield Problem(step.name, "depends_on", f"has {name!r} more than once")
 
 
-def _wrong_with_step(step: PlanStep, means: Means) -> Iterator[Problem]:
+def _wrong_with_step(step: PlanStep, means: PlanContext) -> Iterator[Problem]:
     name = step.name
     if name == REVIEW:
         yield Problem(name, "name", "is the name of the review at the end; choose another")
@@ -130,7 +130,7 @@ def _wrong_with_step(step: PlanStep, means: Means) -> Iterator[Problem]:
         yield Problem(name, "budget.max_cost_usd", text)
 
 
-def _unpriced(step: PlanStep, means: Means) -> str:
+def _unpriced(step: PlanStep, means: PlanContext) -> str:
     """The model of a step, if nobody knows what it costs."""
     of_role = means.roles[step.role].model if step.role in means.roles else None
     return means.unpriced(step.model or of_role or means.superior.model)
@@ -145,7 +145,7 @@ def _broken(text: str) -> str:
     return "has a NUL character" if "\0" in text else ""
 
 
-def _terms(plan: Plan, step: PlanStep, means: Means) -> tuple[Contract | None, list[Problem]]:
+def _terms(plan: Plan, step: PlanStep, means: PlanContext) -> tuple[Contract | None, list[Problem]]:
     """The contract that a step would get, and what is wrong with where it would write."""
     if step.role not in means.roles or not step.task.strip():
         return None, []
@@ -192,7 +192,7 @@ def _terms(plan: Plan, step: PlanStep, means: Means) -> tuple[Contract | None, l
     return contract, found
 
 
-def writers(plan: Plan, means: Means) -> dict[str, WorkspaceKind]:
+def writers(plan: Plan, means: PlanContext) -> dict[str, WorkspaceKind]:
     """The steps that can write, and whose files they would write in."""
     found: dict[str, WorkspaceKind] = {}
     for step in plan.steps:
@@ -219,7 +219,7 @@ def _shared(plan: Plan, contracts: Mapping[str, Contract]) -> Iterator[Problem]:
                 yield Problem(name, "writes", f"{text}; {hint}")
 
 
-def _wrong_with_budget(plan: Plan, means: Means) -> Iterator[Problem]:
+def _wrong_with_budget(plan: Plan, means: PlanContext) -> Iterator[Problem]:
     whole, left = plan.budget, means.superior.left
     given = means.superior.budget
     if whole.max_cost_usd is not None and (nobody_knows := means.unpriced(means.superior.model)):
@@ -274,7 +274,7 @@ def _too_much(name: str, limit: float, asked: Mapping[str, float]) -> Iterator[P
         yield Problem("", f"budget.{name}", text)
 
 
-def wider(further: Plan, plan: Plan, means: Means) -> Iterator[Problem]:
+def wider(further: Plan, plan: Plan, means: PlanContext) -> Iterator[Problem]:
     """Steps that would write where no step of `plan` with their role may."""
     for step in further.steps:
         bounds, own = bounds_of(step, plan), means.roles[step.role].write_scope

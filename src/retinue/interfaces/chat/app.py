@@ -12,7 +12,7 @@ from textual.containers import Container
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
-from retinue.domain.approval import Wish
+from retinue.domain.approval import ApprovalRequest
 from retinue.domain.grant import Mode
 from retinue.errors import UsageError
 from retinue.interfaces.chat.chat import Chat
@@ -351,12 +351,12 @@ class ChatApp(App[None]):
             self._driver.write(notice(self.chat.environment, f"retinue: {text}"))
 
 
-def _edited(wish: Wish, width: int) -> list[Line]:
+def _edited(wish: ApprovalRequest, width: int) -> list[Line]:
     said = Span(call_text(wish.tool, wish.arguments), Tone.STRONG)
     return wrapped([Span(f"{wish.path} wants ", Tone.STOPPED), said], width, rest="    ")
 
 
-def _wanted(wish: Wish, width: int) -> list[Line]:
+def _wanted(wish: ApprovalRequest, width: int) -> list[Line]:
     lines: list[Line] = []
     for at, line in enumerate(wish_lines(wish, QUESTION_LINES)):
         first = "  " if at else ""

@@ -33,7 +33,8 @@ from retinue.interfaces.view.columns import Span, Tone
 from retinue.interfaces.view.figures import clip, one_line
 from retinue.interfaces.view.talk import Talk
 from retinue.interfaces.view.tree import Forest, Tree, is_open
-from retinue.ports import Clock, Sandbox
+from retinue.ports.clock import Clock
+from retinue.ports.sandbox import Sandbox
 from retinue.project import STATE_DIR, open_journal, project
 from retinue.runtime.agent.children import Job
 from retinue.runtime.core.clock import SystemClock

@@ -10,7 +10,7 @@ from retinue.app import Choose, open_runtime
 from retinue.domain.events import Event
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.loop import yielding
-from retinue.ports import Approve, Ask
+from retinue.ports.tool import Approve, Ask
 from retinue.runtime.core.task_group import Nursery
 from retinue.runtime.runtime import Runtime
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from retinue.domain.approval import Rule, Wish
+from retinue.domain.approval import ApprovalRequest, Rule
 from retinue.domain.discovery import Discovery
 from retinue.interfaces.consent import Consent
 
@@ -22,7 +22,12 @@ class Question:
     """
 
     def __init__(
-        self, path: str, text: str, *, wish: Wish | None = None, words: tuple[str, ...] = ()
+        self,
+        path: str,
+        text: str,
+        *,
+        wish: ApprovalRequest | None = None,
+        words: tuple[str, ...] = (),
     ) -> None:
         self.path = path
         self.text = text
@@ -57,7 +62,7 @@ class Questions:
         self._consent = Consent()
         self._chosen = ""
 
-    async def approve(self, wish: Wish) -> bool | Rule:
+    async def approve(self, wish: ApprovalRequest) -> bool | Rule:
         if rule := self._consent.covers(wish):
             return rule
         answers = (*YES, *ALWAYS, *NO)

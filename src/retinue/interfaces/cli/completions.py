@@ -17,7 +17,7 @@ from retinue.config.settings import Layers, load
 from retinue.embedded.model import NAME, installed
 from retinue.errors import RetinueError
 from retinue.interfaces.view.figures import one_line
-from retinue.ports import AgentRow, RunRow
+from retinue.ports.store import AgentRow, RunRow
 from retinue.project import open_journal, project
 
 MOST_RUNS = 30

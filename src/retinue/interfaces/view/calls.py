@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.approval import Wish
+from retinue.domain.approval import ApprovalRequest
 from retinue.interfaces.view.figures import UNSHOWN, one_line
 
 # Looked for in this order. Names that all tools of a kind share, and those of other people's tools.
@@ -29,7 +29,7 @@ def call_text(tool: str, arguments: str) -> str:
     return one_line(f"{tool} {_short(told)}")
 
 
-def wish_lines(wish: Wish, most: int = MOST_LINES) -> list[str]:
+def wish_lines(wish: ApprovalRequest, most: int = MOST_LINES) -> list[str]:
     """Who wants what, in full: nobody should say yes to what they have not seen.
 
     A line of a command is a line here, since it is another command. Of what is too long the end is

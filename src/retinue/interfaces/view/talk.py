@@ -174,7 +174,7 @@ class Calls:
         return shown + [line for call in kept for line in call.lines(width, whole=False)]
 
 
-class Children:
+class Staff:
     """Agents that were sent out together."""
 
     def __init__(self, tree: Tree) -> None:
@@ -299,7 +299,7 @@ class Talk:
         self._forest = forest
         self._writing: Answer | None = None
         self._calls: dict[tuple[str, str], Calls] = {}
-        self._children: dict[tuple[str, str], Children] = {}
+        self._children: dict[tuple[str, str], Staff] = {}
         self._setbacks: dict[str, Notice] = {}
 
     def notice(self, text: str | Callable[[int], list[Line]], tone: Tone = Tone.DIM) -> Notice:
@@ -401,8 +401,8 @@ class Talk:
         agent = agents[event.agent_id]
         if event.type == "agent.subagent_created" and agent.depth == 1:
             last = self.entries[-1] if self.entries else None
-            if not isinstance(last, Children) or last.tree is not tree:
-                last = Children(tree)
+            if not isinstance(last, Staff) or last.tree is not tree:
+                last = Staff(tree)
                 self.entries.append(last)
             last.ids.append(agent.id)
             self._children[run, agent.id] = last
@@ -419,7 +419,7 @@ class Talk:
     def _pause(self, tree: Tree, fact: ev.RunSuspended) -> None:
         self._writing = None
         for entry in self.entries:
-            if isinstance(entry, Children) and entry.tree is tree:
+            if isinstance(entry, Staff) and entry.tree is tree:
                 entry.version += 1
         if tree.run.kind == "run":
             self.notice(f"■ {one_line(fact.reason)}\n  {WAY_ON}", Tone.STOPPED)

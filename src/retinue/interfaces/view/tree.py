@@ -137,7 +137,7 @@ class Tree:
             self._unserved.setdefault(event.agent_id, set()).add(fact.call_id)
         elif isinstance(fact, AgentCreated) and event.parent_agent_id is not None:
             # An errand is a call of a turn.
-            call_id = fact.errand.partition(":")[2]
+            call_id = fact.origin_key.partition(":")[2]
             self._unserved.get(event.parent_agent_id, set()).discard(call_id)
 
     def set_open(self, key: str, open: bool) -> None:

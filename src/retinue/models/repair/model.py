@@ -32,7 +32,7 @@ from retinue.models.repair.call_formats import (
 )
 from retinue.models.repair.text_calls import calls_in, may_hold_calls
 from retinue.models.repair.tool_index import Offer, offer_of
-from retinue.ports import Model
+from retinue.ports.model import Model
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _THINK, _THOUGHT = "<think>", "</think>"

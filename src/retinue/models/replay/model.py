@@ -27,7 +27,7 @@ from retinue.domain.served import Served
 from retinue.errors import ModelError, ProviderError
 from retinue.models.replay.recording import Exchange, Failure, Recording, Take, read_recording
 from retinue.models.replay.redaction import Redaction, mapped
-from retinue.ports import Clock
+from retinue.ports.clock import Clock
 
 _AGENT = re.compile(r"\ba\d+\b")
 _VARYING = re.compile(

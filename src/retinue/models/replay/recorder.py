@@ -23,7 +23,8 @@ from retinue.models.replay.recording import (
     read_recording,
 )
 from retinue.models.replay.redaction import Redaction
-from retinue.ports import Clock, Model
+from retinue.ports.clock import Clock
+from retinue.ports.model import Model
 from retinue.version import VERSION
 
 _encode = msgspec.json.Encoder().encode

@@ -9,7 +9,7 @@ import msgspec
 from retinue.domain.messages import Reply, Request, Timing
 from retinue.errors import ContextOverflow, ModelError
 from retinue.models.routing.endpoint_queue import Line, Ticket, Visit
-from retinue.ports import Model
+from retinue.ports.model import Model
 
 # Long enough for a request that has failed to be asked elsewhere; short enough that a connection
 # which drops now and then costs nothing. What fails again is left alone for longer.

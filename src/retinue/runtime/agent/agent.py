@@ -14,14 +14,16 @@ from retinue.domain.evidence import still_tested
 from retinue.domain.messages import Usage
 from retinue.domain.projection import merged
 from retinue.domain.result import Check, Conflict, FileChange, Receipt, Result, Spent
-from retinue.ports import Clock, Ground, NewAgent
+from retinue.ports.clock import Clock
+from retinue.ports.file_tree import FileTree
+from retinue.ports.store import NewAgent
 from retinue.runtime.core.journal import Journal
-from retinue.runtime.core.suspension import Halt
+from retinue.runtime.core.suspension import Suspension
 
 if TYPE_CHECKING:
-    from retinue.runtime.history.recovery import Past
+    from retinue.runtime.history.recovery import RecoveredAgent
     from retinue.runtime.integration.file_changes import Recorder
-    from retinue.runtime.integration.merge_queue import Seat
+    from retinue.runtime.integration.merge_queue import MergeSlot
 
 ROOT = "a0"  # the id of every run's root; children are a1, a2, …
 
@@ -45,8 +47,8 @@ class Agent:
         journal: Journal,
         clock: Clock,
         parent: Agent | None,
-        ground: Ground,
-        halt: Halt,
+        ground: FileTree,
+        halt: Suspension,
     ) -> None:
         self.id = id
         self.path = path
@@ -54,12 +56,12 @@ class Agent:
         self.contract = contract
         self.account = account
         self.parent = parent
-        self.errand = ""
+        self.origin_key = ""
         """What of its parent's asked for it."""
         self.background = False
         self.ground = ground
         """The files that it works on."""
-        self.seat: Seat | None = None
+        self.seat: MergeSlot | None = None
         """Its place among its siblings, if it is one of those that write."""
         self.recorder: Recorder | None = None
         """Who counts what it does to the user's own files, if it can do anything to them."""
@@ -85,7 +87,7 @@ class Agent:
         self.receipts: list[Receipt] = []
         self.tainted = False
         """Whether there is text in its conversation that nobody vouches for."""
-        self.wary = False
+        self.heard_untrusted = False
         """Whether that text came from others, and not by commands that it may use freely."""
         self.tested = False
         """Whether tests have gone well since its files last changed, as far as anybody has seen."""
@@ -95,7 +97,7 @@ class Agent:
         """Whether work of its that was not integrated is kept."""
         self.steps = 0
         self.names: dict[str, int] = {}
-        self.past: Past | None = None
+        self.past: RecoveredAgent | None = None
         """What another process has seen of its life, until this one has taken it up."""
         self.halt = halt
         self.paused = False
@@ -153,10 +155,10 @@ class Agent:
                 node = node.parent
             self.touch()
 
-    def record(self, fact: Fact, *, born: NewAgent | None = None) -> Event:
+    def record(self, fact: Fact, *, new_agent: NewAgent | None = None) -> Event:
         self.touch()
         parent_id = None if self.parent is None else self.parent.id
-        return self._journal.record(fact, self.id, parent_id, self.attempt, born)
+        return self._journal.record(fact, self.id, parent_id, self.attempt, new_agent)
 
     async def durable(self) -> None:
         await self._journal.durable()
@@ -164,7 +166,9 @@ class Agent:
     def keep(self, receipt: Receipt) -> None:
         self.receipts.append(receipt)
         self.tainted = self.tainted or receipt.untrusted
-        self.wary = self.wary or (receipt.untrusted and receipt.command is None)
+        self.heard_untrusted = self.heard_untrusted or (
+            receipt.untrusted and receipt.command is None
+        )
         for path in receipt.read:
             self.files_read[path] = None
         if receipt.command is not None or receipt.changed:
@@ -173,16 +177,20 @@ class Agent:
             before = self.files_modified.get(change.path)
             self.files_modified[change.path] = merged(before, change)
 
-    def remember(self, past: Past) -> None:
+    def remember(self, past: RecoveredAgent) -> None:
         """Be who another process has known."""
         view = past.view
         self.account.book(past.spent)
         self.past = past
-        self.errand, self.background = past.created.errand, past.created.background
+        self.origin_key, self.background = past.created.origin_key, past.created.background
         self.notes = past.created.notes
         self.attempt, self.usage, self.last_text = view.attempt, view.usage, view.said
         self.files_read, self.files_modified = view.files_read, view.files_modified
-        self.receipts, self.tainted, self.wary = view.receipts, past.tainted, past.wary
+        self.receipts, self.tainted, self.heard_untrusted = (
+            view.receipts,
+            past.tainted,
+            past.heard_untrusted,
+        )
         self.checks, self.tested, self.kept = view.checks, past.tested, bool(view.kept)
         self.inbox = [("parent", words) for words in past.messages]
 
@@ -190,7 +198,7 @@ class Agent:
         """Take over what is known of a child that has ended."""
         if child.tainted:
             # However it hears of it. A program that leads has no conversation to be led astray.
-            self.tainted, self.wary = True, self.wary or self.attempt > 0
+            self.tainted, self.heard_untrusted = True, self.heard_untrusted or self.attempt > 0
         if child.tested or (child.files_modified and not child.kept):
             self.tested = child.tested
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retinue.domain.approval import Answer, Rule, Rules, Why, Wish
+from retinue.domain.approval import Answer, ApprovalRequest, Rule, Rules, Why
 from retinue.domain.drafting import HARMLESS, Order, Superior, draft
 from retinue.domain.events import ApprovalDecided, Fact
 from retinue.domain.messages import Effect
 from retinue.domain.reach import Reach
 from retinue.errors import ApprovalNeeded, ContractError
-from retinue.ports import Approve
+from retinue.ports.tool import Approve
 from retinue.runtime.agent.agent import Agent
 
 SPAWN = "spawn_agent"
 
 
-def decided(wish: Wish, answer: Answer, rule: Rule | None = None, call_id: str = "") -> Fact:
+def decided(
+    wish: ApprovalRequest, answer: Answer, rule: Rule | None = None, call_id: str = ""
+) -> Fact:
     """For the journal: what was answered, and by which rule, unless a person did."""
     return ApprovalDecided(
         tool=wish.tool,
@@ -29,7 +31,7 @@ def decided(wish: Wish, answer: Answer, rule: Rule | None = None, call_id: str =
     )
 
 
-async def ask(by: Agent, wish: Wish, approve: Approve, call_id: str = "") -> bool:
+async def ask(by: Agent, wish: ApprovalRequest, approve: Approve, call_id: str = "") -> bool:
     """Ask a person, and write down what they said. ApprovalNeeded if nobody is there."""
     try:
         with by.waiting():
@@ -60,7 +62,7 @@ async def agree(
         write_scope=grant.write_scope,
         network=grant.network,
     )
-    wish = Wish(
+    wish = ApprovalRequest(
         path=by.path,
         tool=SPAWN,
         arguments=f"{order.role.name}: {order.task}",

@@ -25,7 +25,7 @@ class Passed(msgspec.Struct, frozen=True):
 FOREGROUND, BACKGROUND = "", "in the background"
 
 
-class Round:
+class Baseline:
     """Children that begin from the same state: those of one turn of a model, or of one fan-out.
 
     Those of one `line` are integrated in the order in which they were made. Lines do not wait for

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 from retinue.domain.drafting import Order
 from retinue.domain.result import Result
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.baseline import BACKGROUND, Round
+from retinue.runtime.agent.baseline import BACKGROUND, Baseline
 from retinue.runtime.core.task_group import Nursery
 
 if TYPE_CHECKING:
-    from retinue.runtime.history.recovery import Past
+    from retinue.runtime.history.recovery import RecoveredAgent
 
 
 class Slot:
@@ -45,9 +45,9 @@ class Employer(Protocol):
         self,
         order: Order,
         by: Agent,
-        round: Round | None = None,
+        round: Baseline | None = None,
         *,
-        errand: str = "",
+        origin_key: str = "",
         background: bool = False,
     ) -> Agent: ...
 
@@ -60,7 +60,7 @@ class Job:
     def __init__(
         self,
         agent: Agent,
-        round: Round,
+        round: Baseline,
         task: asyncio.Task[Result] | None = None,
         *,
         background: bool = False,
@@ -115,7 +115,7 @@ def _tell(ended: asyncio.Future[None], _: asyncio.Task[Result]) -> None:
         ended.set_result(None)
 
 
-class Staff:
+class Children:
     """Limits queue: a child beyond `max_concurrent` waits for its turn.
 
     The limit is each parent's own. One for the whole run would let parents that wait for their
@@ -132,10 +132,10 @@ class Staff:
         self._jobs: dict[str, Job] = {}
         self._errands: dict[str, Job] = {}
         self._told_of_loose_ends = False
-        self._round = Round()
-        self._background_round = Round(line=BACKGROUND)
+        self._round = Baseline()
+        self._background_round = Baseline(line=BACKGROUND)
 
-    def take_up(self, past: Past, children: Mapping[str, Agent]) -> None:
+    def take_up(self, past: RecoveredAgent, children: Mapping[str, Agent]) -> None:
         """Have the children again that another process has employed in the same attempt."""
         self._told_of_loose_ends = past.told_of_loose_ends
         for agent_id in past.children:
@@ -144,13 +144,13 @@ class Staff:
             if agent.background and agent.result is None:
                 work = self._employer.see_through(agent, Slot(self._slots))
                 task = self._nursery.create_task(work)
-            job = Job(agent, Round(), task, background=agent.background)
+            job = Job(agent, Baseline(), task, background=agent.background)
             job.delivered = agent_id in past.delivered
-            self._jobs[agent_id] = self._errands[agent.errand] = job
+            self._jobs[agent_id] = self._errands[agent.origin_key] = job
 
-    def known(self, errand: str) -> Job | None:
+    def known(self, origin_key: str) -> Job | None:
         """The child that an errand has made already, in another process."""
-        return self._errands.get(errand)
+        return self._errands.get(origin_key)
 
     async def go_on(self, job: Job) -> Result:
         """Wait for a child that another process has employed."""
@@ -171,7 +171,7 @@ class Staff:
     def background(self) -> list[Job]:
         return [job for job in self._jobs.values() if job.background]
 
-    async def employ(self, order: Order, errand: str, round: Round | None = None) -> Result:
+    async def employ(self, order: Order, origin_key: str, round: Baseline | None = None) -> Result:
         """Have a child do it, and wait for it. Raises ContractError.
 
         A child is made when there is a slot for it: a thousand that a model asks for in one reply
@@ -184,19 +184,19 @@ class Staff:
         slot = Slot(self._slots)
         await slot.take()
         try:
-            agent = await self._create(order, round, errand)
+            agent = await self._create(order, round, origin_key)
             self._jobs[agent.id] = Job(agent, round)
             return await self._employer.see_through(agent, slot)
         finally:
             slot.leave()
 
-    async def hire(self, order: Order, errand: str) -> Job:
+    async def hire(self, order: Order, origin_key: str) -> Job:
         """Write the contract and set the child to work in the background. Raises ContractError."""
         await self._employer.agree(order, self._boss)
         if self._background_round.over:
-            self._background_round = Round(line=BACKGROUND)
+            self._background_round = Baseline(line=BACKGROUND)
         round = self._background_round
-        agent = await self._create(order, round, errand, background=True)
+        agent = await self._create(order, round, origin_key, background=True)
         work = self._employer.see_through(agent, Slot(self._slots))
         task = self._nursery.create_task(work)
         job = self._jobs[agent.id] = Job(agent, round, task)
@@ -205,10 +205,10 @@ class Staff:
         return job
 
     async def _create(
-        self, order: Order, round: Round, errand: str, *, background: bool = False
+        self, order: Order, round: Baseline, origin_key: str, *, background: bool = False
     ) -> Agent:
         return await self._employer.create(
-            order, self._boss, round, errand=errand, background=background
+            order, self._boss, round, origin_key=origin_key, background=background
         )
 
     def news(self) -> list[Job]:
@@ -216,7 +216,7 @@ class Staff:
 
         Asked at the beginning of each turn: those that are hired in it make a round.
         """
-        self._round, self._background_round = Round(), Round(line=BACKGROUND)
+        self._round, self._background_round = Baseline(), Baseline(line=BACKGROUND)
         ended = [job for job in self.background if job.done and not job.delivered]
         for job in ended:
             job.delivered = True

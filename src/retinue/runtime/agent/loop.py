@@ -11,11 +11,11 @@ from retinue.domain.messages import Assistant
 from retinue.domain.report import job_block, report_cap
 from retinue.errors import BudgetExceeded, ModelError
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.children import Staff
+from retinue.runtime.agent.children import Children
 from retinue.runtime.agent.conversation import room_for_news
-from retinue.runtime.agent.model_turn import Mind
-from retinue.runtime.agent.output_schema import Shape
-from retinue.runtime.agent.tool_calls import Toolbox
+from retinue.runtime.agent.model_turn import ModelSession
+from retinue.runtime.agent.output_schema import OutputSchema
+from retinue.runtime.agent.tool_calls import ToolCalls
 from retinue.runtime.agent.transcript import Transcript
 
 SCHEMA = "schema"  # who tells an agent that its answer does not fit
@@ -39,10 +39,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 async def converse(
     agent: Agent,
-    mind: Mind,
-    toolbox: Toolbox,
-    staff: Staff | None,
-    shape: Shape | None,
+    mind: ModelSession,
+    toolbox: ToolCalls,
+    staff: Children | None,
+    shape: OutputSchema | None,
     script: Transcript | None = None,
 ) -> Answer:
     """Ask the model, run its tool calls, append, check limits, repeat.
@@ -81,7 +81,7 @@ async def converse(
             mind.tell(f"That does not fit: {problem}. Send only the right JSON.", source=SCHEMA)
 
 
-async def _taken_up(mind: Mind, toolbox: Toolbox, script: Transcript) -> Assistant | None:
+async def _taken_up(mind: ModelSession, toolbox: ToolCalls, script: Transcript) -> Assistant | None:
     """Bring a conversation to where the model can be asked; or its last reply, if it has ended."""
     toolbox.exhausted = script.exhausted
     reply = script.replied
@@ -95,7 +95,7 @@ async def _taken_up(mind: Mind, toolbox: Toolbox, script: Transcript) -> Assista
     return None
 
 
-async def _pause(agent: Agent, mind: Mind) -> None:
+async def _pause(agent: Agent, mind: ModelSession) -> None:
     """Let the model say what it has, if it can still say something afterwards; and do no more."""
     if mind.asked and mind.limit() is None:
         mind.tell(STOPPED, source=STOP)
@@ -105,7 +105,7 @@ async def _pause(agent: Agent, mind: Mind) -> None:
     await agent.pause()
 
 
-def _hear(agent: Agent, mind: Mind, staff: Staff | None) -> None:
+def _hear(agent: Agent, mind: ModelSession, staff: Children | None) -> None:
     """What has arrived since the last turn: messages, and the ends of background children."""
     while agent.inbox:
         source, words = agent.inbox.pop(0)
@@ -123,7 +123,7 @@ def _addressed(agent: Agent) -> bool:
     return any(source in ("parent", "user") for source, _ in agent.inbox)
 
 
-def _reminded(mind: Mind, staff: Staff | None) -> bool:
+def _reminded(mind: ModelSession, staff: Children | None) -> bool:
     """Has the model been told of loose ends, so that it may want another turn?"""
     if staff is None:
         return False

@@ -25,7 +25,8 @@ from retinue.errors import (
     ModelTimeout,
     ProviderError,
 )
-from retinue.ports import Clock, Model
+from retinue.ports.clock import Clock
+from retinue.ports.model import Model
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.conversation import (
     LAST_TURN,
@@ -37,7 +38,7 @@ from retinue.runtime.agent.conversation import (
     room_for_news,
 )
 from retinue.runtime.agent.transcript import Transcript
-from retinue.runtime.core.reservations import Allowance, WorstCase
+from retinue.runtime.core.reservations import Reservations, WorstCase
 
 MAX_OUTPUT_TOKENS = 8_192
 MIN_OUTPUT_TOKENS = 256
@@ -49,7 +50,7 @@ LONGEST_WAIT_S = 60.0
 OnText = Callable[[str], None]
 
 
-class Mind:
+class ModelSession:
     """One agent's access to its model, for one attempt."""
 
     def __init__(
@@ -60,7 +61,7 @@ class Mind:
         *,
         opening: tuple[Message, ...],
         before: tuple[Message, ...] = (),
-        allowance: Allowance,
+        allowance: Reservations,
         clock: Clock,
         window: int | None = None,
         price: Price | Tariff | None = None,

@@ -21,7 +21,7 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _DATA = ("const", "default", "enum", "examples")
 
 
-class Shape:
+class OutputSchema:
     """A JSON schema that an answer must fit."""
 
     def __init__(self, schema: str) -> None:
@@ -172,5 +172,5 @@ def schema_text(schema: Any) -> str | None:
         raise ContractError(TOO_DEEP) from error
     except TypeError as error:
         raise ContractError(f"The output schema is not JSON: {error}.") from error
-    Shape(text)  # A schema that cannot be used is told now, not when the answer is there.
+    OutputSchema(text)  # A schema that cannot be used is told now, not when the answer is there.
     return text

@@ -13,7 +13,7 @@ from retinue.domain.messages import estimate_tokens
 from retinue.domain.result import cap
 from retinue.domain.role import BOOTSTRAP_FILES, Role
 from retinue.errors import ToolFailure
-from retinue.ports import Workspace
+from retinue.ports.workspace import Workspace
 
 MAX_FILE_BYTES = 256 * 1024
 MAX_DESCRIPTION_CHARS = 200

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from retinue.domain.approval import Answer, Rules, Verdict, Why, Wish
+from retinue.domain.approval import Answer, ApprovalRequest, Rules, Verdict, Why
 from retinue.domain.budget import Amounts
 from retinue.domain.drafting import ASK_USER
 from retinue.domain.events import BreakerTripped, ToolDenied, ToolFinished, ToolStarted
@@ -24,7 +24,9 @@ from retinue.errors import (
     StoreError,
     ToolFailure,
 )
-from retinue.ports import Approve, Call, Hands, Outcome, Tool
+from retinue.ports.delegation import CallInfo
+from retinue.ports.tool import Approve, Tool, ToolContext
+from retinue.ports.tool_outcome import ToolOutcome
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.approvals import ask, decided
 from retinue.runtime.agent.conversation import Answered, room_for_news
@@ -63,14 +65,14 @@ class Tools(Protocol):
     def effects(self) -> Mapping[str, Effect]: ...
 
 
-class Toolbox:
+class ToolCalls:
     """The tools of one agent, for one attempt."""
 
     def __init__(
         self,
         agent: Agent,
         tools: Tools,
-        hands: Hands,
+        ctx: ToolContext,
         approve: Approve,
         breaker: Breaker | None = None,
         *,
@@ -82,7 +84,7 @@ class Toolbox:
         self._at_once = at_once
         self._agent = agent
         self._tools = tools
-        self._hands = hands
+        self._ctx = ctx
         self._approve = approve
         grant = agent.contract.permissions
         self._allowed = frozenset(grant.allowed_tools)
@@ -197,7 +199,7 @@ class Toolbox:
         if used == breaker.pause_at:
             self._agent.record(BreakerTripped(stage="pause", tool_calls=used, of=most))
             try:
-                wish = Wish(
+                wish = ApprovalRequest(
                     path=self._agent.path,
                     tool="to go on",
                     arguments=f"{used} of {most} tool calls are used",
@@ -296,22 +298,22 @@ class Toolbox:
         have = ", ".join(spec.name for spec in self.offered) or "none"
         return f"You have no tool {name!r}. You have: {have}."
 
-    async def _act(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> Outcome:
-        hands = self._hands
+    async def _act(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> ToolOutcome:
+        ctx = self._ctx
         if tool.effect is Effect.DELEGATE:
             # Ids are the model's, and may come again in another turn.
             turn = self._agent.account.spent.turns
-            asked = Call(f"{turn}:{call.id}", self._share_tokens)
-            hands = msgspec.structs.replace(hands, call=asked)
+            asked = CallInfo(f"{turn}:{call.id}", self._share_tokens)
+            ctx = msgspec.structs.replace(ctx, call=asked)
         try:
-            outcome = await tool.run(arguments, hands)
+            outcome = await tool.run(arguments, ctx)
         except ToolFailure as failure:
-            return Outcome(content=f"[ERROR] {printable(str(failure))}", ok=False)
+            return ToolOutcome(content=f"[ERROR] {printable(str(failure))}", ok=False)
         except (StoreError, ApprovalNeeded):
             raise
         except Exception as error:
             # A tool that raises is a tool result: the model can often do something about it.
-            return Outcome(
+            return ToolOutcome(
                 content=f"[ERROR] {tool.spec.name} broke: {type(error).__name__}:"
                 f" {printable(str(error))}",
                 ok=False,
@@ -327,8 +329,8 @@ class Toolbox:
         """Why a call is not made: a rule of the user's, or a person's no."""
         agent, command = self._agent, tool.effect is Effect.EXECUTE
         # Who has read a stranger's text may be about to send something away on its behalf.
-        sends = command and self._hands.reach.network is Network.ALL
-        asks = call.name in self._ask or (agent.wary and sends)
+        sends = command and self._ctx.reach.network is Network.ALL
+        asks = call.name in self._ask or (agent.heard_untrusted and sends)
         subject = self._subject(tool, arguments)
         verdict, rule = self._rules.ruling(call.name, subject, is_command=command, asked=asks)
         free = agent.contract.permissions.mode is Mode.DANGEROUS and not asks
@@ -337,7 +339,7 @@ class Toolbox:
         why = Why.MODE if call.name in self._ask else Why.STRANGERS if asks else Why.DESTRUCTIVE
         if verdict is Verdict.DENY:
             why = Why.RULE
-        wish = Wish(
+        wish = ApprovalRequest(
             path=agent.path,
             tool=call.name,
             arguments=call.arguments,
@@ -374,13 +376,13 @@ class Toolbox:
         takes = _taken(tool.spec)
         if "path" in takes:
             path = _text(arguments, "path")
-            return self._hands.workspace.inside(path) or path if path else ""
+            return self._ctx.workspace.inside(path) or path if path else ""
         return _text(arguments, "command") if "command" in takes else ""
 
     def _scope(self) -> str:
-        sandbox = self._hands.sandbox
+        sandbox = self._ctx.sandbox
         confined = sandbox is not None and sandbox.tier != "none"
-        return str(self._hands.reach) if confined else "nothing confines it"
+        return str(self._ctx.reach) if confined else "nothing confines it"
 
     def _deny(
         self,
@@ -408,7 +410,7 @@ class Toolbox:
         return Answered(call.id, content, failed, note)
 
 
-async def nobody(wish: Wish) -> bool:
+async def nobody(wish: ApprovalRequest) -> bool:
     """The approver of a run that nobody watches."""
     mode = {Why.MODE: ", or with --mode auto", Why.DESTRUCTIVE: ", or with --mode dangerous"}
     rule = msgspec.json.encode(str(wish.rule)).decode()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from retinue.domain.events import AgentSilent
-from retinue.ports import Clock
+from retinue.ports.clock import Clock
 from retinue.runtime.agent.agent import Agent
 
 NUDGE = "You gave no sign of life for {quiet:.0f} seconds. Come to an end soon, with what you have."

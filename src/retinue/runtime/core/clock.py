@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from weakref import WeakSet
 
-from retinue.ports import Lapse
+from retinue.ports.clock import ClockGap
 
 BEAT_S = 0.5
 LEAST_S = 1.0  # What is less may be no more than a busy machine.
@@ -32,7 +32,7 @@ class SystemClock:
         return timeout
 
     @contextmanager
-    def watch(self, told: Callable[[Lapse], None]) -> Iterator[None]:
+    def watch(self, told: Callable[[ClockGap], None]) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         before, day = time.monotonic(), time.time()
         beating: asyncio.TimerHandle
@@ -42,11 +42,11 @@ class SystemClock:
             since, was = before, day
             before, day = time.monotonic(), time.time()
             stalled, jumped = before - since - BEAT_S, (day - was) - (before - since)
-            lapse = Lapse(_much(stalled), _much(jumped))
+            lapse = ClockGap(_much(stalled), _much(jumped))
             beating = loop.call_later(BEAT_S, beat)
             if lapse.stalled_s:
                 self._put_off(lapse.stalled_s, after=since)
-            if lapse != Lapse():
+            if lapse != ClockGap():
                 told(lapse)
 
         # A timer, and no task: those are called in the order in which they are due, so this one is

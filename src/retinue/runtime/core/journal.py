@@ -9,7 +9,8 @@ import msgspec
 
 from retinue.domain.chain import GENESIS, link
 from retinue.domain.events import TYPES, VERSION, Event, Fact, encode_fact
-from retinue.ports import Clock, NewAgent, RunRow, Store
+from retinue.ports.clock import Clock
+from retinue.ports.store import NewAgent, RunRow, Store
 
 Listener = Callable[[Event], None]
 
@@ -61,7 +62,7 @@ class Journal:
         agent_id: str,
         parent_agent_id: str | None,
         attempt: int = 0,
-        born: NewAgent | None = None,
+        new_agent: NewAgent | None = None,
     ) -> Event:
         seq, time = self._seq + 1, self._clock.now()
         kind, summary, payload = TYPES[type(fact)], fact.summary, encode_fact(fact)
@@ -82,7 +83,7 @@ class Journal:
             payload=msgspec.Raw(payload),
             hash=digest,
         )
-        self._store.append(event, born)
+        self._store.append(event, new_agent)
         self._seq, self._head = seq, digest
         if self._listener is not None:
             try:

@@ -18,7 +18,7 @@ class WorstCase(msgspec.Struct, frozen=True):
     cover: Cover | None = None
 
 
-class Allowance:
+class Reservations:
     """One per run. Waits, first come first served, where only open promises stand in the way.
 
     Nobody holds a reservation while waiting for another one (a turn is settled before its tools

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Halt:
+class Suspension:
     """One per run. Nobody begins anything new once it is called."""
 
     def __init__(self) -> None:

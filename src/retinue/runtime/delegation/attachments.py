@@ -8,7 +8,7 @@ from retinue.domain.framing import frame
 from retinue.domain.messages import estimate_tokens
 from retinue.domain.result import cap
 from retinue.errors import ToolFailure
-from retinue.ports import Workspace
+from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.prompts import read_soon
 
 MAX_FILES = 20

@@ -14,14 +14,14 @@ from retinue.runtime.agent.output_schema import schema_text
 from retinue.runtime.delegation.attachments import enclose
 from retinue.runtime.delegation.paths import named
 from retinue.runtime.delegation.task import Task, check_task, check_text
-from retinue.runtime.policy import Terms
-from retinue.runtime.services import Surroundings
+from retinue.runtime.policy import Policy
+from retinue.runtime.services import Services
 
 
 class Orders:
     """Makes orders of tasks, with what this runtime has to carry them out."""
 
-    def __init__(self, terms: Terms, around: Surroundings) -> None:
+    def __init__(self, terms: Policy, around: Services) -> None:
         self._terms = terms
         self._around = around
 

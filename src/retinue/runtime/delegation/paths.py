@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from retinue.errors import UsageError
-from retinue.ports import Workspace
+from retinue.ports.workspace import Workspace
 
 
 def named(workspace: Workspace, paths: Iterable[str]) -> tuple[str, ...]:

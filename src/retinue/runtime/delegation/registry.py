@@ -11,25 +11,25 @@ from retinue.domain.events import AgentCreated
 from retinue.domain.lifecycle import State
 from retinue.domain.report import markdown
 from retinue.domain.result import Result, Spent
-from retinue.ports import NewAgent
+from retinue.ports.store import NewAgent
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.lifecycle import Ending, close, conclude, result_of
+from retinue.runtime.agent.lifecycle import AttemptOutcome, close, conclude, result_of
 from retinue.runtime.core.journal import Journal
-from retinue.runtime.core.suspension import Halt
-from retinue.runtime.history.recovery import Past, Recovered
-from retinue.runtime.services import Surroundings
+from retinue.runtime.core.suspension import Suspension
+from retinue.runtime.history.recovery import Recovered, RecoveredAgent
+from retinue.runtime.services import Services
 
 
-class Roster:
+class AgentRegistry:
     """The agents of one run. Nothing here awaits, so it holds in a cancelled task as well."""
 
     def __init__(
         self,
         run_id: str,
         root: Contract,
-        around: Surroundings,
+        around: Services,
         journal: Journal,
-        halt: Halt,
+        halt: Suspension,
         *,
         children_before: int,
     ) -> None:
@@ -104,10 +104,10 @@ class Roster:
                 title=contract.step.title,
                 contract_sha256=hashlib.sha256(written).hexdigest(),
                 notes=notes,
-                errand=agent.errand,
+                origin_key=agent.origin_key,
                 background=agent.background,
             ),
-            born=NewAgent(
+            new_agent=NewAgent(
                 run_id=self._run_id,
                 agent_id=agent.id,
                 parent_agent_id=None if parent is None else parent.id,
@@ -137,7 +137,7 @@ class Roster:
             agent.remember(past)
             agent.cache_key = self._around.cache.key(past.contract)
             if parent is self.root:
-                self._errands[agent.errand] = agent
+                self._errands[agent.origin_key] = agent
             if past.state is State.CLOSED:
                 agent.result = past.result(self._run_id)
                 self._count(agent, agent.result)
@@ -149,13 +149,13 @@ class Roster:
     def restored(self) -> Mapping[str, Agent]:
         return self._restored
 
-    def employed(self, errand: str) -> Agent | None:
+    def employed(self, origin_key: str) -> Agent | None:
         """The child of the root that an errand has made already, in another process."""
-        return self._errands.get(errand)
+        return self._errands.get(origin_key)
 
     # From work to a result
 
-    def close(self, agent: Agent, ending: Ending) -> Result:
+    def close(self, agent: Agent, ending: AttemptOutcome) -> Result:
         """Close `agent` and bill what it cost."""
         self._leave(agent)
         result = agent.result = close(agent, ending, duration_s=self._lived(agent))
@@ -167,7 +167,7 @@ class Roster:
             self._around.cache.completed(agent.cache_key)
         return result
 
-    def conclude(self, agent: Agent, past: Past) -> Result:
+    def conclude(self, agent: Agent, past: RecoveredAgent) -> Result:
         """Write down what is missing of an ending that another process has begun to write."""
         self._leave(agent)
         conclude(agent, past)
@@ -176,7 +176,7 @@ class Roster:
         self._halt.changed()
         return result
 
-    def strand(self, agent: Agent, ending: Ending) -> Result:
+    def strand(self, agent: Agent, ending: AttemptOutcome) -> Result:
         """The result of a root that is not closed, since it can go on."""
         result = agent.result = result_of(agent, ending, duration_s=self._lived(agent))
         self._bill(agent)

@@ -24,10 +24,13 @@ from retinue.domain.report import (
 from retinue.domain.result import Result, Status
 from retinue.domain.role import Role
 from retinue.errors import BudgetExceeded, UsageError
-from retinue.ports import Call, Errand, Outcome, Servers, Subtask, Workspace
+from retinue.ports.delegation import CallInfo, SpawnRequest, Subtask
+from retinue.ports.model import ModelServers
+from retinue.ports.tool_outcome import ToolOutcome
+from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent, plain_id
-from retinue.runtime.agent.baseline import Round
-from retinue.runtime.agent.children import Staff
+from retinue.runtime.agent.baseline import Baseline
+from retinue.runtime.agent.children import Children
 from retinue.runtime.agent.context_window import fitted, notes_on
 from retinue.runtime.agent.output_schema import schema_text
 from retinue.runtime.agent.tool_calls import ONE_CALL
@@ -42,16 +45,16 @@ PAGE_CHARS = 8_000
 READ_FILE = "read_file"
 
 
-class Desk:
+class DelegationHandler:
     def __init__(
         self,
         boss: Agent,
-        staff: Staff,
+        staff: Children,
         *,
         roles: Mapping[str, Role],
         workspace: Workspace,
         route: Callable[[str | None, str | None], str | None],
-        servers: Servers,
+        servers: ModelServers,
         earlier: Callable[[str], Awaitable[Result | None]],
     ) -> None:
         """`route` makes a model name of a model's choice of (model, endpoint), or raises.
@@ -66,30 +69,30 @@ class Desk:
         self._servers = servers
         self._earlier = earlier
 
-    async def spawn(self, errand: Errand, call: Call) -> Outcome:
+    async def spawn(self, request: SpawnRequest, call: CallInfo) -> ToolOutcome:
         job = self._staff.known(call.name)
         try:
-            if not errand.background:
+            if not request.background:
                 result = (
-                    await self._staff.employ(await self._order(errand), call.name)
+                    await self._staff.employ(await self._order(request), call.name)
                     if job is None
                     else await self._staff.go_on(job)
                 )
                 text = outcome_text(result, cap_tokens=self._cap(call.room_tokens))
-                return Outcome(content=text, ok=result.ok, acted=True)
-            job = job or await self._staff.hire(await self._order(errand), call.name)
+                return ToolOutcome(content=text, ok=result.ok, acted=True)
+            job = job or await self._staff.hire(await self._order(request), call.name)
         except UsageError as error:
             return _refused(str(error))
         told = [f"{job.id} started in the background; spawn_await gets its report."]
         told += noted(job.agent.notes)
-        return Outcome(content="\n".join(told))
+        return ToolOutcome(content="\n".join(told))
 
-    async def wait(self, job_ids: str, call: Call) -> Outcome:
+    async def wait(self, job_ids: str, call: CallInfo) -> ToolOutcome:
         wanted = list(dict.fromkeys(filter(None, map(plain_id, job_ids.replace(",", " ").split()))))
         if not wanted or "*" in wanted:
             wanted = [job.id for job in self._staff.background]
         if not wanted:
-            return Outcome(content="No jobs found.")
+            return ToolOutcome(content="No jobs found.")
         blocks, about = [], []
         cap = self._cap(call.room_tokens // len(wanted))
         for job_id in wanted:
@@ -101,9 +104,9 @@ class Desk:
             blocks.append(
                 not_found(job_id) if result is None else job_block(result, cap_tokens=cap)
             )
-        return Outcome(content="\n\n".join(blocks), about=tuple(about))
+        return ToolOutcome(content="\n\n".join(blocks), about=tuple(about))
 
-    async def delegate(self, plan: str, subtasks: Sequence[Subtask], call: Call) -> Outcome:
+    async def delegate(self, plan: str, subtasks: Sequence[Subtask], call: CallInfo) -> ToolOutcome:
         problem = _problem(subtasks)
         if problem is not None:
             return _refused(problem)
@@ -143,7 +146,7 @@ class Desk:
         head = (
             f"{'' if done == len(subtasks) else '[ERROR] '}{done} of {len(subtasks)} done: {plan}"
         )
-        return Outcome(
+        return ToolOutcome(
             content="\n\n".join([head, *reports]), ok=done == len(subtasks), acted=bool(results)
         )
 
@@ -159,9 +162,9 @@ class Desk:
         job = self._staff.known(part)
         if job is not None:
             return await self._staff.go_on(job)
-        errand = Errand(task=subtask.task, role=subtask.role, scope=subtask.scope)
+        request = SpawnRequest(task=subtask.task, role=subtask.role, scope=subtask.scope)
         try:
-            order = await self._order(errand)
+            order = await self._order(request)
             context, notes = handed_on(
                 f"This is part {name} of: {plan}",
                 {f"part {need}": results[need].summary for need in needs},
@@ -169,12 +172,12 @@ class Desk:
             )
             # Each step begins from what the one before it has made.
             return await self._staff.employ(
-                msgspec.structs.replace(order, context=context, notes=notes), part, Round()
+                msgspec.structs.replace(order, context=context, notes=notes), part, Baseline()
             )
         except UsageError as error:
             return f"[ERROR] {error}"
 
-    async def message(self, id: str, text: str) -> Outcome:
+    async def message(self, id: str, text: str) -> ToolOutcome:
         id = plain_id(id)
         job = self._staff.jobs.get(id)
         if job is None:
@@ -186,17 +189,17 @@ class Desk:
             return _refused(f"{id} was stopped ({stopped}) and stays so.")
         if not text.strip():
             return _refused("The message is empty.")
-        job.agent.wary = job.agent.wary or self._boss.wary
+        job.agent.heard_untrusted = job.agent.heard_untrusted or self._boss.heard_untrusted
         job.agent.inbox.append(("parent", text))
-        return Outcome(content=f"{id} will read it before its next turn.")
+        return ToolOutcome(content=f"{id} will read it before its next turn.")
 
-    async def cancel(self, id: str, call: Call) -> Outcome:
+    async def cancel(self, id: str, call: CallInfo) -> ToolOutcome:
         id = plain_id(id)
         job = self._staff.jobs.get(id)
         if job is None:
             return _refused(self._unknown(id))
         if job.done:
-            return Outcome(content=f"{id} had ended already.")
+            return ToolOutcome(content=f"{id} had ended already.")
         job.cancel("cancelled by its parent")
         result = await job.result()
         job.delivered = True
@@ -205,9 +208,9 @@ class Desk:
             text = stopped_text(result, cap_tokens=cap)
         else:  # It was just done.
             text = f"{id} had ended already.\n{outcome_text(result, cap_tokens=cap)}"
-        return Outcome(content=text, about=(id,))
+        return ToolOutcome(content=text, about=(id,))
 
-    async def result(self, id: str, start: int) -> Outcome:
+    async def result(self, id: str, start: int) -> ToolOutcome:
         id = plain_id(id)
         job = self._staff.jobs.get(id)
         if job is not None and not job.done:
@@ -224,54 +227,54 @@ class Desk:
         rest = (
             "" if end == len(text) else f"\n[to {end:,} of {len(text):,}; go on with start={end}]"
         )
-        return Outcome(content=frame(page, kind="report", source=id) + rest)
+        return ToolOutcome(content=frame(page, kind="report", source=id) + rest)
 
     def _cap(self, room_tokens: int) -> int:
         return report_cap(self._boss.contract, room_tokens)
 
-    async def _order(self, errand: Errand) -> Order:
+    async def _order(self, request: SpawnRequest) -> Order:
         """The order for what a model asked. Raises UsageError."""
-        role = self._role(errand)
-        if not errand.task.strip():
+        role = self._role(request)
+        if not request.task.strip():
             raise UsageError("The task is empty; say what the child should do.")
-        files = _items(errand.context_files) or ()
+        files = _items(request.context_files) or ()
         grant = self._boss.contract.permissions
         if files and READ_FILE not in (*grant.allowed_tools, *grant.ask_tools):
             raise UsageError(
                 f"You have no {READ_FILE}, so you cannot give files along; say what is in them."
             )
-        model = self._route(errand.model, errand.endpoint)
+        model = self._route(request.model, request.endpoint)
         used = model or role.model or self._boss.contract.execution.model
         served = await self._servers.served(used)
         role = fitted(role, served)
         context, notes = await enclose(
             self._workspace,
-            context=errand.context or "",
+            context=request.context or "",
             files=files,
             max_tokens=role.budget.max_context_tokens // CONTEXT_SHARE,
         )
         return Order(
-            task=errand.task,
+            task=request.task,
             role=role,
-            extra_instructions=errand.system_prompt,
-            tools=_items(errand.tools),
-            mode=_mode(errand.mode),
-            scope=named(self._workspace, _items(errand.scope) or ()),
+            extra_instructions=request.system_prompt,
+            tools=_items(request.tools),
+            mode=_mode(request.mode),
+            scope=named(self._workspace, _items(request.scope) or ()),
             context=context,
             model=model,
-            output_schema=schema_text(errand.output_schema),
-            max_tool_calls=errand.max_tool_calls,
-            max_turns=errand.max_turns,
-            max_tokens=errand.max_tokens,
-            timeout_s=errand.timeout_s,
+            output_schema=schema_text(request.output_schema),
+            max_tool_calls=request.max_tool_calls,
+            max_turns=request.max_turns,
+            max_tokens=request.max_tokens,
+            timeout_s=request.timeout_s,
             notes=(*notes, *(notes_on(served) if model else ())),
         )
 
-    def _role(self, errand: Errand) -> Role:
+    def _role(self, request: SpawnRequest) -> Role:
         may = self._boss.contract.permissions.spawn_roles
-        name = errand.profile or errand.role or _default_role(may, _mode(errand.mode))
+        name = request.profile or request.role or _default_role(may, _mode(request.mode))
         if name not in self._roles:
-            what = "profile" if errand.profile else "role"
+            what = "profile" if request.profile else "role"
             raise UsageError(f"Unknown {what} {name!r}; you may employ: {', '.join(may)}.")
         return self._roles[name]
 
@@ -333,5 +336,5 @@ def _dependencies(subtask: Subtask) -> list[int]:
     return [] if on is None else [on] if isinstance(on, int) else list(on)
 
 
-def _refused(text: str) -> Outcome:
-    return Outcome(content=f"[ERROR] {text}", ok=False)
+def _refused(text: str) -> ToolOutcome:
+    return ToolOutcome(content=f"[ERROR] {text}", ok=False)

@@ -12,23 +12,23 @@ from retinue.domain.drafting import Drafting, Order, Superior
 from retinue.errors import ContractError, WorkspaceError
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.approvals import agree
-from retinue.runtime.agent.baseline import Round
+from retinue.runtime.agent.baseline import Baseline
 from retinue.runtime.agent.prompts import Prompts, listed_profiles
-from retinue.runtime.delegation.registry import Roster
+from retinue.runtime.delegation.registry import AgentRegistry
 from retinue.runtime.integration.checks import NO_SANDBOX, Checks
-from retinue.runtime.integration.merge_queue import Join
-from retinue.runtime.services import Surroundings
+from retinue.runtime.integration.merge_queue import MergeQueue
+from retinue.runtime.services import Services
 
 
-class Recruitment:
+class Spawner:
     """How the children of one run are made. One at a time, in the order of asking."""
 
     def __init__(
         self,
-        roster: Roster,
-        around: Surroundings,
+        roster: AgentRegistry,
+        around: Services,
         checks: Checks,
-        join_of: Callable[[Agent], Join],
+        join_of: Callable[[Agent], MergeQueue],
     ) -> None:
         self._roster = roster
         self._around = around
@@ -42,16 +42,16 @@ class Recruitment:
     async def agree(self, order: Order, by: Agent) -> None:
         """Have a person agree to an order that a stranger may stand behind. Raises UsageError."""
         around = self._around
-        if by.wary:
+        if by.heard_untrusted:
             await agree(order, by, around.tools.effects, around.rules, around.approve)
 
     async def create(
         self,
         order: Order,
         by: Agent,
-        round: Round | None = None,
+        round: Baseline | None = None,
         *,
-        errand: str = "",
+        origin_key: str = "",
         background: bool = False,
     ) -> Agent:
         """Write the contract for `order` and bring its child into being. Raises UsageError.
@@ -59,8 +59,8 @@ class Recruitment:
         Children of one round begin from the same files; one without begins from what is there.
         """
         async with self._lock:  # In the order of asking, whatever has to be read for it first.
-            round = round or Round()
-            child = await self._written(order, by, round, errand, background)
+            round = round or Baseline()
+            child = await self._written(order, by, round, origin_key, background)
             if child.contract.execution.workspace is not WorkspaceKind.READONLY:
                 child.seat = self._join_of(by).enter(child, round)
             return child
@@ -74,8 +74,8 @@ class Recruitment:
         self,
         order: Order,
         by: Agent,
-        round: Round | None,
-        errand: str = "",
+        round: Baseline | None,
+        origin_key: str = "",
         background: bool = False,
     ) -> Agent:
         role = order.role
@@ -94,8 +94,8 @@ class Recruitment:
             await self._checkable(order.checks)
         self._around.model_for(contract.execution.model)  # Unknown models fail here.
         child = self._roster.make(contract, by.next_path(order.name or role.name), by)
-        child.errand, child.background = errand, background
-        child.wary = by.wary  # A stranger's words may be in its task.
+        child.origin_key, child.background = origin_key, background
+        child.heard_untrusted = by.heard_untrusted  # A stranger's words may be in its task.
         child.cache_key = self._around.cache.key(contract) if order.cache else None
         window = contract.execution.max_context_tokens
         hidden = self._around.tools.left_out(contract.permissions, window=window)
@@ -103,7 +103,7 @@ class Recruitment:
         return child
 
     async def _placed(
-        self, contract: Contract, notes: tuple[str, ...], by: Agent, round: Round | None
+        self, contract: Contract, notes: tuple[str, ...], by: Agent, round: Baseline | None
     ) -> tuple[Contract, tuple[str, ...]]:
         """The contract of one that writes, with a place where that can be done and checked."""
         checks, execution = contract.outputs.checks, contract.execution

@@ -142,7 +142,7 @@ def on_record(task: Task) -> msgspec.Raw:
     return msgspec.Raw(_encoder.encode(task))
 
 
-def errand(number: int) -> str:
+def origin_key(number: int) -> str:
     """What a task of a program is called in the record of the child that it has made."""
     return f"task {number}"
 

@@ -12,7 +12,7 @@ from retinue.domain.events import Event
 from retinue.domain.lifecycle import State
 from retinue.domain.projection import AgentView, RunView
 from retinue.errors import ChainBroken, IllegalTransition
-from retinue.ports import AgentRow, RunRow, Store
+from retinue.ports.store import AgentRow, RunRow, Store
 
 _BELOW_ALL = -(2**63)
 
@@ -87,11 +87,11 @@ def _folded(events: Iterable[Event]) -> RunView:
 
 
 def _check_agents(view: RunView, agents: Sequence[AgentRow], events: Sequence[Event]) -> None:
-    born = {e.agent_id: e.seq for e in events if e.type == "agent.subagent_created"}
+    new_agent = {e.agent_id: e.seq for e in events if e.type == "agent.subagent_created"}
     rows = {agent.id: agent for agent in agents}
     # In order of birth, so that the first one is named.
     for agent_id in view.agents | rows:
-        folded, row, seq = view.agents.get(agent_id), rows.get(agent_id), born.get(agent_id, 0)
+        folded, row, seq = view.agents.get(agent_id), rows.get(agent_id), new_agent.get(agent_id, 0)
         if folded is None:
             raise ChainBroken(f"Agent {agent_id} has a row, and no event created it.", seq=seq)
         if row is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 
 from retinue.domain.events import Event
-from retinue.ports import Clock, Store
+from retinue.ports.clock import Clock
+from retinue.ports.store import Store
 
 POLL_S = 0.05
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from retinue.domain.events import AgentLeft, RunPruned
 from retinue.domain.projection import AgentView, RunView, fold
-from retinue.ports import Clock, Store
+from retinue.ports.clock import Clock
+from retinue.ports.store import Store
 from retinue.runtime.agent.agent import ROOT
 from retinue.runtime.core.journal import End, Journal
 from retinue.runtime.history.audit import audit, read_all

@@ -41,11 +41,11 @@ from retinue.domain.lifecycle import State
 from retinue.domain.projection import AgentView, RunView
 from retinue.domain.result import Result, Spent, Status, cap
 from retinue.errors import ChainBroken, RunError
-from retinue.ports import AgentRow, RunRow, Store
+from retinue.ports.store import AgentRow, RunRow, Store
 from retinue.runtime.agent.agent import ROOT, plain_id
-from retinue.runtime.agent.lifecycle import TAINTED, Ending
+from retinue.runtime.agent.lifecycle import TAINTED, AttemptOutcome
 from retinue.runtime.agent.loop import LOOSE_ENDS
-from retinue.runtime.agent.output_schema import Shape
+from retinue.runtime.agent.output_schema import OutputSchema
 from retinue.runtime.core.journal import End
 from retinue.runtime.history.audit import read_all
 from retinue.runtime.integration.file_changes import Authors
@@ -79,7 +79,7 @@ class Stretch:
 
 
 @dataclass(slots=True)
-class Past:
+class RecoveredAgent:
     """An agent, as far as the journal has come."""
 
     created: AgentCreated
@@ -97,7 +97,7 @@ class Past:
     worktree: WorktreeCreated | None = None
     waiting: AgentWaiting | None = None
     tainted: bool = False
-    wary: bool = False
+    heard_untrusted: bool = False
     tested: bool = False
     more_calls: int = 0
     """Tool calls that it has paid for its children, beside those that it made."""
@@ -153,7 +153,7 @@ class Past:
                 self.tainted |= fact.receipt.untrusted
                 if fact.receipt.command is not None or fact.receipt.changed:
                     self.tested = still_tested(self.tested, fact.receipt)
-                self.wary |= fact.receipt.untrusted and fact.receipt.command is None
+                self.heard_untrusted |= fact.receipt.untrusted and fact.receipt.command is None
                 self.facts.append(fact)
             case AgentTold():
                 if fact.source == "parent" and self.messages:
@@ -164,10 +164,13 @@ class Past:
             case _:
                 self.facts.append(fact)
 
-    def hear_of(self, child: Past) -> None:
+    def hear_of(self, child: RecoveredAgent) -> None:
         """As an agent does of a child that has ended."""
         if child.tainted:
-            self.tainted, self.wary = True, self.wary or self.attempted is not None
+            self.tainted, self.heard_untrusted = (
+                True,
+                self.heard_untrusted or self.attempted is not None,
+            )
         if child.tested or (child.view.files_modified and not child.view.kept):
             self.tested = child.tested
 
@@ -216,14 +219,14 @@ class Past:
         return self.view.unverified or unverified(self.view.response, tested=self.tested)
 
     @property
-    def ending(self) -> Ending:
+    def ending(self) -> AttemptOutcome:
         """How it ended that waits to be integrated."""
-        return Ending(Status.COMPLETED, self.view.response, data=self._data, proposed=True)
+        return AttemptOutcome(Status.COMPLETED, self.view.response, data=self._data, proposed=True)
 
     @property
     def _data(self) -> Any:
         schema = self.contract.outputs.output_schema
-        return None if schema is None else Shape(schema).check(self.view.response)[0]
+        return None if schema is None else OutputSchema(schema).check(self.view.response)[0]
 
 
 class Recovered(msgspec.Struct, frozen=True):
@@ -231,7 +234,7 @@ class Recovered(msgspec.Struct, frozen=True):
 
     row: RunRow
     started: RunStarted
-    agents: dict[str, Past]
+    agents: dict[str, RecoveredAgent]
     tasks: list[TasksGiven]
     plan: list[Fact]
     """What was decided in a plan, and when children were made for it."""
@@ -263,7 +266,7 @@ async def recover(store: Store, run_id: str) -> Recovered:
     if len(events) < BEGUN:
         raise RunError(f"Run {row.id} was ended before it had begun; there is nothing to resume.")
     rows = {agent.id: agent for agent in await store.agents(row.id)}
-    view, agents, tasks = RunView(), dict[str, Past](), list[TasksGiven]()
+    view, agents, tasks = RunView(), dict[str, RecoveredAgent](), list[TasksGiven]()
     plan, steps, authors, life = list[Fact](), 0, Authors(), Stretch()
     started = events[0].fact
     assert isinstance(started, RunStarted), "a journal begins with run.started"
@@ -282,7 +285,7 @@ async def recover(store: Store, run_id: str) -> Recovered:
                     plan.append(fact)
                 if event.parent_agent_id is None:
                     agents[event.agent_id].tainted = started.tainted
-                    agents[event.agent_id].wary = started.wary
+                    agents[event.agent_id].heard_untrusted = started.heard_untrusted
             case RunLapsed(stalled_s=stalled, jumped_s=jumped):
                 life.lost(stalled + jumped)
                 for past in agents.values():
@@ -319,7 +322,7 @@ def _born(
     event: Event,
     fact: AgentCreated,
     view: RunView,
-    agents: dict[str, Past],
+    agents: dict[str, RecoveredAgent],
     rows: dict[str, AgentRow],
 ) -> None:
     row = rows.get(event.agent_id)
@@ -330,7 +333,7 @@ def _born(
             " created.",
             seq=event.seq,
         )
-    agents[event.agent_id] = past = Past(
+    agents[event.agent_id] = past = RecoveredAgent(
         created=fact,
         contract=decode_contract(row.context_json),
         view=view.agents[event.agent_id],
@@ -340,8 +343,8 @@ def _born(
         parent = agents[event.parent_agent_id]
         parent.children.append(event.agent_id)
         # A stranger's words may be in its task.
-        past.wary = parent.wary
-        _, _, part = fact.errand.partition("/")
+        past.heard_untrusted = parent.heard_untrusted
+        _, _, part = fact.origin_key.partition("/")
         # The call itself has paid for the first one.
         parent.more_calls += part not in ("", "0")
 
@@ -351,7 +354,7 @@ class _Message(msgspec.Struct):
     text: str
 
 
-def _sent(sender: Past, call_id: str, agents: dict[str, Past]) -> None:
+def _sent(sender: RecoveredAgent, call_id: str, agents: dict[str, RecoveredAgent]) -> None:
     """A message is on its way to a child."""
     for fact in reversed(sender.facts):
         if isinstance(fact, ToolStarted) and fact.call_id == call_id:
@@ -359,5 +362,5 @@ def _sent(sender: Past, call_id: str, agents: dict[str, Past]) -> None:
             child = agents.get(plain_id(message.id))
             if child is not None:
                 child.messages.append(message.text)
-                child.wary |= sender.wary
+                child.heard_untrusted |= sender.heard_untrusted
             return

@@ -24,7 +24,8 @@ from retinue.domain.messages import Effect
 from retinue.domain.result import Receipt
 from retinue.domain.toolname import is_foreign
 from retinue.errors import ToolFailure
-from retinue.ports import Hands, Store
+from retinue.ports.store import Store
+from retinue.ports.tool import ToolContext
 from retinue.runtime.agent.tool_calls import Tools
 from retinue.version import VERSION
 
@@ -62,7 +63,7 @@ class Cache:
         terms = (VERSION, contract.step, grant, contract.execution, contract.outputs)
         return hashlib.sha256(_encoder.encode(terms)).hexdigest()
 
-    async def find(self, key: str, hands: Hands) -> Hit | None:
+    async def find(self, key: str, ctx: ToolContext) -> Hit | None:
         """An earlier result under that key whose reads would see the same today."""
         if self._known is None:
             self._known = set(await self._store.cache_keys())
@@ -79,7 +80,7 @@ class Cache:
             answer = next((fact for fact in facts if isinstance(fact, AgentWaiting)), None)
             if answer is None or not any(isinstance(fact, AgentCompleted) for fact in facts):
                 continue
-            receipts = await self._unchanged(events, hands)
+            receipts = await self._unchanged(events, ctx)
             if receipts is not None:
                 return Hit(run_id, agent_id, answer.response, receipts)
         return None
@@ -89,7 +90,9 @@ class Cache:
         if self._known is not None:
             self._known.add(key)
 
-    async def _unchanged(self, events: Sequence[Event], hands: Hands) -> tuple[Receipt, ...] | None:
+    async def _unchanged(
+        self, events: Sequence[Event], ctx: ToolContext
+    ) -> tuple[Receipt, ...] | None:
         """The receipts of what was read, if reading it again gives the same; else None."""
         arguments: dict[str, str] = {}
         receipts: list[Receipt] = []
@@ -98,12 +101,12 @@ class Cache:
                 case ToolStarted() as started:
                     arguments[started.call_id] = started.arguments
                 case ToolFinished() as finished:
-                    if not await self._same(finished, arguments[finished.call_id], hands):
+                    if not await self._same(finished, arguments[finished.call_id], ctx):
                         return None
                     receipts.append(finished.receipt)
         return tuple(receipts)
 
-    async def _same(self, finished: ToolFinished, arguments: str, hands: Hands) -> bool:
+    async def _same(self, finished: ToolFinished, arguments: str, ctx: ToolContext) -> bool:
         tool = self._tools.get(finished.tool)
         if tool is None:
             return False
@@ -112,7 +115,7 @@ class Cache:
         if self._repeatable is None or finished.tool not in self._repeatable:
             return False  # Nobody knows what somebody else's server would say today.
         try:
-            outcome = await tool.run(msgspec.json.decode(arguments.strip() or "{}"), hands)
+            outcome = await tool.run(msgspec.json.decode(arguments.strip() or "{}"), ctx)
         except ToolFailure as failure:
             return finished.content == f"[ERROR] {failure}"
         except Exception:

@@ -26,7 +26,8 @@ from retinue.domain.events import (
 from retinue.domain.messages import Message, System, User
 from retinue.domain.result import Result, Status
 from retinue.errors import RunError
-from retinue.ports import Posts, RunRow, Store
+from retinue.ports.run_lock import RunLocks
+from retinue.ports.store import RunRow, Store
 from retinue.runtime.agent.agent import ROOT
 from retinue.runtime.agent.conversation import Conversation
 from retinue.runtime.agent.transcript import Transcript
@@ -41,21 +42,21 @@ class Session(msgspec.Struct, frozen=True):
     """What the next run of a session goes on from.
 
     `runs` are those it has, oldest first; `messages` what was said in them, without the system
-    message, which each run writes anew; `children` how many they had. `tainted` and `wary` are
-    what the root of the last one was when it ended.
+    message, which each run writes anew; `children` how many they had. `tainted` and
+    `heard_untrusted` are what the root of the last one was when it ended.
     """
 
     runs: tuple[str, ...] = ()
     messages: tuple[Message, ...] = ()
     children: int = 0
     tainted: bool = False
-    wary: bool = False
+    heard_untrusted: bool = False
 
 
 NEW = Session()
 
 
-async def recall(store: Store, posts: Posts, name: str) -> Session:
+async def recall(store: Store, posts: RunLocks, name: str) -> Session:
     """The session that the run `name` is part of; with "last", the latest.
 
     Raises UnknownRun, or RunError where somebody is at work on it.
@@ -87,27 +88,29 @@ async def _told(store: Store, rows: Sequence[RunRow]) -> Session:
     messages: tuple[Message, ...] = ()
     for journal in reversed(journals):
         messages = said(journal, before=messages)
-    tainted, wary = _taint(await read_all(store, rows[-1].id)) if rows else (False, False)
+    tainted, heard_untrusted = (
+        _taint(await read_all(store, rows[-1].id)) if rows else (False, False)
+    )
     return Session(
         tuple(row.id for row in rows),
         messages,
         sum(max(row.agents - 1, 0) for row in rows),
         tainted,
-        wary,
+        heard_untrusted,
     )
 
 
 def _taint(events: Iterable[Event]) -> tuple[bool, bool]:
     """Whether a root was tainted, and wary, at the end of its run; the whole tree's journal."""
-    tainted = wary = False
+    tainted = heard_untrusted = False
     for event in events:
         match event.fact:
             case RunStarted() as started:
-                tainted, wary = started.tainted, started.wary
+                tainted, heard_untrusted = started.tainted, started.heard_untrusted
             case ToolFinished(receipt=receipt) if receipt.untrusted:
                 tainted = True
-                wary |= event.agent_id != ROOT or receipt.command is None
-    return tainted, wary
+                heard_untrusted |= event.agent_id != ROOT or receipt.command is None
+    return tainted, heard_untrusted
 
 
 async def earlier_result(store: Store, session: Session, agent_id: str) -> Result | None:

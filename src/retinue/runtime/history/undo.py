@@ -12,7 +12,10 @@ from retinue.domain.lifecycle import State
 from retinue.domain.projection import RunView, fold
 from retinue.domain.result import FileChange
 from retinue.errors import RunError
-from retinue.ports import Applied, Clock, History, KeptChange, Posts, RunRow, Store
+from retinue.ports.clock import Clock
+from retinue.ports.file_tree import ApplyResult, ChangeHistory, RecordedChange
+from retinue.ports.run_lock import RunLocks
+from retinue.ports.store import RunRow, Store
 from retinue.runtime.core.journal import End, Journal
 from retinue.runtime.core.task_group import to_its_end
 from retinue.runtime.history.audit import read_all
@@ -53,10 +56,10 @@ class Past:
 
     def __init__(
         self,
-        history: History,
+        history: ChangeHistory,
         view: RunView,
         events: Sequence[Event],
-        changes: Sequence[KeptChange],
+        changes: Sequence[RecordedChange],
     ) -> None:
         self._history = history
         self.view = view
@@ -82,7 +85,7 @@ class Past:
             for one in self.of(agent)
         ]
 
-    def of(self, agent: str | None, *kinds: str) -> list[KeptChange]:
+    def of(self, agent: str | None, *kinds: str) -> list[RecordedChange]:
         """The changes of the run, or of one agent and who worked for it; of any kind, or these."""
         wanted = None if agent is None else self._below(self.view.agent(agent).id)
         return [
@@ -95,14 +98,14 @@ class Past:
         children = self.view.agents[agent_id].children
         return {agent_id}.union(*map(self._below, children))
 
-    def _author(self, one: KeptChange) -> str:
+    def _author(self, one: RecordedChange) -> str:
         return one.name if one.number is None else self._whose.get(one.commit, "")
 
-    def _path(self, one: KeptChange) -> str:
+    def _path(self, one: RecordedChange) -> str:
         found = self.view.agents.get(self._author(one))
         return "" if found is None else found.path
 
-    def told(self, chosen: Sequence[KeptChange], applied: Applied) -> Rewritten:
+    def told(self, chosen: Sequence[RecordedChange], applied: ApplyResult) -> Rewritten:
         """What happened, and who else has changed the files that stand in the way."""
         first = min(self.changes.index(one) for one in chosen)
         since: dict[str, str] = {}
@@ -119,7 +122,7 @@ class Past:
 class Revision:
     """Changing what one run has done, with every change of it in its journal."""
 
-    def __init__(self, past: Past, history: History, write: Write) -> None:
+    def __init__(self, past: Past, history: ChangeHistory, write: Write) -> None:
         self._past = past
         self._history = history
         self._write = write
@@ -139,7 +142,7 @@ class Revision:
         return await self._rewritten(agent, chosen, undone=False)
 
     async def _rewritten(
-        self, agent: str | None, chosen: Sequence[KeptChange], *, undone: bool
+        self, agent: str | None, chosen: Sequence[RecordedChange], *, undone: bool
     ) -> Rewritten:
         view = self._past.view
         if not chosen:
@@ -149,7 +152,7 @@ class Revision:
         kind = StepsUndone if undone else StepsRedone
         work = self._history.undo if undone else self._history.redo
 
-        async def through() -> Applied:
+        async def through() -> ApplyResult:
             applied = await work(chosen)
             if not applied.refused:
                 fact = kind(
@@ -167,13 +170,13 @@ class Revision:
         return self._past.told(chosen, await to_its_end(through()))
 
 
-async def past(store: Store, history: History, run_id: str) -> Past:
+async def past(store: Store, history: ChangeHistory, run_id: str) -> Past:
     """What a run has done so far."""
     row = await store.run(run_id)
     return await _past(store, history, row)
 
 
-async def _past(store: Store, history: History, row: RunRow) -> Past:
+async def _past(store: Store, history: ChangeHistory, row: RunRow) -> Past:
     events = await read_all(store, row.id)
     return Past(history, fold(events), events, await history.kept(row.id))
 
@@ -181,8 +184,8 @@ async def _past(store: Store, history: History, row: RunRow) -> Past:
 @asynccontextmanager
 async def revision(
     store: Store,
-    history: History,
-    posts: Posts,
+    history: ChangeHistory,
+    posts: RunLocks,
     clock: Clock,
     run_id: str,
     *,

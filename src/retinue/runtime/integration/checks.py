@@ -8,7 +8,10 @@ from collections.abc import Awaitable, Callable
 from retinue.domain.events import CheckFinished
 from retinue.domain.result import Check
 from retinue.domain.scope import ANYWHERE
-from retinue.ports import Clock, Copy, Ground, Sandbox, Workspace
+from retinue.ports.clock import Clock
+from retinue.ports.file_tree import FileTree, WorkingCopy
+from retinue.ports.sandbox import Sandbox
+from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.core.task_group import to_its_end
 
@@ -44,13 +47,13 @@ class Checks:
     async def possible(self) -> bool:
         return await self._confine() is not None
 
-    async def run(self, agent: Agent, ground: Ground, commit: str) -> str:
+    async def run(self, agent: Agent, ground: FileTree, commit: str) -> str:
         """Check what is in `commit`, for `agent`; why it does not pass, or "" if it does."""
         commands = agent.contract.outputs.checks
         if not commands:
             return ""
         directory = agent.contract.execution.working_directory
-        copies: list[Copy] = []
+        copies: list[WorkingCopy] = []
 
         async def fresh() -> None:
             *_, name = copy_names(agent.contract.parent.run_id, agent.id)

@@ -6,7 +6,7 @@ from retinue.domain.contract import WorkspaceKind
 from retinue.domain.drafting import Order
 from retinue.domain.role import Role
 from retinue.errors import ToolFailure, WorkspaceError
-from retinue.ports import Copy
+from retinue.ports.file_tree import WorkingCopy
 from retinue.runtime.agent.agent import Agent
 from retinue.threads import in_thread
 
@@ -35,7 +35,7 @@ def resolution(agent: Agent, role: Role) -> Order:
     )
 
 
-async def unsettled(agent: Agent, copy: Copy, directory: str) -> str:
+async def unsettled(agent: Agent, copy: WorkingCopy, directory: str) -> str:
     """What is left to settle of the conflicts of `agent`, in words; "" if nothing is."""
     workspace = copy.workspace(directory)
     try:

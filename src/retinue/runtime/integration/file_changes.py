@@ -15,7 +15,7 @@ Authors = list[tuple[str, str]]
 
 
 class Recorder:
-    """Implements the port `Steps`.
+    """Implements the port `ChangeRecorder`.
 
     `numbers` are the run's, which all of its agents take from; in `authors` it is noted whose step
     a path was changed by.

@@ -24,31 +24,31 @@ from retinue.domain.result import Conflict, Status
 from retinue.domain.scope import ANYWHERE, Groups, contains
 from retinue.domain.write_conflicts import Leases, overlap
 from retinue.errors import WorkspaceError
-from retinue.ports import Copy, Ground, Merge, Proposal
+from retinue.ports.file_tree import FileTree, MergeResult, Proposal, WorkingCopy
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.baseline import Head, Passed, Round
-from retinue.runtime.agent.lifecycle import Ending
+from retinue.runtime.agent.baseline import Baseline, Head, Passed
+from retinue.runtime.agent.lifecycle import AttemptOutcome
 from retinue.runtime.core.task_group import to_its_end
 from retinue.runtime.integration.checks import Checks, copy_names
 from retinue.runtime.integration.file_changes import Authors, Recorder
 
 if TYPE_CHECKING:
-    from retinue.runtime.history.recovery import Past
+    from retinue.runtime.history.recovery import RecoveredAgent
 
 SHOWN = 10
 USER = "the user"
 
 
-class Seat:
+class MergeSlot:
     """A writing child's place in the order of its siblings."""
 
-    def __init__(self, join: Join, agent: Agent, round: Round) -> None:
+    def __init__(self, join: MergeQueue, agent: Agent, round: Baseline) -> None:
         self.join = join
         self.agent = agent
         self.round = round
-        self.after: Sequence[Seat] = ()
+        self.after: Sequence[MergeSlot] = ()
         """Who must have passed before it may begin."""
-        self.copy: Copy | None = None
+        self.copy: WorkingCopy | None = None
         self.proposal: Proposal | None = None
         """What it has made, once that is on record."""
         self.base = ""
@@ -70,16 +70,16 @@ class Seat:
         return self.agent.contract.execution.workspace is WorkspaceKind.SHARED
 
 
-Resolve = Callable[[Agent, Copy], Awaitable[str]]
+Resolve = Callable[[Agent, WorkingCopy], Awaitable[str]]
 """Let somebody settle the conflicts of an agent in a copy; why that came to nothing, or ""."""
 
 
-class Join:
+class MergeQueue:
     """The writing children of one agent, and what becomes of its files."""
 
     def __init__(
         self,
-        ground: Ground,
+        ground: FileTree,
         checks: Checks,
         recorder: Callable[[Agent], Recorder | None],
         authors: Authors,
@@ -89,8 +89,8 @@ class Join:
         self._checks = checks
         self._recorder = recorder
         self._resolve = resolve
-        self._lines: defaultdict[str, deque[Seat]] = defaultdict(deque)
-        self._seats: dict[str, Seat] = {}
+        self._lines: defaultdict[str, deque[MergeSlot]] = defaultdict(deque)
+        self._seats: dict[str, MergeSlot] = {}
         self._leases = Leases()
         self._head: Head | None = None
         self._integrating = asyncio.Lock()
@@ -98,12 +98,12 @@ class Join:
 
     # The order
 
-    def enter(self, agent: Agent, round: Round, past: Past | None = None) -> Seat:
+    def enter(self, agent: Agent, round: Baseline, past: RecoveredAgent | None = None) -> MergeSlot:
         """Take the next seat. Nothing is awaited: the order is that of the steps.
 
         `past` is what another process has seen of it.
         """
-        seat = Seat(self, agent, round)
+        seat = MergeSlot(self, agent, round)
         after = self._leases.ask(agent.id, seat.scope)
         seat.after = [self._seats[name] for name in after]
         self._seats[agent.id] = seat
@@ -117,12 +117,12 @@ class Join:
         self._advance(line)
         return seat
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, seat: MergeSlot) -> None:
         """Its agent is closed, however it ended. Nothing is awaited."""
         seat.left = True
         self._advance(self._lines[seat.round.line])
 
-    def _advance(self, line: deque[Seat]) -> None:
+    def _advance(self, line: deque[MergeSlot]) -> None:
         while line and line[0].left:
             seat = line.popleft()
             self._leases.give_back(seat.agent.id)
@@ -136,17 +136,17 @@ class Join:
 
     # The beginning
 
-    async def pin(self, round: Round) -> None:
+    async def pin(self, round: Baseline) -> None:
         """Let the children of a round begin from the files as they are now, if none has so far."""
         if round.base is None:
             round.base = await self._state()
 
-    async def ready(self, seat: Seat) -> None:
+    async def ready(self, seat: MergeSlot) -> None:
         """Return when nobody who writes in the same places is before it."""
         for other in seat.after:
             await other.passed.wait()
 
-    async def begin(self, seat: Seat) -> None:
+    async def begin(self, seat: MergeSlot) -> None:
         """Give a child that works in a copy its copy."""
         if seat.shared:
             return
@@ -161,7 +161,7 @@ class Join:
         name, *_ = copy_names(agent.contract.parent.run_id, agent.id)
         make = self._ground.reopen if known else self._ground.copy
 
-        async def made() -> Copy:
+        async def made() -> WorkingCopy:
             seat.copy = await make(seat.base, name=name, directory=directory)
             return seat.copy
 
@@ -170,7 +170,7 @@ class Join:
             root = copy.workspace(directory).root
             agent.record(WorktreeCreated(base=seat.base, directory=root))
 
-    async def _base(self, seat: Seat) -> Head:
+    async def _base(self, seat: MergeSlot) -> Head:
         before = [other.left_behind for other in seat.after if other.left_behind]
         # Some may have passed before it was made; who writes elsewhere is none of its concern.
         before += [one for one in seat.round.passed if overlap(one.scope, seat.scope)]
@@ -199,17 +199,17 @@ class Join:
 
     # The end
 
-    async def abandon(self, seat: Seat) -> None:
+    async def abandon(self, seat: MergeSlot) -> None:
         """Keep what a child has done that is stopped. It has nothing more to say."""
         if seat.copy is not None:
             await self._keep(seat, seat.proposal or await self._harvest(seat, seat.copy))
 
-    def let_go(self, seat: Seat) -> None:
+    def let_go(self, seat: MergeSlot) -> None:
         """Leave its copy as it is, for whoever goes on with it."""
         if seat.copy is not None:
             seat.copy.let_go()
 
-    async def clear(self, seat: Seat) -> None:
+    async def clear(self, seat: MergeSlot) -> None:
         """Remove its copy, which nobody needs any more."""
         copy, seat.copy = seat.copy, None
         if copy is not None:
@@ -218,7 +218,7 @@ class Join:
             names = copy_names(seat.agent.contract.parent.run_id, seat.agent.id)
             await self._ground.discard(names)
 
-    async def integrate(self, seat: Seat, ending: Ending) -> Ending:
+    async def integrate(self, seat: MergeSlot, ending: AttemptOutcome) -> AttemptOutcome:
         """Bring the work of a child that has ended into the files, if nothing speaks against it."""
         proposal = seat.proposal
         if proposal is None:
@@ -236,7 +236,7 @@ class Join:
             await self._keep(seat, proposal)
         return ending
 
-    async def _harvest(self, seat: Seat, copy: Copy) -> Proposal:
+    async def _harvest(self, seat: MergeSlot, copy: WorkingCopy) -> Proposal:
         async def gather() -> Proposal:
             try:
                 return await copy.propose(message=_message(seat.agent))
@@ -248,7 +248,7 @@ class Join:
 
         return await to_its_end(gather())
 
-    async def _keep(self, seat: Seat, proposal: Proposal) -> None:
+    async def _keep(self, seat: MergeSlot, proposal: Proposal) -> None:
         agent = seat.agent
         if not proposal.files or seat.applied:
             return
@@ -259,7 +259,9 @@ class Join:
         )
         agent.record(WorkKept(files=proposal.files))
 
-    async def _propose(self, seat: Seat, proposal: Proposal, ending: Ending) -> Ending:
+    async def _propose(
+        self, seat: MergeSlot, proposal: Proposal, ending: AttemptOutcome
+    ) -> AttemptOutcome:
         agent = seat.agent
         agent.files_modified = {file.path: file for file in proposal.files}
         if not ending.proposed:
@@ -289,7 +291,7 @@ class Join:
         status = Status.CONFLICT if agent.conflicts else Status.ERROR
         return msgspec.structs.replace(ending, status=status, reason=wrong)
 
-    async def _merge(self, seat: Seat, proposal: Proposal, *, again: bool = False) -> str:
+    async def _merge(self, seat: MergeSlot, proposal: Proposal, *, again: bool = False) -> str:
         """Merge, check, apply; why one of them was not possible, or ""."""
         agent, head = seat.agent, self._head or await self._files()
         if not proposal.files:
@@ -320,13 +322,13 @@ class Join:
             f" your own edits, then: retinue redo {agent.contract.parent.run_id} {agent.id}"
         )
 
-    def _signed(self, seat: Seat, conflict: Conflict) -> Conflict:
+    def _signed(self, seat: MergeSlot, conflict: Conflict) -> Conflict:
         """The conflict with the name of who made the change that is there already."""
         since = dict(self._authors[seat.since :])
         return msgspec.structs.replace(conflict, sibling=since.get(conflict.path, USER))
 
     async def _settled(
-        self, seat: Seat, head: Head, proposal: Proposal, merge: Merge
+        self, seat: MergeSlot, head: Head, proposal: Proposal, merge: MergeResult
     ) -> str | None:
         """The commit of a merge whose conflicts were settled; None if nobody could."""
         agent = seat.agent
@@ -352,7 +354,7 @@ class Join:
             message=_message(agent),
         )
 
-    async def _apply(self, seat: Seat, head: Head, commit: str) -> tuple[str, ...]:
+    async def _apply(self, seat: MergeSlot, head: Head, commit: str) -> tuple[str, ...]:
         """Bring `commit` into the parent's files; the paths that stand in the way, if some do."""
         agent = seat.agent
         # What is about to be done to the user's files is on record first.
@@ -370,7 +372,7 @@ class Join:
         return await to_its_end(bring_in())
 
 
-async def examined(agent: Agent, ending: Ending, checks: Checks) -> Ending:
+async def examined(agent: Agent, ending: AttemptOutcome, checks: Checks) -> AttemptOutcome:
     """The ending of an agent that worked in its parent's own files, which have its changes already.
 
     What it had no right to change is told and left as it is. Only commands that nothing confines

@@ -214,8 +214,10 @@ class PlannedRun:
                 self._orders[name] = await self._ordered(adopted.plan, step, adopted.max_tokens)
             return self._with_context(step, self._orders[name])
 
-        wary = self._has_heard(step)
-        return await employ(self._run, _errand(name, attempt), order, wary=wary)
+        heard_untrusted = self._has_heard(step)
+        return await employ(
+            self._run, _errand(name, attempt), order, heard_untrusted=heard_untrusted
+        )
 
     def _has_heard(self, step: PlanStep) -> bool:
         """Whether a stranger's words may be among those that a step is given.

@@ -9,7 +9,7 @@ import msgspec
 
 from retinue.domain.plan.outcome import StepOutcome, StepState
 from retinue.domain.plan.plan import MIN_STEP_TOKENS, OnFailure, Plan, Problem
-from retinue.domain.plan.plan_check import Means
+from retinue.domain.plan.plan_check import PlanContext
 from retinue.domain.plan.plan_file import read
 from retinue.domain.result import Result
 from retinue.runtime.delegation.handover import evidence
@@ -34,7 +34,7 @@ _CHECKS = "- checks: shell commands that must succeed on its work, where there a
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 
 
-def most_steps(means: Means) -> int:
+def most_steps(means: PlanContext) -> int:
     """How many steps a planner may write: as many as the budget has a working part for.
 
     One part is for the review. 0: there is none for even one step.
@@ -45,12 +45,12 @@ def most_steps(means: Means) -> int:
     return min(MOST_STEPS, max(parts - 1, min(parts, 1)))
 
 
-def plan_task(goal: str, means: Means) -> str:
+def plan_task(goal: str, means: PlanContext) -> str:
     """What a planner is asked for."""
     return f"Write a plan for this goal: {goal}\n\n{_rules(means)}"
 
 
-def replan_task(plan: Plan, outcomes: Sequence[StepOutcome], means: Means) -> str:
+def replan_task(plan: Plan, outcomes: Sequence[StepOutcome], means: PlanContext) -> str:
     """What a planner is asked for when a step of a plan has failed."""
     done = [o.step.name for o in outcomes if o.state is StepState.DONE]
     failed = [o.step.name for o in outcomes if o.state is StepState.FAILED]
@@ -83,13 +83,13 @@ def replan_reports(outcomes: Sequence[StepOutcome]) -> dict[str, str]:
     }
 
 
-def _rules(means: Means) -> str:
+def _rules(means: PlanContext) -> str:
     listed = "\n".join(f"- {role.name}: {role.description}" for role in means.roles.values())
     checks = "" if means.wrong_with_command is None else _CHECKS
     return _RULES.format(most=most_steps(means) or 1, roles=listed, checks=checks)
 
 
-def _step_fields(means: Means) -> dict[str, Any]:
+def _step_fields(means: PlanContext) -> dict[str, Any]:
     """What a planner may say of a step. Models, limits and files to read are the user's choice."""
     fields = {
         "name": {"type": "string"},
@@ -104,7 +104,7 @@ def _step_fields(means: Means) -> dict[str, Any]:
     return fields if means.wrong_with_command is None else {**fields, "checks": _TEXTS}
 
 
-def plan_schema(means: Means) -> dict[str, Any]:
+def plan_schema(means: PlanContext) -> dict[str, Any]:
     """What a planner's answer must look like."""
     step = {
         "type": "object",
@@ -126,7 +126,7 @@ def plan_schema(means: Means) -> dict[str, Any]:
     }
 
 
-def planned(goal: str, answer: Mapping[str, Any], means: Means) -> tuple[Plan, list[Problem]]:
+def planned(goal: str, answer: Mapping[str, Any], means: PlanContext) -> tuple[Plan, list[Problem]]:
     """The plan in a planner's answer, as far as it can be read, and what of it cannot."""
     fields = _step_fields(means)
     steps = [{name: step[name] for name in step if name in fields} for step in answer["steps"]]
@@ -138,7 +138,7 @@ def planned(goal: str, answer: Mapping[str, Any], means: Means) -> tuple[Plan, l
     return msgspec.structs.replace(plan, steps=read_steps, review=writes), found
 
 
-def _wrong_with_commands(plan: Plan, means: Means) -> Iterator[Problem]:
+def _wrong_with_commands(plan: Plan, means: PlanContext) -> Iterator[Problem]:
     """Checks that nobody but a model wants, and that a model may not have run."""
     for step in plan.steps:
         for check in step.checks:

@@ -27,7 +27,7 @@ from retinue.domain.plan.plan import (
     refuse,
     shares,
 )
-from retinue.domain.plan.plan_check import Means as PlanMeans
+from retinue.domain.plan.plan_check import PlanContext as PlanMeans
 from retinue.domain.plan.plan_check import problems, writers
 from retinue.domain.plan.plan_file import read, to_toml
 from retinue.domain.result import Status
@@ -48,10 +48,10 @@ from retinue.runtime.planning.planner import (
     wrong_with,
 )
 from retinue.runtime.planning.replan import PLANNERS, Counsel, Desired
-from retinue.runtime.policy import Terms
+from retinue.runtime.policy import Policy
 from retinue.runtime.run.run import Run
 from retinue.runtime.run.runs import PLAN, PLANNING, Runs
-from retinue.runtime.services import Surroundings
+from retinue.runtime.services import Services
 
 RUN_COMMAND = "run_command"
 ABOUT = "Plan: "  # what the task of a run begins with that is to write one
@@ -62,7 +62,7 @@ LATEST = ".retinue/plan.toml"
 class Plans:
     """Makes runs of plans, and plans of goals."""
 
-    def __init__(self, terms: Terms, around: Surroundings, runs: Runs, orders: Orders) -> None:
+    def __init__(self, terms: Policy, around: Services, runs: Runs, orders: Orders) -> None:
         self._terms = terms
         self._around = around
         self._runs = runs
@@ -325,7 +325,7 @@ class Plans:
         return msgspec.structs.replace(order, context=context, notes=(*order.notes, *notes))
 
     async def _planned(
-        self, run: Run, goal: str, errand: str, told: str
+        self, run: Run, goal: str, origin_key: str, told: str
     ) -> tuple[Plan, list[Problem]]:
         """What a planner makes of a goal, and what is wrong with that.
 
@@ -341,9 +341,9 @@ class Plans:
             purpose=told or f"The plan is for: {goal}",
             context=run.root.contract.step.context,
         )
-        child = run.employed(errand)
+        child = run.employed(origin_key)
         if child is None:
-            child = await run.create(await self._asked(desired), run.root, errand=errand)
+            child = await run.create(await self._asked(desired), run.root, origin_key=origin_key)
         answer = child.result or await run.see_through(child)
         if not answer.ok:
             raise PlanError(f"The planner came to nothing: {answer.status}: {answer.error}")

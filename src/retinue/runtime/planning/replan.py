@@ -15,7 +15,7 @@ from retinue.domain.drafting import Order
 from retinue.domain.events import StepFinished
 from retinue.domain.plan.outcome import StepOutcome, StepState
 from retinue.domain.plan.plan import REVIEW, REVIEWER, Plan, PlanStep, Problem, joint, owned
-from retinue.domain.plan.plan_check import Means as PlanMeans
+from retinue.domain.plan.plan_check import PlanContext as PlanMeans
 from retinue.domain.plan.plan_check import problems, wider
 from retinue.domain.plan.plan_file import to_toml
 from retinue.domain.result import Result
@@ -64,12 +64,16 @@ class Counsel:
     @property
     def has_heard(self) -> bool:
         """Whether a stranger's words may be among those that anybody has said here."""
-        known = [self._run.employed(errand) for errand in (REVIEW, *PLANNERS)]
+        known = [self._run.employed(origin_key) for origin_key in (REVIEW, *PLANNERS)]
         return self._heard or any(child is not None and child.tainted for child in known)
 
-    async def _said(self, errand: str, desired: Desired, outcomes: Sequence[StepOutcome]) -> Result:
+    async def _said(
+        self, origin_key: str, desired: Desired, outcomes: Sequence[StepOutcome]
+    ) -> Result:
         given = any(result.tainted for outcome in outcomes for result in outcome.results)
-        result = await employ(self._run, errand, lambda: self._ask(desired), wary=given)
+        result = await employ(
+            self._run, origin_key, lambda: self._ask(desired), heard_untrusted=given
+        )
         self._heard |= result.tainted
         return result
 
@@ -86,8 +90,8 @@ class Counsel:
         If they cannot be carried out, another planner is told why, once.
         """
         told, why = "", ""
-        for errand in PLANNERS:
-            answer = await self._planned(outcomes, errand, told)
+        for origin_key in PLANNERS:
+            answer = await self._planned(outcomes, origin_key, told)
             if not answer.ok:
                 # Who came to nothing has had its retries; another one would fare no better.
                 return None, f"{PLANNER}: {answer.status}: {answer.error}"
@@ -97,7 +101,7 @@ class Counsel:
             told, why = wrong_with(found), str(found[0])
         return None, why
 
-    async def _planned(self, outcomes: Sequence[StepOutcome], errand: str, told: str) -> Result:
+    async def _planned(self, outcomes: Sequence[StepOutcome], origin_key: str, told: str) -> Result:
         means = await self._means()
         desired = Desired(
             role=PLANNER,
@@ -106,7 +110,7 @@ class Counsel:
             purpose=told or to_toml(self._plan),
             reports=replan_reports(outcomes),
         )
-        return await self._said(errand, desired, outcomes)
+        return await self._said(origin_key, desired, outcomes)
 
     async def _read(
         self, answer: Result, outcomes: Sequence[StepOutcome], taken: Collection[str]

@@ -14,17 +14,17 @@ from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Result, Status
 from retinue.errors import ContractError, UsageError
-from retinue.runtime.agent.baseline import Round
-from retinue.runtime.agent.children import Job, Staff
+from retinue.runtime.agent.baseline import Baseline
+from retinue.runtime.agent.children import Children, Job
 from retinue.runtime.core.task_group import Nursery, side_by_side
 from retinue.runtime.delegation.orders import Orders
-from retinue.runtime.delegation.task import Task, asked, each_for_itself, errand, on_record
+from retinue.runtime.delegation.task import Task, asked, each_for_itself, on_record, origin_key
 from retinue.runtime.history.recovery import Recovered
 from retinue.runtime.run.run import Run
 from retinue.runtime.run.runs import BY_PROGRAM, Runs, outcome
 
 
-class Office:
+class ProgramRun:
     """One per runtime. Its run begins with the first task, and ends when the runtime is closed."""
 
     def __init__(self, runs: Runs, orders: Orders, nursery: Nursery, *, at_once: int) -> None:
@@ -33,7 +33,7 @@ class Office:
         self._nursery = nursery
         self._at_once = at_once
         self._run: Run | None = None
-        self._staff: Staff | None = None
+        self._staff: Children | None = None
         self._given = 0
         """How many tasks the program has given so far."""
 
@@ -53,7 +53,7 @@ class Office:
         first = title_of(orders[0].task)
         run = self._open(first if len(orders) == 1 else f"{len(orders)} tasks: {first}")
         number = self._give(run, wanted, most)
-        round = Round()
+        round = Baseline()
 
         async def employ(numbered: tuple[int, Order]) -> Result:
             return await _employ(run, numbered[1], numbered[0], round)
@@ -66,7 +66,7 @@ class Office:
         run = self._open(title_of(order.task))
         if self._staff is None:
             self._staff = run.staff_of(run.root, self._nursery)
-        job = await self._staff.hire(order, errand(self._give(run, [task], self._at_once)))
+        job = await self._staff.hire(order, origin_key(self._give(run, [task], self._at_once)))
         await job.agent.durable()
         return job
 
@@ -121,11 +121,11 @@ async def _see_through(orders: Orders, run: Run, found: Recovered) -> tuple[Resu
     run.reseat(run.root, program)
 
     async def again(given: TasksGiven) -> list[Result]:
-        round = Round()
+        round = Baseline()
 
         async def work(numbered: tuple[int, msgspec.Raw]) -> Result:
             number, task = numbered
-            child = run.employed(errand(number))
+            child = run.employed(origin_key(number))
             if child is not None:
                 return child.result or await run.see_through(child)
             order = await orders.of(msgspec.json.decode(task, type=Task))
@@ -138,11 +138,11 @@ async def _see_through(orders: Orders, run: Run, found: Recovered) -> tuple[Resu
     return tuple(result for results in done for result in results)
 
 
-async def _employ(run: Run, order: Order, number: int, round: Round | None = None) -> Result:
+async def _employ(run: Run, order: Order, number: int, round: Baseline | None = None) -> Result:
     if run.root.stop_reason is not None:
         return run.refused(order.role.name, order.task, run.root.stop_reason, Status.CANCELLED)
     try:
-        child = await run.create(order, run.root, round, errand=errand(number))
+        child = await run.create(order, run.root, round, origin_key=origin_key(number))
     except ContractError as error:
         run.rejected += 1
         spent_up = run.root.account.unspent().tokens == 0

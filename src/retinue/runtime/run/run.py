@@ -27,35 +27,33 @@ from retinue.domain.messages import Effect
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Result, Spent, Status
 from retinue.errors import UsageError, WorkspaceError
-from retinue.ports import (
-    Copy,
-    Hands,
-    Lapse,
-    Post,
-    Sandbox,
-    Workspace,
-)
+from retinue.ports.clock import ClockGap
+from retinue.ports.file_tree import WorkingCopy
+from retinue.ports.run_lock import RunLock
+from retinue.ports.sandbox import Sandbox
+from retinue.ports.tool import ToolContext
+from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.baseline import BACKGROUND, FOREGROUND, Round
-from retinue.runtime.agent.children import Slot, Staff
-from retinue.runtime.agent.lifecycle import Ending, Means, live
+from retinue.runtime.agent.baseline import BACKGROUND, FOREGROUND, Baseline
+from retinue.runtime.agent.children import Children, Slot
+from retinue.runtime.agent.lifecycle import AgentServices, AttemptOutcome, live
 from retinue.runtime.agent.model_turn import OnText
-from retinue.runtime.agent.output_schema import Shape
+from retinue.runtime.agent.output_schema import OutputSchema
 from retinue.runtime.core.journal import NOTHING_YET, End, Journal
-from retinue.runtime.core.reservations import Allowance
-from retinue.runtime.core.suspension import Halt
+from retinue.runtime.core.reservations import Reservations
+from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.core.task_group import Nursery, to_its_end
-from retinue.runtime.delegation.registry import Roster
-from retinue.runtime.delegation.requests import Desk
-from retinue.runtime.delegation.spawner import Recruitment
-from retinue.runtime.history.recovery import Past, Recovered
+from retinue.runtime.delegation.registry import AgentRegistry
+from retinue.runtime.delegation.requests import DelegationHandler
+from retinue.runtime.delegation.spawner import Spawner
+from retinue.runtime.history.recovery import Recovered, RecoveredAgent
 from retinue.runtime.history.result_cache import Hit
 from retinue.runtime.history.session import NEW, Session, earlier_result
 from retinue.runtime.integration.checks import Checks, copy_names
 from retinue.runtime.integration.conflicts import resolution, unsettled
 from retinue.runtime.integration.file_changes import Authors, Recorder
-from retinue.runtime.integration.merge_queue import Join, Seat, examined
-from retinue.runtime.services import Surroundings
+from retinue.runtime.integration.merge_queue import MergeQueue, MergeSlot, examined
+from retinue.runtime.services import Services
 
 STOPPED = "stopped with its run"
 STOPPED_BY_USER = "stopped by the user"
@@ -70,10 +68,10 @@ class Run:
         self,
         run_id: str,
         root: Draft,
-        around: Surroundings,
+        around: Services,
         session: Session = NEW,
         *,
-        post: Post | None = None,
+        post: RunLock | None = None,
         end: End = NOTHING_YET,
     ) -> None:
         """`post` and `end` are of a run that another process has left."""
@@ -81,12 +79,12 @@ class Run:
         self._around = around
         self._session = session
         self._sums_up = False
-        self._allowance = Allowance()
-        self._halt = Halt()
+        self._allowance = Reservations()
+        self._halt = Suspension()
         self._journal = Journal(
             around.store, around.clock, run_id, end=end, listener=around.listener
         )
-        self._roster = Roster(
+        self._roster = AgentRegistry(
             run_id,
             root.contract,
             around,
@@ -95,7 +93,7 @@ class Run:
             children_before=session.children,
         )
         self.root = self._roster.root
-        self.root.tainted, self.root.wary = session.tainted, session.wary
+        self.root.tainted, self.root.heard_untrusted = session.tainted, session.heard_untrusted
         self._root_notes = root.notes
         self.why_stopped = STOPPED
         self.stranded: str | None = None
@@ -105,8 +103,8 @@ class Run:
         self._steps = itertools.count(1)
         self._authors: Authors = []
         self._checks = Checks(around.confine, around.clock)
-        self._joins: dict[str, Join] = {}
-        self._recruitment = Recruitment(self._roster, around, self._checks, self._join_of)
+        self._joins: dict[str, MergeQueue] = {}
+        self._recruitment = Spawner(self._roster, around, self._checks, self._join_of)
         self.agree, self.create = self._recruitment.agree, self._recruitment.create
         self._post = post or around.posts.take(run_id)
 
@@ -139,9 +137,9 @@ class Run:
         self._steps = itertools.count(found.steps + 1)
         self._authors.extend(found.authors)
 
-    def employed(self, errand: str) -> Agent | None:
+    def employed(self, origin_key: str) -> Agent | None:
         """The child of the root that an errand has made already, in another process."""
-        return self._roster.employed(errand)
+        return self._roster.employed(origin_key)
 
     def stop(self, why: str) -> None:
         """Say why the tasks that are about to be cancelled are cancelled."""
@@ -204,7 +202,7 @@ class Run:
         """Write down what the program wants done, before any of it is."""
         self.root.record(fact)
 
-    def lapse(self, lapse: Lapse) -> None:
+    def lapse(self, lapse: ClockGap) -> None:
         """Write down that time is not what it seems from the times of the events."""
         self._journal.record(
             RunLapsed(stalled_s=lapse.stalled_s, jumped_s=lapse.jumped_s),
@@ -223,10 +221,10 @@ class Run:
             if agent is self.root and agent.past is not None and agent.past.has_ended:
                 self._roster.conclude(agent, agent.past)
             elif agent is self.root:
-                self._roster.close(agent, Ending(status, reason or "done", reason))
+                self._roster.close(agent, AttemptOutcome(status, reason or "done", reason))
             else:
                 # A task that is cancelled before its first step never runs, so it could not say so.
-                self._roster.close(agent, Ending(Status.CANCELLED, "", self.why_stopped))
+                self._roster.close(agent, AttemptOutcome(Status.CANCELLED, "", self.why_stopped))
         self._journal.record(
             RunFinished(status=status, reason=reason), agent_id=self.root.id, parent_agent_id=None
         )
@@ -267,10 +265,10 @@ class Run:
         """The result of a task that no child was made for."""
         return Result(status=status, agent_id="", run_id=self.id, role=role, task=task, error=why)
 
-    def _join_of(self, parent: Agent) -> Join:
+    def _join_of(self, parent: Agent) -> MergeQueue:
         if parent.id not in self._joins:
             authors = self._authors if parent.ground is self._around.ground else []
-            self._joins[parent.id] = Join(
+            self._joins[parent.id] = MergeQueue(
                 parent.ground, self._checks, self._recorder, authors, self._resolve
             )
         return self._joins[parent.id]
@@ -280,7 +278,7 @@ class Run:
         at_home = agent.ground is self._around.ground
         return Recorder(agent, self._steps, self._authors) if at_home else None
 
-    async def _resolve(self, agent: Agent, copy: Copy) -> str:
+    async def _resolve(self, agent: Agent, copy: WorkingCopy) -> str:
         """Have a further child settle the conflicts of `agent`; why it could not, or ""."""
         parent, around = agent.parent, self._around
         assert parent is not None, "only a child is merged"
@@ -296,12 +294,14 @@ class Run:
             if not self.suspended:
                 # It has no task of its own that would close it.
                 why = agent.why_stopped or self.why_stopped
-                self._roster.close(resolver, Ending(Status.CANCELLED, resolver.last_text, why))
+                self._roster.close(
+                    resolver, AttemptOutcome(Status.CANCELLED, resolver.last_text, why)
+                )
             raise
         if ending.status is Status.COMPLETED:
             wrong = await unsettled(agent, copy, resolver.contract.execution.working_directory)
             if wrong:
-                ending = Ending(Status.ERROR, ending.text, wrong)
+                ending = AttemptOutcome(Status.ERROR, ending.text, wrong)
         self._roster.close(resolver, ending)
         return "" if ending.status is Status.COMPLETED else ending.reason
 
@@ -349,7 +349,7 @@ class Run:
             except WorkspaceError as error:
                 why = f"{why}; {error}"
             finally:
-                self._roster.close(agent, Ending(Status.CANCELLED, agent.last_text, why))
+                self._roster.close(agent, AttemptOutcome(Status.CANCELLED, agent.last_text, why))
             if seat is not None:
                 await to_its_end(self._cleared(agent, seat))
             raise
@@ -360,12 +360,12 @@ class Run:
             await to_its_end(self._cleared(agent, seat))
         return result
 
-    async def _cleared(self, agent: Agent, seat: Seat) -> None:
+    async def _cleared(self, agent: Agent, seat: MergeSlot) -> None:
         """Remove the copy of one that is closed, and not sooner: until then it may be needed."""
         await agent.durable()
         await seat.join.clear(seat)
 
-    async def _integrated(self, agent: Agent, ending: Ending) -> Ending:
+    async def _integrated(self, agent: Agent, ending: AttemptOutcome) -> AttemptOutcome:
         """The ending of one that can write or has checks, when it is decided what becomes of it."""
         try:
             if agent.seat is not None and not agent.seat.shared:
@@ -392,7 +392,7 @@ class Run:
         tools = (*grant.allowed_tools, *grant.ask_tools)
         return any(effects.get(name) is Effect.EXECUTE for name in tools)
 
-    async def _concluded(self, agent: Agent, past: Past) -> Result:
+    async def _concluded(self, agent: Agent, past: RecoveredAgent) -> Result:
         """The result of one that has ended, which is written down in part."""
         if agent.result is not None:
             return agent.result
@@ -401,17 +401,17 @@ class Run:
         await self._around.ground.discard(copy_names(self.id, agent.id))
         return result
 
-    async def _live(self, agent: Agent) -> Ending:
+    async def _live(self, agent: Agent) -> AttemptOutcome:
         around, contract = self._around, agent.contract
         if agent.seat is not None:
             try:
                 await agent.seat.join.begin(agent.seat)
             except WorkspaceError as error:
-                return Ending(Status.ERROR, "", str(error))
+                return AttemptOutcome(Status.ERROR, "", str(error))
         workspace, sandbox = self._equipped(agent)
         grant = contract.permissions
         reach = workspace.reach(grant.write_scope, grant.network)
-        hands = Hands(
+        ctx = ToolContext(
             workspace=workspace,
             sandbox=sandbox,
             reach=reach,
@@ -426,15 +426,15 @@ class Run:
             waiting=agent.waiting,
         )
         if agent.cache_key is not None and agent.past is None:
-            hit = await around.cache.find(agent.cache_key, hands)
+            hit = await around.cache.find(agent.cache_key, ctx)
             if hit is not None:
                 return await _repeat(agent, hit)
         served = around.servers.known(contract.execution.model)
-        means = Means(
+        means = AgentServices(
             model=around.model_for(contract.execution.model),
             window=None if served is None else served.window,
             tools=around.tools,
-            hands=hands,
+            ctx=ctx,
             approve=around.approve,
             allowance=self._allowance,
             clock=around.clock,
@@ -459,14 +459,16 @@ class Run:
             return None
         return partial(around.on_partial, self.id, agent.id)
 
-    def staff_of(self, boss: Agent, nursery: Nursery, past: Past | None = None) -> Staff:
-        staff = Staff(self, boss, nursery, max_concurrent=self._around.max_concurrent)
+    def staff_of(
+        self, boss: Agent, nursery: Nursery, past: RecoveredAgent | None = None
+    ) -> Children:
+        staff = Children(self, boss, nursery, max_concurrent=self._around.max_concurrent)
         if past is not None:
             self.reseat(boss, past)
             staff.take_up(past, self._roster.restored)
         return staff
 
-    def reseat(self, boss: Agent, past: Past, *, apart: bool = False) -> None:
+    def reseat(self, boss: Agent, past: RecoveredAgent, *, apart: bool = False) -> None:
         """Give those of its children that are still open their places again, in their order.
 
         With `apart`, each of them makes a line of its own, as the steps of a plan do.
@@ -478,12 +480,12 @@ class Run:
             child.ground = boss.ground
             if child.contract.execution.workspace is not WorkspaceKind.READONLY:
                 line = BACKGROUND if child.background else FOREGROUND
-                round = Round(line=child.errand if apart else line)
+                round = Baseline(line=child.origin_key if apart else line)
                 child.seat = self._join_of(boss).enter(child, round, child.past)
 
-    def _desk_of(self, boss: Agent, staff: Staff) -> Desk:
+    def _desk_of(self, boss: Agent, staff: Children) -> DelegationHandler:
         around = self._around
-        return Desk(
+        return DelegationHandler(
             boss,
             staff,
             roles=around.roles,
@@ -502,7 +504,7 @@ def _late(agent: Agent) -> str | None:
     return "its parent ran out of time" if deadline is not None and deadline.expired() else None
 
 
-async def _repeat(agent: Agent, hit: Hit) -> Ending:
+async def _repeat(agent: Agent, hit: Hit) -> AttemptOutcome:
     """The ending of an agent whose work an earlier one has done."""
     await agent.durable()
     agent.record(AgentStarted(sub_agent_id=agent.id))
@@ -510,5 +512,5 @@ async def _repeat(agent: Agent, hit: Hit) -> Ending:
     for receipt in hit.receipts:
         agent.keep(receipt)
     schema = agent.contract.outputs.output_schema
-    data = None if schema is None else Shape(schema).check(hit.response)[0]
-    return Ending(Status.COMPLETED, hit.response, data=data, cached=True)
+    data = None if schema is None else OutputSchema(schema).check(hit.response)[0]
+    return AttemptOutcome(Status.COMPLETED, hit.response, data=data, cached=True)

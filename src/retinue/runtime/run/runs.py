@@ -29,7 +29,8 @@ from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Status
 from retinue.domain.role import Role
 from retinue.errors import RunError, StoreError, UsageError, WorkspaceError
-from retinue.ports import Lapse, Post
+from retinue.ports.clock import ClockGap
+from retinue.ports.run_lock import RunLock
 from retinue.runtime.agent.agent import ROOT, Agent
 from retinue.runtime.agent.context_window import fitted, notes_on, within
 from retinue.runtime.agent.prompts import Prompts, listed_profiles
@@ -40,9 +41,9 @@ from retinue.runtime.history.recovery import Recovered, recover
 from retinue.runtime.history.session import NEW, Session, chain, recall
 from retinue.runtime.history.undo import Write
 from retinue.runtime.integration.checks import copy_names
-from retinue.runtime.policy import Terms
+from retinue.runtime.policy import Policy
 from retinue.runtime.run.run import Run
-from retinue.runtime.services import Surroundings
+from retinue.runtime.services import Services
 from retinue.version import VERSION
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ PROGRAM = Role(
 class Runs:
     """Those under way. Whoever opens one sees to it that it is ended, and then forgotten."""
 
-    def __init__(self, terms: Terms, around: Surroundings) -> None:
+    def __init__(self, terms: Policy, around: Services) -> None:
         self._terms = terms
         self._around = around
         self._open: dict[str, Run] = {}
@@ -109,7 +110,7 @@ class Runs:
             for run in list(self._open.values()):
                 run.listen()
 
-    def lapse(self, lapse: Lapse) -> None:
+    def lapse(self, lapse: ClockGap) -> None:
         """Hold nothing against anybody that happened while they could not run; and tell of it."""
         now = self._around.clock.monotonic()
         for agent in self.agents():
@@ -218,7 +219,7 @@ class Runs:
                 sandbox=_tier(around),
                 earlier=session.runs,
                 tainted=session.tainted,
-                wary=session.wary,
+                heard_untrusted=session.heard_untrusted,
                 seal=around.seal(run_id),
             )
         )
@@ -253,7 +254,7 @@ class Runs:
             raise
         return self._resumed(found, session, post), found
 
-    def _resumed(self, found: Recovered, session: Session, post: Post) -> Run:
+    def _resumed(self, found: Recovered, session: Session, post: RunLock) -> Run:
         root, around = found.agents[ROOT], self._around
         drafted = Draft(root.contract, root.created.notes)
         run = Run(found.row.id, drafted, around, session, post=post, end=found.end)
@@ -338,7 +339,7 @@ def _is_adopted(found: Recovered) -> bool:
     return isinstance(first, PlanAdopted) and first.max_concurrent > 0
 
 
-def _tier(around: Surroundings) -> str:
+def _tier(around: Services) -> str:
     return "none" if around.sandbox is None else around.sandbox.tier
 
 

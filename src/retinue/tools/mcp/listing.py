@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from retinue.domain.toolserver import ToolServer
-from retinue.ports import Clock
+from retinue.ports.clock import Clock
 from retinue.version import VERSION
 
 FRESH_S = 3_600.0

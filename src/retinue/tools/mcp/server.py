@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from retinue.domain.toolserver import ToolServer
 from retinue.errors import ToolFailure
-from retinue.ports import Clock
+from retinue.ports.clock import Clock
 from retinue.tools.mcp.content import Said
 from retinue.tools.mcp.faults import Lost, Refused, Unusable
 from retinue.tools.mcp.listing import Listed, Listings

@@ -13,7 +13,7 @@ import msgspec
 from retinue.domain.toolname import clean_server, foreign_names
 from retinue.domain.toolserver import ToolServer
 from retinue.extras import has_all, install
-from retinue.ports import Clock
+from retinue.ports.clock import Clock
 from retinue.tools.mcp.faults import Unusable
 from retinue.tools.mcp.listing import Listed, Listings
 from retinue.tools.mcp.server import Server

@@ -9,7 +9,8 @@ import msgspec
 
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
-from retinue.ports import Hands, Outcome
+from retinue.ports.tool import ToolContext
+from retinue.ports.tool_outcome import ToolOutcome
 from retinue.tools.mcp.content import untrusted
 from retinue.tools.mcp.listing import Listed
 from retinue.tools.mcp.server import Server
@@ -45,14 +46,14 @@ class ServerTool:
     def __repr__(self) -> str:
         return f"ServerTool({self._spec.name!r})"
 
-    async def run(self, arguments: Mapping[str, Any], hands: Hands) -> Outcome:
+    async def run(self, arguments: Mapping[str, Any], ctx: ToolContext) -> ToolOutcome:
         # Models say null for what they leave out.
         sent = {k: v for k, v in arguments.items() if v is not None or k not in self._optional}
         # The call has a time limit of its own, so silence is no sign of anything.
-        with hands.waiting():
+        with ctx.waiting():
             said = await self.server.call(self.listed, sent)
         text = untrusted(said.text, f"MCP server {self.server.spec.name}")
-        return Outcome(
+        return ToolOutcome(
             content=f"[ERROR]\n{text}" if said.failed else text,
             ok=not said.failed,
             untrusted=True,

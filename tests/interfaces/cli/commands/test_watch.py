@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import pytest
 
 from retinue.models.scripted.model import call, calls, say
-from retinue.testing.server import Ending, Response
+from retinue.testing.server import Response, ResponseEnding
 
 
 class Done(NamedTuple):
@@ -47,7 +47,7 @@ Serve = Callable[..., Serving]
 Program = Callable[..., subprocess.Popen[bytes]]
 Start = Callable[..., Terminal]
 
-HANG = Response(ending=Ending.HANG)
+HANG = Response(ending=ResponseEnding.HANG)
 SPAWN = call("spawn_agent", role="researcher", task="Wait for ever")
 
 

@@ -18,7 +18,7 @@ import pytest
 from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
 from retinue.domain.toolserver import ToolServer, Transport
-from retinue.ports import Hands
+from retinue.ports.tool import ToolContext
 from retinue.runtime.core.clock import SystemClock
 from retinue.tools.mcp.servers import Servers
 from retinue.workspace.tree import DirectoryTree
@@ -71,7 +71,7 @@ async def test_a_server_of_somebody_else(case: Case, repository: Path) -> None:
         },
         directory=str(repository),
     )
-    hands = Hands(
+    ctx = ToolContext(
         workspace=DirectoryTree(str(repository)),
         sandbox=None,
         reach=Reach(root="/", write_scope=NOWHERE),
@@ -83,5 +83,5 @@ async def test_a_server_of_somebody_else(case: Case, repository: Path) -> None:
         assert one.problem == ""
         assert len(one.tools) >= case.tools
         tools = {tool.listed.name: tool for tool in one.tools}
-        outcome = await tools[case.tool].run(case.arguments, hands)
+        outcome = await tools[case.tool].run(case.arguments, ctx)
     assert case.answer in outcome.content

@@ -10,7 +10,7 @@ from pathlib import Path
 from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
 from retinue.domain.toolserver import ToolServer, Transport
-from retinue.ports import Hands
+from retinue.ports.tool import ToolContext
 from retinue.runtime.core.clock import SystemClock
 from retinue.tools.mcp.servers import Servers
 from retinue.workspace.tree import DirectoryTree
@@ -25,7 +25,7 @@ async def main(directory: Path, command: tuple[str, ...]) -> None:
         environment={"PATH": os.environ["PATH"]},
         directory=str(directory),
     )
-    hands = Hands(
+    ctx = ToolContext(
         workspace=DirectoryTree(str(directory)),
         sandbox=None,
         reach=Reach(root="/", write_scope=NOWHERE),
@@ -35,9 +35,9 @@ async def main(directory: Path, command: tuple[str, ...]) -> None:
     async with Servers([server], **state, clock=SystemClock()) as servers:
         (one,) = await servers.offered()
         tools = {tool.listed.name: tool for tool in one.tools}
-        said = await tools["daemon"].run({}, hands)
+        said = await tools["daemon"].run({}, ctx)
         print(said.content.split("\n")[1], flush=True)
-        await tools["hang"].run({}, hands)
+        await tools["hang"].run({}, ctx)
 
 
 asyncio.run(main(Path(sys.argv[1]), tuple(sys.argv[2:])))

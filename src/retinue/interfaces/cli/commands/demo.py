@@ -33,7 +33,7 @@ from retinue.interfaces.cli.terminal.console import Console, Interrupts, perform
 from retinue.interfaces.cli.terminal.demo_output import Stage
 from retinue.models.scripted.model import Answer, ScriptedModel, Step
 from retinue.models.scripted.script_file import parse_script
-from retinue.ports import Model
+from retinue.ports.model import Model
 from retinue.project import STATE_DIR, open_run
 from retinue.runtime.delegation.task import Task
 

@@ -15,7 +15,7 @@ from retinue.errors import UsageError
 from retinue.interfaces.cli.commands.agents import MIN_WIDTH, cut, say
 from retinue.interfaces.cli.options import directory
 from retinue.interfaces.cli.terminal.console import Console, perform
-from retinue.ports import Tool
+from retinue.ports.tool import Tool
 
 BUILT_IN = "built in"
 HINTED = (

@@ -24,7 +24,8 @@ from retinue.interfaces.cli.terminal.live_tree import LiveTree
 from retinue.interfaces.cli.terminal.output import say, width
 from retinue.interfaces.cli.terminal.screen import Screen
 from retinue.interfaces.view.block import agent_block
-from retinue.ports import Posts, Store
+from retinue.ports.run_lock import RunLocks
+from retinue.ports.store import Store
 from retinue.project import open_journal, posts
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.audit import read_all
@@ -124,7 +125,7 @@ def cancel(run: str, agent: str | None, directory: str, wait_s: float) -> None:
 
 
 async def _stop(
-    store: Store, posts: Posts, view: RunView, target: AgentView, wait_s: float
+    store: Store, posts: RunLocks, view: RunView, target: AgentView, wait_s: float
 ) -> None:
     """Have an agent stopped by the process that works on it, and wait for it. Raises RunError."""
     if not posts.send(view.id, f"{CANCEL} {target.id}"):

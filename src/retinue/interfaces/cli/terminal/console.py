@@ -25,7 +25,7 @@ import msgspec
 from retinue.app import Choose
 from retinue.config.environment import Environment
 from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD
-from retinue.domain.approval import Rule, Wish
+from retinue.domain.approval import ApprovalRequest, Rule
 from retinue.domain.contract import title_of
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
@@ -43,7 +43,7 @@ from retinue.interfaces.plan_review import edited
 from retinue.interfaces.view.block import result_block
 from retinue.interfaces.view.calls import wish_lines
 from retinue.interfaces.view.figures import clip, lines_of, one_line, some
-from retinue.ports import Approve, Ask
+from retinue.ports.tool import Approve, Ask
 from retinue.runtime.agent.tool_calls import nobody
 from retinue.runtime.runtime import Runtime
 
@@ -394,7 +394,7 @@ class Questions:
         self._lock = asyncio.Lock()
         self._consent = Consent()
 
-    async def __call__(self, wish: Wish) -> bool | Rule:
+    async def __call__(self, wish: ApprovalRequest) -> bool | Rule:
         async with self._lock:
             if rule := self._consent.covers(wish):
                 return rule

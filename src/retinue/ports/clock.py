@@ -1,0 +1,38 @@
+"""Time, as the runtime measures it and waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+
+class ClockGap(NamedTuple):
+    """Time that is not what it seems: in which this process could not run, or that was set."""
+
+    stalled_s: float = 0.0
+    jumped_s: float = 0.0
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds since the epoch, for the journal."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that only go forward, for durations and deadlines."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        """A context manager that raises TimeoutError when `seconds` have passed inside it."""
+        ...
+
+    def watch(self, told: Callable[[ClockGap], None]) -> AbstractContextManager[None]:
+        """While inside, `told` hears when nothing here could run, or the time of day has jumped.
+
+        What `timeout` has given out ends that much later: whoever could not run was not slow.
+        """
+        ...

@@ -1,0 +1,42 @@
+"""Shell commands, confined to what a contract allows."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from retinue.domain.reach import Reach
+from retinue.domain.result import FileChange
+
+
+class CommandResult(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """How a command ended. A non-zero exit is a result."""
+
+    exit_code: int
+    output: str
+    truncated_bytes: int = 0
+    timed_out: bool = False
+    changed: tuple[FileChange, ...] = ()
+    """What it did to the files of the project, as far as anybody has looked."""
+
+
+class Sandbox(Protocol):
+    @property
+    def tier(self) -> str:
+        """full, reduced or none."""
+        ...
+
+    @property
+    def relocates(self) -> bool:
+        """Do commands see files where `Reach.seen_at` says, and what is lent to them?"""
+        ...
+
+    async def run(
+        self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
+    ) -> CommandResult:
+        """Run a shell command at the root of its reach, and confine it to that.
+
+        A non-zero exit is a result, never an exception; WorkspaceError if it cannot be confined.
+        """
+        ...

@@ -1,0 +1,88 @@
+"""The files of one agent, as its file tools see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from retinue.domain.grant import Network
+from retinue.domain.reach import Reach
+from retinue.domain.result import FileChange
+from retinue.domain.scope import Groups
+
+
+class DirEntry(msgspec.Struct, frozen=True, gc=False):
+    """One name in a folder. `kind` is file, dir, link or other."""
+
+    name: str
+    kind: str
+    size_bytes: int = 0
+
+
+class SearchMatch(msgspec.Struct, frozen=True, gc=False):
+    path: str
+    line: int
+    text: str
+
+
+class WriteResult(msgspec.Struct, frozen=True, gc=False):
+    """`path` is the one spelling of it; `before` what was there; `program`: can it be executed?"""
+
+    change: FileChange
+    before_sha256: str | None
+    after_sha256: str
+    path: str = ""
+    before: bytes | None = None
+    program: bool = False
+
+
+class Workspace(Protocol):
+    """The files an agent acts on. Paths are relative and never leave the root.
+
+    What cannot be done raises ToolFailure with a text for the model. Methods block; callers that
+    must not wait run them in a thread.
+    """
+
+    @property
+    def root(self) -> str: ...
+
+    def reach(self, write_scope: Groups, network: Network = Network.NONE) -> Reach:
+        """What is within reach of an agent that works in it."""
+        ...
+
+    def inside(self, path: str) -> str | None:
+        """The one spelling of a path, however it is written; None if it leads outside.
+
+        What is checked against a write scope must be this one: it is what will be opened.
+        """
+        ...
+
+    def read(self, path: str, *, max_bytes: int) -> bytes: ...
+
+    def read_now(self, path: str, *, max_bytes: int) -> bytes | None:
+        """The file if it can be had without waiting for a disk or a network, else None."""
+        ...
+
+    def list_now(self, path: str) -> Sequence[DirEntry] | None:
+        """The directory if it can be had without waiting, else None."""
+        ...
+
+    def list(self, path: str) -> Sequence[DirEntry]: ...
+
+    def find(self, pattern: str, *, under: str, limit: int) -> tuple[Sequence[str], bool]:
+        """Files whose path matches a glob, sorted; and whether there were more."""
+        ...
+
+    def search(
+        self, pattern: str, *, under: str, glob: str | None, limit: int
+    ) -> tuple[Sequence[SearchMatch], bool]:
+        """Lines that match a regular expression; and whether there were more."""
+        ...
+
+    def fingerprint(self, under: str) -> str:
+        """A hash that changes when a file is added, removed or touched that a search would see."""
+        ...
+
+    def write(self, path: str, data: bytes) -> WriteResult: ...
