@@ -148,9 +148,10 @@ def tool(
     """Make a tool from a typed function: `@tool`, or `@tool(effect="read")`.
 
     The description is the first paragraph of the docstring; a parameter's comes from
-    `Annotated[str, msgspec.Meta(description="…")]`. A first parameter of type `ToolContext` receives
-    the agent's workspace, sandbox and identity; the model does not see that parameter. A function that is not async runs in a
-    thread. `effect` is what it can do to the world; only "read" may be repeated or run in parallel.
+    `Annotated[str, msgspec.Meta(description="…")]`. A first parameter of type `ToolContext`
+    receives the agent's workspace, sandbox and identity; the model does not see that parameter. A
+    function that is not async runs in a thread. `effect` is what the tool can do to the world;
+    only "read" may be repeated or run in parallel.
     """
     try:
         checked = Effect(effect)
