@@ -15,6 +15,7 @@ import click
 import msgspec
 
 import retinue
+from retinue.config.init_files import settings_file
 from retinue.config.pools import EndpointSettings, PoolSettings
 from retinue.config.settings import (
     BudgetSettings,
@@ -23,7 +24,6 @@ from retinue.config.settings import (
     ServerSettings,
     Settings,
 )
-from retinue.config.template import settings_file
 from retinue.domain.events import Event, Fact
 from retinue.domain.price import Price
 from retinue.interfaces.cli.exit_codes import EXIT_CODES

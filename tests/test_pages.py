@@ -26,12 +26,12 @@ import msgspec
 import pytest
 
 import retinue
-from retinue.config.folders import PROJECT_FOLDERS
+from retinue.config.agent_folders import PROJECT_FOLDERS
+from retinue.config.mcp_servers import MCP_FILE, configuration
+from retinue.config.model_routes import parse_route
 from retinue.config.pools import EndpointSettings, PoolSettings
 from retinue.config.roles import builtin_roles, catalogue
-from retinue.config.routes import parse_route
 from retinue.config.settings import PROJECT_FILE, Layers, Settings, load, read
-from retinue.config.toolservers import MCP_FILE, configuration
 from retinue.domain.plan.plan_file import parse
 from retinue.domain.plan.plan_file import read as read_plan
 from retinue.domain.price import Price
@@ -40,7 +40,7 @@ from retinue.interfaces.cli.main import COMMANDS, cli, main
 from retinue.models.scripted.model import Answer, call, say
 from retinue.models.scripted.script_file import parse_script
 from retinue.testing.server import ModelServer, Received
-from retinue.tools.delegate import delegation_tools
+from retinue.tools.delegation import delegation_tools
 
 if TYPE_CHECKING:
     from tests.conftest import Repo

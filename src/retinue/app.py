@@ -12,9 +12,8 @@ import msgspec
 
 from retinue.clients import Clients, redaction_of
 from retinue.config.environment import Environment
-from retinue.config.permission import SERVER, permission
+from retinue.config.project_permissions import SERVER, permission
 from retinue.config.roles import LEAD, catalogue, is_of_project
-from retinue.config.seal import Seal
 from retinue.config.settings import (
     MAX_CONCURRENT,
     MAX_DEPTH,
@@ -25,6 +24,7 @@ from retinue.config.settings import (
     load,
 )
 from retinue.config.trust import Demand
+from retinue.config.user_key import Seal
 from retinue.discovery import discover
 from retinue.domain.approval import Rules, rule
 from retinue.domain.budget import Budget
@@ -32,8 +32,8 @@ from retinue.domain.contract import OnConflict
 from retinue.domain.discovery import Discovery
 from retinue.domain.events import Event
 from retinue.domain.grant import Mode
+from retinue.domain.mcp_server import ToolServer
 from retinue.domain.role import Role
-from retinue.domain.toolserver import ToolServer
 from retinue.errors import ConfigError, UsageError
 from retinue.ports.clock import Clock
 from retinue.ports.model import Model
@@ -56,9 +56,9 @@ from retinue.runtime.policy import Policy
 from retinue.runtime.runtime import Runtime
 from retinue.runtime.services import Services
 from retinue.store.reports import FileReports
+from retinue.tools.ask_user import ask_user
 from retinue.tools.builtin import REPEATABLE, builtin_tools
-from retinue.tools.delegate import delegation_tools
-from retinue.tools.person import ask_user
+from retinue.tools.delegation import delegation_tools
 from retinue.tools.registry import Registry
 
 if TYPE_CHECKING:

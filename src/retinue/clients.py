@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from retinue.config.environment import Environment
+from retinue.config.model_routes import EMBEDDED, SERVICES, Route, Service, parse_route
 from retinue.config.pools import EndpointSettings, Strategy
-from retinue.config.routes import EMBEDDED, SERVICES, Route, Service, parse_route
 from retinue.config.settings import Layers, Settings
 from retinue.discovery import endpoint_at
 from retinue.domain.budget import UNLIMITED
@@ -425,7 +425,7 @@ class Clients:
 
 def embedded_model(environment: Environment) -> EmbeddedModel:
     """The model of this machine; ConfigError if it is not installed."""
-    from retinue.embedded.llama import ALIAS
+    from retinue.embedded.llama_server import ALIAS
     from retinue.embedded.model import NAME, PATIENCE_S, EmbeddedModel
 
     def connect(address: Address) -> Model:

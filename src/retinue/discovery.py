@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.places import as_place, clouds, named_places, once_each, place_of, usual_places
+from retinue.config.server_addresses import (
+    as_place,
+    clouds,
+    named_places,
+    once_each,
+    place_of,
+    usual_places,
+)
 from retinue.config.settings import PROJECT_FILE, Layers
 from retinue.domain.discovery import Discovery, Looked, Place
 from retinue.embedded.model import installed

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from retinue.config.environment import Environment
-from retinue.config.seal import Seal
+from retinue.config.user_key import Seal
 from retinue.errors import StoreError, UnknownRun, UsageError
 from retinue.ports.clock import Clock
 from retinue.runtime.core.clock import SystemClock

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from retinue.config.environment import Environment
-from retinue.config.permission import Permission, permission
+from retinue.config.project_permissions import Permission, permission
 from retinue.config.settings import load
 from retinue.config.trust import Trust
 from retinue.errors import ConfigError

@@ -17,10 +17,10 @@ import pytest
 import retinue
 from retinue.clients import embedded_model
 from retinue.config.environment import Environment
-from retinue.config.routes import parse_route
+from retinue.config.model_routes import parse_route
 from retinue.domain.events import AgentCreated
 from retinue.domain.messages import Request, System, User
-from retinue.embedded.llama import MOST_THREADS, spare_cpus
+from retinue.embedded.llama_server import MOST_THREADS, spare_cpus
 from retinue.embedded.model import ABOUT, MOST_TOKENS, SERVED, installed
 from retinue.embedded.serving import published
 from retinue.interfaces.cli.main import main

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.config.agents import AgentFile, Names, Unusable, read_agent
-from retinue.config.folders import (
+from retinue.config.agent_files import AgentFile, Names, Unusable, read_agent
+from retinue.config.agent_folders import (
     PROJECT_FOLDERS,
     Folder,
     files_in,
@@ -27,11 +27,11 @@ from retinue.config.settings import (
     RoleSettings,
     Settings,
 )
-from retinue.config.toolnames import TOOLS, Dialect, of_server
+from retinue.config.tool_translation import TOOLS, Dialect, of_server
 from retinue.domain.budget import Budget
 from retinue.domain.role import BOOTSTRAP_FILES, Role
 from retinue.domain.scope import scope
-from retinue.domain.toolname import PREFIX, clean_server, picked
+from retinue.domain.tool_names import PREFIX, clean_server, picked
 from retinue.errors import ConfigError, ContractError
 
 LEAD = Role(

@@ -26,9 +26,9 @@ from retinue.domain.approval import rule
 from retinue.domain.budget import Budget, SomeLimits
 from retinue.domain.contract import REPORT_PATH_PATTERN, OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
+from retinue.domain.mcp_server import Transport
 from retinue.domain.paths import inside
 from retinue.domain.price import Price
-from retinue.domain.toolserver import Transport
 from retinue.errors import ConfigError, ContractError
 
 T = TypeVar("T", int, float)
@@ -221,7 +221,7 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         pools=user.pools,
         servers=user.servers,
         prices=user.prices,
-        # A server is a program that runs as the user; `config.toolservers` asks who brings it.
+        # A server is a program that runs as the user; `config.mcp_servers` tracks its source.
         mcp=user.mcp,
         delegation=user.delegation and project.delegation,
         # A project may forbid, and not allow.

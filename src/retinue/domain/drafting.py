@@ -28,7 +28,7 @@ from retinue.domain.grant import Grant, Mode, Network, narrow
 from retinue.domain.messages import Effect
 from retinue.domain.role import Role
 from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, canonical, scope
-from retinue.domain.toolname import (
+from retinue.domain.tool_names import (
     ALL_FOREIGN,
     READING_FOREIGN,
     is_foreign,

@@ -13,7 +13,7 @@ import msgspec
 
 from retinue.domain.messages import Message, Reply, Request, User
 from retinue.domain.served import LLAMA_CPP, Served
-from retinue.embedded.llama import ALIAS, SLOTS, WINDOW
+from retinue.embedded.llama_server import ALIAS, SLOTS, WINDOW
 from retinue.embedded.server_share import Lease
 from retinue.embedded.serving import Address, published
 from retinue.embedded.weights import fetched, intact
@@ -103,7 +103,7 @@ class EmbeddedModel:
             await self._forget()  # The server is gone: another one, or nobody, is there.
         weights = await fetched(self._folder, self._variables, tell=tell)
         # Not from the directory at hand: what lies there may have the name of a module.
-        command = [sys.executable, "-P", "-m", "retinue.embedded.llama"]
+        command = [sys.executable, "-P", "-m", "retinue.embedded.llama_server"]
         command += [str(self._folder), str(weights)]
         seen = {name: self._variables[name] for name in _SEEN if name in self._variables}
         self._lease = self._lease or Lease(self._folder, command, seen)

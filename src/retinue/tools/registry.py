@@ -10,7 +10,7 @@ from typing import Any
 
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec, estimate_tokens
-from retinue.domain.toolname import is_foreign, server_part
+from retinue.domain.tool_names import is_foreign, server_part
 from retinue.errors import UsageError
 from retinue.ports.tool import Tool
 

@@ -33,7 +33,7 @@ SLOT_TOKENS = 1024
 _LLAMA = """
 import sys
 from pathlib import Path
-from retinue.embedded.llama import start
+from retinue.embedded.llama_server import start
 weights, template, window, slots = sys.argv[1:]
 template = Path(template).read_text()
 url = start(Path(weights), threads=1, slots=int(slots), window=int(window), template=template)

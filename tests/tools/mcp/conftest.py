@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.toolserver import ToolServer, Transport
+from retinue.domain.mcp_server import ToolServer, Transport
 from retinue.ports.clock import Clock
 from retinue.runtime.core.clock import SystemClock
 from retinue.tools.mcp.servers import Servers

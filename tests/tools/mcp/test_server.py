@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from retinue.domain.mcp_server import ToolServer, Transport
 from retinue.domain.messages import Effect
 from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
-from retinue.domain.toolserver import ToolServer, Transport
 from retinue.errors import ToolFailure
 from retinue.ports.tool import ToolContext
 from retinue.ports.tool_outcome import ToolOutcome

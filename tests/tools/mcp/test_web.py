@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from retinue.domain.mcp_server import ToolServer, Transport
 from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
-from retinue.domain.toolserver import ToolServer, Transport
 from retinue.errors import ToolFailure
 from retinue.ports.tool import ToolContext
 from retinue.tools.mcp.servers import Servers

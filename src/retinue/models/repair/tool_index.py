@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from retinue.domain.messages import ToolSpec
-from retinue.domain.toolname import PREFIX, is_foreign
+from retinue.domain.tool_names import PREFIX, is_foreign
 from retinue.models.repair.aliases import READING, TOOLS_BY_ALIAS, folded
 
 _OFFERS_REMEMBERED = 64

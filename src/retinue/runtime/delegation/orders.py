@@ -7,7 +7,7 @@ import os
 from retinue.domain.budget import Budget
 from retinue.domain.drafting import Order
 from retinue.domain.role import pick
-from retinue.domain.toolname import picked
+from retinue.domain.tool_names import picked
 from retinue.errors import ContractError, UsageError
 from retinue.runtime.agent.context_window import fitted, notes_on, within
 from retinue.runtime.agent.output_schema import schema_text

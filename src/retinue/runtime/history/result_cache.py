@@ -22,7 +22,7 @@ from retinue.domain.events import (
 )
 from retinue.domain.messages import Effect
 from retinue.domain.result import Receipt
-from retinue.domain.toolname import is_foreign
+from retinue.domain.tool_names import is_foreign
 from retinue.errors import ToolFailure
 from retinue.ports.store import Store
 from retinue.ports.tool import ToolContext

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.domain.toolserver import ToolServer
+from retinue.domain.mcp_server import ToolServer
 from retinue.ports.clock import Clock
 from retinue.version import VERSION
 

@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.toolserver import ToolServer
-from retinue.tools.mcp.faults import Unusable
+from retinue.domain.mcp_server import ToolServer
+from retinue.tools.mcp.errors import Unusable
 from retinue.tools.mcp.guard import GRACE_S, KILL_S
 
 MAX_LINE_BYTES = 16 * 1024 * 1024

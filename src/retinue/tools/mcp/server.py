@@ -11,11 +11,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retinue.domain.toolserver import ToolServer
+from retinue.domain.mcp_server import ToolServer
 from retinue.errors import ToolFailure
 from retinue.ports.clock import Clock
 from retinue.tools.mcp.content import Said
-from retinue.tools.mcp.faults import Lost, Refused, Unusable
+from retinue.tools.mcp.errors import Lost, Refused, Unusable
 from retinue.tools.mcp.listing import Listed, Listings
 from retinue.tools.mcp.process import Log
 

@@ -10,11 +10,11 @@ from typing import Self
 
 import msgspec
 
-from retinue.domain.toolname import clean_server, foreign_names
-from retinue.domain.toolserver import ToolServer
+from retinue.domain.mcp_server import ToolServer
+from retinue.domain.tool_names import clean_server, foreign_names
 from retinue.extras import has_all, install
 from retinue.ports.clock import Clock
-from retinue.tools.mcp.faults import Unusable
+from retinue.tools.mcp.errors import Unusable
 from retinue.tools.mcp.listing import Listed, Listings
 from retinue.tools.mcp.server import Server
 from retinue.tools.mcp.tool import ServerTool

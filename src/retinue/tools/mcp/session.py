@@ -24,9 +24,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-from retinue.domain.toolserver import ToolServer, Transport
+from retinue.domain.mcp_server import ToolServer, Transport
 from retinue.tools.mcp.content import Said, said
-from retinue.tools.mcp.faults import Lost, Refused, Unusable
+from retinue.tools.mcp.errors import Lost, Refused, Unusable
 from retinue.tools.mcp.listing import Listed
 from retinue.tools.mcp.process import Log, Process, started
 from retinue.tools.mcp.schema import described, tidy

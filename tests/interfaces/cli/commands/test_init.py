@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from retinue.config.template import settings_file
+from retinue.config.init_files import settings_file
 
 
 class Done(NamedTuple):

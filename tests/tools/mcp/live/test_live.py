@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from retinue.domain.mcp_server import ToolServer, Transport
 from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
-from retinue.domain.toolserver import ToolServer, Transport
 from retinue.ports.tool import ToolContext
 from retinue.runtime.core.clock import SystemClock
 from retinue.tools.mcp.servers import Servers

@@ -10,9 +10,9 @@ import click
 import msgspec
 
 from retinue.config.environment import Environment
+from retinue.config.mcp_servers import configuration
 from retinue.config.roles import Catalogue, builtin_roles, catalogue
 from retinue.config.settings import load
-from retinue.config.toolservers import configuration
 from retinue.domain.role import Role, pick
 from retinue.domain.scope import ANYWHERE, NOWHERE
 from retinue.interfaces.cli import completions as names

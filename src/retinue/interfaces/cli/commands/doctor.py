@@ -19,12 +19,12 @@ import click
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.permission import SERVER, permission
-from retinue.config.places import KEY_VARIABLES
+from retinue.config.mcp_servers import configuration
+from retinue.config.model_routes import Route, parse_route
+from retinue.config.project_permissions import SERVER, permission
 from retinue.config.roles import catalogue
-from retinue.config.routes import Route, parse_route
+from retinue.config.server_addresses import KEY_VARIABLES
 from retinue.config.settings import PROJECT_FILE, Layers, Settings, read
-from retinue.config.toolservers import configuration
 from retinue.discovery import Named, discover, named_models
 from retinue.domain.discovery import SHOWN, Discovery, Looked, Place
 from retinue.embedded.model import installed

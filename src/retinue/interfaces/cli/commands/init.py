@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from retinue.config.init_files import AGENT, AGENT_FILE, settings_file
 from retinue.config.settings import PROJECT_FILE
-from retinue.config.template import AGENT, AGENT_FILE, settings_file
 from retinue.errors import UsageError
 from retinue.interfaces.cli.options import directory
 from retinue.project import STATE_DIR, project

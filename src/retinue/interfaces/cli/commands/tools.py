@@ -10,7 +10,7 @@ import msgspec
 
 from retinue.app import Inspection, inspect_tools
 from retinue.domain.messages import Effect, estimate_tokens
-from retinue.domain.toolname import clean_server
+from retinue.domain.tool_names import clean_server
 from retinue.errors import UsageError
 from retinue.interfaces.cli.commands.agents import MIN_WIDTH, cut, say
 from retinue.interfaces.cli.options import directory

@@ -8,7 +8,7 @@ from datetime import datetime
 import click
 
 from retinue.config.environment import Environment
-from retinue.config.permission import permission
+from retinue.config.project_permissions import permission
 from retinue.config.settings import load
 from retinue.config.trust import Trust
 from retinue.errors import UsageError

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
+from retinue.config.agent_folders import read_text
 from retinue.config.environment import Environment
-from retinue.config.folders import read_text
 from retinue.config.settings import PROJECT_FILE, Layers, ServerSettings, wrong_with_server
-from retinue.domain.toolserver import CALL_TIMEOUT_S, START_TIMEOUT_S, ToolServer, Transport
+from retinue.domain.mcp_server import CALL_TIMEOUT_S, START_TIMEOUT_S, ToolServer, Transport
 
 MCP_FILE = ".mcp.json"
 PROJECT_VARIABLE = "RETINUE_PROJECT"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.toolname import (
+from retinue.domain.tool_names import (
     clean_server,
     foreign_names,
     is_foreign,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.config.agents import AgentFile, Names, Unusable, clean_name, one_line, read_agent
-from retinue.config.toolnames import TOOLS, Dialect
+from retinue.config.agent_files import AgentFile, Names, Unusable, clean_name, one_line, read_agent
+from retinue.config.tool_translation import TOOLS, Dialect
 from retinue.domain.grant import Mode
 
 DATA = Path(__file__).parent / "data" / "agents"

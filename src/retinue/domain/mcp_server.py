@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from retinue.domain.toolname import matches
+from retinue.domain.tool_names import matches
 
 CALL_TIMEOUT_S = 60.0
 # Long enough for a package to be fetched first.

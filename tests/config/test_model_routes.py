@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.config.routes import Route, parse_route
+from retinue.config.model_routes import Route, parse_route
 from retinue.domain.thinking import Thinking
 from retinue.errors import ConfigError
 

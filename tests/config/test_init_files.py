@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from retinue.config.init_files import EXAMPLES, OWN, settings_file
 from retinue.config.settings import (
     ASK_ABOVE_TOKENS,
     ASK_ABOVE_USD,
@@ -20,7 +21,6 @@ from retinue.config.settings import (
     Settings,
     read,
 )
-from retinue.config.template import EXAMPLES, OWN, settings_file
 from retinue.domain.grant import Mode
 
 DEFAULTS, _, REST = settings_file().partition(EXAMPLES)

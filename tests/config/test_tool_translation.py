@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.config.toolnames import (
+from retinue.config.tool_translation import (
     COMMON,
     PERMISSIONS,
     SPAWN,
@@ -14,7 +14,7 @@ from retinue.config.toolnames import (
     translated,
     without,
 )
-from retinue.domain.toolname import PREFIX
+from retinue.domain.tool_names import PREFIX
 from retinue.tools.builtin import builtin_tools
 
 WITH_SERVERS = (*TOOLS, f"{PREFIX}github__*", f"{PREFIX}my_db__*")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from retinue.config.environment import Environment
+from retinue.config.mcp_servers import Configuration, configuration
 from retinue.config.settings import Layers, Settings, load
-from retinue.config.toolservers import Configuration, configuration
-from retinue.domain.toolserver import ToolServer, Transport
+from retinue.domain.mcp_server import ToolServer, Transport
 
 ENVIRONMENT = Environment(
     variables={

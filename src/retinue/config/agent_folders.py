@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.config.toolnames import Dialect
+from retinue.config.tool_translation import Dialect
 
 MAX_FILE_BYTES = 256 * 1024
 MAX_FILES = 500

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from retinue.config.environment import Environment
-from retinue.config.places import (
+from retinue.config.server_addresses import (
     clouds,
     named_places,
     ollama_address,

@@ -24,9 +24,9 @@ from retinue.config.frontmatter import (
     read,
     scalar,
 )
-from retinue.config.routes import PROVIDERS
+from retinue.config.model_routes import PROVIDERS
 from retinue.config.settings import BudgetSettings, ProfileSettings
-from retinue.config.toolnames import (
+from retinue.config.tool_translation import (
     EVERYTHING,
     PERMISSIONS,
     SPAWN,

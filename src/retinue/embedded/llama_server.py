@@ -1,6 +1,6 @@
-"""The program that serves the embedded model: `python -m retinue.embedded.llama FOLDER WEIGHTS`.
+"""Program that starts the server of the embedded model in the background.
 
-It ends as soon as there is a server, with 0, and leaves that behind in the background.
+`python -m retinue.embedded.llama_server FOLDER WEIGHTS` exits with 0 as soon as a server answers.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.routes import SERVICES, parse_route
+from retinue.config.mcp_servers import Configured, configuration
+from retinue.config.model_routes import SERVICES, parse_route
 from retinue.config.settings import PROJECT_FILE, Layers
-from retinue.config.toolservers import Configured, configuration
 from retinue.config.trust import Demand, Trust
-from retinue.domain.toolserver import ToolServer
+from retinue.domain.mcp_server import ToolServer
 from retinue.errors import ConfigError
 
 SERVER = "MCP server"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from retinue.config.environment import Environment
-from retinue.config.routes import SERVICES, is_web_address, parse_route
+from retinue.config.model_routes import SERVICES, is_web_address, parse_route
 from retinue.config.settings import Settings
 from retinue.domain.discovery import Cloud, Place
 from retinue.domain.served import OLLAMA, USUAL_PORTS

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from retinue.domain.toolname import (
+from retinue.domain.tool_names import (
     ALL_FOREIGN,
     PREFIX,
     READING_FOREIGN,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from retinue.config import folders
-from retinue.config.folders import Found, files_in, project_folders, user_folders
-from retinue.config.toolnames import Dialect
+from retinue.config import agent_folders as folders
+from retinue.config.agent_folders import Found, files_in, project_folders, user_folders
+from retinue.config.tool_translation import Dialect
 
 TEXT = "---\nname: x\n---\nDo it."
 
