@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.machine import this_machine
 from retinue.config.environment import Environment
-from retinue.workspace.trees import UsersGround
+from retinue.workspace.file_trees import UserFileTree
 
 FILES = 20_000
 LAPS = 5
@@ -28,14 +28,14 @@ async def _measured() -> str:
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         root = Path(scratch, "project")
         _repository(root)
-        ground = _ground(root, Path(scratch))
-        first = await _once(lambda: ground.state(None))
-        warm = await _median(lambda: ground.state(None))
-        edited = await _median(lambda: ground.state(None), after=lambda: _edit(root))
+        file_tree = _file_tree(root, Path(scratch))
+        first = await _once(lambda: file_tree.snapshot(None))
+        warm = await _median(lambda: file_tree.snapshot(None))
+        edited = await _median(lambda: file_tree.snapshot(None), after=lambda: _edit(root))
         _git(root, "status", "--porcelain")
         status = await _median(_blocking(lambda: _git(root, "status", "--porcelain")))
-        base = await ground.state(None)
-        copy, removed = await _copies(ground, base, root)
+        base = await file_tree.snapshot(None)
+        copy, removed = await _copies(file_tree, base, root)
         worktree = await _median(_blocking(lambda: _worktree(root)), after=lambda: _drop(root))
         children = await _children(root, Path(scratch))
         lines = [
@@ -70,13 +70,13 @@ def _edit(root: Path) -> None:
         file.write("edited\n")
 
 
-def _ground(root: Path, scratch: Path) -> UsersGround:
+def _file_tree(root: Path, scratch: Path) -> UserFileTree:
     state = root / ".retinue"
     state.mkdir()
     (state / ".gitignore").write_text("*\n")
-    return UsersGround(
+    return UserFileTree(
         str(root),
-        state=str(state),
+        state_folder=str(state),
         worktrees=str(scratch / "worktrees"),
         home=str(scratch),
         config_home=str(scratch / "config"),
@@ -84,11 +84,11 @@ def _ground(root: Path, scratch: Path) -> UsersGround:
     )
 
 
-async def _copies(ground: UsersGround, base: str, root: Path) -> tuple[float, float]:
+async def _copies(file_tree: UserFileTree, base: str, root: Path) -> tuple[float, float]:
     made, removed = [], []
     for lap in range(LAPS):
         started = time.perf_counter()
-        copy = await ground.copy(base, name=f"c{lap}", directory=str(root))
+        copy = await file_tree.copy(base, name=f"c{lap}", directory=str(root))
         made.append(time.perf_counter() - started)
         started = time.perf_counter()
         await copy.remove()

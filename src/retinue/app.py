@@ -41,12 +41,12 @@ from retinue.ports.sandbox import Sandbox
 from retinue.ports.tool import Approve, Ask, Tool
 from retinue.project import (
     STATE_DIR,
-    ground_of,
     open_store,
     open_vault,
     posts,
     project,
     state_directory,
+    user_file_tree,
 )
 from retinue.runtime.agent.tool_calls import Breaker, nobody
 from retinue.runtime.core.clock import SystemClock
@@ -190,8 +190,8 @@ async def open_runtime(
             more_tools += tuple(tool for one in offered for tool in one.tools)
             found = _tools(roles, more_tools, settings, shell=sandbox is not None, ask=ask)
             registry = Registry(found)
-            ground = ground_of(root, environment)
-            terms = msgspec.structs.replace(terms, notes=(*terms.notes, *await ground.news()))
+            file_tree = user_file_tree(root, environment)
+            terms = msgspec.structs.replace(terms, notes=(*terms.notes, *await file_tree.news()))
             with patient_collector(), closing(FileReports(root)) as reports:
                 around = Services(
                     store=store,
@@ -204,9 +204,9 @@ async def open_runtime(
                     cache=Cache(
                         store, registry, REPEATABLE if reuse and not clients.replaying else None
                     ),
-                    workspace_for=ground.workspace,
-                    ground=ground,
-                    history=ground,
+                    workspace_for=file_tree.workspace,
+                    file_tree=file_tree,
+                    history=file_tree,
                     sandbox=sandbox,
                     confine=confine,
                     approve=approve,

@@ -14,11 +14,11 @@ from retinue.ports.store import RunRow
 from retinue.project import (
     DATABASE,
     STATE_DIR,
-    ground_of,
     open_journal,
     open_store,
     posts,
     project,
+    user_file_tree,
 )
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.pruning import prune
@@ -55,7 +55,7 @@ async def clean_up(
     keep_days = load(environment.user_settings, root).merged.keep_journals_days
     journals_s = keep_days * DAY_S if older_s is None else older_s
     journals = await _clean_journals(root, journals_s, unfinished=unfinished, look=look)
-    return [journals, *await ground_of(root, environment).clean(older_s, look=look)]
+    return [journals, *await user_file_tree(root, environment).clean(older_s, look=look)]
 
 
 async def _clean_journals(root: Path, older_s: float, *, unfinished: bool, look: bool) -> Chore:

@@ -17,7 +17,7 @@ from retinue.store.export import export_run
 from retinue.store.posts import FilePosts
 from retinue.store.sqlite import SqliteStore
 from retinue.store.vault import SqliteVault
-from retinue.workspace.trees import UsersGround
+from retinue.workspace.file_trees import UserFileTree
 
 STATE_DIR = ".retinue"
 DATABASE = "retinue.db"
@@ -114,9 +114,9 @@ async def open_past(
 ) -> AsyncIterator[Past]:
     """What a run has done to the files of a project."""
     root = project(directory)
-    ground = ground_of(root, environment or Environment.current())
+    file_tree = user_file_tree(root, environment or Environment.current())
     async with open_journal(root) as store:
-        yield await past(store, ground, run_id)
+        yield await past(store, file_tree, run_id)
 
 
 @asynccontextmanager
@@ -129,20 +129,20 @@ async def open_revision(
 ) -> AsyncIterator[Revision]:
     """What a run, or one agent of it, has done to the files, to be undone or redone."""
     root = project(directory)
-    ground = ground_of(root, environment or Environment.current())
+    file_tree = user_file_tree(root, environment or Environment.current())
     async with open_journal(root):
         pass  # Writing would make one where there is none.
     async with (
         open_store(root) as store,
-        revision(store, ground, posts(root), SystemClock(), run_id, agent=agent) as found,
+        revision(store, file_tree, posts(root), SystemClock(), run_id, agent=agent) as found,
     ):
         yield found
 
 
-def ground_of(root: Path, environment: Environment) -> UsersGround:
-    return UsersGround(
+def user_file_tree(root: Path, environment: Environment) -> UserFileTree:
+    return UserFileTree(
         str(root),
-        state=str(root / STATE_DIR),
+        state_folder=str(root / STATE_DIR),
         worktrees=str(environment.cache / "worktrees"),
         home=str(environment.home),
         config_home=str(environment.config_home),

@@ -11,7 +11,7 @@ import pytest
 from retinue.domain.scope import ANYWHERE, scope
 from retinue.sandbox.bubblewrap import Bubblewrap
 from retinue.sandbox.choice import choose
-from retinue.workspace.trees import UsersGround
+from retinue.workspace.file_trees import UserFileTree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,13 +27,13 @@ async def sandbox() -> Bubblewrap:
     return found
 
 
-def users(repo: Repo, tmp_path: Path) -> UsersGround:
+def users(repo: Repo, tmp_path: Path) -> UserFileTree:
     state = repo.root / ".retinue"
     state.mkdir()
     (state / ".gitignore").write_text("*\n")
-    return UsersGround(
+    return UserFileTree(
         str(repo.root),
-        state=str(state),
+        state_folder=str(state),
         worktrees=str(tmp_path / "worktrees"),
         home=str(repo.home),
         config_home=str(repo.config),
@@ -47,8 +47,8 @@ async def test_a_copy_is_seen_where_the_project_is_with_what_it_was_lent(
     repo.init().commit({".gitignore": "node_modules/\n.env\n", "a": "1\n"})
     repo.write("node_modules/tool", "lent\n")
     repo.write(".env", "secret\n")
-    ground = users(repo, tmp_path)
-    copy = await ground.copy(await ground.state(None), name="c", directory=str(repo.root))
+    file_tree = users(repo, tmp_path)
+    copy = await file_tree.copy(await file_tree.snapshot(None), name="c", directory=str(repo.root))
     workspace = copy.workspace(str(repo.root))
 
     async def sh(command: str, *allowed: str) -> str:
@@ -80,8 +80,8 @@ async def test_a_place_that_became_a_link_is_lent_nothing(
 ) -> None:
     repo.init().commit({".gitignore": "node_modules\n", "web/a": "1\n"})
     repo.write("web/node_modules/tool", "lent\n")
-    ground = users(repo, tmp_path)
-    copy = await ground.copy(await ground.state(None), name="c", directory=str(repo.root))
+    file_tree = users(repo, tmp_path)
+    copy = await file_tree.copy(await file_tree.snapshot(None), name="c", directory=str(repo.root))
     reach = copy.workspace(str(repo.root)).reach(ANYWHERE)
     assert reach.lent == ("web/node_modules",)
     elsewhere = tmp_path / "elsewhere"

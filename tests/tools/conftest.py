@@ -7,7 +7,7 @@ import pytest
 from retinue.domain import scope
 from retinue.domain.reach import Reach
 from retinue.ports.tool import ToolContext
-from retinue.workspace.tree import DirectoryTree
+from retinue.workspace.directory import DirectoryWorkspace
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def root(tmp_path: Path) -> Path:
 def ctx(root: Path) -> ToolContext:
     """May write what is at the top, and below src/; not docs/, for example."""
     return ToolContext(
-        workspace=DirectoryTree(root, ripgrep=None),
+        workspace=DirectoryWorkspace(root, ripgrep=None),
         sandbox=None,
         reach=Reach(root=str(root), write_scope=scope.scope("*", "src/", "new/", "open/", "sub/")),
         agent_id="a1",

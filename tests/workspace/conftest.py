@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from retinue.workspace.directory import DirectoryWorkspace
+from retinue.workspace.file_trees import UserFileTree
 from retinue.workspace.safe_open import Opening, open_at_once, open_by_walking, preferred
-from retinue.workspace.tree import DirectoryTree
-from retinue.workspace.trees import UsersGround
 
 MakeRepository = Callable[[Path], None]
 
@@ -31,18 +31,18 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tree(root: Path, opening: Opening) -> DirectoryTree:
-    return DirectoryTree(root, opening=opening, ripgrep=None)
+def tree(root: Path, opening: Opening) -> DirectoryWorkspace:
+    return DirectoryWorkspace(root, opening=opening, ripgrep=None)
 
 
 @pytest.fixture(params=["ripgrep", "python"])
-def searched(request: pytest.FixtureRequest, root: Path) -> DirectoryTree:
+def searched(request: pytest.FixtureRequest, root: Path) -> DirectoryWorkspace:
     """A tree to search in, by each of the two programs."""
     if request.param == "python":
-        return DirectoryTree(root, ripgrep=None)
+        return DirectoryWorkspace(root, ripgrep=None)
     if shutil.which("rg") is None:
         pytest.skip("ripgrep is not installed")
-    return DirectoryTree(root)
+    return DirectoryWorkspace(root)
 
 
 @pytest.fixture
@@ -54,16 +54,16 @@ def make_repository() -> MakeRepository:
 
 
 @pytest.fixture
-def ground_at(tmp_path: Path) -> Callable[[Path], UsersGround]:
+def file_tree_at(tmp_path: Path) -> Callable[[Path], UserFileTree]:
     """The user's tree at a folder, with copies outside of it."""
 
-    def make(folder: Path) -> UsersGround:
+    def make(folder: Path) -> UserFileTree:
         state, home = folder / ".retinue", tmp_path / "home"
         state.mkdir(exist_ok=True)
         (state / ".gitignore").write_text("*\n")
-        return UsersGround(
+        return UserFileTree(
             str(folder),
-            state=str(state),
+            state_folder=str(state),
             worktrees=str(home / "worktrees"),
             home=str(home),
             config_home=str(home / ".config"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retinue.errors import ToolFailure
-from retinue.workspace.tree import DirectoryTree
+from retinue.workspace.directory import DirectoryWorkspace
 
 
 def plant(root: Path, *paths: str) -> None:
@@ -16,13 +16,13 @@ def plant(root: Path, *paths: str) -> None:
         (root / path).write_text("x\n")
 
 
-def everything(tree: DirectoryTree, under: str = ".") -> list[str]:
+def everything(tree: DirectoryWorkspace, under: str = ".") -> list[str]:
     found, more = tree.find("**", under=under, limit=1000)
     assert not more
     return found
 
 
-def test_a_plain_folder(tree: DirectoryTree, root: Path) -> None:
+def test_a_plain_folder(tree: DirectoryWorkspace, root: Path) -> None:
     plant(
         root, "b.py", "a/c.py", "a-b/c", ".env", "node_modules/x.js", "a/__pycache__/c.pyc",
         ".venv/bin/python", ".retinue/db", "sub/.git/config",
@@ -33,7 +33,7 @@ def test_a_plain_folder(tree: DirectoryTree, root: Path) -> None:
 
 
 def test_a_repository_gives_what_git_would_show(
-    tree: DirectoryTree, root: Path, make_repository: Callable[[Path], None]
+    tree: DirectoryWorkspace, root: Path, make_repository: Callable[[Path], None]
 ) -> None:
     make_repository(root)
     plant(
@@ -58,7 +58,7 @@ def test_a_repository_gives_what_git_would_show(
 
 
 def test_an_ignored_folder_that_is_asked_for(
-    tree: DirectoryTree, root: Path, make_repository: Callable[[Path], None]
+    tree: DirectoryWorkspace, root: Path, make_repository: Callable[[Path], None]
 ) -> None:
     make_repository(root)
     plant(root, "build/deep/x.js")
@@ -67,7 +67,7 @@ def test_an_ignored_folder_that_is_asked_for(
 
 
 def test_a_repository_in_the_repository(
-    tree: DirectoryTree, root: Path, make_repository: Callable[[Path], None]
+    tree: DirectoryWorkspace, root: Path, make_repository: Callable[[Path], None]
 ) -> None:
     make_repository(root)
     make_repository(root / "inner")
@@ -76,7 +76,7 @@ def test_a_repository_in_the_repository(
 
 
 def test_a_folder_whose_name_looks_like_a_pattern(
-    tree: DirectoryTree, root: Path, make_repository: Callable[[Path], None]
+    tree: DirectoryWorkspace, root: Path, make_repository: Callable[[Path], None]
 ) -> None:
     make_repository(root)
     plant(root, ":(top)x/a", "[b]/c")
@@ -84,13 +84,15 @@ def test_a_folder_whose_name_looks_like_a_pattern(
     assert everything(tree, "[b]") == ["[b]/c"]
 
 
-def test_a_broken_repository_is_walked(tree: DirectoryTree, root: Path) -> None:
+def test_a_broken_repository_is_walked(tree: DirectoryWorkspace, root: Path) -> None:
     (root / ".git").mkdir()
     plant(root, "a")
     assert everything(tree) == ["a"]
 
 
-def test_patterns_count_from_the_folder_and_from_the_root(tree: DirectoryTree, root: Path) -> None:
+def test_patterns_count_from_the_folder_and_from_the_root(
+    tree: DirectoryWorkspace, root: Path
+) -> None:
     plant(root, "src/a.py", "src/sub/b.py", "c.py")
     for pattern in ("*.py", "**/*.py", "src/**/*.py", "{src,x}/**"):
         assert tree.find(pattern, under="src", limit=9) == (["src/a.py", "src/sub/b.py"], False)
@@ -98,13 +100,13 @@ def test_patterns_count_from_the_folder_and_from_the_root(tree: DirectoryTree, r
     assert tree.find("*.py", under="src/a.py", limit=9) == (["src/a.py"], False)
 
 
-def test_a_limit(tree: DirectoryTree, root: Path) -> None:
+def test_a_limit(tree: DirectoryWorkspace, root: Path) -> None:
     plant(root, "a", "b", "c")
     assert tree.find("*", under=".", limit=2) == (["a", "b"], True)
     assert tree.find("*", under=".", limit=3) == (["a", "b", "c"], False)
 
 
-def test_where_nothing_is(tree: DirectoryTree, root: Path) -> None:
+def test_where_nothing_is(tree: DirectoryWorkspace, root: Path) -> None:
     (root / "src").mkdir()
     (root / "link").symlink_to("src")
     with pytest.raises(ToolFailure) as caught:

@@ -16,9 +16,9 @@ from retinue.workspace.cleanup import (
     sweep_daily,
 )
 from retinue.workspace.copies import LOCK, PROJECT, make_copy
+from retinue.workspace.file_trees import UserFileTree
 from retinue.workspace.snapshot import users_tree
 from retinue.workspace.steps import Entry, kept, patch, step_ref, store
-from retinue.workspace.trees import UsersGround
 
 if TYPE_CHECKING:
     from tests.conftest import Repo
@@ -84,22 +84,22 @@ async def test_without_a_repository_what_the_tree_is_made_of_stays(
 ) -> None:
     repo.write("a", "1\n")
     (repo.root / ".retinue").mkdir()
-    ground = UsersGround(
+    file_tree = UserFileTree(
         str(repo.root),
-        state=str(repo.root / ".retinue"),
+        state_folder=str(repo.root / ".retinue"),
         worktrees=str(tmp_path / "worktrees"),
         home=str(repo.home),
         config_home=str(repo.config),
         seal=str,
     )
-    await ground.state(None)
+    await file_tree.snapshot(None)
     # Git tells by the time whether a file may have changed unnoticed: it must be an older one.
     then = time.time() - 100
     os.utime(repo.root / "a", (then, then))
-    await ground.state(None)
-    await ground.clean(0.0, look=False)
-    base = await ground.state(None)
-    copy = await ground.copy(base, name="x", directory=str(repo.root))
+    await file_tree.snapshot(None)
+    await file_tree.clean(0.0, look=False)
+    base = await file_tree.snapshot(None)
+    copy = await file_tree.copy(base, name="x", directory=str(repo.root))
     assert copy.workspace(str(repo.root)).read("a", max_bytes=9) == b"1\n"
     await copy.remove()
 

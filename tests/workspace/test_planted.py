@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from retinue.workspace.trees import CopiedGround, UsersGround
+from retinue.workspace.file_trees import AgentWorkingCopy, UserFileTree
 
 if TYPE_CHECKING:
     from tests.conftest import Repo
@@ -164,17 +164,17 @@ PLANTED: list[tuple[Callable[[Path, Path], None], str]] = [
 async def test_nothing_planted_is_run(
     repo: Repo,
     tmp_path: Path,
-    ground_at: Callable[[Path], UsersGround],
+    file_tree_at: Callable[[Path], UserFileTree],
     plant: Callable[[Path, Path], None],
     problem: str,
 ) -> None:
     mark = tmp_path / MARK
     evil = script(tmp_path, mark)
     repo.init().commit({"src/a": "1\n", "b": "1\n"})
-    ground = ground_at(repo.root)
-    base = await ground.state(None)
+    file_tree = file_tree_at(repo.root)
+    base = await file_tree.snapshot(None)
     directory = str(repo.root)
-    copy = await ground.copy(base, name="c1", directory=directory)
+    copy = await file_tree.copy(base, name="c1", directory=directory)
     top = Path(copy.workspace(directory).root)
     plant(top, evil)
     (top / "b").write_text("changed\n")
@@ -183,14 +183,14 @@ async def test_nothing_planted_is_run(
     tree.find("**", under=".", limit=999)
     tree.search("changed", under=".", glob=None, limit=9)
     tree.fingerprint(".")
-    inner = await copy.state(None)
+    inner = await copy.snapshot(None)
     grandchild = await copy.copy(inner, name="c2", directory=directory)
     proposal = await copy.propose(message="work")
-    merge = await ground.merge(base, proposal.commit, base=base, message="merge")
-    await ground.keep(base, proposal.commit, run_id="r", agent_id="a1", message="kept")
-    fresh = await ground.copy(merge.commit, name="check", directory=directory)
-    applied = await ground.apply(base, merge.commit, None, message="merge")
-    await ground.state(base)
+    merge = await file_tree.merge(base, proposal.commit, base=base, message="merge")
+    await file_tree.keep_unmerged(base, proposal.commit, run_id="r", agent_id="a1", message="kept")
+    fresh = await file_tree.copy(merge.commit, name="check", directory=directory)
+    applied = await file_tree.apply(base, merge.commit, None, message="merge")
+    await file_tree.snapshot(base)
     await check_again(grandchild, fresh, copy)
     assert not mark.exists()
     assert proposal.problems == ((problem,) if problem else ())
@@ -200,14 +200,14 @@ async def test_nothing_planted_is_run(
 
 
 async def test_git_itself_would_run_it(
-    repo: Repo, tmp_path: Path, ground_at: Callable[[Path], UsersGround]
+    repo: Repo, tmp_path: Path, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
     """What is planted here is no dud."""
     mark = tmp_path / MARK
     evil = script(tmp_path, mark)
     repo.init().commit({"a": "1\n"})
-    ground = ground_at(repo.root)
-    copy = await ground.copy(await ground.state(None), name="c1", directory=str(repo.root))
+    file_tree = file_tree_at(repo.root)
+    copy = await file_tree.copy(await file_tree.snapshot(None), name="c1", directory=str(repo.root))
     top = Path(copy.workspace(str(repo.root)).root)
     own_git_dir(top, evil)
     repo.git("status", at=top)
@@ -215,7 +215,7 @@ async def test_git_itself_would_run_it(
     await copy.remove()
 
 
-async def check_again(*copies: CopiedGround) -> None:
+async def check_again(*copies: AgentWorkingCopy) -> None:
     for copy in copies:
         await copy.propose(message="again")
         await copy.remove()
@@ -251,49 +251,49 @@ OWN = [in_the_config, included, included_for_this_folder, for_one_worktree]
 async def test_settings_planted_in_the_users_own_repository_run_nothing(
     repo: Repo,
     tmp_path: Path,
-    ground_at: Callable[[Path], UsersGround],
+    file_tree_at: Callable[[Path], UserFileTree],
     plant: Callable[[Repo, Path], None],
 ) -> None:
     mark = tmp_path / MARK
     evil = script(tmp_path, mark)
     repo.init().commit({"a": "1\n", ".gitattributes": "* filter=evil diff=evil merge=evil\n"})
     plant(repo, evil)
-    await work_there(repo, ground_at(repo.root))
+    await work_there(repo, file_tree_at(repo.root))
     assert not mark.exists()
     with suppress(AssertionError):  # Their git does not get far with such a filter.
         repo.git("status")
     assert mark.exists(), "it is no dud"
 
 
-async def work_there(repo: Repo, ground: UsersGround) -> None:
+async def work_there(repo: Repo, file_tree: UserFileTree) -> None:
     """Everything that we ever do with the user's own tree."""
     repo.write("a", "2\n")
     repo.write("new", "3\n")
     directory = str(repo.root)
-    tree = ground.workspace(directory)
+    tree = file_tree.workspace(directory)
     tree.find("**", under=".", limit=999)
     tree.search("2", under=".", glob=None, limit=9)
     tree.fingerprint(".")
-    base = await ground.state(None)
-    copy = await ground.copy(base, name="c1", directory=directory)
+    base = await file_tree.snapshot(None)
+    copy = await file_tree.copy(base, name="c1", directory=directory)
     assert copy.workspace(directory).read("new", max_bytes=99) == b"3\n"
     copy.workspace(directory).write("a", b"4\n")
     proposal = await copy.propose(message="work")
-    await ground.keep(base, proposal.commit, run_id="r", agent_id="a1", message="kept")
+    await file_tree.keep_unmerged(base, proposal.commit, run_id="r", agent_id="a1", message="kept")
     await copy.remove()
-    changes = await ground.kept("r")
-    assert "+4\n" in await ground.patch(changes[0])
-    assert (await ground.redo(changes)).refused == ()
+    changes = await file_tree.changes("r")
+    assert "+4\n" in await file_tree.patch(changes[0])
+    assert (await file_tree.redo(changes)).refused == ()
     assert (repo.root / "a").read_text() == "4\n"
-    assert (await ground.undo(changes)).refused == ()
+    assert (await file_tree.undo(changes)).refused == ()
     assert (repo.root / "a").read_text() == "2\n"
-    await ground.clean(0, look=False)
+    await file_tree.clean(0, look=False)
 
 
 async def test_what_the_environment_says_about_git_counts_for_nothing(
     repo: Repo,
     tmp_path: Path,
-    ground_at: Callable[[Path], UsersGround],
+    file_tree_at: Callable[[Path], UserFileTree],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mark = tmp_path / MARK
@@ -317,13 +317,13 @@ async def test_what_the_environment_says_about_git_counts_for_nothing(
         "GIT_TRACE2": tmp_path / "trace",
     }.items():
         monkeypatch.setenv(name, str(value))
-    await work_there(repo, ground_at(repo.root))
+    await work_there(repo, file_tree_at(repo.root))
     assert not mark.exists()
     assert not (tmp_path / "trace").exists()
 
 
 async def test_an_index_that_vouches_for_files_is_not_believed(
-    repo: Repo, tmp_path: Path, ground_at: Callable[[Path], UsersGround]
+    repo: Repo, tmp_path: Path, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
     """Who uses a monitor has an index that says which files need not be looked at."""
     monitor = tmp_path / "monitor"
@@ -335,20 +335,20 @@ async def test_an_index_that_vouches_for_files_is_not_believed(
     repo.git("status")
     (tmp_path / MARK).unlink()
     repo.write("a", "2\n")
-    ground = ground_at(repo.root)
-    tree = repo.listed(repo.depot(), await ground.state(None))
+    file_tree = file_tree_at(repo.root)
+    tree = repo.listed(repo.depot(), await file_tree.snapshot(None))
     assert tree == {"a": "100644 2\n", "b": "100644 1\n"}
     assert not (tmp_path / MARK).exists()
 
 
 async def test_a_tree_that_the_config_puts_elsewhere_is_not_looked_at(
-    repo: Repo, tmp_path: Path, ground_at: Callable[[Path], UsersGround]
+    repo: Repo, tmp_path: Path, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "secret").write_text("s\n")
     repo.init().commit({"a": "1\n"})
     repo.git("config", "core.worktree", str(tmp_path / "elsewhere"))
-    tree = repo.listed(repo.depot(), await ground_at(repo.root).state(None))
+    tree = repo.listed(repo.depot(), await file_tree_at(repo.root).snapshot(None))
     assert tree == {"a": "100644 1\n"}
 
 
@@ -361,37 +361,37 @@ async def test_a_tree_that_the_config_puts_elsewhere_is_not_looked_at(
     ],
 )
 async def test_links_that_escape_are_not_integrated(
-    repo: Repo, ground_at: Callable[[Path], UsersGround], target: str, problem: str
+    repo: Repo, file_tree_at: Callable[[Path], UserFileTree], target: str, problem: str
 ) -> None:
     repo.init().commit({"a": "1"})
-    ground = ground_at(repo.root)
-    base = await ground.state(None)
-    copy = await ground.copy(base, name="c1", directory=str(repo.root))
+    file_tree = file_tree_at(repo.root)
+    base = await file_tree.snapshot(None)
+    copy = await file_tree.copy(base, name="c1", directory=str(repo.root))
     os.symlink(target, Path(copy.workspace(str(repo.root)).root) / "link")
     proposal = await copy.propose(message="work")
     assert proposal.problems == (problem,)
     # And if nobody had looked: what is applied is looked at once more.
-    applied = await ground.apply(base, proposal.commit, None, message="merge")
+    applied = await file_tree.apply(base, proposal.commit, None, message="merge")
     assert applied.refused == (problem,)
     assert not (repo.root / "link").is_symlink()
     await copy.remove()
 
 
 async def test_a_link_in_the_way_is_not_followed_out_of_the_project(
-    repo: Repo, tmp_path: Path, ground_at: Callable[[Path], UsersGround]
+    repo: Repo, tmp_path: Path, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     repo.init().commit({"a": "1"})
-    ground = ground_at(repo.root)
-    base = await ground.state(None)
-    copy = await ground.copy(base, name="c1", directory=str(repo.root))
+    file_tree = file_tree_at(repo.root)
+    base = await file_tree.snapshot(None)
+    copy = await file_tree.copy(base, name="c1", directory=str(repo.root))
     copy.workspace(str(repo.root)).write("out/file", b"x")
     proposal = await copy.propose(message="work")
     await copy.remove()
     (repo.root / "out").symlink_to(outside)
     repo.write(".gitignore", "out\n")
-    applied = await ground.apply(base, proposal.commit, None, message="merge")
+    applied = await file_tree.apply(base, proposal.commit, None, message="merge")
     assert applied.refused == ("'out/file' is behind a link, or behind what is no folder",)
     assert list(outside.iterdir()) == []
 
@@ -423,43 +423,43 @@ async def test_a_private_git_dir_that_came_with_the_project_is_not_used(
     blob = "0" * 40
     plan = (b"../../../..", None, ((b"victim", 0o100644, 0o100644, blob, blob),))
     (left / "plan").write_bytes(msgspec.msgpack.encode(plan))
-    ground = UsersGround(
+    file_tree = UserFileTree(
         str(repo.root),
-        state=str(state),
+        state_folder=str(state),
         worktrees=str(tmp_path / "worktrees"),
         home=str(repo.home),
         config_home=str(repo.config),
         seal=lambda name: hashlib.sha256(f"{key} {name}".encode()).hexdigest() if key else "",
     )
-    (told,) = await ground.news()
+    (told,) = await file_tree.news()
     assert told.startswith("the history of files was not made by you on this machine, and is in ")
-    await work_there(repo, ground)
+    await work_there(repo, file_tree)
     assert not mark.exists()
     assert not (tmp_path / "victim").exists()
-    assert (await ground.news()) == (told,)
+    assert (await file_tree.news()) == (told,)
 
 
 async def test_ones_own_is_used_again(
-    repo: Repo, tmp_path: Path, ground_at: Callable[[Path], UsersGround]
+    repo: Repo, tmp_path: Path, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
     repo.init().commit({"a": "1\n"})
-    await work_there(repo, ground_at(repo.root))
-    again = ground_at(repo.root)
+    await work_there(repo, file_tree_at(repo.root))
+    again = file_tree_at(repo.root)
     assert await again.news() == ()
-    assert [change.name for change in await again.kept("r")] == []
+    assert [change.name for change in await again.changes("r")] == []
     assert sorted(path.name for path in (repo.root / ".retinue").iterdir()) == [".gitignore", "git"]
 
 
 async def test_what_could_not_be_put_back_after_a_kill_is_told(
-    repo: Repo, ground_at: Callable[[Path], UsersGround]
+    repo: Repo, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
     repo.init().commit({"a": "1\n"})
-    await ground_at(repo.root).state(None)
+    await file_tree_at(repo.root).snapshot(None)
     left = repo.root / ".retinue" / "git" / "tmp" / "apply-1"
     (left / "old").mkdir(parents=True)
     (left / "old" / "0").write_text("mine")
     (left / "plan").write_bytes(b"half of it")
     rescued = repo.root / ".retinue" / "rescued" / "apply-1"
-    (told,) = await ground_at(repo.root).news()
+    (told,) = await file_tree_at(repo.root).news()
     assert told == f"files that could not be put back are in {rescued}"
     assert (rescued / "0").read_text() == "mine"

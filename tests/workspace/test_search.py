@@ -7,17 +7,19 @@ import pytest
 
 from retinue.errors import ToolFailure
 from retinue.ports.workspace import SearchMatch
+from retinue.workspace.directory import DirectoryWorkspace
 from retinue.workspace.search import TooSlow, search
-from retinue.workspace.tree import DirectoryTree
 
 
-def lines(tree: DirectoryTree, pattern: str, glob: str | None = None) -> list[tuple[str, int, str]]:
+def lines(
+    tree: DirectoryWorkspace, pattern: str, glob: str | None = None
+) -> list[tuple[str, int, str]]:
     found, more = tree.search(pattern, under=".", glob=glob, limit=100)
     assert not more
     return [(match.path, match.line, match.text) for match in found]
 
 
-def test_in_the_order_of_paths(searched: DirectoryTree, root: Path) -> None:
+def test_in_the_order_of_paths(searched: DirectoryWorkspace, root: Path) -> None:
     (root / "b.py").write_text("def a():\n    pass\ndef b():")
     (root / "a").mkdir()
     (root / "a/c.md").write_text("# def\n")
@@ -32,7 +34,7 @@ def test_in_the_order_of_paths(searched: DirectoryTree, root: Path) -> None:
     assert lines(searched, "DEF") == []
 
 
-def test_a_limit(searched: DirectoryTree, root: Path) -> None:
+def test_a_limit(searched: DirectoryWorkspace, root: Path) -> None:
     for name in "abc":
         (root / name).write_text("x\nx\n")
     found, more = searched.search("x", under=".", glob=None, limit=3)
@@ -44,12 +46,12 @@ def test_a_limit(searched: DirectoryTree, root: Path) -> None:
     )
 
 
-def test_windows_line_ends(searched: DirectoryTree, root: Path) -> None:
+def test_windows_line_ends(searched: DirectoryWorkspace, root: Path) -> None:
     (root / "a").write_bytes(b"one\r\ntwo\r\n")
     assert lines(searched, "one$") == [("a", 1, "one")]
 
 
-def test_what_is_not_text(searched: DirectoryTree, root: Path) -> None:
+def test_what_is_not_text(searched: DirectoryWorkspace, root: Path) -> None:
     (root / "binary").write_bytes(b"needle\n\0\0")
     (root / "utf16").write_text("needle", encoding="utf-16")
     (root / "latin").write_bytes(b"\xe9 needle\n")
@@ -59,14 +61,14 @@ def test_what_is_not_text(searched: DirectoryTree, root: Path) -> None:
     assert lines(searched, "needle") == [("latin", 1, "\ufffd needle")]
 
 
-def test_a_huge_line(searched: DirectoryTree, root: Path) -> None:
+def test_a_huge_line(searched: DirectoryWorkspace, root: Path) -> None:
     (root / "a").write_text("needle" + "x" * 2_000_000 + "\nneedle\n")
     first, second = lines(searched, "needle")
     assert (first[1], len(first[2])) == (1, 2_000)
     assert second == ("a", 2, "needle")
 
 
-def test_both_dialects(searched: DirectoryTree, root: Path) -> None:
+def test_both_dialects(searched: DirectoryWorkspace, root: Path) -> None:
     (root / "a").write_text("foobar\nfoo\n")
     assert lines(searched, "foo(?=bar)") == [("a", 1, "foobar")]
     assert lines(searched, r"(o)\1b") == [("a", 1, "foobar")]
@@ -74,7 +76,7 @@ def test_both_dialects(searched: DirectoryTree, root: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\n", None])
-def test_what_is_no_expression(searched: DirectoryTree, root: Path, text: str | None) -> None:
+def test_what_is_no_expression(searched: DirectoryWorkspace, root: Path, text: str | None) -> None:
     if text is not None:
         (root / "a").write_text(text)
     with pytest.raises(ToolFailure) as caught:
@@ -92,13 +94,13 @@ def test_what_is_no_expression(searched: DirectoryTree, root: Path, text: str | 
         ("x" * 2001, "The pattern is longer than 2,000 characters."),
     ],
 )
-def test_patterns_that_cannot_be(searched: DirectoryTree, pattern: str, said: str) -> None:
+def test_patterns_that_cannot_be(searched: DirectoryWorkspace, pattern: str, said: str) -> None:
     with pytest.raises(ToolFailure) as caught:
         searched.search(pattern, under=".", glob=None, limit=9)
     assert str(caught.value) == said
 
 
-def test_more_than_a_command_line_holds(searched: DirectoryTree, root: Path) -> None:
+def test_more_than_a_command_line_holds(searched: DirectoryWorkspace, root: Path) -> None:
     folder = root / ("f" * 200)
     folder.mkdir()
     for i in range(700):

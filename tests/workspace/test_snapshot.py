@@ -9,8 +9,8 @@ import pytest
 
 from retinue.errors import GitError, WorkspaceError
 from retinue.workspace import snapshot
+from retinue.workspace.file_trees import UserFileTree
 from retinue.workspace.snapshot import users_tree
-from retinue.workspace.trees import UsersGround
 
 if TYPE_CHECKING:
     from tests.conftest import Repo
@@ -283,19 +283,19 @@ def test_a_broken_index_is_an_error_that_says_so(repo: Repo) -> None:
 
 
 async def test_who_looks_again_sees_what_was_written_meanwhile(
-    repo: Repo, ground_at: Callable[[Path], UsersGround]
+    repo: Repo, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
     repo.init().commit({"a": "0"})
-    ground = ground_at(repo.root)
-    tree = await ground.state(None)
+    file_tree = file_tree_at(repo.root)
+    tree = await file_tree.snapshot(None)
     for number in range(1, 12):
         # As large as before, and as old.
         file = repo.write("a" if number % 2 else "new", str(number % 10))
         os.utime(file, (1, 1))
-        before, tree = tree, await ground.state(None)
+        before, tree = tree, await file_tree.snapshot(None)
         assert tree != before
-        assert await ground.state(None) == tree
+        assert await file_tree.snapshot(None) == tree
     (repo.root / "new").unlink()
-    assert await ground.state(None) != tree
+    assert await file_tree.snapshot(None) != tree
     repo.git("add", "-A")
-    assert repo.listed(repo.depot(), await ground.state(None)) == {"a": "100644 1"}
+    assert repo.listed(repo.depot(), await file_tree.snapshot(None)) == {"a": "100644 1"}

@@ -46,11 +46,11 @@ class ChangeRecorder(Protocol):
     @property
     def run_id(self) -> str: ...
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         """The number of the next step of the run."""
         ...
 
-    def made(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
+    def record(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
         """The step is in the tree, and `commit` keeps it."""
         ...
 
@@ -77,7 +77,7 @@ class RecordedChange(msgspec.Struct, frozen=True, kw_only=True):
 class ChangeHistory(Protocol):
     """The changes of the user's files, which can be looked at, taken back and made again."""
 
-    async def kept(self, run_id: str) -> Sequence[RecordedChange]:
+    async def changes(self, run_id: str) -> Sequence[RecordedChange]:
         """All changes of a run, in the order in which they were made."""
         ...
 
@@ -114,7 +114,7 @@ class FileTree(Protocol):
         """Why children cannot have copies of their own here; "" if they can."""
         ...
 
-    async def state(self, after: str | None) -> str:
+    async def snapshot(self, after: str | None) -> str:
         """A commit of the tree as it is now; `after` itself if that is the same."""
         ...
 
@@ -134,28 +134,28 @@ class FileTree(Protocol):
         """`head` with what `commit` has over `base`."""
         ...
 
-    async def settle(self, commit: str, *, parents: Sequence[str], message: str) -> str:
+    async def commit_resolution(self, commit: str, *, parents: Sequence[str], message: str) -> str:
         """The merge of `parents` as it is in `commit`, where somebody has settled its conflicts."""
         ...
 
     async def apply(
-        self, base: str, commit: str, steps: ChangeRecorder | None, *, message: str
+        self, base: str, commit: str, recorder: ChangeRecorder | None, *, message: str
     ) -> ApplyResult:
         """Bring what `commit` has over `base` into the tree, beside what others did meanwhile."""
         ...
 
-    async def keep(
+    async def keep_unmerged(
         self, base: str, commit: str, *, run_id: str, agent_id: str, message: str
     ) -> None:
         """Keep work that was not integrated, for the user to look at."""
         ...
 
-    def recorded(
+    def with_recording(
         self,
         workspace: Workspace,
         sandbox: Sandbox | None,
         directory: str,
-        steps: ChangeRecorder | None,
+        recorder: ChangeRecorder | None,
     ) -> tuple[Workspace, Sandbox | None]:
         """The same, but each change of the tree becomes a step, and commands tell of theirs."""
         ...
@@ -170,10 +170,10 @@ class WorkingCopy(FileTree, Protocol):
 
     async def remove(self) -> None: ...
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Leave it to whoever reopens it."""
         ...
 
-    def leave(self) -> str:
+    def leave_to_user(self) -> str:
         """Leave it to the user, since the work in it cannot be had otherwise; where it is."""
         ...

@@ -36,7 +36,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     roles: Mapping[str, Role]
     cache: Cache
     workspace_for: Callable[[str], Workspace]
-    ground: FileTree
+    file_tree: FileTree
     history: ChangeHistory
     sandbox: Sandbox | None
     confine: Confine

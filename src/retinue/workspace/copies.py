@@ -69,11 +69,11 @@ class WorkingCopy:
         remove_folder(self.folder)
         os.close(self._lock)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Leave it to whoever reopens it."""
         os.close(self._lock)
 
-    def leave(self) -> str:
+    def leave_to_user(self) -> str:
         """Leave it to the user, by a name under which nobody discards it; where the files are."""
         with suppress(OSError):
             os.rename(self.folder, f"{self.folder}-left")
@@ -121,7 +121,7 @@ def reopen_copy(depot: Depot, folder: str, base: str) -> WorkingCopy:
             f"The copy of its files is gone ({folder}: {error.strerror})."
         ) from error
     if not os.path.isdir(copy.top):
-        copy.let_go()
+        copy.release()
         raise WorkspaceError(f"The copy of its files is gone ({folder}).")
     return copy
 

@@ -68,12 +68,12 @@ class RecordedTree:
         self,
         tree: Workspace,
         depot: Callable[[], Depot],
-        steps: ChangeRecorder,
+        recorder: ChangeRecorder,
         ledger: Ledger,
     ) -> None:
         self._tree = tree
         self._depot = depot
-        self._steps = steps
+        self._recorder = recorder
         self._ledger = ledger
 
     @property
@@ -117,16 +117,16 @@ class RecordedTree:
         from_top = os.path.relpath(os.path.join(self.root, written.path), depot.source.top)
         mode = 0o100755 if written.program else 0o100644
         before = [] if written.before is None else [File(from_top, mode, written.before)]
-        number = self._steps.number()
+        number = self._recorder.next_number()
         commit = store(
             depot,
-            step_ref(self._steps.run_id, number),
+            step_ref(self._recorder.run_id, number),
             before,
             [File(from_top, mode, data)],
             f"write {written.change.path}",
         )
         self._ledger.changed([from_top])
-        self._steps.made(number, commit, (written.change,))
+        self._recorder.record(number, commit, (written.change,))
         return written
 
 
@@ -141,12 +141,12 @@ class RecordedSandbox:
         sandbox: Sandbox,
         look: Callable[[], Look],
         ledger: Ledger,
-        steps: ChangeRecorder | None,
+        recorder: ChangeRecorder | None,
     ) -> None:
         self._sandbox = sandbox
         self._look = look
         self._ledger = ledger
-        self._steps = steps
+        self._recorder = recorder
         self._told = False
 
     @property
@@ -205,12 +205,12 @@ class RecordedSandbox:
         if not found:
             return (), unseen
         files = described(found, contents(after.depot, found), after.from_directory)
-        if self._steps is not None:
-            number = self._steps.number()
-            ref = step_ref(self._steps.run_id, number)
+        if self._recorder is not None:
+            number = self._recorder.next_number()
+            ref = step_ref(self._recorder.run_id, number)
             commit = keep(after.depot, ref, found, f"run {command}")
             self._ledger.changed([change.path for change in found])
-            self._steps.made(number, commit, files)
+            self._recorder.record(number, commit, files)
         return files, unseen
 
     def _with_a_word(self, done: CommandResult, error: WorkspaceError) -> CommandResult:

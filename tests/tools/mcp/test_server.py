@@ -25,7 +25,7 @@ from retinue.testing.clock import FakeClock
 from retinue.tools.mcp.server import BACKOFF_S, MAX_FAILURES
 from retinue.tools.mcp.servers import Servers
 from retinue.tools.mcp.tool import ServerTool
-from retinue.workspace.tree import DirectoryTree
+from retinue.workspace.directory import DirectoryWorkspace
 
 HOLDER = Path(__file__).parent / "programs" / "holder.py"
 Faulty = Callable[..., ToolServer]
@@ -35,7 +35,7 @@ Serve = Callable[..., AbstractAsyncContextManager[Servers]]
 @pytest.fixture
 def ctx(tmp_path: Path) -> ToolContext:
     return ToolContext(
-        workspace=DirectoryTree(str(tmp_path)),
+        workspace=DirectoryWorkspace(str(tmp_path)),
         sandbox=None,
         reach=Reach(root="/", write_scope=NOWHERE),
         agent_id="a1",

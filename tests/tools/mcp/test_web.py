@@ -18,7 +18,7 @@ from retinue.domain.scope import NOWHERE
 from retinue.errors import ToolFailure
 from retinue.ports.tool import ToolContext
 from retinue.tools.mcp.servers import Servers
-from retinue.workspace.tree import DirectoryTree
+from retinue.workspace.directory import DirectoryWorkspace
 
 Serve = Callable[..., AbstractAsyncContextManager[Servers]]
 TOOL = {"name": "echo", "inputSchema": {"type": "object", "properties": {"text": {}}}}
@@ -125,7 +125,7 @@ async def running() -> AsyncIterator[Web]:
 @pytest.fixture
 def ctx(tmp_path: Path) -> ToolContext:
     return ToolContext(
-        workspace=DirectoryTree(str(tmp_path)),
+        workspace=DirectoryWorkspace(str(tmp_path)),
         sandbox=None,
         reach=Reach(root="/", write_scope=NOWHERE),
         agent_id="a1",

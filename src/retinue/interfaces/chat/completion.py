@@ -12,7 +12,7 @@ from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.commands import BY_NAME, COMMANDS
 from retinue.interfaces.view.figures import one_line
-from retinue.workspace.tree import DirectoryTree
+from retinue.workspace.directory import DirectoryWorkspace
 
 MOST = 8
 MOST_FILES = 20_000
@@ -40,7 +40,7 @@ class FileNames:
 
     def _read(self) -> list[str]:
         try:
-            tree = DirectoryTree(self._directory)
+            tree = DirectoryWorkspace(self._directory)
             return list(tree.find("**", under=".", limit=MOST_FILES)[0])
         except RetinueError:
             return []

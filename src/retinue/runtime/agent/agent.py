@@ -47,7 +47,7 @@ class Agent:
         journal: Journal,
         clock: Clock,
         parent: Agent | None,
-        ground: FileTree,
+        file_tree: FileTree,
         halt: Suspension,
     ) -> None:
         self.id = id
@@ -59,7 +59,7 @@ class Agent:
         self.origin_key = ""
         """What of its parent's asked for it."""
         self.background = False
-        self.ground = ground
+        self.file_tree = file_tree
         """The files that it works on."""
         self.seat: MergeSlot | None = None
         """Its place among its siblings, if it is one of those that write."""

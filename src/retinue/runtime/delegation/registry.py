@@ -85,7 +85,7 @@ class AgentRegistry:
             clock=self._around.clock,
             parent=parent,
             halt=self._halt,
-            ground=self._around.ground if parent is None else parent.ground,
+            file_tree=self._around.file_tree if parent is None else parent.file_tree,
         )
 
     def enter(self, agent: Agent, notes: tuple[str, ...]) -> None:

@@ -111,7 +111,7 @@ class Spawner:
             await self._checkable(checks)
         if execution.workspace is WorkspaceKind.SHARED:
             return contract, notes
-        why_not = await by.ground.why_no_copies()
+        why_not = await by.file_tree.why_no_copies()
         if not why_not:
             if round is not None:
                 await self._join_of(by).pin(round)

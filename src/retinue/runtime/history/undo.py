@@ -178,7 +178,7 @@ async def past(store: Store, history: ChangeHistory, run_id: str) -> Past:
 
 async def _past(store: Store, history: ChangeHistory, row: RunRow) -> Past:
     events = await read_all(store, row.id)
-    return Past(history, fold(events), events, await history.kept(row.id))
+    return Past(history, fold(events), events, await history.changes(row.id))
 
 
 @asynccontextmanager

@@ -47,7 +47,7 @@ class Checks:
     async def possible(self) -> bool:
         return await self._confine() is not None
 
-    async def run(self, agent: Agent, ground: FileTree, commit: str) -> str:
+    async def run(self, agent: Agent, file_tree: FileTree, commit: str) -> str:
         """Check what is in `commit`, for `agent`; why it does not pass, or "" if it does."""
         commands = agent.contract.outputs.checks
         if not commands:
@@ -57,7 +57,7 @@ class Checks:
 
         async def fresh() -> None:
             *_, name = copy_names(agent.contract.parent.run_id, agent.id)
-            copies.append(await ground.copy(commit, name=name, directory=directory))
+            copies.append(await file_tree.copy(commit, name=name, directory=directory))
 
         try:
             for command in commands:

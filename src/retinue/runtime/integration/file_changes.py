@@ -31,10 +31,10 @@ class Recorder:
     def run_id(self) -> str:
         return self._agent.contract.parent.run_id
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         return next(self._numbers)
 
-    def made(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
+    def record(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
         # In the loop, and before whoever waits for this thread goes on: callbacks keep their order.
         self._loop.call_soon_threadsafe(partial(self._note, number, commit, files))
 

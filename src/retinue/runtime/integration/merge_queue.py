@@ -79,13 +79,13 @@ class MergeQueue:
 
     def __init__(
         self,
-        ground: FileTree,
+        file_tree: FileTree,
         checks: Checks,
         recorder: Callable[[Agent], Recorder | None],
         authors: Authors,
         resolve: Resolve,
     ) -> None:
-        self._ground = ground
+        self._file_tree = file_tree
         self._checks = checks
         self._recorder = recorder
         self._resolve = resolve
@@ -159,13 +159,13 @@ class MergeQueue:
             seat.since = len(self._authors)
         directory = agent.contract.execution.working_directory
         name, *_ = copy_names(agent.contract.parent.run_id, agent.id)
-        make = self._ground.reopen if known else self._ground.copy
+        make = self._file_tree.reopen if known else self._file_tree.copy
 
         async def made() -> WorkingCopy:
             seat.copy = await make(seat.base, name=name, directory=directory)
             return seat.copy
 
-        agent.ground = copy = await to_its_end(made())
+        agent.file_tree = copy = await to_its_end(made())
         if not known:
             root = copy.workspace(directory).root
             agent.record(WorktreeCreated(base=seat.base, directory=root))
@@ -183,13 +183,13 @@ class MergeQueue:
 
     async def _files(self) -> Head:
         """The first state that is known of, in a process that goes on with the work of another."""
-        self._head = Head(0, await self._ground.state(None))
+        self._head = Head(0, await self._file_tree.snapshot(None))
         return self._head
 
     async def _state(self) -> Head:
         """The files as they are now. What somebody has done to them since is taken over."""
         before = self._head
-        commit = await self._ground.state(None if before is None else before.commit)
+        commit = await self._file_tree.snapshot(None if before is None else before.commit)
         if before is not None and commit == before.commit:
             return before
         head = Head(0 if before is None else before.position + 1, commit)
@@ -207,7 +207,7 @@ class MergeQueue:
     def let_go(self, seat: MergeSlot) -> None:
         """Leave its copy as it is, for whoever goes on with it."""
         if seat.copy is not None:
-            seat.copy.let_go()
+            seat.copy.release()
 
     async def clear(self, seat: MergeSlot) -> None:
         """Remove its copy, which nobody needs any more."""
@@ -216,7 +216,7 @@ class MergeQueue:
             await copy.remove()
         elif seat.proposal is not None:
             names = copy_names(seat.agent.contract.parent.run_id, seat.agent.id)
-            await self._ground.discard(names)
+            await self._file_tree.discard(names)
 
     async def integrate(self, seat: MergeSlot, ending: AttemptOutcome) -> AttemptOutcome:
         """Bring the work of a child that has ended into the files, if nothing speaks against it."""
@@ -242,9 +242,11 @@ class MergeQueue:
                 return await copy.propose(message=_message(seat.agent))
             except WorkspaceError as error:
                 seat.copy = None
-                raise WorkspaceError(f"{error} Its work is left in {copy.leave()}") from error
+                raise WorkspaceError(
+                    f"{error} Its work is left in {copy.leave_to_user()}"
+                ) from error
             finally:
-                seat.agent.ground = self._ground
+                seat.agent.file_tree = self._file_tree
 
         return await to_its_end(gather())
 
@@ -254,7 +256,7 @@ class MergeQueue:
             return
         agent.kept = True
         run_id, message = agent.contract.parent.run_id, _message(agent)
-        await self._ground.keep(
+        await self._file_tree.keep_unmerged(
             seat.base, proposal.commit, run_id=run_id, agent_id=agent.id, message=message
         )
         agent.record(WorkKept(files=proposal.files))
@@ -295,8 +297,8 @@ class MergeQueue:
         """Merge, check, apply; why one of them was not possible, or ""."""
         agent, head = seat.agent, self._head or await self._files()
         if not proposal.files:
-            return await self._checks.run(agent, self._ground, head.commit)
-        merge = await self._ground.merge(
+            return await self._checks.run(agent, self._file_tree, head.commit)
+        merge = await self._file_tree.merge(
             head.commit, proposal.commit, base=seat.base, message=_message(agent)
         )
         commit = merge.commit
@@ -306,7 +308,7 @@ class MergeQueue:
                 return "conflict in " + ", ".join(map(str, agent.conflicts))
             commit = settled
         agent.record(WorktreeMerged(base=seat.base, commit=commit))
-        if wrong := await self._checks.run(agent, self._ground, commit):
+        if wrong := await self._checks.run(agent, self._file_tree, commit):
             return wrong
         refused = await self._apply(seat, head, commit)
         if not refused:
@@ -340,7 +342,7 @@ class MergeQueue:
         assert agent.parent is not None, "only a child is merged"
         # Where a conflict is told from, and where who settles it works.
         directory = agent.parent.contract.execution.working_directory
-        copy = await to_its_end(self._ground.copy(merge.commit, name=name, directory=directory))
+        copy = await to_its_end(self._file_tree.copy(merge.commit, name=name, directory=directory))
         try:
             if await self._resolve(agent, copy):
                 return None
@@ -348,7 +350,7 @@ class MergeQueue:
         finally:
             await to_its_end(copy.remove())
         agent.conflicts = ()
-        return await self._ground.settle(
+        return await self._file_tree.commit_resolution(
             resolved.commit,
             parents=[head.commit, proposal.commit],
             message=_message(agent),
@@ -361,7 +363,7 @@ class MergeQueue:
         await agent.durable()
 
         async def bring_in() -> tuple[str, ...]:
-            applied = await self._ground.apply(
+            applied = await self._file_tree.apply(
                 head.commit, commit, self._recorder(agent), message=_message(agent)
             )
             if not applied.refused:
@@ -393,7 +395,7 @@ async def examined(agent: Agent, ending: AttemptOutcome, checks: Checks) -> Atte
             )
             ending = msgspec.structs.replace(ending, proposed=True)
         with agent.waiting():
-            wrong = await checks.run(agent, agent.ground, await agent.ground.state(None))
+            wrong = await checks.run(agent, agent.file_tree, await agent.file_tree.snapshot(None))
     if not wrong:
         return ending
     return msgspec.structs.replace(ending, status=Status.ERROR, reason=wrong)

@@ -162,7 +162,7 @@ class Plans:
         """The steps that can only be at work one at a time, since they share the files."""
         writing = writers(plan, await self._means(plan))
         shared = WorkspaceKind.SHARED in writing.values()
-        if writing and (shared or await self._around.ground.why_no_copies()):
+        if writing and (shared or await self._around.file_tree.why_no_copies()):
             return tuple(writing)
         return ()
 

@@ -267,15 +267,15 @@ class Run:
 
     def _join_of(self, parent: Agent) -> MergeQueue:
         if parent.id not in self._joins:
-            authors = self._authors if parent.ground is self._around.ground else []
+            authors = self._authors if parent.file_tree is self._around.file_tree else []
             self._joins[parent.id] = MergeQueue(
-                parent.ground, self._checks, self._recorder, authors, self._resolve
+                parent.file_tree, self._checks, self._recorder, authors, self._resolve
             )
         return self._joins[parent.id]
 
     def _recorder(self, agent: Agent) -> Recorder | None:
         """Who counts the changes of the user's files. What happens in a copy is nobody's step."""
-        at_home = agent.ground is self._around.ground
+        at_home = agent.file_tree is self._around.file_tree
         return Recorder(agent, self._steps, self._authors) if at_home else None
 
     async def _resolve(self, agent: Agent, copy: WorkingCopy) -> str:
@@ -287,7 +287,7 @@ class Run:
             resolver = await self._recruitment.stand_in(order, parent)
         except UsageError as error:
             return str(error)
-        resolver.ground = copy
+        resolver.file_tree = copy
         try:
             ending = await self._live(resolver)
         except asyncio.CancelledError:
@@ -378,13 +378,13 @@ class Run:
         """What `agent` works with. What writes in the user's own files is recorded."""
         contract, sandbox = agent.contract, self._around.sandbox
         directory = contract.execution.working_directory
-        workspace = agent.ground.workspace(directory)
+        workspace = agent.file_tree.workspace(directory)
         if contract.execution.workspace is WorkspaceKind.READONLY and (
             sandbox is None or sandbox.tier != "none" or not self._runs_commands(contract)
         ):
             return workspace, sandbox
         agent.recorder = self._recorder(agent)
-        return agent.ground.recorded(workspace, sandbox, directory, agent.recorder)
+        return agent.file_tree.with_recording(workspace, sandbox, directory, agent.recorder)
 
     def _runs_commands(self, contract: Contract) -> bool:
         """May it run what nothing but a sandbox could keep from writing?"""
@@ -398,7 +398,7 @@ class Run:
             return agent.result
         result = self._roster.conclude(agent, past)
         await agent.durable()
-        await self._around.ground.discard(copy_names(self.id, agent.id))
+        await self._around.file_tree.discard(copy_names(self.id, agent.id))
         return result
 
     async def _live(self, agent: Agent) -> AttemptOutcome:
@@ -477,7 +477,7 @@ class Run:
             child = self._roster.restored[agent_id]
             if child.result is not None or child.past is None:
                 continue
-            child.ground = boss.ground
+            child.file_tree = boss.file_tree
             if child.contract.execution.workspace is not WorkspaceKind.READONLY:
                 line = BACKGROUND if child.background else FOREGROUND
                 round = Baseline(line=child.origin_key if apart else line)
@@ -489,7 +489,7 @@ class Run:
             boss,
             staff,
             roles=around.roles,
-            workspace=boss.ground.workspace(boss.contract.execution.working_directory),
+            workspace=boss.file_tree.workspace(boss.contract.execution.working_directory),
             route=around.route,
             servers=around.servers,
             earlier=partial(

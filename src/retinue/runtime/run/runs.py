@@ -243,9 +243,9 @@ class Runs:
             session = await chain(around.store, found.started.earlier)
             # After a process that was killed: whoever is closed needs no copy.
             closed = [id for id, past in found.agents.items() if past.state is State.CLOSED]
-            await around.ground.discard([n for id in closed for n in copy_names(row.id, id)])
+            await around.file_tree.discard([n for id in closed for n in copy_names(row.id, id)])
             with suppress(WorkspaceError):  # Without git there are no steps.
-                kept = await around.history.kept(row.id)
+                kept = await around.history.changes(row.id)
                 # The number of one that was made, and is not on record, is not taken again.
                 last = max(found.steps, *(change.number or 0 for change in kept), 0)
                 found = msgspec.structs.replace(found, steps=last)

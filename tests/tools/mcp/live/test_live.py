@@ -21,7 +21,7 @@ from retinue.domain.scope import NOWHERE
 from retinue.ports.tool import ToolContext
 from retinue.runtime.core.clock import SystemClock
 from retinue.tools.mcp.servers import Servers
-from retinue.workspace.tree import DirectoryTree
+from retinue.workspace.directory import DirectoryWorkspace
 
 pytestmark = pytest.mark.live
 
@@ -72,7 +72,7 @@ async def test_a_server_of_somebody_else(case: Case, repository: Path) -> None:
         directory=str(repository),
     )
     ctx = ToolContext(
-        workspace=DirectoryTree(str(repository)),
+        workspace=DirectoryWorkspace(str(repository)),
         sandbox=None,
         reach=Reach(root="/", write_scope=NOWHERE),
         agent_id="a1",

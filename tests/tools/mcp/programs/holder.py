@@ -13,7 +13,7 @@ from retinue.domain.scope import NOWHERE
 from retinue.ports.tool import ToolContext
 from retinue.runtime.core.clock import SystemClock
 from retinue.tools.mcp.servers import Servers
-from retinue.workspace.tree import DirectoryTree
+from retinue.workspace.directory import DirectoryWorkspace
 
 
 async def main(directory: Path, command: tuple[str, ...]) -> None:
@@ -26,7 +26,7 @@ async def main(directory: Path, command: tuple[str, ...]) -> None:
         directory=str(directory),
     )
     ctx = ToolContext(
-        workspace=DirectoryTree(str(directory)),
+        workspace=DirectoryWorkspace(str(directory)),
         sandbox=None,
         reach=Reach(root="/", write_scope=NOWHERE),
         agent_id="a1",

@@ -16,7 +16,7 @@ from retinue.domain.scope import ANYWHERE
 from retinue.errors import ToolFailure
 from retinue.ports.sandbox import CommandResult
 from retinue.sandbox.unconfined import Unconfined
-from retinue.workspace.trees import CopiedGround, UsersGround
+from retinue.workspace.file_trees import AgentWorkingCopy, UserFileTree
 
 if TYPE_CHECKING:
     from tests.conftest import Repo
@@ -31,14 +31,14 @@ class Log:
         self._numbers = itertools.count(1)
         self.made_steps: list[tuple[int, str, list[str]]] = []
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         return next(self._numbers)
 
-    def made(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
+    def record(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
         self.made_steps.append((number, commit, [str(file) for file in files]))
 
 
-Grounds = Callable[[Path], UsersGround]
+TreeAt = Callable[[Path], UserFileTree]
 
 
 def all_of(directory: str) -> Reach:
@@ -46,22 +46,22 @@ def all_of(directory: str) -> Reach:
 
 
 async def copied(
-    ground: UsersGround | CopiedGround, base: str, repo: Repo, name: str
-) -> CopiedGround:
-    return await ground.copy(base, name=name, directory=str(repo.root))
+    file_tree: UserFileTree | AgentWorkingCopy, base: str, repo: Repo, name: str
+) -> AgentWorkingCopy:
+    return await file_tree.copy(base, name=name, directory=str(repo.root))
 
 
-def write(ground: CopiedGround, repo: Repo, path: str, text: str) -> None:
-    ground.workspace(str(repo.root)).write(path, text.encode())
+def write(file_tree: AgentWorkingCopy, repo: Repo, path: str, text: str) -> None:
+    file_tree.workspace(str(repo.root)).write(path, text.encode())
 
 
-async def test_two_children_and_an_edit_of_the_users(repo: Repo, ground_at: Grounds) -> None:
+async def test_two_children_and_an_edit_of_the_users(repo: Repo, file_tree_at: TreeAt) -> None:
     lines = "".join(f"{number}\n" for number in range(1, 20))
     repo.init().commit({"a": lines, "b": "1\n"})
     before = repo.git_dir()
-    ground, log = ground_at(repo.root), Log()
-    base = await ground.state(None)
-    first, second = [await copied(ground, base, repo, name) for name in ("c1", "c2")]
+    file_tree, log = file_tree_at(repo.root), Log()
+    base = await file_tree.snapshot(None)
+    first, second = [await copied(file_tree, base, repo, name) for name in ("c1", "c2")]
     write(first, repo, "a", lines.replace("2\n", "two\n", 1))
     write(second, repo, "b", "2\n")
     write(second, repo, "new/c", "3\n")
@@ -70,9 +70,9 @@ async def test_two_children_and_an_edit_of_the_users(repo: Repo, ground_at: Grou
     for copy in (first, second):
         proposal = await copy.propose(message="work")
         assert proposal.problems == ()
-        merge = await ground.merge(head, proposal.commit, base=base, message="merge")
+        merge = await file_tree.merge(head, proposal.commit, base=base, message="merge")
         assert merge.conflicts == ()
-        applied = await ground.apply(head, merge.commit, log, message="merge")
+        applied = await file_tree.apply(head, merge.commit, log, message="merge")
         assert applied.refused == ()
         head = merge.commit
         await copy.remove()
@@ -89,78 +89,80 @@ async def test_two_children_and_an_edit_of_the_users(repo: Repo, ground_at: Grou
 
 
 async def test_a_state_that_has_not_changed_is_the_same_commit(
-    repo: Repo, ground_at: Grounds
+    repo: Repo, file_tree_at: TreeAt
 ) -> None:
     repo.init().commit({"a": "1"})
-    ground = ground_at(repo.root)
-    base = await ground.state(None)
-    assert await ground.state(base) == base
+    file_tree = file_tree_at(repo.root)
+    base = await file_tree.snapshot(None)
+    assert await file_tree.snapshot(base) == base
     repo.write("a", "2")
-    later = await ground.state(base)
+    later = await file_tree.snapshot(base)
     assert later != base
-    assert await ground.state(later) == later
+    assert await file_tree.snapshot(later) == later
 
 
 async def test_a_conflict_between_children_names_the_file_and_both_versions(
-    repo: Repo, ground_at: Grounds
+    repo: Repo, file_tree_at: TreeAt
 ) -> None:
     repo.init().commit({"a": "1\n"})
-    ground = ground_at(repo.root)
-    base = await ground.state(None)
+    file_tree = file_tree_at(repo.root)
+    base = await file_tree.snapshot(None)
     heads = []
     for number in (1, 2):
-        copy = await copied(ground, base, repo, f"c{number}")
+        copy = await copied(file_tree, base, repo, f"c{number}")
         write(copy, repo, "a", f"by {number}\n")
         heads.append((await copy.propose(message="work")).commit)
         await copy.remove()
-    merge = await ground.merge(heads[0], heads[1], base=base, message="merge")
+    merge = await file_tree.merge(heads[0], heads[1], base=base, message="merge")
     (conflict,) = merge.conflicts
     assert conflict.path == "a"
     assert conflict.ours != conflict.theirs
 
 
 async def test_an_edit_of_the_users_in_the_same_place_is_not_lost(
-    repo: Repo, ground_at: Grounds
+    repo: Repo, file_tree_at: TreeAt
 ) -> None:
     repo.init().commit({"a": "1\n", "b": "1\n"})
-    ground, log = ground_at(repo.root), Log()
-    base = await ground.state(None)
-    copy = await copied(ground, base, repo, "c1")
+    file_tree, log = file_tree_at(repo.root), Log()
+    base = await file_tree.snapshot(None)
+    copy = await copied(file_tree, base, repo, "c1")
     write(copy, repo, "a", "theirs\n")
     write(copy, repo, "b", "theirs\n")
     proposal = await copy.propose(message="work")
     await copy.remove()
     repo.write("a", "mine\n")
-    applied = await ground.apply(base, proposal.commit, log, message="merge")
+    applied = await file_tree.apply(base, proposal.commit, log, message="merge")
     assert applied.refused == ("a",)
     assert ((repo.root / "a").read_text(), (repo.root / "b").read_text()) == ("mine\n", "1\n")
     assert log.made_steps == []
 
 
-async def test_work_that_was_not_integrated_is_kept(repo: Repo, ground_at: Grounds) -> None:
+async def test_work_that_was_not_integrated_is_kept(repo: Repo, file_tree_at: TreeAt) -> None:
     from retinue.workspace.steps import kept, patch
 
     repo.init().commit({"a": "1\n"})
-    ground = ground_at(repo.root)
-    base = await ground.state(None)
-    copy = await copied(ground, base, repo, "c1")
+    file_tree = file_tree_at(repo.root)
+    base = await file_tree.snapshot(None)
+    copy = await copied(file_tree, base, repo, "c1")
     write(copy, repo, "a", "2\n")
     proposal = await copy.propose(message="work")
     await copy.remove()
-    await ground.keep(base, proposal.commit, run_id="run1", agent_id="a1", message="failed")
+    await file_tree.keep_unmerged(
+        base, proposal.commit, run_id="run1", agent_id="a1", message="failed"
+    )
     depot = repo.depot()
     (one,) = kept(depot)
     assert (one.run_id, one.kind, one.name) == ("run1", "kept", "a1")
     assert b"-1\n+2\n" in patch(depot, one.commit)
 
 
-async def test_a_copy_of_a_copy_goes_into_the_copy(repo: Repo, ground_at: Grounds) -> None:
+async def test_a_copy_of_a_copy_goes_into_the_copy(repo: Repo, file_tree_at: TreeAt) -> None:
     repo.init().commit({"a": "1\n", "b": "1\n"})
-    ground = ground_at(repo.root)
-    base = await ground.state(None)
-    child = await copied(ground, base, repo, "c1")
+    file_tree = file_tree_at(repo.root)
+    base = await file_tree.snapshot(None)
+    child = await copied(file_tree, base, repo, "c1")
     write(child, repo, "a", "child\n")
-    inner_base = await child.state(None)
+    inner_base = await child.snapshot(None)
     grandchild = await copied(child, inner_base, repo, "c2")
     assert grandchild.workspace(str(repo.root)).read("a", max_bytes=99) == b"child\n"
     write(grandchild, repo, "b", "grandchild\n")
@@ -172,12 +174,12 @@ async def test_a_copy_of_a_copy_goes_into_the_copy(repo: Repo, ground_at: Ground
     assert (repo.root / "b").read_text() == "1\n"
 
 
-async def test_paths_are_told_from_where_the_agent_works(repo: Repo, ground_at: Grounds) -> None:
+async def test_paths_are_told_from_where_the_agent_works(repo: Repo, file_tree_at: TreeAt) -> None:
     repo.init().commit({"packages/api/a": "1", "packages/api/sub/b": "1", "top": "1"})
     api = repo.root / "packages" / "api"
-    ground = ground_at(api)
-    base = await ground.state(None)
-    copy = await ground.copy(base, name="c1", directory=str(api))
+    file_tree = file_tree_at(api)
+    base = await file_tree.snapshot(None)
+    copy = await file_tree.copy(base, name="c1", directory=str(api))
     tree = copy.workspace(str(api))
     assert Path(tree.root).name == "api"
     tree.write("a", b"2")
@@ -192,14 +194,14 @@ async def test_paths_are_told_from_where_the_agent_works(repo: Repo, ground_at: 
 
 
 async def test_writes_and_commands_in_the_users_tree_become_steps(
-    repo: Repo, ground_at: Grounds
+    repo: Repo, file_tree_at: TreeAt
 ) -> None:
     repo.init().commit({"a": "1\n", "b": "1\n", "tool": "#!\n"})
     (repo.root / "tool").chmod(0o755)
-    ground, log = ground_at(repo.root), Log()
+    file_tree, log = file_tree_at(repo.root), Log()
     directory = str(repo.root)
-    tree, sandbox = ground.recorded(
-        ground.workspace(directory), Unconfined({"PATH": "/usr/bin:/bin"}), directory, log
+    tree, sandbox = file_tree.with_recording(
+        file_tree.workspace(directory), Unconfined({"PATH": "/usr/bin:/bin"}), directory, log
     )
     assert sandbox is not None
     tree.write("a", b"2\n")
@@ -220,7 +222,7 @@ async def test_writes_and_commands_in_the_users_tree_become_steps(
     assert [number for number, _, _ in log.made_steps] == [1, 2, 3]
     # All of it is taken back, beside what the user did since.
     repo.write("mine", "1")
-    applied = await ground.undo(await ground.kept("run1"))
+    applied = await file_tree.undo(await file_tree.changes("run1"))
     assert applied.refused == ()
     assert {path: text.split(" ", 1)[1] for path, text in repo.files().items()} == {
         "a": "1\n",
@@ -232,12 +234,12 @@ async def test_writes_and_commands_in_the_users_tree_become_steps(
 
 
 async def test_a_command_is_not_blamed_for_what_others_do_meanwhile(
-    repo: Repo, ground_at: Grounds
+    repo: Repo, file_tree_at: TreeAt
 ) -> None:
     repo.init().commit({"a": "1\n"})
-    ground, log = ground_at(repo.root), Log()
+    file_tree, log = file_tree_at(repo.root), Log()
     directory = str(repo.root)
-    tree, _ = ground.recorded(ground.workspace(directory), None, directory, log)
+    tree, _ = file_tree.with_recording(file_tree.workspace(directory), None, directory, log)
 
     class Meanwhile(Unconfined):
         async def run(
@@ -248,8 +250,8 @@ async def test_a_command_is_not_blamed_for_what_others_do_meanwhile(
                 command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
             )
 
-    _, sandbox = ground.recorded(
-        ground.workspace(directory), Meanwhile({"PATH": "/usr/bin:/bin"}), directory, log
+    _, sandbox = file_tree.with_recording(
+        file_tree.workspace(directory), Meanwhile({"PATH": "/usr/bin:/bin"}), directory, log
     )
     assert sandbox is not None
     done = await sandbox.run(
@@ -259,10 +261,10 @@ async def test_a_command_is_not_blamed_for_what_others_do_meanwhile(
 
 
 async def test_a_confined_command_is_not_blamed_for_what_the_user_does_meanwhile(
-    repo: Repo, ground_at: Grounds
+    repo: Repo, file_tree_at: TreeAt
 ) -> None:
     repo.init().commit({"a": "1\n", "src/b": "1\n"})
-    ground, log = ground_at(repo.root), Log()
+    file_tree, log = file_tree_at(repo.root), Log()
     directory = str(repo.root)
 
     class Confined(Unconfined):
@@ -276,23 +278,23 @@ async def test_a_confined_command_is_not_blamed_for_what_the_user_does_meanwhile
                 command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
             )
 
-    _, sandbox = ground.recorded(
-        ground.workspace(directory), Confined({"PATH": "/usr/bin:/bin"}), directory, log
+    _, sandbox = file_tree.with_recording(
+        file_tree.workspace(directory), Confined({"PATH": "/usr/bin:/bin"}), directory, log
     )
     assert sandbox is not None
     reach = Reach(root=directory, write_scope=(("src/**",),))
     done = await sandbox.run("echo 2 > src/b", reach=reach, timeout_s=60, max_output_bytes=1000)
     assert [file.path for file in done.changed] == ["src/b"]
-    assert (await ground.undo(await ground.kept("run1"))).refused == ()
+    assert (await file_tree.undo(await file_tree.changes("run1"))).refused == ()
     assert ((repo.root / "a").read_text(), (repo.root / "src/b").read_text()) == ("mine\n", "1\n")
 
 
 async def test_a_command_that_was_cancelled_stays_cancelled_when_the_tree_cannot_be_looked_at(
-    repo: Repo, ground_at: Grounds
+    repo: Repo, file_tree_at: TreeAt
 ) -> None:
     from retinue.workspace import snapshot
 
-    ground, log = ground_at(repo.root), Log()
+    file_tree, log = file_tree_at(repo.root), Log()
     directory = str(repo.root)
 
     class Filling(Unconfined):
@@ -311,8 +313,8 @@ async def test_a_command_that_was_cancelled_stays_cancelled_when_the_tree_cannot
     async def run(command: str) -> CommandResult:
         for path in repo.root.glob("large*"):
             path.unlink()
-        _, sandbox = ground.recorded(
-            ground.workspace(directory), Filling({"PATH": "/usr/bin:/bin"}), directory, log
+        _, sandbox = file_tree.with_recording(
+            file_tree.workspace(directory), Filling({"PATH": "/usr/bin:/bin"}), directory, log
         )
         assert sandbox is not None
         reach = all_of(directory)
@@ -325,17 +327,17 @@ async def test_a_command_that_was_cancelled_stays_cancelled_when_the_tree_cannot
 
 
 async def test_a_tree_that_cannot_be_looked_at_stops_no_command(
-    repo: Repo, ground_at: Grounds
+    repo: Repo, file_tree_at: TreeAt
 ) -> None:
     from retinue.workspace import snapshot
 
     for number in range(snapshot.MAX_NEW_BYTES // snapshot.MAX_FILE_BYTES + 1):
         with (repo.root / f"large{number}").open("wb") as file:
             file.truncate(snapshot.MAX_FILE_BYTES)
-    ground, log = ground_at(repo.root), Log()
+    file_tree, log = file_tree_at(repo.root), Log()
     directory = str(repo.root)
-    _, sandbox = ground.recorded(
-        ground.workspace(directory), Unconfined({"PATH": "/usr/bin:/bin"}), directory, log
+    _, sandbox = file_tree.with_recording(
+        file_tree.workspace(directory), Unconfined({"PATH": "/usr/bin:/bin"}), directory, log
     )
     assert sandbox is not None
     outputs = []
@@ -349,7 +351,7 @@ async def test_a_tree_that_cannot_be_looked_at_stops_no_command(
 
 
 async def test_what_is_written_where_nobody_looks_is_a_problem_of_the_proposal(
-    repo: Repo, ground_at: Grounds, tmp_path: Path
+    repo: Repo, file_tree_at: TreeAt, tmp_path: Path
 ) -> None:
     library = tmp_path / "library"
     repo.git("init", "-q", str(library))
@@ -358,8 +360,8 @@ async def test_what_is_written_where_nobody_looks_is_a_problem_of_the_proposal(
     repo.git("submodule", "--quiet", "add", str(library), "in/sub")
     repo.commit()
     repo.git("sparse-checkout", "set", "in")
-    ground = ground_at(repo.root)
-    copy = await copied(ground, await ground.state(None), repo, "c1")
+    file_tree = file_tree_at(repo.root)
+    copy = await copied(file_tree, await file_tree.snapshot(None), repo, "c1")
     write(copy, repo, "in/a", "2\n")
     assert (await copy.propose(message="work")).problems == ()
     write(copy, repo, "in/sub/new", "2\n")
@@ -371,18 +373,18 @@ async def test_what_is_written_where_nobody_looks_is_a_problem_of_the_proposal(
     await copy.remove()
 
 
-async def test_where_there_are_no_copies(repo: Repo, ground_at: Grounds) -> None:
-    assert await ground_at(repo.root).why_no_copies() == "the project is no git repository"
+async def test_where_there_are_no_copies(repo: Repo, file_tree_at: TreeAt) -> None:
+    assert await file_tree_at(repo.root).why_no_copies() == "the project is no git repository"
     repo.init()
-    assert await ground_at(repo.root).why_no_copies() == ""
+    assert await file_tree_at(repo.root).why_no_copies() == ""
 
 
-async def test_a_repository_that_a_command_makes_is_told(repo: Repo, ground_at: Grounds) -> None:
+async def test_a_repository_that_a_command_makes_is_told(repo: Repo, file_tree_at: TreeAt) -> None:
     repo.init().commit({"a": "1\n"})
-    ground, log = ground_at(repo.root), Log()
+    file_tree, log = file_tree_at(repo.root), Log()
     directory = str(repo.root)
-    _, sandbox = ground.recorded(
-        ground.workspace(directory), Unconfined({"PATH": "/usr/bin:/bin"}), directory, log
+    _, sandbox = file_tree.with_recording(
+        file_tree.workspace(directory), Unconfined({"PATH": "/usr/bin:/bin"}), directory, log
     )
     assert sandbox is not None
 

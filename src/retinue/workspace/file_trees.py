@@ -36,6 +36,7 @@ from retinue.workspace.cleanup import (
     sweep_daily,
 )
 from retinue.workspace.copies import WorkingCopy, discard_copy, make_copy, reopen_copy
+from retinue.workspace.directory import DirectoryWorkspace
 from retinue.workspace.names import quoted, shown
 from retinue.workspace.private_git import Depot, Seal, is_foreign, set_aside
 from retinue.workspace.recorded import Ledger, Look, RecordedSandbox, RecordedTree
@@ -51,7 +52,6 @@ from retinue.workspace.steps import (
     step_ref,
     without,
 )
-from retinue.workspace.tree import DirectoryTree
 
 # Somebody may be writing the tree: a change that meets another is worked out anew.
 _TRIES = 3
@@ -71,7 +71,7 @@ class Site(msgspec.Struct, frozen=True):
     alone: Callable[[], AbstractContextManager[None]]
 
 
-class _Ground(ABC):
+class _GitFileTree(ABC):
     """What the user's tree and a copy of it have in common. Public methods are the port's."""
 
     def __init__(self, project: str, worktrees: str) -> None:
@@ -90,7 +90,7 @@ class _Ground(ABC):
     async def why_no_copies(self) -> str:
         return await in_thread(lambda: self._site().depot.source.why_not)
 
-    async def state(self, after: str | None) -> str:
+    async def snapshot(self, after: str | None) -> str:
         return await in_thread(partial(self._state, after))
 
     def _state(self, after: str | None) -> str:
@@ -102,19 +102,19 @@ class _Ground(ABC):
         same = tree == site.depot.tree_of(after)
         return after if same else site.depot.commit(tree, parents=[after])
 
-    async def copy(self, base: str, *, name: str, directory: str) -> CopiedGround:
+    async def copy(self, base: str, *, name: str, directory: str) -> AgentWorkingCopy:
         return await to_the_end(partial(self._copy, base, name, directory))
 
-    def _copy(self, base: str, name: str, directory: str) -> CopiedGround:
+    def _copy(self, base: str, name: str, directory: str) -> AgentWorkingCopy:
         copy = make_copy(self._site().depot, os.path.join(self._worktrees, name), base)
-        return CopiedGround(copy, self._project, self._worktrees, directory)
+        return AgentWorkingCopy(copy, self._project, self._worktrees, directory)
 
-    async def reopen(self, base: str, *, name: str, directory: str) -> CopiedGround:
+    async def reopen(self, base: str, *, name: str, directory: str) -> AgentWorkingCopy:
         return await in_thread(partial(self._reopen, base, name, directory))
 
-    def _reopen(self, base: str, name: str, directory: str) -> CopiedGround:
+    def _reopen(self, base: str, name: str, directory: str) -> AgentWorkingCopy:
         copy = reopen_copy(self._site().depot, os.path.join(self._worktrees, name), base)
-        return CopiedGround(copy, self._project, self._worktrees, directory)
+        return AgentWorkingCopy(copy, self._project, self._worktrees, directory)
 
     async def discard(self, names: Sequence[str]) -> None:
         await to_the_end(partial(self._discard, names))
@@ -142,14 +142,14 @@ class _Ground(ABC):
         """A path from the top, as it is called in the project."""
         return shown(_from(self._within(self._project), path))
 
-    async def settle(self, commit: str, *, parents: Sequence[str], message: str) -> str:
+    async def commit_resolution(self, commit: str, *, parents: Sequence[str], message: str) -> str:
         return await in_thread(partial(self._settle, commit, parents, message))
 
     def _settle(self, commit: str, parents: Sequence[str], message: str) -> str:
         depot = self._site().depot
         return depot.commit(depot.tree_of(commit), parents=parents, message=message)
 
-    async def keep(
+    async def keep_unmerged(
         self, base: str, commit: str, *, run_id: str, agent_id: str, message: str
     ) -> None:
         ref = kept_ref(run_id, agent_id)
@@ -160,36 +160,38 @@ class _Ground(ABC):
         keep(depot, ref, changes(depot, base, commit), message)
 
     async def apply(
-        self, base: str, commit: str, steps: ChangeRecorder | None, *, message: str
+        self, base: str, commit: str, recorder: ChangeRecorder | None, *, message: str
     ) -> ApplyResult:
         def wanted(depot: Depot, now: str) -> merges.Merged:
             return _brought(depot, base, commit, now)
 
-        return await to_the_end(partial(self._change, wanted, steps, message))
+        return await to_the_end(partial(self._change, wanted, recorder, message))
 
     def _change(
         self,
         wanted: Callable[[Depot, str], merges.Merged],
-        steps: ChangeRecorder | None,
+        recorder: ChangeRecorder | None,
         message: str,
     ) -> ApplyResult:
         """Make of the tree what `wanted` makes of its present state, as a step."""
-        done = change(self._site(), wanted, self._called, steps, message)
+        done = change(self._site(), wanted, self._called, recorder, message)
         self._ledger.changed(done.paths)
         return done.applied
 
-    def recorded(
+    def with_recording(
         self,
         workspace: Workspace,
         sandbox: Sandbox | None,
         directory: str,
-        steps: ChangeRecorder | None,
+        recorder: ChangeRecorder | None,
     ) -> tuple[Workspace, Sandbox | None]:
         tree = workspace
-        if steps is not None:
-            tree = RecordedTree(workspace, lambda: self._site().depot, steps, self._ledger)
+        if recorder is not None:
+            tree = RecordedTree(workspace, lambda: self._site().depot, recorder, self._ledger)
         if sandbox is not None:
-            sandbox = RecordedSandbox(sandbox, partial(self._look, directory), self._ledger, steps)
+            sandbox = RecordedSandbox(
+                sandbox, partial(self._look, directory), self._ledger, recorder
+            )
         return tree, sandbox
 
     def _look(self, directory: str) -> Look:
@@ -204,26 +206,33 @@ class _Ground(ABC):
         return os.path.relpath(directory, self._site().depot.source.top)
 
 
-class UsersGround(_Ground):
+class UserFileTree(_GitFileTree):
     """The user's own tree. Nothing is looked at or made before it is needed."""
 
     def __init__(
-        self, project: str, *, state: str, worktrees: str, home: str, config_home: str, seal: Seal
+        self,
+        project: str,
+        *,
+        state_folder: str,
+        worktrees: str,
+        home: str,
+        config_home: str,
+        seal: Seal,
     ) -> None:
-        """`state` is our folder in the project; `home` and `config_home` have git's settings."""
+        """`state_folder` is `.retinue`; git finds its settings in `home` and `config_home`."""
         super().__init__(project, worktrees)
-        self._state_folder = state
+        self._state_folder = state_folder
         self._seal = seal
         self._news: list[str] = []
         self._home = home
         self._config_home = config_home
         self._opening = threading.Lock()
         self._opened: Site | None = None
-        self._trees: dict[str, DirectoryTree] = {}
+        self._trees: dict[str, DirectoryWorkspace] = {}
 
-    def workspace(self, directory: str) -> DirectoryTree:
+    def workspace(self, directory: str) -> DirectoryWorkspace:
         if directory not in self._trees:
-            self._trees[directory] = DirectoryTree(directory)
+            self._trees[directory] = DirectoryWorkspace(directory)
         return self._trees[directory]
 
     def _site(self) -> Site:
@@ -284,7 +293,7 @@ class UsersGround(_Ground):
 
     # The port History
 
-    async def kept(self, run_id: str) -> list[RecordedChange]:
+    async def changes(self, run_id: str) -> list[RecordedChange]:
         return await in_thread(lambda: kept(self._site().depot, run_id))
 
     async def patch(self, change: RecordedChange) -> str:
@@ -304,7 +313,7 @@ class UsersGround(_Ground):
         await to_the_end(lambda: renamed(self._site().depot, kinds, changes))
 
 
-class CopiedGround(_Ground):
+class AgentWorkingCopy(_GitFileTree):
     """An agent's own copy of a tree; the work of its children goes into it."""
 
     def __init__(self, copy: WorkingCopy, project: str, worktrees: str, directory: str) -> None:
@@ -312,7 +321,7 @@ class CopiedGround(_Ground):
         self._copied = copy
         self._directory = directory
         self._writing = threading.Lock()
-        self._trees: dict[str, DirectoryTree] = {}
+        self._trees: dict[str, DirectoryWorkspace] = {}
 
     def _site(self) -> Site:
         copy = self._copied
@@ -326,12 +335,12 @@ class CopiedGround(_Ground):
     async def why_no_copies(self) -> str:
         return ""
 
-    def workspace(self, directory: str) -> DirectoryTree:
+    def workspace(self, directory: str) -> DirectoryWorkspace:
         if directory not in self._trees:
             folder = os.path.normpath(os.path.join(self._copied.top, self._within(directory)))
             # A folder without files that git knows is in no commit.
             os.makedirs(folder, exist_ok=True)
-            self._trees[directory] = DirectoryTree(
+            self._trees[directory] = DirectoryWorkspace(
                 folder,
                 known_as=directory,
                 known_to=msgspec.structs.replace(self._copied.where, folder=folder),
@@ -368,11 +377,11 @@ class CopiedGround(_Ground):
     async def remove(self) -> None:
         await to_the_end(self._copied.remove)
 
-    def let_go(self) -> None:
-        self._copied.let_go()
+    def release(self) -> None:
+        self._copied.release()
 
-    def leave(self) -> str:
-        return self._copied.leave()
+    def leave_to_user(self) -> str:
+        return self._copied.leave_to_user()
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -384,7 +393,7 @@ def change(
     site: Site,
     wanted: Callable[[Depot, str], merges.Merged],
     called: Callable[[str], str],
-    steps: ChangeRecorder | None,
+    recorder: ChangeRecorder | None,
     message: str,
 ) -> Changed:
     """Make of a tree what `wanted` makes of its present state. `called` names a path in words."""
@@ -402,8 +411,8 @@ def change(
             blobs = contents(depot, found)
             if wrong := problems(found, blobs):
                 return Changed(ApplyResult(refused=tuple(wrong)))
-            number = None if steps is None else steps.number()
-            ref = None if steps is None or number is None else step_ref(steps.run_id, number)
+            number = None if recorder is None else recorder.next_number()
+            ref = None if recorder is None or number is None else step_ref(recorder.run_id, number)
             try:
                 commit = apply(depot, site.top, found, beside=site.beside, ref=ref, message=message)
             except Refused as error:
@@ -412,8 +421,8 @@ def change(
                     break  # Another try would not tell of it.
                 continue
         files, paths = described(found, blobs, called), tuple(c.path for c in found)
-        if steps is not None and number is not None and commit is not None:
-            steps.made(number, commit, files)
+        if recorder is not None and number is not None and commit is not None:
+            recorder.record(number, commit, files)
         return Changed(ApplyResult(commit=commit or "", files=files), paths)
     return Changed(ApplyResult(refused=refused))
 

@@ -14,45 +14,45 @@ from hypothesis import strategies as st
 
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.workspace import DirEntry, Workspace
+from retinue.workspace.directory import DirectoryWorkspace
 from retinue.workspace.safe_open import Opening
-from retinue.workspace.tree import DirectoryTree
 
 LIMIT = 1_000_000
 ordinary = pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
 
 
-def refusal(tree: DirectoryTree, path: str) -> str:
+def refusal(tree: DirectoryWorkspace, path: str) -> str:
     with pytest.raises(ToolFailure) as caught:
         tree.read(path, max_bytes=LIMIT)
     return str(caught.value)
 
 
-def write_refusal(tree: DirectoryTree, path: str) -> str:
+def write_refusal(tree: DirectoryWorkspace, path: str) -> str:
     with pytest.raises(ToolFailure) as caught:
         tree.write(path, b"new")
     return str(caught.value)
 
 
-def test_it_is_a_workspace(tree: DirectoryTree, root: Path) -> None:
+def test_it_is_a_workspace(tree: DirectoryWorkspace, root: Path) -> None:
     workspace: Workspace = tree
     assert workspace.root == str(root)
 
 
 def test_a_root_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(WorkspaceError, match="cannot be a workspace: No such file or directory"):
-        DirectoryTree(tmp_path / "none")
+        DirectoryWorkspace(tmp_path / "none")
 
 
 def test_its_descriptor_goes_with_it(root: Path) -> None:
     before = sorted(os.listdir("/dev/fd"))
-    tree = DirectoryTree(root)
+    tree = DirectoryWorkspace(root)
     assert tree.list(".") == []
     del tree
     assert sorted(os.listdir("/dev/fd")) == before
 
 
 class TestReading:
-    def test_all_spellings_of_a_path(self, tree: DirectoryTree, root: Path) -> None:
+    def test_all_spellings_of_a_path(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "src").mkdir()
         (root / "src/a.py").write_bytes(b"x\r\n\xff")
         for path in ("src/a.py", "./src/a.py", "src//a.py", "src/../src/a.py", f"{root}/src/a.py"):
@@ -62,11 +62,11 @@ class TestReading:
         (root / "a").write_text("x")
         alias = root.parent / "alias"
         alias.symlink_to(root)
-        tree = DirectoryTree(alias, opening=opening)
+        tree = DirectoryWorkspace(alias, opening=opening)
         assert tree.read(f"{alias}/a", max_bytes=LIMIT) == b"x"
         assert tree.read(f"{root}/a", max_bytes=LIMIT) == b"x"
 
-    def test_a_large_file(self, tree: DirectoryTree, root: Path) -> None:
+    def test_a_large_file(self, tree: DirectoryWorkspace, root: Path) -> None:
         data = os.urandom(300_000)
         (root / "a").write_bytes(data)
         assert tree.read("a", max_bytes=300_000) == data
@@ -74,7 +74,7 @@ class TestReading:
             tree.read("a", max_bytes=299_999)
         assert str(caught.value) == "'a' has 300,000 bytes; at most 299,999 can be read."
 
-    def test_a_name_that_is_nearly_right(self, tree: DirectoryTree, root: Path) -> None:
+    def test_a_name_that_is_nearly_right(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "src").mkdir()
         (root / "src/app.py").write_text("")
         assert refusal(tree, "src/ap.py") == "No file 'src/ap.py'. Did you mean 'src/app.py'?"
@@ -85,7 +85,7 @@ class TestReading:
             "No file 'zzz'. Use list_dir or find_files to see what is there."
         )
 
-    def test_what_is_not_a_file(self, tree: DirectoryTree, root: Path) -> None:
+    def test_what_is_not_a_file(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "src").mkdir()
         (root / "file").write_text("")
         os.mkfifo(root / "pipe")
@@ -94,7 +94,7 @@ class TestReading:
         assert refusal(tree, "pipe") == "'pipe' is not a regular file."
         assert refusal(tree, "file/x") == "'file' is a file, so 'file/x' cannot exist."
 
-    def test_outside(self, tree: DirectoryTree, root: Path) -> None:
+    def test_outside(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "zero").symlink_to("/dev/zero")
         (root / "up").symlink_to("..")
         for path in ("/etc/passwd", "../x", "a/../../x", f"{root}x/y"):
@@ -104,7 +104,7 @@ class TestReading:
         for path in ("zero", "up", "up/root/zero"):
             assert refusal(tree, path) == f"'{path}' leads outside the workspace."
 
-    def test_links_inside_are_fine(self, tree: DirectoryTree, root: Path) -> None:
+    def test_links_inside_are_fine(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "src").mkdir()
         (root / "src/a").write_text("x")
         (root / "b").symlink_to("src/a")
@@ -112,18 +112,18 @@ class TestReading:
         assert tree.read("b", max_bytes=LIMIT) == b"x"
         assert tree.read("lib/a", max_bytes=LIMIT) == b"x"
 
-    def test_a_link_to_nothing(self, tree: DirectoryTree, root: Path) -> None:
+    def test_a_link_to_nothing(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "a").symlink_to("b")
         assert refusal(tree, "a") == "No file 'a': it is a link to nothing, or was just removed."
 
     @pytest.mark.parametrize(
         "path", [".git/config", "sub/../.git/config", ".GIT/config", "sub/.git/x", ".retinue/db"]
     )
-    def test_off_limits(self, tree: DirectoryTree, path: str) -> None:
+    def test_off_limits(self, tree: DirectoryWorkspace, path: str) -> None:
         assert "is off limits: file tools do not enter '." in refusal(tree, path)
         assert "is off limits: file tools do not enter '." in write_refusal(tree, path)
 
-    def test_off_limits_through_a_link(self, tree: DirectoryTree, root: Path) -> None:
+    def test_off_limits_through_a_link(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / ".git").mkdir()
         (root / ".git/config").write_text("token")
         (root / "innocent").symlink_to(".git")
@@ -135,7 +135,7 @@ class TestReading:
         with pytest.raises(ToolFailure, match="off limits"):
             tree.list("innocent")
 
-    def test_a_terabyte_of_holes(self, tree: DirectoryTree, root: Path) -> None:
+    def test_a_terabyte_of_holes(self, tree: DirectoryWorkspace, root: Path) -> None:
         try:
             with (root / "holes").open("wb") as file:
                 file.truncate(2**40)
@@ -155,18 +155,18 @@ class TestReading:
             ("x" * 300, "is too long for a path."),
         ],
     )
-    def test_names_that_cannot_be(self, tree: DirectoryTree, path: str, said: str) -> None:
+    def test_names_that_cannot_be(self, tree: DirectoryWorkspace, path: str, said: str) -> None:
         assert refusal(tree, path).endswith(said)
         assert write_refusal(tree, path).endswith(said)
 
     @ordinary
-    def test_no_permission(self, tree: DirectoryTree, root: Path) -> None:
+    def test_no_permission(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "a").write_text("")
         (root / "a").chmod(0)
         assert refusal(tree, "a") == "No permission for 'a'."
         assert write_refusal(tree, "a") == "No permission for 'a'."
 
-    def test_a_deep_path(self, tree: DirectoryTree) -> None:
+    def test_a_deep_path(self, tree: DirectoryWorkspace) -> None:
         path = "d/" * 500 + "file"
         tree.write(path, b"x")
         assert tree.read(path, max_bytes=LIMIT) == b"x"
@@ -174,7 +174,7 @@ class TestReading:
 
 
 class TestListing:
-    def test_sorted_with_kinds(self, tree: DirectoryTree, root: Path) -> None:
+    def test_sorted_with_kinds(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "b").mkdir()
         (root / "a.txt").write_text("12345")
         (root / "c").symlink_to("b")
@@ -191,7 +191,7 @@ class TestListing:
         ]
         assert tree.list("c") == []
 
-    def test_names_that_are_not_text(self, tree: DirectoryTree, root: Path) -> None:
+    def test_names_that_are_not_text(self, tree: DirectoryWorkspace, root: Path) -> None:
         try:
             for name in (b"bad\xff.txt", b"two\nlines"):
                 with open(os.path.join(os.fsencode(root), name), "wb") as file:
@@ -204,26 +204,26 @@ class TestListing:
         found, _ = tree.search("needle", under=".", glob=None, limit=9)
         assert [match.path for match in found] == names
 
-    def test_a_file(self, tree: DirectoryTree, root: Path) -> None:
+    def test_a_file(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "a").write_text("")
         with pytest.raises(ToolFailure) as caught:
             tree.list("a")
         assert str(caught.value) == "'a' is a file; use read_file."
 
-    def test_nothing(self, tree: DirectoryTree) -> None:
+    def test_nothing(self, tree: DirectoryWorkspace) -> None:
         with pytest.raises(ToolFailure, match="No file 'a'"):
             tree.list("a")
 
 
 class TestWriting:
-    def test_a_new_file(self, tree: DirectoryTree, root: Path) -> None:
+    def test_a_new_file(self, tree: DirectoryWorkspace, root: Path) -> None:
         written = tree.write("x/y/../z/a.py", b"one\ntwo\n")
         assert (root / "x/z/a.py").read_bytes() == b"one\ntwo\n"
         assert str(written.change) == "x/z/a.py (+2 lines, new file)"
         assert written.before_sha256 is None
         assert written.after_sha256 == (hashlib.sha256(b"one\ntwo\n").hexdigest())
 
-    def test_a_file_that_was_there(self, tree: DirectoryTree, root: Path) -> None:
+    def test_a_file_that_was_there(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "a").write_bytes(b"one\ntwo\nthree\n")
         (root / "a").chmod(0o751)
         first = tree.write("a", b"one\n2\nthree\nfour\n")
@@ -234,19 +234,19 @@ class TestWriting:
         assert (second.change.added, second.change.removed) == (0, 4)
         assert os.listdir(root) == ["a"]
 
-    def test_a_set_uid_bit_is_not_kept(self, tree: DirectoryTree, root: Path) -> None:
+    def test_a_set_uid_bit_is_not_kept(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "a").write_bytes(b"")
         (root / "a").chmod(0o4755)
         tree.write("a", b"x")
         assert stat.S_IMODE((root / "a").stat().st_mode) == 0o755
 
-    def test_the_same_again_touches_nothing(self, tree: DirectoryTree, root: Path) -> None:
+    def test_the_same_again_touches_nothing(self, tree: DirectoryWorkspace, root: Path) -> None:
         tree.write("a", b"x\n")
         before = (root / "a").stat()
         assert str(tree.write("a", b"x\n").change) == "a (+0 lines)"
         assert (root / "a").stat() == before
 
-    def test_links_are_not_written_through(self, tree: DirectoryTree, root: Path) -> None:
+    def test_links_are_not_written_through(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "tests").mkdir()
         (root / "tests/x").write_text("old")
         (root / "src").mkdir()
@@ -258,7 +258,7 @@ class TestWriting:
         assert (root / "tests/x").read_text() == "old"
         assert os.listdir(root / "tests") == ["x"]
 
-    def test_links_that_lead_outside(self, tree: DirectoryTree, root: Path) -> None:
+    def test_links_that_lead_outside(self, tree: DirectoryWorkspace, root: Path) -> None:
         outside = root.parent / "outside"
         outside.mkdir()
         (root / "d").symlink_to(outside)
@@ -270,7 +270,7 @@ class TestWriting:
         assert write_refusal(tree, "self") == "'self' is a link to itself."
         assert os.listdir(outside) == []
 
-    def test_what_is_not_a_file(self, tree: DirectoryTree, root: Path) -> None:
+    def test_what_is_not_a_file(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "d").mkdir()
         os.mkfifo(root / "pipe")
         (root / "file").write_text("")
@@ -280,7 +280,7 @@ class TestWriting:
         assert write_refusal(tree, "file/x") == "'file' is a file, so 'file/x' cannot exist."
 
     @ordinary
-    def test_read_only(self, tree: DirectoryTree, root: Path) -> None:
+    def test_read_only(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "a").write_text("old")
         (root / "a").chmod(0o444)
         assert write_refusal(tree, "a") == "No permission for 'a'."
@@ -291,7 +291,7 @@ class TestWriting:
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
     @given(before=st.binary(max_size=60), after=st.binary(max_size=60))
     def test_what_is_written_is_read(
-        self, tree: DirectoryTree, before: bytes, after: bytes
+        self, tree: DirectoryWorkspace, before: bytes, after: bytes
     ) -> None:
         tree.write("a", before)
         change = tree.write("a", after).change
@@ -340,7 +340,7 @@ class TestRaces:
         (root / "d/file").write_text("public\n")
         return outside
 
-    def test_reading(self, tree: DirectoryTree, root: Path, outside: Path) -> None:
+    def test_reading(self, tree: DirectoryWorkspace, root: Path, outside: Path) -> None:
         seen = set()
         with Swapper(root / "d", outside):
             for _ in range(2000):
@@ -350,7 +350,7 @@ class TestRaces:
                     seen.add(str(refused).encode())
         assert not [text for text in seen if b"secret" in text]
 
-    def test_listing(self, tree: DirectoryTree, root: Path, outside: Path) -> None:
+    def test_listing(self, tree: DirectoryWorkspace, root: Path, outside: Path) -> None:
         (outside / "only outside").write_text("")
         with Swapper(root / "d", outside):
             for _ in range(500):
@@ -359,7 +359,7 @@ class TestRaces:
                 except ToolFailure:
                     continue
 
-    def test_writing(self, tree: DirectoryTree, root: Path, outside: Path) -> None:
+    def test_writing(self, tree: DirectoryWorkspace, root: Path, outside: Path) -> None:
         with Swapper(root / "d", outside):
             for i in range(500):
                 try:
@@ -370,7 +370,7 @@ class TestRaces:
         assert os.listdir(outside) == ["file"]
         assert (outside / "file").read_text() == "secret\n"
 
-    def test_searching(self, searched: DirectoryTree, root: Path, outside: Path) -> None:
+    def test_searching(self, searched: DirectoryWorkspace, root: Path, outside: Path) -> None:
         with Swapper(root / "d", outside):
             for _ in range(40):
                 found, _ = searched.search("secret|public", under=".", glob=None, limit=9)

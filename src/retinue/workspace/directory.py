@@ -53,7 +53,7 @@ MAX_PATH_CHARS = 4_000
 _NAMES_FOR_A_HINT = 2_000
 
 
-class DirectoryTree:
+class DirectoryWorkspace:
     """A Workspace on disk. Safe to use from many threads, and while others change the tree.
 
     Its descriptor is closed when nothing refers to the tree any more, a thread that is still
