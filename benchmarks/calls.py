@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 
 from benchmarks.workload import INSTRUCTIONS, PLAIN, STREAM, task
-from retinue.domain.messages import Request, System, User
+from retinue.domain.messages import Request, SystemMessage, UserMessage
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
 from retinue.models.repair.model import Repaired
@@ -94,7 +94,7 @@ class _Chunk(msgspec.Struct, frozen=True, gc=False):
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_Chunk).decode
 _MESSAGES = [_Message("system", INSTRUCTIONS), _Message("user", task(1))]
-_REQUEST = Request(messages=(System(INSTRUCTIONS), User(task(1))))
+_REQUEST = Request(messages=(SystemMessage(INSTRUCTIONS), UserMessage(task(1))))
 
 
 def _session() -> aiohttp.ClientSession:

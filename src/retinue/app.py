@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from retinue.clients import Clients, redaction_of
 from retinue.config.environment import Environment
 from retinue.config.project_permissions import SERVER, permission
 from retinue.config.roles import LEAD, catalogue, is_of_project
@@ -29,12 +28,13 @@ from retinue.discovery import discover
 from retinue.domain.approval import Rules, rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import OnConflict
-from retinue.domain.discovery import Discovery
+from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.events import Event
 from retinue.domain.grant import Mode
 from retinue.domain.mcp_server import ToolServer
 from retinue.domain.role import Role
 from retinue.errors import ConfigError, UsageError
+from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
 from retinue.ports.model import Model
 from retinue.ports.sandbox import Sandbox
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from retinue.models.replay.recorder import Recorder
     from retinue.tools.mcp.servers import Offered
 
-Choose = Callable[[Discovery], Awaitable[str]]
+Choose = Callable[[DiscoveredModels], Awaitable[str]]
 """Have a person choose a model; answers the name of one."""
 
 
@@ -145,12 +145,14 @@ async def open_runtime(
         servers=[server.name for server in permitted.servers],
     ).roles
     recorder = None if record is None else _recorder(root / record, root, environment, clock)
-    async with Clients(environment, layers, root, models or {}, clock, recorder) as clients:
-        name = clients.default(model, settings)
+    async with ModelRegistry(
+        environment, layers, root, models or {}, clock, recorder
+    ) as model_registry:
+        name = model_registry.choose_default(model, settings)
         notes: tuple[str, ...] = ()
         if name is None:
-            name, notes = await _found(clients, await discover(environment, layers), choose)
-        await clients.begin(name, on_wait)
+            name, notes = await _found(model_registry, await discover(environment, layers), choose)
+        await model_registry.start_embedded(name, on_wait)
         terms = Policy(
             model=name,
             notes=notes,
@@ -165,10 +167,12 @@ async def open_runtime(
             on_conflict=OnConflict(on_conflict or settings.on_conflict or OnConflict.FAIL),
         )
         # Roles of the project may name an endpoint; only the user's may make one known.
-        clients.know(role.model for role in roles.values() if not is_of_project(role))
+        model_registry.allow_endpoints(
+            role.model for role in roles.values() if not is_of_project(role)
+        )
         if terms.budget.max_cost_usd is not None:
-            for name in clients.behind(terms.model):
-                if clients.price(name) is None:
+            for name in model_registry.members(terms.model):
+                if model_registry.price(name) is None:
                     raise ConfigError(
                         f"max_cost_usd is set, and nobody knows what {name} costs; write its price"
                         f' into your settings: [prices."{name}"] with input and output.'
@@ -202,7 +206,9 @@ async def open_runtime(
                     tools=registry,
                     roles=roles,
                     cache=Cache(
-                        store, registry, REPEATABLE if reuse and not clients.replaying else None
+                        store,
+                        registry,
+                        REPEATABLE if reuse and not model_registry.replaying else None,
                     ),
                     workspace_for=file_tree.workspace,
                     file_tree=file_tree,
@@ -210,10 +216,10 @@ async def open_runtime(
                     sandbox=sandbox,
                     confine=confine,
                     approve=approve,
-                    model_for=clients.get,
-                    route=clients.route,
-                    price_for=clients.price,
-                    servers=clients,
+                    model_for=model_registry.get,
+                    route=model_registry.resolve,
+                    price_for=model_registry.price,
+                    servers=model_registry,
                     max_concurrent=max_concurrent or settings.max_concurrent or MAX_CONCURRENT,
                     report_path_pattern=settings.report_path,
                     seal=Seal(environment.state / "key").of,
@@ -235,18 +241,18 @@ async def open_runtime(
 
 
 async def _found(
-    clients: Clients, discovery: Discovery, choose: Choose | None
+    model_registry: ModelRegistry, discovery: DiscoveredModels, choose: Choose | None
 ) -> tuple[str, tuple[str, ...]]:
     """The model to use when nobody named one, and what the user should know about that."""
-    offer = discovery.only
-    if offer is not None:
-        return clients.use(offer.name), (f"no model was named: using {offer}",)
-    if choose is None or not discovery.offers:
-        raise ConfigError(discovery.explained)
+    option = discovery.only_option
+    if option is not None:
+        return model_registry.use(option.name), (f"no model was named: using {option}",)
+    if choose is None or not discovery.options:
+        raise ConfigError(discovery.explanation)
     name = await choose(discovery)
     # One of the list was found, not named: it is asked, and sent no key.
-    listed = any(offer.name == name for offer in discovery.offers)
-    return clients.use(name) if listed else clients.named(name), ()
+    listed = any(option.name == name for option in discovery.options)
+    return model_registry.use(name) if listed else model_registry.use_trusted(name), ()
 
 
 def _tools(

@@ -18,7 +18,7 @@ from retinue.config.server_addresses import (
     usual_places,
 )
 from retinue.config.settings import PROJECT_FILE, Layers
-from retinue.domain.discovery import Discovery, Looked, Place
+from retinue.domain.discovered_models import DiscoveredModels, InspectedServer, ServerAddress
 from retinue.embedded.model import installed
 
 if TYPE_CHECKING:
@@ -32,8 +32,12 @@ CLOUD_S = 5.0
 
 
 async def discover(
-    environment: Environment, layers: Layers, *, more: Iterable[Place] = (), cloud: bool = False
-) -> Discovery:
+    environment: Environment,
+    layers: Layers,
+    *,
+    more: Iterable[ServerAddress] = (),
+    cloud: bool = False,
+) -> DiscoveredModels:
     """Look at what variables and settings name, at the usual ports of this machine, and at `more`.
 
     With `cloud` the providers that there is a key for are asked as well, instead of only being told
@@ -51,23 +55,23 @@ async def discover(
         look(_endpoint(place, environment), within_s=_patience_s(place), provider=place.provider)
         for place in places
     )
-    return Discovery(
-        looked=tuple(map(Looked, places, await asyncio.gather(*looks))),
+    return DiscoveredModels(
+        servers=tuple(map(InspectedServer, places, await asyncio.gather(*looks))),
         clouds=tuple(keys),
         settings_file=environment.shown(environment.user_settings),
         embedded=installed(),
     )
 
 
-class Named(msgspec.Struct, frozen=True):
+class NamedModel(msgspec.Struct, frozen=True):
     """A model that somebody named, and where: a variable, or a settings file."""
 
     model: str
     where: str
-    place: Place | None
+    place: ServerAddress | None
 
 
-def named_models(environment: Environment, layers: Layers) -> list[Named]:
+def named_models(environment: Environment, layers: Layers) -> list[NamedModel]:
     """The models that are used where the command line names none: one, or those of a pool.
 
     Empty if it has to be found.
@@ -82,7 +86,7 @@ def named_models(environment: Environment, layers: Layers) -> list[Named]:
             members = (name,) if pool is None else pool.endpoints
             where = where if pool is None else f"pools.{name}"
             full = [layers.user.models.get(member, member) for member in members]
-            return [Named(one, where, place_of(one, where, trusted=trusted)) for one in full]
+            return [NamedModel(one, where, place_of(one, where, trusted=trusted)) for one in full]
     return []
 
 
@@ -102,12 +106,12 @@ def endpoint_at(
     )
 
 
-def _endpoint(place: Place, environment: Environment) -> Endpoint:
+def _endpoint(place: ServerAddress, environment: Environment) -> Endpoint:
     source = place.key_variable
     return endpoint_at(place.address, environment, key=environment.get(source), source=source)
 
 
-def _patience_s(place: Place) -> float:
+def _patience_s(place: ServerAddress) -> float:
     if not place.named_by:
         return PROBE_S
     return CLOUD_S if place.cloud else NAMED_S

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from retinue.config.model_routes import Route, parse_route
-from retinue.domain.thinking import Thinking
+from retinue.domain.thinking import ThinkingOptions
 from retinue.errors import ConfigError
 
 LOCAL = "http://127.0.0.1:8080/v1"
@@ -45,7 +45,7 @@ def test_options_of_a_name() -> None:
         provider="anthropic",
         model="claude",
         endpoint=LOCAL,
-        thinking=Thinking(on=True, budget_tokens=8000, effort="low"),
+        thinking=ThinkingOptions(on=True, budget_tokens=8000, effort="low"),
     )
     with pytest.raises(ConfigError, match="Unknown option 'thinkin'; write thinking, "):
         parse_route("anthropic:claude+thinkin")

@@ -10,7 +10,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.config.settings import RUN_BUDGET, Settings, narrowed
-from retinue.domain.discovery import Discovery
+from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.grant import Mode
 from retinue.errors import ConfigError, UsageError
 from retinue.models.scripted.model import say
@@ -107,8 +107,8 @@ async def test_a_program_can_choose(layout: Layout, listed: bool) -> None:
         layout.say(user="discovery = false", OLLAMA_HOST=server.base_url, OPENAI_API_KEY="sk-key")
         name = f"openai:{'b' if listed else 'c'}@{server.base_url}"
 
-        async def choose(discovery: Discovery) -> str:
-            assert len(discovery.offers) == 2
+        async def choose(discovery: DiscoveredModels) -> str:
+            assert len(discovery.options) == 2
             return name
 
         async with layout.open(choose=choose) as rt:

@@ -41,7 +41,7 @@ def test_what_the_environment_and_the_settings_name() -> None:
             models={"fast": "openai:q@http://10.0.0.2:8080/v1", "big": "openai:gpt-5"},
         ),
     )
-    assert [(p.named_by, p.address, p.provider, p.key_variable, p.own) for p in named] == [
+    assert [(p.named_by, p.address, p.provider, p.key_variable, p.is_default) for p in named] == [
         ("OPENAI_BASE_URL", "https://llm.example.com/v1", "openai", "OPENAI_API_KEY", True),
         (
             "ANTHROPIC_BASE_URL",

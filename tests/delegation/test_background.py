@@ -11,7 +11,7 @@ import pytest
 
 import retinue
 from retinue.domain.events import AgentClosed, AgentTold, Event, ModelReplied, ToolFinished
-from retinue.domain.messages import Message, Request, ToolAnswer, User
+from retinue.domain.messages import Message, Request, ToolMessage, UserMessage
 from retinue.errors import ProviderError
 from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_journal
@@ -29,12 +29,12 @@ def of_root(model: ScriptedModel) -> list[Request]:
 
 def answers(model: ScriptedModel) -> list[str]:
     """What the root's tool calls were answered."""
-    return [m.content for m in of_root(model)[-1].messages if isinstance(m, ToolAnswer)]
+    return [m.content for m in of_root(model)[-1].messages if isinstance(m, ToolMessage)]
 
 
 def told(messages: tuple[Message, ...]) -> list[str]:
     """What the root was told between its turns."""
-    return [m.content for m in messages[2:] if isinstance(m, User)]
+    return [m.content for m in messages[2:] if isinstance(m, UserMessage)]
 
 
 def background(task: str, **more: object) -> Answer:

@@ -10,7 +10,7 @@ import pytest
 import retinue
 from retinue.domain.approval import ApprovalRequest
 from retinue.domain.events import BreakerTripped, Event, LimitReached
-from retinue.domain.messages import ToolAnswer
+from retinue.domain.messages import ToolMessage
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, say
 from retinue.runtime.runtime import Runtime
 
@@ -28,7 +28,7 @@ LOW = "warn_at_calls = 2\npause_at_calls = 4\n[budget]\nmax_tool_calls = 6\n"
 
 
 def answers(model: ScriptedModel) -> list[str]:
-    return [m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
+    return [m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
 
 
 def stages(events: list[Event]) -> list[tuple[str, int, int]]:

@@ -10,7 +10,7 @@ import pytest
 
 import retinue
 from retinue.domain.events import ContextCompacted, Event, LimitReached, ToolFinished
-from retinue.domain.messages import Assistant, Request, ToolAnswer, User
+from retinue.domain.messages import AssistantMessage, Request, ToolMessage, UserMessage
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, say
 from retinue.runtime.runtime import Runtime
 
@@ -45,7 +45,7 @@ async def test_old_observations_are_masked(opened: Opened, who: str) -> None:
     seen: list[Event] = []
     reads: list[Step] = [call("page", number=n) for n in range(1, 7)]
     model = await work(opened, who, [*reads, say("Read.")], seen)
-    answers = [m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
+    answers = [m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
     masked = [text.startswith("[masked: 1,000 tokens of an earlier result; ") for text in answers]
     assert masked[0]
     assert masked[-2:] == [False, False], "those it is about to use are whole"
@@ -67,7 +67,7 @@ async def test_then_all_is_summed_up_and_work_goes_on(opened: Opened, who: str) 
     def go_on(request: Request) -> Step:
         *_, summary = request.messages
         assert len(request.messages) == 3
-        assert isinstance(summary, User)
+        assert isinstance(summary, UserMessage)
         assert summary.content.endswith("I read pages 1 to 4; go on with 5.")
         assert request.messages[1].content.startswith("Read.")
         return call("page", number=5)
@@ -81,7 +81,7 @@ async def test_then_all_is_summed_up_and_work_goes_on(opened: Opened, who: str) 
     kept = [e.fact.content for e in seen if isinstance(e.fact, ToolFinished)]
     assert len(kept) == 5
     last = model.requests[-1].messages
-    assert sum(isinstance(message, Assistant) for message in last) == 1
+    assert sum(isinstance(message, AssistantMessage) for message in last) == 1
 
 
 async def test_what_cannot_be_made_to_fit_is_a_limit(opened: Opened) -> None:
@@ -121,7 +121,7 @@ async def test_hundreds_of_answers_leave_room_for_each(opened: Opened) -> None:
 
 
 def answers_to(request: Request) -> list[str]:
-    return [m.content for m in request.messages if isinstance(m, ToolAnswer)]
+    return [m.content for m in request.messages if isinstance(m, ToolMessage)]
 
 
 @pytest.mark.parametrize("size", [400_000, -400_000])

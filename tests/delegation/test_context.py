@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from retinue.domain.events import AgentCreated, Event
-from retinue.domain.messages import ToolAnswer, ToolSpec, estimate_tokens
+from retinue.domain.messages import ToolMessage, ToolSpec, estimate_tokens
 from retinue.errors import UsageError
 from retinue.models.scripted.model import ScriptedModel, Step, call, say
 from retinue.runtime.runtime import Runtime
@@ -22,7 +22,7 @@ ROOT = "at work in the user's project"
 
 def answers(model: ScriptedModel) -> list[str]:
     last = [r for r in model.requests if ROOT in r.messages[0].content][-1]
-    return [m.content for m in last.messages if isinstance(m, ToolAnswer)]
+    return [m.content for m in last.messages if isinstance(m, ToolMessage)]
 
 
 def opening(model: ScriptedModel, task: str) -> str:

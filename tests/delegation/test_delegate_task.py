@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from retinue.domain.contract import Contract
-from retinue.domain.messages import Request, ToolAnswer
+from retinue.domain.messages import Request, ToolMessage
 from retinue.errors import ProviderError
 from retinue.models.scripted.model import ScriptedModel, Step, call, fail, say
 from retinue.runtime.runtime import Runtime
@@ -25,7 +25,7 @@ def led(plan: Step, **children: list[Step]) -> ScriptedModel:
 
 def report(model: ScriptedModel) -> str:
     last = [r for r in model.requests if ROOT in r.messages[0].content][-1]
-    (answer,) = (m.content for m in last.messages if isinstance(m, ToolAnswer))
+    (answer,) = (m.content for m in last.messages if isinstance(m, ToolMessage))
     return answer
 
 

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 import retinue
 from retinue.domain.events import AgentClosed, AgentTold, Event
-from retinue.domain.messages import Request, ToolAnswer, User
+from retinue.domain.messages import Request, ToolMessage, UserMessage
 from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, calls, hold, say
 from retinue.runtime.runtime import Runtime
 
@@ -19,7 +19,7 @@ ROOT = "at work in the user's project"
 
 def answers(model: ScriptedModel) -> list[str]:
     last = [r for r in model.requests if ROOT in r.messages[0].content][-1]
-    return [m.content for m in last.messages if isinstance(m, ToolAnswer)]
+    return [m.content for m in last.messages if isinstance(m, ToolMessage)]
 
 
 def background(task: str) -> Answer:
@@ -28,7 +28,7 @@ def background(task: str) -> Answer:
 
 def heard(request: Request) -> list[str]:
     """What was said to an agent after its opening."""
-    return [m.content for m in request.messages[2:] if isinstance(m, User)]
+    return [m.content for m in request.messages[2:] if isinstance(m, UserMessage)]
 
 
 class Asked:

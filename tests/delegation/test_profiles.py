@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from retinue.domain.contract import Contract
-from retinue.domain.messages import Request, ToolAnswer
+from retinue.domain.messages import Request, ToolMessage
 from retinue.errors import UsageError
 from retinue.models.scripted.model import ScriptedModel, call, say
 from retinue.runtime.runtime import Runtime
@@ -39,7 +39,7 @@ system_prompt = "You are a coding specialist."
 
 def answers(model: ScriptedModel) -> list[str]:
     last = [r for r in model.requests if ROOT in r.messages[0].content][-1]
-    return [m.content for m in last.messages if isinstance(m, ToolAnswer)]
+    return [m.content for m in last.messages if isinstance(m, ToolMessage)]
 
 
 def system(request: Request) -> str:
@@ -224,7 +224,7 @@ async def bytes_sent(opened: Opened, **terms: object) -> bytes:
     async with opened(model=model, **terms) as rt:
         await rt.run("Go.")
     # Whose request it is differs between runs, and is never sent.
-    return msgspec.json.encode(msgspec.structs.replace(model.requests[0], lane=""))
+    return msgspec.json.encode(msgspec.structs.replace(model.requests[0], run_id=""))
 
 
 def tells_of_profiles(sent: bytes) -> bool:

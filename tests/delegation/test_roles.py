@@ -11,7 +11,7 @@ import pytest
 import retinue
 from retinue.domain.contract import Contract
 from retinue.domain.events import AgentCreated, Event
-from retinue.domain.messages import ToolAnswer
+from retinue.domain.messages import ToolMessage
 from retinue.domain.scope import contains
 from retinue.errors import UsageError
 from retinue.models.scripted.model import ScriptedModel, call, say
@@ -135,7 +135,7 @@ async def test_leaves_employ_nobody(opened: Opened, role: str) -> None:
         result = await rt.spawn(role, "Go.")
     assert result.ok
     assert result.usage.tool_calls == 1
-    assert [m.content for m in model.requests[1].messages if isinstance(m, ToolAnswer)] == [
+    assert [m.content for m in model.requests[1].messages if isinstance(m, ToolMessage)] == [
         "[DENIED] You may not delegate: do the work with the tools you have."
     ]
     assert [e.type for e in seen].count("agent.subagent_created") == 2
@@ -218,7 +218,7 @@ async def test_a_child_works_in_its_directory(
         result = await rt.spawn("executor", "Look.", directory="web", timeout_s=60)
         with pytest.raises(UsageError, match="is no directory inside"):
             await rt.spawn("executor", "Look.", directory="..")
-    answers = [m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
+    answers = [m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
     assert "page.html" in answers[0]
     assert "hush" not in answers[1]
     assert answers[1].startswith("[ERROR]")

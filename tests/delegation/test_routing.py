@@ -11,7 +11,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.domain.contract import Contract
-from retinue.domain.messages import ToolAnswer
+from retinue.domain.messages import ToolMessage
 from retinue.errors import ConfigError
 from retinue.models.scripted.model import ScriptedModel, call, say
 from retinue.runtime.runtime import Runtime
@@ -24,7 +24,7 @@ ROOT = "at work in the user's project"
 
 
 def answers(model: ScriptedModel) -> list[str]:
-    return [m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
+    return [m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
 
 
 async def test_a_task_has_its_own_model(opened: Opened, contracts: Contracts) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from retinue.domain.contract import Contract
-from retinue.domain.messages import ToolAnswer, User
+from retinue.domain.messages import ToolMessage, UserMessage
 from retinue.errors import UsageError
 from retinue.models.scripted.model import ScriptedModel, call, calls, say
 from retinue.runtime.runtime import Runtime
@@ -95,7 +95,7 @@ async def test_a_wrong_answer_is_mended_once(opened: Opened, wrong: str, problem
         result = await rt.spawn("researcher", "Who?", output_schema=SCHEMA)
     assert (result.ok, result.data) == (True, ANNA)
     told = model.requests[1].messages[-1]
-    assert told == User(f"That does not fit: {problem}. Send only the right JSON.")
+    assert told == UserMessage(f"That does not fit: {problem}. Send only the right JSON.")
 
 
 async def test_an_answer_that_stays_wrong_is_an_error_with_the_reason(opened: Opened) -> None:
@@ -140,7 +140,7 @@ async def test_a_model_may_ask_its_child_for_data(opened: Opened, schema: object
     async with opened(model=model) as rt:
         result = await rt.run("Go.")
     assert result.children == 1
-    told = [m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
+    told = [m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
     assert told[0].startswith("[completed] a1 researcher: 2 turns, ")
     assert GOOD in told[0]
     assert told[1].startswith("[ERROR] The output schema cannot be used: ")

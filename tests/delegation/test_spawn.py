@@ -14,7 +14,7 @@ import retinue
 from retinue.domain.approval import ApprovalRequest
 from retinue.domain.contract import Contract
 from retinue.domain.events import AgentCreated, Event
-from retinue.domain.messages import Reply, Request, ToolAnswer
+from retinue.domain.messages import Reply, Request, ToolMessage
 from retinue.errors import ContractError, ProviderError, UsageError
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_journal
@@ -32,7 +32,7 @@ ROOT = "at work in the user's project"
 def told(model: ScriptedModel) -> list[str]:
     """What the root's tool calls were answered, as it saw them in the end."""
     last = [r for r in model.requests if ROOT in r.messages[0].content][-1]
-    return [m.content for m in last.messages if isinstance(m, ToolAnswer)]
+    return [m.content for m in last.messages if isinstance(m, ToolMessage)]
 
 
 def led(*steps: Step, **children: list[Step]) -> ScriptedModel:

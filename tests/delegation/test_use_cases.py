@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from retinue.domain.messages import ToolAnswer
+from retinue.domain.messages import ToolMessage
 from retinue.models.scripted.model import ScriptedModel, call, calls, say
 from retinue.runtime.runtime import Runtime
 
@@ -17,7 +17,7 @@ ROOT = "at work in the user's project"
 
 def answers(model: ScriptedModel) -> list[str]:
     last = [r for r in model.requests if ROOT in r.messages[0].content][-1]
-    return [m.content for m in last.messages if isinstance(m, ToolAnswer)]
+    return [m.content for m in last.messages if isinstance(m, ToolMessage)]
 
 
 async def test_test_generation(opened: Opened, project: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from retinue.domain.messages import ToolAnswer
+from retinue.domain.messages import ToolMessage
 from retinue.models.scripted.model import ScriptedModel, call, say
 from retinue.runtime.runtime import Runtime
 from retinue.store.vault import SqliteVault
@@ -18,7 +18,7 @@ ROOT = "at work in the user's project"
 
 
 def answers(model: ScriptedModel) -> list[str]:
-    return [m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
+    return [m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
 
 
 async def test_a_root_remembers_as_it_likes_and_a_child_under_its_own_name(
@@ -41,7 +41,7 @@ async def test_a_root_remembers_as_it_likes_and_a_child_under_its_own_name(
     async with opened(model=model) as rt:
         await rt.run("Go.")
     child = next(r for r in model.requests if len(r.messages) == 6)
-    told = [m.content for m in child.messages if isinstance(m, ToolAnswer)]
+    told = [m.content for m in child.messages if isinstance(m, ToolMessage)]
     assert (
         told
         == [

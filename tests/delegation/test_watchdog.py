@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 import retinue
 from retinue.domain.events import AgentSilent, AgentTold, Event
-from retinue.domain.messages import Reply, Request, ToolAnswer
+from retinue.domain.messages import Reply, Request, ToolMessage
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, hold, say
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
@@ -195,7 +195,7 @@ async def test_a_parent_that_waits_for_a_silent_child_hears_of_it_and_goes_on(
         result = await run
     assert (result.status, result.response) == ("completed", "Then without.")
     assert {agent for agent, _, _ in silences(seen)} == {"a1"}, "the parent was not the silent one"
-    (report,) = (m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer))
+    (report,) = (m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage))
     assert report.startswith(
         "[ERROR] timeout: stopped after 240 s without a sign of life\n(a1 researcher: "
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.events import Event, ModelReplied
-from retinue.domain.messages import ToolAnswer
+from retinue.domain.messages import ToolMessage
 from retinue.errors import ProviderError
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, raw_call, say
 from retinue.runtime.runtime import Runtime
@@ -21,7 +21,7 @@ ROOT = "at work in the user's project"
 
 
 def answers(model: ScriptedModel) -> list[str]:
-    return [m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
+    return [m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
 
 
 # Calls to spawn

@@ -6,18 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Effect,
     Finish,
     Message,
-    System,
+    SystemMessage,
     Thought,
     Thoughts,
     Timing,
-    ToolAnswer,
     ToolCall,
+    ToolMessage,
     Usage,
-    User,
+    UserMessage,
     estimate_tokens,
 )
 
@@ -69,21 +69,21 @@ def test_cached_tokens_are_part_of_those_that_went_in() -> None:
 @pytest.mark.parametrize(
     ("message", "json"),
     [
-        (System("s"), b'{"role":"system","content":"s"}'),
-        (User("u"), b'{"role":"user","content":"u"}'),
-        (Assistant("a"), b'{"role":"assistant","content":"a"}'),
+        (SystemMessage("s"), b'{"role":"system","content":"s"}'),
+        (UserMessage("u"), b'{"role":"user","content":"u"}'),
+        (AssistantMessage("a"), b'{"role":"assistant","content":"a"}'),
         (
-            Assistant(calls=(ToolCall("1", "read", "{not json"),)),
+            AssistantMessage(calls=(ToolCall("1", "read", "{not json"),)),
             b'{"role":"assistant","calls":[{"id":"1","name":"read","arguments":"{not json"}]}',
         ),
         (
-            Assistant("a", thoughts=Thoughts("m", (Thought("{}"), Thought("[1]", 1, 2)))),
+            AssistantMessage("a", thoughts=Thoughts("m", (Thought("{}"), Thought("[1]", 1, 2)))),
             b'{"role":"assistant","content":"a","thoughts":{"by":"m","blocks":[{"block":"{}"},'
             b'{"block":"[1]","after_text":1,"after_calls":2}]}}',
         ),
-        (ToolAnswer("1", "t"), b'{"role":"tool","call_id":"1","content":"t"}'),
+        (ToolMessage("1", "t"), b'{"role":"tool","call_id":"1","content":"t"}'),
         (
-            ToolAnswer("1", "t", failed=True),
+            ToolMessage("1", "t", failed=True),
             b'{"role":"tool","call_id":"1","content":"t","failed":true}',
         ),
     ],

@@ -11,13 +11,13 @@ CLAUDE = Price(input=3.0, output=15.0, cached=0.3, cache_write=3.75)
 
 def test_each_kind_of_token_has_its_price() -> None:
     usage = Usage(1000, 600, 10, tokens_written=300)
-    assert CLAUDE.applied(usage).cost_microusd == 100 * 3 + 180 + 1125 + 150
+    assert CLAUDE.add_cost(usage).cost_microusd == 100 * 3 + 180 + 1125 + 150
     # What is left out costs what input does.
-    assert Price(input=3.0, output=15.0).applied(usage).cost_microusd == 3000 + 150
+    assert Price(input=3.0, output=15.0).add_cost(usage).cost_microusd == 3000 + 150
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**5))
 def test_nothing_costs_more_than_the_most(fresh: int, read: int, written: int, out: int) -> None:
     usage = Usage(fresh + read + written, read, out, tokens_written=written)
     for price in (CLAUDE, Price(input=3.0, output=15.0), Price(input=1.0, output=0.0, cached=2.0)):
-        assert price.applied(usage).cost_microusd <= price.most(usage.tokens_in, out)
+        assert price.add_cost(usage).cost_microusd <= price.max_cost_microusd(usage.tokens_in, out)

@@ -2,23 +2,26 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.domain.thinking import Thinking, parse_thinking
+from retinue.domain.thinking import ThinkingOptions, parse_thinking
 from retinue.errors import ConfigError
 
 
 @pytest.mark.parametrize(
     ("options", "meant"),
     [
-        ("", Thinking()),
-        ("thinking", Thinking(on=True)),
-        ("thinking=off", Thinking(on=False)),
-        ("thinking=8000", Thinking(on=True, budget_tokens=8000)),
-        ("effort=low", Thinking(effort="low")),
-        ("thinking+effort=max", Thinking(on=True, effort="max")),
-        ("thinking=1024+effort=xhigh", Thinking(on=True, budget_tokens=1024, effort="xhigh")),
+        ("", ThinkingOptions()),
+        ("thinking", ThinkingOptions(on=True)),
+        ("thinking=off", ThinkingOptions(on=False)),
+        ("thinking=8000", ThinkingOptions(on=True, budget_tokens=8000)),
+        ("effort=low", ThinkingOptions(effort="low")),
+        ("thinking+effort=max", ThinkingOptions(on=True, effort="max")),
+        (
+            "thinking=1024+effort=xhigh",
+            ThinkingOptions(on=True, budget_tokens=1024, effort="xhigh"),
+        ),
     ],
 )
-def test_options_are_read_as_they_are_written(options: str, meant: Thinking) -> None:
+def test_options_are_read_as_they_are_written(options: str, meant: ThinkingOptions) -> None:
     assert parse_thinking(options) == meant
     assert str(meant).removeprefix("+") == options
 

@@ -49,7 +49,7 @@ def family(asked: Counter[str]) -> ScriptedModel:
     def counted(steps: list[Answer]) -> list[Step]:
         def of(step: Answer) -> Step:
             def answer(request: Request) -> Step:
-                asked[f"{request.asker} {len(request.messages)}"] += 1
+                asked[f"{request.agent_path} {len(request.messages)}"] += 1
                 return small(step)
 
             return answer

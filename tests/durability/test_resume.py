@@ -12,7 +12,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.domain.events import Event, ModelReplied, ToolStarted
-from retinue.domain.messages import Request, User
+from retinue.domain.messages import Request, UserMessage
 from retinue.errors import RunError, UnknownRun
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, hold, say
 from retinue.project import open_journal, posts
@@ -104,7 +104,7 @@ async def test_a_stopped_agent_says_what_it_has_and_goes_on_from_there(
         4,
     )
     ((*_, stop, word, go_on, _, _),) = told
-    assert (stop, go_on) == (User(STOPPED), User(GO_ON))
+    assert (stop, go_on) == (UserMessage(STOPPED), UserMessage(GO_ON))
     assert word.content == "So far nothing."  # type: ignore[attr-defined]
     events = await journal(project, at.run_id)
     assert [event.epoch for event in events] == sorted(event.epoch for event in events)
@@ -233,7 +233,7 @@ async def test_a_message_that_was_not_heard_is_heard_later(opened: Opened, proje
     never, heard = asyncio.Event(), list[str]()
 
     def answer(request: Request) -> Step:
-        heard.extend(m.content for m in request.messages[2:] if isinstance(m, User))
+        heard.extend(m.content for m in request.messages[2:] if isinstance(m, UserMessage))
         return say("Heard.")
 
     model = ScriptedModel(

@@ -15,15 +15,15 @@ from types import ModuleType
 import pytest
 
 import retinue
-from retinue.clients import embedded_model
 from retinue.config.environment import Environment
 from retinue.config.model_routes import parse_route
 from retinue.domain.events import AgentCreated
-from retinue.domain.messages import Request, System, User
+from retinue.domain.messages import Request, SystemMessage, UserMessage
 from retinue.embedded.llama_server import MOST_THREADS, spare_cpus
 from retinue.embedded.model import ABOUT, MOST_TOKENS, SERVED, installed
 from retinue.embedded.serving import published
 from retinue.interfaces.cli.main import main
+from retinue.model_registry import embedded_model
 
 NOTES = "The heron stands in shallow water and waits for fish. It nests in tall trees.\n"
 
@@ -158,7 +158,9 @@ async def test_a_child_answers_from_a_file_that_is_given_along(
 
 @pytest.mark.live
 async def test_two_processes_share_one_and_a_new_one_takes_over(folder: Path) -> None:
-    request = Request(messages=(System("You answer in a word."), User("What colour is the sky?")))
+    request = Request(
+        messages=(SystemMessage("You answer in a word."), UserMessage("What colour is the sky?"))
+    )
     one, other = (embedded_model(Environment.current()) for _ in range(2))
     first = await one.reply(request)
     second = await other.reply(request)
@@ -181,7 +183,9 @@ async def test_two_processes_share_one_and_a_new_one_takes_over(folder: Path) ->
 @pytest.mark.usefixtures("folder")
 async def test_while_it_reads_a_long_text_it_gives_signs_of_life() -> None:
     text = "\n".join(f"{number} herons stand in the water." for number in range(200))
-    request = Request(messages=(System("You answer in a word."), User(f"Which bird?\n\n{text}")))
+    request = Request(
+        messages=(SystemMessage("You answer in a word."), UserMessage(f"Which bird?\n\n{text}"))
+    )
     model = embedded_model(Environment.current())
     await model.open()
     heard: list[str] = []

@@ -11,7 +11,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.domain.events import Event, ModelReplied
-from retinue.domain.messages import ToolAnswer
+from retinue.domain.messages import ToolMessage
 from retinue.errors import ConfigError
 from retinue.models.scripted.model import ScriptedModel, call, say
 from retinue.project import open_journal
@@ -79,7 +79,7 @@ async def test_a_model_may_choose_a_pool_and_not_mix_it_with_an_endpoint(
     async with opened(model=root) as rt:
         await rt.run("Go.")
     spawned, mixed, unknown = (
-        m.content for m in root.requests[-1].messages if isinstance(m, ToolAnswer)
+        m.content for m in root.requests[-1].messages if isinstance(m, ToolMessage)
     )
     assert "\nfirst\n" in spawned
     assert mixed == "[ERROR] 'smart' is a pool and has its endpoints; leave `endpoint` out."

@@ -7,14 +7,22 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from retinue.domain.messages import Assistant, Finish, Reply, Request, System, Usage, User
+from retinue.domain.messages import (
+    AssistantMessage,
+    Finish,
+    Reply,
+    Request,
+    SystemMessage,
+    Usage,
+    UserMessage,
+)
 from retinue.errors import ModelError
 from retinue.models.routing.endpoint_queue import Gate, Line
 from retinue.models.routing.pool import Door, Pool
 from retinue.testing.clock import FakeClock
 
 ADDRESS = "http://127.0.0.1:8080"
-REPLY = Reply(message=Assistant("Yes."), usage=Usage(10, 0, 5), finish=Finish.STOP)
+REPLY = Reply(message=AssistantMessage("Yes."), usage=Usage(10, 0, 5), finish=Finish.STOP)
 
 
 class Visit:
@@ -72,8 +80,8 @@ class Desk:
         system: str = "Be brief.",
         on_text: Callable[[str], None] | None = None,
     ) -> None:
-        messages = (System(system), User(name))
-        request = Request(messages=messages, lane=lane, since=float(len(self.tasks)))
+        messages = (SystemMessage(system), UserMessage(name))
+        request = Request(messages=messages, run_id=lane, asked_at=float(len(self.tasks)))
         self.tasks[name] = asyncio.create_task(self._asking(request, on_text))
         await settled()
 

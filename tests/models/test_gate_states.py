@@ -10,14 +10,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from retinue.domain.messages import Assistant, Finish, Reply, Request, Usage, User
+from retinue.domain.messages import AssistantMessage, Finish, Reply, Request, Usage, UserMessage
 from retinue.errors import ModelError, ProviderError, RateLimited, Unreachable
 from retinue.models.routing.endpoint_queue import Gate
 from retinue.models.routing.pool import Door, Pool
 from retinue.testing.clock import FakeClock
 
 LANES = ("red", "green", "blue")
-REPLY = Reply(message=Assistant("Yes."), usage=Usage(10, 0, 5), finish=Finish.STOP)
+REPLY = Reply(message=AssistantMessage("Yes."), usage=Usage(10, 0, 5), finish=Finish.STOP)
 
 
 class Desk:
@@ -31,11 +31,11 @@ class Desk:
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
         self._on_ask(request)
         outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.open[request.since] = outcome
+        self.open[request.asked_at] = outcome
         try:
             return await outcome
         finally:
-            del self.open[request.since]
+            del self.open[request.asked_at]
 
     async def aclose(self) -> None:
         pass
@@ -88,7 +88,7 @@ class Waiting(RuleBasedStateMachine):
         self.numbers += 1
         number = float(self.numbers)
         self.lane_of[number] = lane
-        request = Request(messages=(User("?"),), lane=lane, since=number)
+        request = Request(messages=(UserMessage("?"),), run_id=lane, asked_at=number)
         self.tasks[number] = self.loop.create_task(self.asking(request))
         self.settle()
 
@@ -155,7 +155,7 @@ class Waiting(RuleBasedStateMachine):
     # What must hold
 
     def granted(self, request: Request) -> None:
-        number, lane = request.since, request.lane
+        number, lane = request.asked_at, request.run_id
         if self.endpoints > 1:
             return
         waiting = {n for n in self.waited if not self.tasks[n].done()} - self.in_flight

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.messages import Request, User
+from retinue.domain.messages import Request, UserMessage
 from retinue.errors import ConfigError, ProviderError
 from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
@@ -19,7 +19,7 @@ from retinue.models.scripted.model import say
 from retinue.testing.proxy import ForwardingProxy
 from retinue.testing.server import ModelServer
 
-HI = Request(messages=(User("Hi."),))
+HI = Request(messages=(UserMessage("Hi."),))
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import pytest
 
 import retinue
 from retinue.domain.events import Event
-from retinue.domain.messages import Assistant, Finish, Reply, Request, Usage
+from retinue.domain.messages import AssistantMessage, Finish, Reply, Request, Usage
 from retinue.errors import ConfigError, ContractError, ProviderError, UsageError
 from retinue.models.scripted.model import ScriptedModel, fail, hold, say
 from retinue.runtime.delegation.task import TaskTerms
@@ -39,7 +39,9 @@ class Gates:
         self.asked.put_nowait(task)
         await self.gates[task].wait()
         self.active -= 1
-        return Reply(message=Assistant(f"did {task}"), usage=Usage(10, 0, 5), finish=Finish.STOP)
+        return Reply(
+            message=AssistantMessage(f"did {task}"), usage=Usage(10, 0, 5), finish=Finish.STOP
+        )
 
     async def aclose(self) -> None:
         pass
@@ -229,7 +231,7 @@ async def test_two_hundred_children_stay_within_one_budget(opened: Opened) -> No
             await asyncio.sleep(0)
             usage = Usage(300, 0, min(200, request.max_output_tokens or 200))
             self.spent += usage.tokens
-            return Reply(message=Assistant("x" * 800), usage=usage, finish=Finish.STOP)
+            return Reply(message=AssistantMessage("x" * 800), usage=usage, finish=Finish.STOP)
 
         async def aclose(self) -> None:
             pass
@@ -306,7 +308,7 @@ class Stubborn:
             self.busy.set()
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
-        return Reply(message=Assistant("Yes."), usage=Usage(10, 0, 5), finish=Finish.STOP)
+        return Reply(message=AssistantMessage("Yes."), usage=Usage(10, 0, 5), finish=Finish.STOP)
 
     async def aclose(self) -> None:
         pass

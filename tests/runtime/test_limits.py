@@ -18,14 +18,14 @@ import retinue
 from retinue.config.environment import Environment
 from retinue.domain.events import Event, LimitReached, TurnStarted
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Finish,
     Reply,
     Request,
-    ToolAnswer,
     ToolCall,
+    ToolMessage,
     Usage,
-    User,
+    UserMessage,
 )
 from retinue.errors import ContractError
 from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, calls, hold, say
@@ -80,12 +80,12 @@ async def test_exactly_as_many_tools_run_as_were_allowed(opened: Opened, effect:
     assert limits(seen) == ["max_tool_calls"]
     last = model.requests[1]
     assert last.tools == ()
-    assert isinstance(last.messages[-1], User)
+    assert isinstance(last.messages[-1], UserMessage)
     assert last.messages[-1].content == (
         "You have reached your limit (max_tool_calls). No more tools: answer now with what you"
         " have."
     )
-    answers = [m.content for m in last.messages if isinstance(m, ToolAnswer)]
+    answers = [m.content for m in last.messages if isinstance(m, ToolMessage)]
     assert len(answers) == 20, "every call is answered, or no server would take the conversation"
     assert answers[2].endswith("[no tool calls left]")
     assert set(answers[3:]) == {"[DENIED] No tool calls are left. Answer with what you have."}
@@ -111,7 +111,7 @@ async def test_the_model_is_told_when_few_calls_are_left(opened: Opened) -> None
     model = ScriptedModel([pings(1)] * 5 + [say("Done.")])
     async with opened(model=model, tools=[ping]) as rt:
         await rt.spawn("researcher", "Ping.", tools=("ping",), max_tool_calls=5)
-    answers = [m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
+    answers = [m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
     assert answers == [
         "pong",
         "pong\n[3 tool calls left]",
@@ -168,7 +168,7 @@ async def test_old_answers_of_tools_are_masked_when_the_context_is_full(
     async with opened(model=model) as rt:
         result = await rt.spawn("researcher", "Read.", max_context_tokens=5_000)
     assert result.ok
-    answers = [m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
+    answers = [m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
     masked = [text for text in answers if text.startswith("[masked: ")]
     assert len(answers) == 6
     assert masked
@@ -290,7 +290,7 @@ class Honest:
         await asyncio.sleep(0)
         asking = (ToolCall(f"c{self.asked}", "ping", "{}"),) if request.tools else ()
         finish = Finish.TOOLS if asking else Finish.STOP
-        return Reply(message=Assistant(text, asking), usage=usage, finish=finish)
+        return Reply(message=AssistantMessage(text, asking), usage=usage, finish=finish)
 
     async def aclose(self) -> None:
         pass

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.domain.messages import Assistant, Message, Request, ToolAnswer, User
+from retinue.domain.messages import AssistantMessage, Message, Request, ToolMessage, UserMessage
 from retinue.errors import ProviderError, RunError, UnknownRun
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_journal, posts
@@ -35,7 +35,7 @@ async def page(number: int, lines: int = 1) -> str:
 
 def everything_said(model: ScriptedModel, answer: str) -> tuple[Message, ...]:
     """The whole conversation, as the model has it after its last reply."""
-    return (*model.requests[-1].messages, Assistant(answer))
+    return (*model.requests[-1].messages, AssistantMessage(answer))
 
 
 async def test_the_next_run_goes_on_with_the_very_messages(opened: Opened) -> None:
@@ -46,7 +46,7 @@ async def test_the_next_run_goes_on_with_the_very_messages(opened: Opened) -> No
         second = await rt.run("And now?", session=first.session)
     *before, new = model.requests[-1].messages
     assert tuple(before) == said
-    assert isinstance(new, User)
+    assert isinstance(new, UserMessage)
     assert new.content.startswith("And now?\n")
     assert model.requests[-1].tools == model.requests[0].tools
     assert second.session == first.session == first.id
@@ -136,7 +136,7 @@ async def test_the_reports_of_earlier_children_can_still_be_read(opened: Opened)
         await rt.run("Lead.")
         await rt.run("Go on.", session="last")
     *_, read, unknown, awaited = (
-        m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)
+        m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage)
     )
     assert read.startswith("<report-")
     assert long[8_000:] in read
@@ -163,7 +163,7 @@ async def test_what_came_between_the_turns_is_there_too(opened: Opened) -> None:
         said = [r for r in model.requests if r.messages[1].content.startswith("Lead.")][-1]
         await rt.run("Go on.", session="last")
     assert said.messages[-1].content.startswith("Still running in the background: a1 (child).")
-    assert model.requests[-1].messages[:-1] == (*said.messages, Assistant("One."))
+    assert model.requests[-1].messages[:-1] == (*said.messages, AssistantMessage("One."))
 
 
 # Runs that did not come to their end
@@ -176,7 +176,7 @@ async def test_a_run_that_failed_is_told_of(opened: Opened) -> None:
         await rt.run("Again.", session="last")
     _, first, note, _ = model.requests[-1].messages
     assert first.content.startswith("First.")
-    assert note == User("[This was ended before it was done: error: The server is away.]")
+    assert note == UserMessage("[This was ended before it was done: error: The server is away.]")
 
 
 async def test_a_run_that_reached_a_limit_keeps_its_answer(opened: Opened) -> None:
@@ -188,12 +188,14 @@ async def test_a_run_that_reached_a_limit_keeps_its_answer(opened: Opened) -> No
     said = model.requests[-1].messages
     # Nothing about a budget that is over, which a model could take for its new one.
     assert said[3:6] == (
-        ToolAnswer("call_0_0", "This stands on page 1.\n"),
-        ToolAnswer("call_0_1", "[DENIED] No tool calls are left. Answer with what you have.", True),
-        Assistant("Half."),
+        ToolMessage("call_0_0", "This stands on page 1.\n"),
+        ToolMessage(
+            "call_0_1", "[DENIED] No tool calls are left. Answer with what you have.", True
+        ),
+        AssistantMessage("Half."),
     )
     ended = "budget_exceeded: max_tool_calls 1 reached"
-    assert said[6] == User(f"[This was ended before it was done: {ended}]")
+    assert said[6] == UserMessage(f"[This was ended before it was done: {ended}]")
 
 
 async def test_calls_that_were_under_way_when_it_was_stopped_are_answered(opened: Opened) -> None:
@@ -214,9 +216,11 @@ async def test_calls_that_were_under_way_when_it_was_stopped_are_answered(opened
         assert (await digging).status == "cancelled"
         await rt.run("Go on.", session="last")
     *_, done, undone, note, _ = model.requests[-1].messages
-    assert done == ToolAnswer("call_0_0", "[ERROR] interrupted; it may have been done", True)
-    assert undone == ToolAnswer("call_0_1", "[ERROR] interrupted before it was run", True)
-    assert note == User("[This was ended before it was done: cancelled: stopped by the user]")
+    assert done == ToolMessage("call_0_0", "[ERROR] interrupted; it may have been done", True)
+    assert undone == ToolMessage("call_0_1", "[ERROR] interrupted before it was run", True)
+    assert note == UserMessage(
+        "[This was ended before it was done: cancelled: stopped by the user]"
+    )
 
 
 # The window
@@ -230,7 +234,7 @@ async def test_a_long_session_is_masked_before_it_is_sent(opened: Opened) -> Non
         await rt.run("Read.")
     async with opened(model=model, tools=[page], limits=narrow) as rt:
         await rt.run("Go on.", session="last")
-    answers = [m for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
+    answers = [m for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
     assert [a.content.startswith("[masked: ") for a in answers] == [True, True, False, False]
 
 

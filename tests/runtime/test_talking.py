@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.events import Event
-from retinue.domain.messages import Request, User
+from retinue.domain.messages import Request, UserMessage
 from retinue.errors import UnknownRun, UsageError
 from retinue.models.scripted.model import ScriptedModel, call, hold, say
 from retinue.runtime.runtime import Runtime
@@ -19,7 +19,7 @@ Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 
 def heard(request: Request) -> list[str]:
-    return [message.content for message in request.messages if isinstance(message, User)]
+    return [message.content for message in request.messages if isinstance(message, UserMessage)]
 
 
 async def test_context_and_files_go_along_framed_as_data(opened: Opened, project: Path) -> None:

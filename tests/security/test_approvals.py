@@ -13,7 +13,7 @@ import pytest
 import retinue
 from retinue.domain.approval import ApprovalRequest, Rule, Why
 from retinue.domain.events import AgentSilent, ApprovalDecided, Event
-from retinue.domain.messages import Request, ToolAnswer
+from retinue.domain.messages import Request, ToolMessage
 from retinue.errors import ApprovalNeeded
 from retinue.models.scripted.model import ScriptedModel, Step, call, hold, say
 from retinue.ports.tool_outcome import ToolOutcome
@@ -54,7 +54,7 @@ class Person:
 
 
 def told(request: Request) -> list[str]:
-    return [m.content for m in request.messages if isinstance(m, ToolAnswer)]
+    return [m.content for m in request.messages if isinstance(m, ToolMessage)]
 
 
 def build(project: Path) -> Path:

@@ -34,7 +34,7 @@ from retinue.domain.events import (
     ToolFinished,
 )
 from retinue.domain.grant import Grant, Mode, Network
-from retinue.domain.messages import Assistant, Effect, Request, User
+from retinue.domain.messages import AssistantMessage, Effect, Request, UserMessage
 from retinue.domain.result import Status
 from retinue.domain.role import Role
 from retinue.domain.scope import ANYWHERE, Groups, contains, scope
@@ -347,8 +347,8 @@ class Burglary:
         self._jail = jail
 
     def __call__(self, request: Request) -> Answer:
-        opening = next(m.content for m in request.messages if isinstance(m, User))
-        turn = sum(isinstance(m, Assistant) for m in request.messages)
+        opening = next(m.content for m in request.messages if isinstance(m, UserMessage))
+        turn = sum(isinstance(m, AssistantMessage) for m in request.messages)
         who, _, rest = opening.split("\n")[0].partition(": ")
         effect, _, route = rest.partition(" by ")
         match who:

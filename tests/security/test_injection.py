@@ -24,7 +24,7 @@ import retinue
 from retinue.config.environment import Environment
 from retinue.domain.events import Event, ModelReplied, ToolFinished
 from retinue.domain.framing import frame
-from retinue.domain.messages import ToolAnswer
+from retinue.domain.messages import ToolMessage
 from retinue.domain.projection import RunView
 from retinue.domain.report import job_block, outcome_text
 from retinue.domain.result import Result, Status
@@ -63,7 +63,7 @@ async def views(project: Path) -> list[RunView]:
 
 def last_answer(model: ScriptedModel) -> str:
     return next(
-        m.content for m in reversed(model.requests[-1].messages) if isinstance(m, ToolAnswer)
+        m.content for m in reversed(model.requests[-1].messages) if isinstance(m, ToolMessage)
     )
 
 
@@ -375,7 +375,7 @@ async def test_two_megabytes_reach_the_parent_as_a_page(opened: Opened, project:
     )
     async with opened(model=model, mode="auto") as rt:
         assert (await rt.run("Ask.")).ok
-    answers = [m.content for m in model.requests[-1].messages if isinstance(m, ToolAnswer)]
+    answers = [m.content for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
     assert len(answers[0]) < 9_000
     assert "agent_result" in answers[0]
     assert "\n" + "y" * 10 + "\n" in answers[1]

@@ -16,7 +16,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.domain.approval import ApprovalRequest
-from retinue.domain.messages import Request, ToolAnswer
+from retinue.domain.messages import Request, ToolMessage
 from retinue.domain.result import Result
 from retinue.errors import ConfigError
 from retinue.models.scripted.model import Answer, ScriptedModel, call, calls, say
@@ -83,7 +83,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def answers(request: Request) -> list[str]:
-    return [message.content for message in request.messages if isinstance(message, ToolAnswer)]
+    return [message.content for message in request.messages if isinstance(message, ToolMessage)]
 
 
 # Who gets them

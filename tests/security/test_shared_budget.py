@@ -12,7 +12,15 @@ import pytest
 
 import retinue
 from retinue.domain.events import Event, ModelFailed, ModelReplied
-from retinue.domain.messages import Assistant, Finish, Reply, Request, ToolCall, Usage, User
+from retinue.domain.messages import (
+    AssistantMessage,
+    Finish,
+    Reply,
+    Request,
+    ToolCall,
+    Usage,
+    UserMessage,
+)
 from retinue.project import open_journal
 from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.runtime import Runtime
@@ -74,7 +82,7 @@ class Crowded:
         asked = self.calls(request) if request.tools else ()
         words = "word " * min(usage.tokens_out // 5, 200)
         finish = Finish.TOOLS if asked else Finish.STOP
-        return Reply(message=Assistant(words or "word", asked), usage=usage, finish=finish)
+        return Reply(message=AssistantMessage(words or "word", asked), usage=usage, finish=finish)
 
     def calls(self, request: Request) -> tuple[ToolCall, ...]:
         return (ToolCall(f"c{len(request.messages)}", "list_dir", "{}"),)
@@ -87,7 +95,7 @@ def _size(request: Request) -> int:
     size = sum(len(t.name) + len(t.description) + len(bytes(t.parameters)) for t in request.tools)
     for message in request.messages:
         size += len(message.content.encode())
-        if isinstance(message, Assistant):
+        if isinstance(message, AssistantMessage):
             size += sum(len(c.name) + len(c.arguments.encode()) for c in message.calls)
     return size
 
@@ -96,9 +104,9 @@ class Bossy(Crowded):
     """The same, as the root of a run: it employs children by the score, and they theirs."""
 
     def calls(self, request: Request) -> tuple[ToolCall, ...]:
-        opening = next(m.content for m in request.messages if isinstance(m, User))
+        opening = next(m.content for m in request.messages if isinstance(m, UserMessage))
         turn = len(request.messages)
-        employed = sum(len(m.calls) for m in request.messages if isinstance(m, Assistant))
+        employed = sum(len(m.calls) for m in request.messages if isinstance(m, AssistantMessage))
         if opening.startswith("Lead") and employed < 200:
             return tuple(
                 ToolCall(f"c{turn}.{i}", "spawn_agent", _spawn("executor", f"Work {employed + i}."))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.domain.messages import Request, User
+from retinue.domain.messages import Request, UserMessage
 from retinue.errors import ModelError, ModelTimeout, ProviderError
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
@@ -10,7 +10,7 @@ from retinue.models.scripted.model import say
 from retinue.testing.server import ModelServer
 from retinue.testing.trouble import Trouble
 
-ASKED = Request(messages=(User("?"),))
+ASKED = Request(messages=(UserMessage("?"),))
 
 
 async def outcomes(

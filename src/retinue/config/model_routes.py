@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from retinue.domain.thinking import Thinking, parse_thinking
+from retinue.domain.thinking import ThinkingOptions, parse_thinking
 from retinue.errors import ConfigError
 
 
@@ -45,7 +45,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     model: str
     endpoint: str = ""
-    thinking: Thinking = Thinking()
+    thinking: ThinkingOptions = ThinkingOptions()
 
     def __str__(self) -> str:
         if self.provider == EMBEDDED:

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from retinue.config.environment import Environment
 from retinue.config.model_routes import SERVICES, is_web_address, parse_route
 from retinue.config.settings import Settings
-from retinue.domain.discovery import Cloud, Place
-from retinue.domain.served import OLLAMA, USUAL_PORTS
+from retinue.domain.discovered_models import CloudProvider, ServerAddress
+from retinue.domain.server_info import DEFAULT_PORTS, OLLAMA
 from retinue.errors import ConfigError
 
 _TITLES = {
@@ -20,7 +20,7 @@ _TITLES = {
 _CLOUDS = tuple(
     (
         service.url_variable,
-        Cloud(
+        CloudProvider(
             provider=provider,
             title=_TITLES[provider][0],
             key_variable=service.key_variable,
@@ -34,24 +34,26 @@ _CLOUDS = tuple(
 KEY_VARIABLES = {cloud.provider: cloud.key_variable for _, cloud in _CLOUDS}
 
 
-def named_places(environment: Environment, user: Settings) -> list[Place]:
+def named_places(environment: Environment, user: Settings) -> list[ServerAddress]:
     """The addresses that the user's variables and settings name. ConfigError if one is none."""
     found = []
     for variable, cloud in _CLOUDS:
         if url := environment.get(variable):
             found.append(
-                Place(
+                ServerAddress(
                     address=_listing(_checked(url, variable), cloud.provider),
                     title=f"{cloud.title}-compatible server",
                     named_by=variable,
                     provider=cloud.provider,
                     key_variable=cloud.key_variable,
-                    own=True,
+                    is_default=True,
                 )
             )
     if host := environment.get("OLLAMA_HOST"):
         # It gets no key: the one there is belongs to somebody else.
-        found.append(Place(address=ollama_address(host), title=OLLAMA, named_by="OLLAMA_HOST"))
+        found.append(
+            ServerAddress(address=ollama_address(host), title=OLLAMA, named_by="OLLAMA_HOST")
+        )
     found += [
         _server(_checked(url, "endpoints"), "endpoints", trusted=True) for url in user.endpoints
     ]
@@ -65,7 +67,7 @@ def named_places(environment: Environment, user: Settings) -> list[Place]:
     return [*found, *(place for place in places if place is not None)]
 
 
-def place_of(name: str, named_by: str, *, trusted: bool) -> Place | None:
+def place_of(name: str, named_by: str, *, trusted: bool) -> ServerAddress | None:
     """Where a model is served whose name says so. Only a `trusted` place may be sent a key."""
     route = parse_route(name)
     if route.provider not in KEY_VARIABLES or not route.endpoint:
@@ -73,8 +75,10 @@ def place_of(name: str, named_by: str, *, trusted: bool) -> Place | None:
     return _server(route.endpoint, named_by, provider=route.provider, trusted=trusted)
 
 
-def _server(address: str, named_by: str, *, provider: str = "openai", trusted: bool) -> Place:
-    return Place(
+def _server(
+    address: str, named_by: str, *, provider: str = "openai", trusted: bool
+) -> ServerAddress:
+    return ServerAddress(
         address=_listing(address, provider),
         title="server",
         named_by=named_by,
@@ -88,23 +92,23 @@ def _listing(address: str, provider: str) -> str:
     return f"{address.removesuffix('/v1')}/v1" if provider == "anthropic" else address
 
 
-def usual_places() -> list[Place]:
+def usual_places() -> list[ServerAddress]:
     """The ports that servers listen on when nobody says otherwise."""
     return [
-        Place(address=f"http://127.0.0.1:{port}/v1", title=server)
-        for server, port in USUAL_PORTS.items()
+        ServerAddress(address=f"http://127.0.0.1:{port}/v1", title=server)
+        for server, port in DEFAULT_PORTS.items()
     ]
 
 
-def once_each(places: Iterable[Place]) -> list[Place]:
+def once_each(places: Iterable[ServerAddress]) -> list[ServerAddress]:
     """Without those whose address came before; this machine has several names."""
-    found: dict[str, Place] = {}
+    found: dict[str, ServerAddress] = {}
     for place in places:
         found.setdefault(_spelled(place.address), place)
     return list(found.values())
 
 
-def clouds(environment: Environment) -> list[Cloud]:
+def clouds(environment: Environment) -> list[CloudProvider]:
     """The providers that there is a key for, and no address: that one would be another's."""
     return [
         cloud
@@ -113,15 +117,15 @@ def clouds(environment: Environment) -> list[Cloud]:
     ]
 
 
-def as_place(cloud: Cloud) -> Place:
+def as_place(cloud: CloudProvider) -> ServerAddress:
     """Where the provider lists its own models."""
-    return Place(
+    return ServerAddress(
         address=cloud.address,
         title=cloud.title,
         named_by=cloud.key_variable,
         provider=cloud.provider,
         key_variable=cloud.key_variable,
-        own=True,
+        is_default=True,
         cloud=True,
     )
 
@@ -142,7 +146,7 @@ def ollama_address(host: str) -> str:
     name = parts.hostname or ""
     if name in ("0.0.0.0", "::"):
         name = "127.0.0.1"  # Where it listens, not where it is called.
-    usual = {"http": 80, "https": 443}[scheme] if separator else USUAL_PORTS[OLLAMA]
+    usual = {"http": 80, "https": 443}[scheme] if separator else DEFAULT_PORTS[OLLAMA]
     shown = f"[{name}]" if ":" in name else name
     return f"{scheme}://{shown}:{parts.port or usual}/v1"
 

@@ -17,11 +17,11 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     arguments: str
 
 
-class System(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="system"):
+class SystemMessage(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="system"):
     content: str
 
 
-class User(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="user"):
+class UserMessage(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="user"):
     content: str
 
 
@@ -50,7 +50,7 @@ class Thoughts(msgspec.Struct, frozen=True, gc=False):
         return sum(len(thought.block.encode()) for thought in self.blocks)
 
 
-class Assistant(
+class AssistantMessage(
     msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="assistant", omit_defaults=True
 ):
     content: str = ""
@@ -58,7 +58,7 @@ class Assistant(
     thoughts: Thoughts | None = None
 
 
-class ToolAnswer(
+class ToolMessage(
     msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="tool", omit_defaults=True
 ):
     call_id: str
@@ -66,7 +66,7 @@ class ToolAnswer(
     failed: bool = False
 
 
-Message = System | User | Assistant | ToolAnswer
+Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 
 
 class Effect(StrEnum):
@@ -154,7 +154,7 @@ class Finish(StrEnum):
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    message: Assistant
+    message: AssistantMessage
     usage: Usage
     finish: Finish
     timing: Timing = Timing()
@@ -175,17 +175,17 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     tools: tuple[ToolSpec, ...] = ()
     max_output_tokens: int | None = None
     schema: str | None = None
-    asker: str = ""
+    agent_path: str = ""
     """The path of the agent that asks, for whoever keeps apart who asked what. Never sent."""
     # What follows is for whoever has to choose between requests, and is never sent either.
-    lane: str = ""
+    run_id: str = ""
     """Whose request it is: the children of a run share what there is with its root, and with other
     runs."""
-    since: float = 0.0
+    asked_at: float = 0.0
     """When it was first made; the oldest of a lane goes first, also when it is made again."""
-    prefer: str = ""
+    preferred_model: str = ""
     """The model that gave the last reply of the conversation, and may remember it."""
-    tries: int = 0
+    timeouts: int = 0
     """How often it was given up because no answer came in time."""
 
 

@@ -19,7 +19,7 @@ class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
     cached: float | None = None
     cache_write: float | None = None
 
-    def applied(self, usage: Usage, model: str = "") -> Usage:
+    def add_cost(self, usage: Usage, model: str = "") -> Usage:
         """`usage` with its cost."""
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.cache_write is None else self.cache_write
@@ -31,31 +31,33 @@ class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
         )
         return msgspec.structs.replace(usage, cost_microusd=round(cost))
 
-    def most(self, tokens_in: int, tokens_out: int) -> int:
+    def max_cost_microusd(self, tokens_in: int, tokens_out: int) -> int:
         """The most that so many tokens can cost, in micro-dollars."""
         dearest = max(self.input, self.cached or 0.0, self.cache_write or 0.0)
         return int(tokens_in * dearest + tokens_out * self.output) + 1
 
-    def affords(self, tokens_in: int, microusd: int) -> int:
+    def affordable_output_tokens(self, tokens_in: int, microusd: int) -> int:
         """How many tokens of output are left for, when so many of input are paid for."""
-        rest = microusd - self.most(tokens_in, 0)
+        rest = microusd - self.max_cost_microusd(tokens_in, 0)
         if rest <= 0:
             return 0
         return int(rest / self.output) if self.output else 2**31
 
 
-class Tariff(msgspec.Struct, frozen=True, gc=False):
+class PoolPrice(msgspec.Struct, frozen=True, gc=False):
     """What the models of a pool cost: the dearest, as long as it is not known who will answer."""
 
     prices: dict[str, Price]
 
-    def applied(self, usage: Usage, model: str = "") -> Usage:
+    def add_cost(self, usage: Usage, model: str = "") -> Usage:
         """`usage` with what it costs at the one that answered; nothing where nobody knows."""
         price = self.prices.get(model)
-        return usage if price is None else price.applied(usage)
+        return usage if price is None else price.add_cost(usage)
 
-    def most(self, tokens_in: int, tokens_out: int) -> int:
-        return max(price.most(tokens_in, tokens_out) for price in self.prices.values())
+    def max_cost_microusd(self, tokens_in: int, tokens_out: int) -> int:
+        return max(price.max_cost_microusd(tokens_in, tokens_out) for price in self.prices.values())
 
-    def affords(self, tokens_in: int, microusd: int) -> int:
-        return min(price.affords(tokens_in, microusd) for price in self.prices.values())
+    def affordable_output_tokens(self, tokens_in: int, microusd: int) -> int:
+        return min(
+            price.affordable_output_tokens(tokens_in, microusd) for price in self.prices.values()
+        )

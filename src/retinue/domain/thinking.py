@@ -10,7 +10,7 @@ EFFORTS = ("low", "medium", "high", "xhigh", "max")
 LEAST_BUDGET = 1_024
 
 
-class Thinking(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class ThinkingOptions(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What is None is left to the model. A budget is the most tokens for the thoughts of a reply;
     without one the model decides how long it thinks."""
 
@@ -25,9 +25,9 @@ class Thinking(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return thinking + budget + effort
 
 
-def parse_thinking(options: str) -> Thinking:
+def parse_thinking(options: str) -> ThinkingOptions:
     """`thinking`, `thinking=off`, `thinking=8000` and `effort=high`, joined by `+`."""
-    found = Thinking()
+    found = ThinkingOptions()
     for option in options.split("+") if options else ():
         word, _, value = option.partition("=")
         match word, value:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.domain.messages import Message, Reply, Request, User
-from retinue.domain.served import LLAMA_CPP, Served
+from retinue.domain.messages import Message, Reply, Request, UserMessage
+from retinue.domain.server_info import LLAMA_CPP, ServedModel
 from retinue.embedded.llama_server import ALIAS, SLOTS, WINDOW
 from retinue.embedded.server_share import Lease
 from retinue.embedded.serving import Address, published
@@ -26,7 +26,7 @@ ABOUT = (
     "the embedded model is small (135 million parameters) and ignores tools: it summarises, titles,"
     " classifies, and answers from what is given along (-f FILE); it is no coding agent"
 )
-SERVED = Served(
+SERVED = ServedModel(
     model=ALIAS,
     server=LLAMA_CPP,
     window=WINDOW,
@@ -52,12 +52,12 @@ def installed() -> bool:
 def _asked_last(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """With what is asked once more at the end: behind a page of text, it is forgotten."""
     *before, last = messages
-    if not isinstance(last, User):
+    if not isinstance(last, UserMessage):
         return messages
     question, gap, rest = last.content.partition("\n\n")
     if not gap:
         return messages
-    return (*before, User(f"{question}\n\n{rest}\n\n{question}"))
+    return (*before, UserMessage(f"{question}\n\n{rest}\n\n{question}"))
 
 
 @asynccontextmanager

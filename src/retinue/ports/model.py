@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from retinue.domain.messages import Reply, Request
-from retinue.domain.served import Load, Served
+from retinue.domain.server_info import EndpointLoad, ServedModel
 
 
 class Model(Protocol):
@@ -30,14 +30,14 @@ class Model(Protocol):
 class ModelServers(Protocol):
     """What is known of the servers behind the names of models."""
 
-    async def served(self, model: str) -> Served | None:
+    async def served(self, model: str) -> ServedModel | None:
         """What the server says of that model; it is asked once. None if it does not tell."""
         ...
 
-    def known(self, model: str) -> Served | None:
+    def known(self, model: str) -> ServedModel | None:
         """The same without asking: None until it was asked."""
         ...
 
-    def loads(self) -> Sequence[Load]:
+    def loads(self) -> Sequence[EndpointLoad]:
         """How busy the endpoints are that may be asked."""
         ...

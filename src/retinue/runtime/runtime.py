@@ -14,7 +14,7 @@ from retinue.domain.plan.outcome import PlanResult, RunResult
 from retinue.domain.plan.plan import Plan
 from retinue.domain.result import Result
 from retinue.domain.role import Role
-from retinue.domain.served import Load
+from retinue.domain.server_info import EndpointLoad
 from retinue.errors import UsageError
 from retinue.ports.sandbox import Sandbox
 from retinue.runtime.agent.children import Job
@@ -92,7 +92,7 @@ class Runtime:
         return self._around.sandbox
 
     @property
-    def loads(self) -> Sequence[Load]:
+    def loads(self) -> Sequence[EndpointLoad]:
         """How busy the endpoints are that are asked."""
         return self._around.servers.loads()
 

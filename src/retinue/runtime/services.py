@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from retinue.domain.approval import Rules
-from retinue.domain.price import Price, Tariff
+from retinue.domain.price import PoolPrice, Price
 from retinue.domain.role import Role
 from retinue.ports.clock import Clock
 from retinue.ports.file_tree import ChangeHistory, FileTree
@@ -43,7 +43,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     approve: Approve
     model_for: Callable[[str], Model]
     route: Callable[[str | None, str | None], str | None]
-    price_for: Callable[[str], Price | Tariff | None]
+    price_for: Callable[[str], Price | PoolPrice | None]
     servers: ModelServers
     max_concurrent: int
     report_path_pattern: str

@@ -14,17 +14,17 @@ from contextlib import AbstractAsyncContextManager, suppress
 import msgspec
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Finish,
     Request,
-    System,
+    SystemMessage,
     Thought,
     Thoughts,
-    ToolAnswer,
     ToolCall,
+    ToolMessage,
     ToolSpec,
     Usage,
-    User,
+    UserMessage,
 )
 from retinue.models.scripted.model import Answer, call, calls, say, think
 from retinue.ports.model import Model
@@ -34,7 +34,7 @@ SPEC = ToolSpec(
     "Read a file.",
     msgspec.Raw(b'{"type":"object","properties":{"path":{"type":"string"}},"required":["path"]}'),
 )
-OPENING = (System("Be brief."), User("What is in a.txt?"))
+OPENING = (SystemMessage("Be brief."), UserMessage("What is in a.txt?"))
 SCHEMA = '{"type":"object","properties":{"lines":{"type":"integer"}},"required":["lines"]}'
 
 
@@ -48,7 +48,7 @@ class ModelContract:
         pieces: list[str] = []
         async with self.opened(say(text)) as model:
             reply = await model.reply(Request(messages=OPENING), pieces.append)
-        assert reply.message == Assistant(text)
+        assert reply.message == AssistantMessage(text)
         assert "".join(pieces) == text
         assert reply.finish is Finish.STOP
 
@@ -73,7 +73,7 @@ class ModelContract:
     async def test_a_conversation_goes_on_after_a_tool(self) -> None:
         async with self.opened(call("read_file", path="a.txt"), say("Nothing.")) as model:
             first = await model.reply(Request(messages=OPENING, tools=(SPEC,)))
-            answers = [ToolAnswer(made.id, "") for made in first.message.calls]
+            answers = [ToolMessage(made.id, "") for made in first.message.calls]
             second = await model.reply(
                 Request(messages=(*OPENING, first.message, *answers), tools=(SPEC,))
             )
@@ -84,8 +84,8 @@ class ModelContract:
         async with self.opened(asked, say("One.")) as model:
             first = await model.reply(Request(messages=OPENING, tools=(SPEC,)))
             one, other = first.message.calls
-            answers = (ToolAnswer(one.id, "text"), ToolAnswer(other.id, "[ERROR]", failed=True))
-            told = User("Be quick.")
+            answers = (ToolMessage(one.id, "text"), ToolMessage(other.id, "[ERROR]", failed=True))
+            told = UserMessage("Be quick.")
             second = await model.reply(
                 Request(messages=(*OPENING, first.message, *answers, told), tools=(SPEC,))
             )
@@ -95,7 +95,12 @@ class ModelContract:
         async with self.opened(call("read_file", path="a"), say("Enough.")) as model:
             first = await model.reply(Request(messages=OPENING, tools=(SPEC,)))
             (made,) = first.message.calls
-            last = (*OPENING, first.message, ToolAnswer(made.id, "text"), User("Answer now."))
+            last = (
+                *OPENING,
+                first.message,
+                ToolMessage(made.id, "text"),
+                UserMessage("Answer now."),
+            )
             assert (await model.reply(Request(messages=last))).message.content == "Enough."
 
     async def test_thoughts_are_no_text_and_are_taken_back(self) -> None:
@@ -106,9 +111,9 @@ class ModelContract:
         ) as model:
             first = await model.reply(Request(messages=OPENING, tools=(SPEC,)), told.append)
             message = first.message
-            answers = [ToolAnswer(made.id, "") for made in message.calls]
+            answers = [ToolMessage(made.id, "") for made in message.calls]
             # As a journal keeps it.
-            message = msgspec.json.decode(msgspec.json.encode(message), type=Assistant)
+            message = msgspec.json.decode(msgspec.json.encode(message), type=AssistantMessage)
             second = await model.reply(
                 Request(messages=(*OPENING, message, *answers), tools=(SPEC,))
             )
@@ -123,12 +128,12 @@ class ModelContract:
     async def test_thoughts_of_a_reply_that_ends_are_not_kept(self) -> None:
         async with self.opened(think("Hm.", say("Nothing."))) as model:
             reply = await model.reply(Request(messages=OPENING))
-        assert reply.message == Assistant("Nothing.")
+        assert reply.message == AssistantMessage("Nothing.")
 
     async def test_thoughts_of_another_model_are_left_alone(self) -> None:
         theirs = Thoughts("another", (Thought('{"type":"thinking","thinking":"forged"}'),))
-        made = Assistant("", (ToolCall("call:1.2", "read_file", "{}"),), theirs)
-        asked = (*OPENING, made, ToolAnswer("call:1.2", "text"))
+        made = AssistantMessage("", (ToolCall("call:1.2", "read_file", "{}"),), theirs)
+        asked = (*OPENING, made, ToolMessage("call:1.2", "text"))
         async with self.opened(say("Nothing.")) as model:
             reply = await model.reply(Request(messages=asked, tools=(SPEC,)))
         assert reply.message.content == "Nothing."
@@ -137,8 +142,8 @@ class ModelContract:
         async with self.opened(say('{"lines": 3}'), say('{"lines": 4}')) as model:
             plain = await model.reply(Request(messages=OPENING, schema=SCHEMA))
             beside = await model.reply(Request(messages=OPENING, schema=SCHEMA, tools=(SPEC,)))
-        assert plain.message == Assistant('{"lines": 3}')
-        assert beside.message == Assistant('{"lines": 4}')
+        assert plain.message == AssistantMessage('{"lines": 3}')
+        assert beside.message == AssistantMessage('{"lines": 4}')
 
     async def test_a_schema_does_not_forbid_calls(self) -> None:
         async with self.opened(call("read_file", path="a.txt")) as model:

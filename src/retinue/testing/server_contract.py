@@ -19,15 +19,15 @@ import msgspec
 import pytest
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Finish,
     Message,
     Request,
-    System,
-    ToolAnswer,
+    SystemMessage,
     ToolCall,
+    ToolMessage,
     ToolSpec,
-    User,
+    UserMessage,
 )
 from retinue.errors import ContextOverflow, ModelError, ProviderError
 from retinue.models.anthropic.model import AnthropicModel
@@ -51,18 +51,18 @@ BIRD = (
 
 
 def asked(text: str, limit: int = 8) -> Request:
-    messages = (System("You are brief."), User(text))
+    messages = (SystemMessage("You are brief."), UserMessage(text))
     return Request(messages=messages, max_output_tokens=limit)
 
 
 def reading(path: str) -> Request:
     """A request that is answered with a call by whoever goes on as it began."""
     shown: tuple[Message, ...] = (
-        User("Read a.txt."),
-        Assistant("", (ToolCall("call_0", "read_file", '{"path": "a.txt"}'),)),
-        ToolAnswer("call_0", "hello"),
+        UserMessage("Read a.txt."),
+        AssistantMessage("", (ToolCall("call_0", "read_file", '{"path": "a.txt"}'),)),
+        ToolMessage("call_0", "hello"),
     )
-    messages = (System("You read files."), *shown, User(f"Read {path}."))
+    messages = (SystemMessage("You read files."), *shown, UserMessage(f"Read {path}."))
     return Request(messages=messages, tools=(SPEC,), max_output_tokens=64)
 
 
@@ -135,21 +135,28 @@ class ServerContract:
             assert msgspec.json.decode(made.arguments) == {"path": "z.txt"}
             assert "".join(heard) == reply.message.content
             assert reply.usage.tokens_out > 0
-            messages = (*request.messages, reply.message, ToolAnswer(made.id, "good morning"))
+            messages = (*request.messages, reply.message, ToolMessage(made.id, "good morning"))
             more = await model.reply(msgspec.structs.replace(request, messages=messages))
         assert more.message.content or more.message.calls
 
     async def test_a_last_word_without_tools_after_calls(self) -> None:
         call = ToolCall("call_0", "read_file", '{"path": "a.txt"}')
-        answer = ToolAnswer("call_0", "no such file", failed=True)
-        talk = (User("Read a.txt."), Assistant("", (call,)), answer, User("Answer now."))
+        answer = ToolMessage("call_0", "no such file", failed=True)
+        talk = (
+            UserMessage("Read a.txt."),
+            AssistantMessage("", (call,)),
+            answer,
+            UserMessage("Answer now."),
+        )
         async with self.opened() as model:
             reply = await model.reply(Request(messages=talk, max_output_tokens=8))
         assert reply.message.content
         assert not reply.message.calls
 
     async def test_an_answer_is_held_to_a_schema(self) -> None:
-        question = User("Which bird is it, and how old? Answer with one JSON object, nothing else.")
+        question = UserMessage(
+            "Which bird is it, and how old? Answer with one JSON object, nothing else."
+        )
         request = Request(messages=(question,), max_output_tokens=64, schema=BIRD)
         heard: list[str] = []
         async with self.opened() as model:
@@ -167,8 +174,12 @@ class ServerContract:
             ToolCall("call_1", "read_file", '{"path": '),
             ToolCall("call_2", "read_file", ""),
         )
-        answers = (ToolAnswer(call.id, "hello") for call in calls)
-        messages: tuple[Message, ...] = (User("Read a.txt."), Assistant("", calls), *answers)
+        answers = (ToolMessage(call.id, "hello") for call in calls)
+        messages: tuple[Message, ...] = (
+            UserMessage("Read a.txt."),
+            AssistantMessage("", calls),
+            *answers,
+        )
         async with self.opened() as model:
             reply = await model.reply(
                 Request(messages=messages, tools=(SPEC,), max_output_tokens=8)

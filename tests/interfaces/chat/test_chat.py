@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from retinue.config.environment import Environment
-from retinue.domain.messages import Request, User
+from retinue.domain.messages import Request, UserMessage
 from retinue.errors import ProviderError
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.commands import BY_NAME, COMMANDS, help_tables, submit
@@ -30,7 +30,9 @@ def scripted(*steps: Step, **rules: list[Step]) -> ScriptedModel:
 
 def users(request: Request) -> list[str]:
     """What was said to a model, without what stands around a task."""
-    return [m.content.split("\n\nDirectory")[0] for m in request.messages if isinstance(m, User)]
+    return [
+        m.content.split("\n\nDirectory")[0] for m in request.messages if isinstance(m, UserMessage)
+    ]
 
 
 def idle(chat: Chat) -> Callable[[], bool]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pytest
 
-from retinue.domain.served import USUAL_PORTS
+from retinue.domain.server_info import DEFAULT_PORTS
 from retinue.models.scripted.model import say
 from retinue.testing.server import Received, failing, streamed
 
@@ -202,7 +202,7 @@ def test_the_users_endpoints_are_looked_at_with_the_key(
 
 
 def test_nothing_at_all(cli: Cli) -> None:
-    for port in USUAL_PORTS.values():
+    for port in DEFAULT_PORTS.values():
         with closing(socket.socket()) as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 pytest.skip(f"something listens on port {port} of this machine")

@@ -9,7 +9,7 @@ import pytest
 from retinue.domain.budget import Budget
 from retinue.domain.events import Event
 from retinue.domain.messages import Usage
-from retinue.domain.served import Load
+from retinue.domain.server_info import EndpointLoad
 from retinue.errors import ProviderError
 from retinue.interfaces.view.columns import Line, Tone
 from retinue.interfaces.view.status import status
@@ -81,8 +81,8 @@ def test_before_anything_has_begun_there_is_nothing_to_tell() -> None:
     assert status(Tree(), None, width=80, now=0.0) == ()
 
 
-def load(*, busy: int = 4, limit: int = 4, queued: int = 0, known: bool = True) -> Load:
-    return Load(address="a", under_way=busy, limit=limit, waiting=queued, known=known)
+def load(*, busy: int = 4, limit: int = 4, queued: int = 0, known: bool = True) -> EndpointLoad:
+    return EndpointLoad(address="a", under_way=busy, limit=limit, waiting=queued, known=known)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,9 @@ def load(*, busy: int = 4, limit: int = 4, queued: int = 0, known: bool = True) 
         ([], ""),
     ],
 )
-async def test_slots_and_who_waits_for_them(record: Record, loads: list[Load], told: str) -> None:
+async def test_slots_and_who_waits_for_them(
+    record: Record, loads: list[EndpointLoad], told: str
+) -> None:
     events = await record({"": [say("ok")]})
     tree = grown(events[:3])
     line = text(status(tree, None, width=78, now=0.0, loads=loads))

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Finish,
     Reply,
     Request,
-    System,
-    ToolAnswer,
+    SystemMessage,
     ToolCall,
+    ToolMessage,
     ToolSpec,
     Usage,
-    User,
+    UserMessage,
 )
-from retinue.domain.thinking import Thinking
+from retinue.domain.thinking import ThinkingOptions
 from retinue.errors import ConfigError, ModelError, ProviderError
 from retinue.models.anthropic.events import decode_event
 from retinue.models.anthropic.model import AnthropicModel
@@ -34,12 +34,12 @@ from retinue.testing.messages import event, streamed, whole
 from retinue.testing.model_contract import ModelContract
 from retinue.testing.server import Framing, ModelServer, Response, ResponseEnding, as_json
 
-HI = Request(messages=(User("Hi."),))
+HI = Request(messages=(UserMessage("Hi."),))
 TOOL = ToolSpec("read_file", "Read.", msgspec.Raw(b'{"type":"object"}'))
 
 
 def model_of(
-    server: ModelServer, thinking: Thinking | None = None, **fields: Any
+    server: ModelServer, thinking: ThinkingOptions | None = None, **fields: Any
 ) -> AnthropicModel:
     endpoint = Endpoint(base_url=server.base_url, model="m", **fields)
     return AnthropicModel(endpoint, thinking=thinking)
@@ -69,7 +69,7 @@ class TestAnthropicModelWithoutStreaming(ModelContract):
 class TestAnthropicModelThatThinks(ModelContract):
     @asynccontextmanager
     async def opened(self, *steps: Answer) -> AsyncIterator[Model]:
-        thinking = Thinking(on=True, budget_tokens=2000)
+        thinking = ThinkingOptions(on=True, budget_tokens=2000)
         async with ModelServer(steps) as server, model_of(server, thinking) as model:
             yield model
 
@@ -79,7 +79,7 @@ class TestAnthropicModelThatThinks(ModelContract):
 
 async def test_what_is_sent() -> None:
     async with ModelServer([say("x")]) as server, model_of(server, api_key=" sk-1 \n") as model:
-        await model.reply(Request(messages=(System("Be brief."), User("Hi."))))
+        await model.reply(Request(messages=(SystemMessage("Be brief."), UserMessage("Hi."))))
     (sent,) = server.requests
     assert (sent.method, sent.target) == ("POST", "/v1/messages")
     assert sent.headers["x-api-key"] == "sk-1"
@@ -96,7 +96,7 @@ async def test_what_is_sent() -> None:
 
 
 async def test_thinking_between_calls_is_asked_for_where_there_is_a_budget() -> None:
-    thinking = Thinking(on=True, budget_tokens=4000)
+    thinking = ThinkingOptions(on=True, budget_tokens=4000)
     async with ModelServer([say("x")]) as server, model_of(server, thinking) as model:
         await model.reply(HI)
     (sent,) = server.requests
@@ -127,7 +127,7 @@ def test_its_name() -> None:
     endpoint = Endpoint(base_url="http://h/v1", model="m", api_key="sk-secret")
     assert AnthropicModel(endpoint).name == "anthropic:m@http://h/v1"
     assert AnthropicModel(endpoint, name="local").name == "local"
-    thinking = AnthropicModel(endpoint, thinking=Thinking(on=True, effort="low"))
+    thinking = AnthropicModel(endpoint, thinking=ThinkingOptions(on=True, effort="low"))
     assert repr(thinking) == "AnthropicModel('anthropic:m+thinking+effort=low@http://h/v1')"
 
 
@@ -153,7 +153,7 @@ async def test_thoughts_go_back_as_they_came_and_where_they_stood() -> None:
     done = Response(body=streamed(say("Done.")))
     async with ModelServer([reply, done]) as server, model_of(server) as model:
         first = (await model.reply(Request(messages=HI.messages, tools=(TOOL,)))).message
-        answers = [ToolAnswer(made.id, "text") for made in first.calls]
+        answers = [ToolMessage(made.id, "text") for made in first.calls]
         await model.reply(Request(messages=(*HI.messages, first, *answers), tools=(TOOL,)))
     assert first.content == "First.\n\nSecond."
     blocks[3]["text"] = "\n\nSecond."
@@ -202,7 +202,7 @@ START = event("message_start", message={"content": []}) + event(
 )
 STOP = event("message_delta", delta={"stop_reason": "end_turn"})
 END = event("message_stop")
-EXPECTED = Assistant("Grüße 🪶")
+EXPECTED = AssistantMessage("Grüße 🪶")
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ async def test_half_an_emoji_in_an_event_does_not_cost_the_reply() -> None:
 
 async def test_a_message_that_is_not_streamed_with_a_number_that_is_none() -> None:
     body = b'{"type":"message","content":[{"type":"text","text":"Hi."}],"score":NaN}'
-    assert (await replied(Response(body=body))).message == Assistant("Hi.")
+    assert (await replied(Response(body=body))).message == AssistantMessage("Hi.")
 
 
 async def test_arguments_that_come_with_the_beginning_of_their_block() -> None:
@@ -399,7 +399,7 @@ def test_any_events_make_a_reply(payloads: list[bytes]) -> None:
     for payload in payloads:
         draft.add(decode_event(payload))
     message = draft.reply(HI, b"", 0.0).message
-    assert msgspec.json.decode(msgspec.json.encode(message), type=Assistant) == message
+    assert msgspec.json.decode(msgspec.json.encode(message), type=AssistantMessage) == message
 
 
 @given(st.lists(EVENTS | st.binary(max_size=20), max_size=8), st.data())

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Message,
     Request,
-    System,
+    SystemMessage,
     Thought,
     Thoughts,
-    ToolAnswer,
     ToolCall,
+    ToolMessage,
     ToolSpec,
-    User,
+    UserMessage,
 )
-from retinue.domain.thinking import Thinking
+from retinue.domain.thinking import ThinkingOptions
 from retinue.models.anthropic.request import ADAPTIVE, CACHE_CONTROL, MessagesEncoder
 from retinue.models.http.abilities import Form
 
@@ -34,7 +34,7 @@ SCHEMA = '{"type":"object","properties":{"a":{"type":"integer","minimum":3}},"re
 
 def encoded(
     *messages: Message,
-    thinking: Thinking | None = None,
+    thinking: ThinkingOptions | None = None,
     form: Form = Form.WORDS,
     without: frozenset[str] = frozenset(),
     **fields: Any,
@@ -55,14 +55,14 @@ def thought(words: str, after_text: int = 0, after_calls: int = 0) -> Thought:
 
 def test_the_whole_body() -> None:
     assert encoded(
-        System("Be brief."),
-        User("Hi."),
-        Assistant("I look.", (ToolCall("c1", "read_file", '{"path": "a"}'),)),
-        ToolAnswer("c1", "text"),
-        Assistant("", (ToolCall("c2", "list_dir", ""), ToolCall("c3", "read_file", "{"))),
-        ToolAnswer("c2", ""),
-        ToolAnswer("c3", "[ERROR] not JSON", failed=True),
-        User("Be quick."),
+        SystemMessage("Be brief."),
+        UserMessage("Hi."),
+        AssistantMessage("I look.", (ToolCall("c1", "read_file", '{"path": "a"}'),)),
+        ToolMessage("c1", "text"),
+        AssistantMessage("", (ToolCall("c2", "list_dir", ""), ToolCall("c3", "read_file", "{"))),
+        ToolMessage("c2", ""),
+        ToolMessage("c3", "[ERROR] not JSON", failed=True),
+        UserMessage("Be quick."),
         tools=TOOLS,
         max_output_tokens=50,
     ) == {
@@ -138,11 +138,13 @@ def marks(value: Any) -> int:
 
 
 def test_a_request_that_nothing_follows_is_not_cached_to_its_end() -> None:
-    assert marks(encoded(System("Be brief."), User("Hi."))) == 1
+    assert marks(encoded(SystemMessage("Be brief."), UserMessage("Hi."))) == 1
 
 
 def test_what_a_server_refused_is_not_marked() -> None:
-    sent = encoded(System("x"), User("y"), tools=TOOLS, without=frozenset({CACHE_CONTROL}))
+    sent = encoded(
+        SystemMessage("x"), UserMessage("y"), tools=TOOLS, without=frozenset({CACHE_CONTROL})
+    )
     assert marks(sent) == 0
 
 
@@ -160,7 +162,7 @@ def test_each_request_begins_with_the_one_before_and_has_at_most_four_marks(
     turns: list[tuple[str, int, bool]],
 ) -> None:
     encoder = MessagesEncoder("m", name=ME)
-    messages: list[Message] = [System("Be brief."), User("Hi.")]
+    messages: list[Message] = [SystemMessage("Be brief."), UserMessage("Hi.")]
     before: list[Any] = []
     for number, (said, count, told) in enumerate(turns):
         sent = msgspec.json.decode(encoder.encode(Request(messages=tuple(messages), tools=TOOLS)))
@@ -170,9 +172,9 @@ def test_each_request_begins_with_the_one_before_and_has_at_most_four_marks(
         assert now[: len(before)] == before
         before = now
         calls = tuple(ToolCall(f"c{number}.{n}", "read_file", "{}") for n in range(count))
-        messages += [Assistant(said, calls), *(ToolAnswer(call.id, said) for call in calls)]
+        messages += [AssistantMessage(said, calls), *(ToolMessage(call.id, said) for call in calls)]
         if told or not calls:
-            messages.append(User("Go on."))
+            messages.append(UserMessage("Go on."))
         if not calls and not said.strip():
             # What nobody said is left out, and the words of the user around it become one message.
             before[-1:] = []
@@ -180,26 +182,30 @@ def test_each_request_begins_with_the_one_before_and_has_at_most_four_marks(
 
 def test_the_last_mark_of_the_request_before_is_there_again() -> None:
     call = ToolCall("c", "read_file", "{}")
-    opening = (System("x"), User("Hi."))
+    opening = (SystemMessage("x"), UserMessage("Hi."))
     first = encoded(*opening, tools=TOOLS)["messages"]
-    second = encoded(*opening, Assistant("", (call,)), ToolAnswer("c", "y"), tools=TOOLS)
+    second = encoded(*opening, AssistantMessage("", (call,)), ToolMessage("c", "y"), tools=TOOLS)
     assert second["messages"][0] == first[-1]
     assert marks(second["messages"]) == 2
 
 
 def test_an_empty_result_takes_no_mark() -> None:
     calls = (ToolCall("a", "read_file", "{}"), ToolCall("b", "read_file", "{}"))
-    answers = (ToolAnswer("a", "x"), ToolAnswer("b", ""))
-    sent = encoded(User("Hi."), Assistant("", calls), *answers, tools=TOOLS)["messages"]
+    answers = (ToolMessage("a", "x"), ToolMessage("b", ""))
+    sent = encoded(UserMessage("Hi."), AssistantMessage("", calls), *answers, tools=TOOLS)[
+        "messages"
+    ]
     assert [marks(block) for block in sent[-1]["content"]] == [1, 0]
-    last = encoded(User("Hi."), Assistant("", calls[:1]), ToolAnswer("a", ""), tools=TOOLS)
+    last = encoded(
+        UserMessage("Hi."), AssistantMessage("", calls[:1]), ToolMessage("a", ""), tools=TOOLS
+    )
     assert [marks(turn) for turn in last["messages"]] == [1, 0, 0]
 
 
 def test_tools_are_the_same_bytes_in_every_request() -> None:
     encoder = MessagesEncoder("m")
-    request = Request(messages=(User("x"),), tools=TOOLS)
-    other = Request(messages=(User("x"),), tools=tuple(TOOLS))
+    request = Request(messages=(UserMessage("x"),), tools=TOOLS)
+    other = Request(messages=(UserMessage("x"),), tools=tuple(TOOLS))
     assert encoder.encode(request) == encoder.encode(request) == encoder.encode(other)
 
 
@@ -209,46 +215,63 @@ def test_tools_are_the_same_bytes_in_every_request() -> None:
 def test_calls_that_nobody_answered_are_answered() -> None:
     calls = (ToolCall("a", "read_file", "{}"), ToolCall("b", "read_file", "{}"))
     sent = encoded(
-        User("Hi."), Assistant("", calls), ToolAnswer("a", "x"), User("Stop."), tools=TOOLS
+        UserMessage("Hi."),
+        AssistantMessage("", calls),
+        ToolMessage("a", "x"),
+        UserMessage("Stop."),
+        tools=TOOLS,
     )
     content = sent["messages"][2]["content"]
     assert [block["type"] for block in content] == ["tool_result", "tool_result", "text"]
     assert content[1]["tool_use_id"] == "b"
     assert content[1]["is_error"] is True
     assert content[1]["content"] == "It was not run."
-    last = encoded(User("Hi."), Assistant("", calls[:1]))["messages"][-1]
+    last = encoded(UserMessage("Hi."), AssistantMessage("", calls[:1]))["messages"][-1]
     assert last["content"][0]["tool_use_id"] == "a"
-    silent = encoded(User("Hi."), Assistant("", calls[:1]), Assistant(""), Assistant("Done."))
+    silent = encoded(
+        UserMessage("Hi."),
+        AssistantMessage("", calls[:1]),
+        AssistantMessage(""),
+        AssistantMessage("Done."),
+    )
     answered = [block for turn in silent["messages"] for block in turn["content"]]
     assert [block["type"] for block in answered] == ["text", "tool_use", "tool_result", "text"]
 
 
 def test_calls_of_earlier_are_of_tools_that_there_are() -> None:
     call = ToolCall("a", "read_file", "{}")
-    sent = encoded(User("Hi."), Assistant("", (call,)), ToolAnswer("a", "x"))
+    sent = encoded(UserMessage("Hi."), AssistantMessage("", (call,)), ToolMessage("a", "x"))
     assert sent["tools"] == [
         {"name": "read_file", "description": "", "input_schema": {"type": "object"}}
     ]
     assert sent["tool_choice"] == {"type": "none"}
-    assert "tools" not in encoded(User("Hi."))
+    assert "tools" not in encoded(UserMessage("Hi."))
 
 
 def test_ids_and_names_of_other_models_are_spelled_as_the_api_wants_them() -> None:
     call = ToolCall("functions.read:0", "über file", "{}")
-    sent = encoded(User("x"), Assistant("", (call,)), ToolAnswer(call.id, "y"), tools=TOOLS)
+    sent = encoded(
+        UserMessage("x"), AssistantMessage("", (call,)), ToolMessage(call.id, "y"), tools=TOOLS
+    )
     made, answered = sent["messages"][1]["content"][0], sent["messages"][2]["content"][0]
     assert made["id"] == answered["tool_use_id"] == "functions_read_0"
     assert made["name"] == "_ber_file"
 
 
 def test_what_says_nothing_is_left_out() -> None:
-    sent = encoded(System(" "), User("Hi."), Assistant(" \n"), User(""), User("Still there?"))
+    sent = encoded(
+        SystemMessage(" "),
+        UserMessage("Hi."),
+        AssistantMessage(" \n"),
+        UserMessage(""),
+        UserMessage("Still there?"),
+    )
     assert "system" not in sent
     assert sent["messages"] == [{"role": "user", "content": [text("Hi."), text("Still there?")]}]
 
 
 def test_half_a_surrogate_pair_is_replaced() -> None:
-    sent = encoded(User("a\ud800b"))
+    sent = encoded(UserMessage("a\ud800b"))
     assert sent["messages"][0]["content"] == [text("a?b")]
 
 
@@ -258,7 +281,7 @@ def test_half_a_surrogate_pair_is_replaced() -> None:
 def test_thoughts_stand_where_they_stood() -> None:
     calls = (ToolCall("a", "read_file", "{}"), ToolCall("b", "read_file", "{}"))
     thoughts = Thoughts(ME, (thought("1"), thought("2", 3, 0), thought("3", 6, 1)))
-    sent = encoded(User("x"), Assistant("OneTwo", calls, thoughts), tools=TOOLS)
+    sent = encoded(UserMessage("x"), AssistantMessage("OneTwo", calls, thoughts), tools=TOOLS)
     content = sent["messages"][1]["content"]
     shown = [b.get("thinking") or b.get("text") or b.get("id") for b in content]
     assert shown == ["1", "One", "2", "Two", "a", "3", "b"]
@@ -273,8 +296,10 @@ def test_wherever_thoughts_say_they_stood_nothing_is_lost_or_doubled(
 ) -> None:
     calls = tuple(ToolCall(f"c{n}", "read_file", "{}") for n in range(count))
     thoughts = Thoughts(ME, tuple(thought(str(n), *place) for n, place in enumerate(places)))
-    message = Assistant(said, calls, thoughts)
-    sent = encoded(User("x"), message, *(ToolAnswer(call.id, "") for call in calls), tools=TOOLS)
+    message = AssistantMessage(said, calls, thoughts)
+    sent = encoded(
+        UserMessage("x"), message, *(ToolMessage(call.id, "") for call in calls), tools=TOOLS
+    )
     turns = [turn for turn in sent["messages"] if turn["role"] == "assistant"]
     blocks = [block for turn in turns for block in turn["content"]]
     kept = "".join(b["text"] for b in blocks if b["type"] == "text")
@@ -288,8 +313,8 @@ def test_wherever_thoughts_say_they_stood_nothing_is_lost_or_doubled(
 
 def test_thoughts_of_others_are_not_sent() -> None:
     call = ToolCall("a", "read_file", "{}")
-    made = Assistant("", (call,), Thoughts("another", (thought("x"),)))
-    sent = encoded(User("x"), made, ToolAnswer("a", "y"), tools=TOOLS)
+    made = AssistantMessage("", (call,), Thoughts("another", (thought("x"),)))
+    sent = encoded(UserMessage("x"), made, ToolMessage("a", "y"), tools=TOOLS)
     assert [block["type"] for block in sent["messages"][1]["content"]] == ["tool_use"]
 
 
@@ -298,20 +323,20 @@ def test_thoughts_of_others_are_not_sent() -> None:
 
 def with_calls(thoughts: Thoughts | None) -> tuple[Message, ...]:
     call = ToolCall("a", "read_file", "{}")
-    return (User("x"), Assistant("Hm.", (call,), thoughts), ToolAnswer("a", "y"))
+    return (UserMessage("x"), AssistantMessage("Hm.", (call,), thoughts), ToolMessage("a", "y"))
 
 
 MINE = Thoughts(ME, (thought("x"),))
-BUDGET = Thinking(on=True, budget_tokens=4000)
+BUDGET = ThinkingOptions(on=True, budget_tokens=4000)
 
 
 @pytest.mark.parametrize(
     ("thinking", "limit", "sent"),
     [
-        (Thinking(), None, None),
-        (Thinking(on=True), None, {"type": "adaptive"}),
-        (Thinking(on=True), 256, {"type": "adaptive"}),
-        (Thinking(on=False), None, {"type": "disabled"}),
+        (ThinkingOptions(), None, None),
+        (ThinkingOptions(on=True), None, {"type": "adaptive"}),
+        (ThinkingOptions(on=True), 256, {"type": "adaptive"}),
+        (ThinkingOptions(on=False), None, {"type": "disabled"}),
         (BUDGET, None, {"type": "enabled", "budget_tokens": 4000}),
         (BUDGET, 8192, {"type": "enabled", "budget_tokens": 4000}),
         # Thoughts count as output, and there must be room for the answer.
@@ -320,23 +345,23 @@ BUDGET = Thinking(on=True, budget_tokens=4000)
     ],
 )
 def test_how_thinking_is_asked_for(
-    thinking: Thinking, limit: int | None, sent: dict[str, Any] | None
+    thinking: ThinkingOptions, limit: int | None, sent: dict[str, Any] | None
 ) -> None:
-    body = encoded(User("x"), thinking=thinking, max_output_tokens=limit)
+    body = encoded(UserMessage("x"), thinking=thinking, max_output_tokens=limit)
     assert body.get("thinking") == sent
     assert body["max_tokens"] == (limit or 32_000)
 
 
 def test_a_large_budget_leaves_room_for_the_answer() -> None:
-    body = encoded(User("x"), thinking=Thinking(on=True, budget_tokens=40_000))
+    body = encoded(UserMessage("x"), thinking=ThinkingOptions(on=True, budget_tokens=40_000))
     assert body["thinking"]["budget_tokens"] == 40_000
     assert body["max_tokens"] == 56_000
 
 
 def test_a_model_that_cannot_decide_by_itself_gets_half_of_the_answer() -> None:
     sent = encoded(
-        User("x"),
-        thinking=Thinking(on=True),
+        UserMessage("x"),
+        thinking=ThinkingOptions(on=True),
         max_output_tokens=8000,
         without=frozenset({ADAPTIVE}),
     )
@@ -363,20 +388,26 @@ def test_with_a_budget_only_thoughts_can_be_gone_on_with(
 
 
 def test_who_is_made_to_call_a_tool_does_not_think() -> None:
-    sent = encoded(*with_calls(MINE), thinking=Thinking(on=True), form=Form.TOOL, schema=SCHEMA)
+    sent = encoded(
+        *with_calls(MINE), thinking=ThinkingOptions(on=True), form=Form.TOOL, schema=SCHEMA
+    )
     assert "thinking" not in sent
     assert sent["messages"][1]["content"][0]["type"] == "text"
 
 
 def test_effort() -> None:
-    assert encoded(User("x"), thinking=Thinking(effort="low"))["output_config"] == {"effort": "low"}
+    assert encoded(UserMessage("x"), thinking=ThinkingOptions(effort="low"))["output_config"] == {
+        "effort": "low"
+    }
 
 
 # Answers that must fit a schema
 
 
 def test_a_schema_is_sent_as_the_api_can_decode_it() -> None:
-    sent = encoded(User("x"), thinking=Thinking(effort="max"), form=Form.SCHEMA, schema=SCHEMA)
+    sent = encoded(
+        UserMessage("x"), thinking=ThinkingOptions(effort="max"), form=Form.SCHEMA, schema=SCHEMA
+    )
     assert sent["output_config"] == {
         "effort": "max",
         "format": {
@@ -392,7 +423,7 @@ def test_a_schema_is_sent_as_the_api_can_decode_it() -> None:
 
 
 def test_a_schema_as_a_tool_that_must_be_called() -> None:
-    sent = encoded(User("x"), form=Form.TOOL, schema=SCHEMA)
+    sent = encoded(UserMessage("x"), form=Form.TOOL, schema=SCHEMA)
     (tool,) = sent["tools"]
     assert tool["name"] == "answer"
     assert tool["input_schema"] == msgspec.json.decode(SCHEMA)

@@ -10,17 +10,17 @@ import msgspec
 import pytest
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Finish,
     Request,
     Thought,
     Thoughts,
-    ToolAnswer,
     ToolCall,
+    ToolMessage,
     ToolSpec,
-    User,
+    UserMessage,
 )
-from retinue.domain.thinking import Thinking
+from retinue.domain.thinking import ThinkingOptions
 from retinue.errors import ProviderError, RequestRefused
 from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
@@ -46,7 +46,7 @@ Client = type[OpenAIModel] | type[AnthropicModel]
 
 
 def asked(schema: str | None = SCHEMA, **fields: Any) -> Request:
-    return Request(messages=(User("Hi."),), schema=schema, **fields)
+    return Request(messages=(UserMessage("Hi."),), schema=schema, **fields)
 
 
 def form_of(request: Received) -> str:
@@ -83,7 +83,7 @@ def of(serving: ModelServer, client: Client = OpenAIModel) -> OpenAIModel | Anth
 
 async def answers(
     server: Callable[[Received], Answer | Response], client: Client, *requests: Request
-) -> list[Assistant]:
+) -> list[AssistantMessage]:
     async with ModelServer(server) as serving, of(serving, client) as model:
         return [(await model.reply(request)).message for request in requests]
 
@@ -179,7 +179,7 @@ async def test_a_form_that_is_ignored_is_not_used_again(client: Client, seen: li
 
     found: list[str] = []
     made = await answers(server, client, *[asked()] * 4)
-    assert made == [Assistant("Surely: it is 1.")] * 4
+    assert made == [AssistantMessage("Surely: it is 1.")] * 4
     assert found == seen
 
 
@@ -223,7 +223,7 @@ async def test_a_tool_that_takes_the_answer() -> None:
     server = Picky("tool")
     async with ModelServer(server) as serving, of(serving) as model:
         reply = await model.reply(asked())
-    assert reply.message == Assistant('{"a":1}')
+    assert reply.message == AssistantMessage('{"a":1}')
     assert reply.finish is Finish.STOP
     body = serving.requests[-1].json
     assert body["tool_choice"] == {"type": "function", "function": {"name": "answer"}}
@@ -277,7 +277,7 @@ async def test_fastapi_names_the_field_elsewhere() -> None:
             return as_json({"detail": detail}, status=422)
         return say("ok")
 
-    assert await answers(server, OpenAIModel, asked(None)) == [Assistant("ok")]
+    assert await answers(server, OpenAIModel, asked(None)) == [AssistantMessage("ok")]
 
 
 JINJA = (
@@ -290,7 +290,7 @@ ALTERNATE = (
     " roles except for tool calls and results."
 )
 NINE = "Tool call IDs should be alphanumeric strings with length 9!"
-CALLED = Assistant("", (ToolCall("call_0", "read_file", "{}"),))
+CALLED = AssistantMessage("", (ToolCall("call_0", "read_file", "{}"),))
 
 
 def mistral(request: Received) -> Answer | Response:
@@ -309,10 +309,16 @@ def mistral(request: Received) -> Answer | Response:
 
 
 async def test_a_template_that_wants_strict_turns_and_short_ids_gets_them() -> None:
-    talk = (User("Hi."), User("Look."), CALLED, ToolAnswer("call_0", "x"), User("Last turn."))
+    talk = (
+        UserMessage("Hi."),
+        UserMessage("Look."),
+        CALLED,
+        ToolMessage("call_0", "x"),
+        UserMessage("Last turn."),
+    )
     request = Request(messages=talk)
     async with ModelServer(mistral) as serving, of(serving) as model:
-        assert (await model.reply(request)).message == Assistant("ok")
+        assert (await model.reply(request)).message == AssistantMessage("ok")
         tries = len(serving.requests)
         await model.reply(request)
     assert len(serving.requests) == tries + 1
@@ -337,8 +343,8 @@ async def test_a_template_that_wants_strict_turns_and_short_ids_gets_them() -> N
 async def test_what_mistrals_own_api_says_is_understood_too(message: str) -> None:
     answers: list[Response | Answer] = [failing(400, message), say("ok")]
     async with ModelServer(answers) as serving, of(serving) as model:
-        talk = (User("Hi."), CALLED, ToolAnswer("call_0", "x"), User("And?"))
-        assert (await model.reply(Request(messages=talk))).message == Assistant("ok")
+        talk = (UserMessage("Hi."), CALLED, ToolMessage("call_0", "x"), UserMessage("And?"))
+        assert (await model.reply(Request(messages=talk))).message == AssistantMessage("ok")
     first, second = [request.json["messages"] for request in serving.requests]
     assert first != second
 
@@ -350,10 +356,10 @@ async def test_what_else_a_template_does_not_take_is_told_at_once() -> None:
             await model.reply(asked(None))
 
 
-def thinking_of(name: str, field: str = "reasoning_content") -> Assistant:
+def thinking_of(name: str, field: str = "reasoning_content") -> AssistantMessage:
     block = msgspec.json.encode({field: "Hm."}).decode()
     calls = (ToolCall("c", "read_file", "{}"),)
-    return Assistant("", calls, Thoughts(name, (Thought(block),)))
+    return AssistantMessage("", calls, Thoughts(name, (Thought(block),)))
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
@@ -363,7 +369,7 @@ async def test_what_a_model_thought_goes_back_under_the_name_it_came_with(field:
     body = events(chunk({field: "H"}), chunk({field: "m."}), chunk(delta), stop, b"[DONE]")
     async with ModelServer([Response(body=body), say("ok")]) as serving, of(serving) as model:
         first = (await model.reply(asked(None))).message
-        await model.reply(Request(messages=(User("Hi."), first, ToolAnswer("c", "x"))))
+        await model.reply(Request(messages=(UserMessage("Hi."), first, ToolMessage("c", "x"))))
     assert first.thoughts == thinking_of(model.name, field).thoughts
     sent = serving.requests[1].json["messages"][1]
     assert sent[field] == "Hm."
@@ -373,7 +379,7 @@ async def test_what_a_model_thought_goes_back_under_the_name_it_came_with(field:
 async def test_thoughts_that_a_server_does_not_take_are_kept_from_it() -> None:
     message = "'messages.1' : property 'reasoning_content' is unsupported"
     async with ModelServer(refusing("reasoning_content", message)) as serving, of(serving) as model:
-        talk = (User("Hi."), thinking_of(model.name), ToolAnswer("c", "x"))
+        talk = (UserMessage("Hi."), thinking_of(model.name), ToolMessage("c", "x"))
         for _ in range(2):
             await model.reply(Request(messages=talk))
     assert len(serving.requests) == 3
@@ -391,7 +397,7 @@ async def test_thoughts_that_a_server_misses_are_empty() -> None:
 
     async with ModelServer(server) as serving, of(serving) as model:
         bare = msgspec.structs.replace(thinking_of("another"), thoughts=None)
-        talk = (User("Hi."), thinking_of("another"), bare, thinking_of(model.name))
+        talk = (UserMessage("Hi."), thinking_of("another"), bare, thinking_of(model.name))
         await model.reply(Request(messages=talk))
     sent = [one.get("reasoning_content") for one in serving.requests[-1].json["messages"]]
     assert sent == [None, "", "", "Hm."]
@@ -402,12 +408,12 @@ async def test_thoughts_that_a_server_misses_are_empty() -> None:
     ("words", "message", "thinking"),
     [
         ("cache_control", "tools.0.cache_control: Extra inputs are not permitted", None),
-        ("adaptive", "adaptive thinking is not supported on this model", Thinking(on=True)),
+        ("adaptive", "adaptive thinking is not supported on this model", ThinkingOptions(on=True)),
         ('"max_tokens":32000', "max_tokens: 32000 > 8192, which is the maximum allowed", None),
     ],
 )
 async def test_what_an_anthropic_server_does_not_know_is_left_out(
-    words: str, message: str, thinking: Thinking | None
+    words: str, message: str, thinking: ThinkingOptions | None
 ) -> None:
     def server(request: Received) -> Answer | Response:
         if words.encode() in request.body:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from retinue.domain.messages import Request, User
+from retinue.domain.messages import Request, UserMessage
 from retinue.errors import (
     ContextOverflow,
     ModelError,
@@ -41,7 +41,7 @@ from retinue.testing.server import (
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 KEY = "sk-very-secret-0123456789"
-HI = Request(messages=(User("Hi."),))
+HI = Request(messages=(UserMessage("Hi."),))
 TEXT = chunk({"content": "Hel"})
 STOP = chunk({}, finish_reason="stop")
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.messages import Request, User
+from retinue.domain.messages import Request, UserMessage
 from retinue.models.http.sse import MAX_LINE_BYTES, EventSplitter, LineTooLong
 from retinue.models.openai.chunks import decode_chunk
 from retinue.models.openai.reply import Draft
 from retinue.models.scripted.model import Answer, call, calls, say
 from retinue.testing.server import streamed
 
-REQUEST = Request(messages=(User("Hi."),))
+REQUEST = Request(messages=(UserMessage("Hi."),))
 
 
 def split(*pieces: bytes) -> list[bytes]:

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Finish,
     Reply,
     Request,
     ToolCall,
     ToolSpec,
     Usage,
-    User,
+    UserMessage,
 )
 from retinue.errors import ConfigError, ProviderError, RateLimited
 from retinue.models.http.endpoint import Endpoint
@@ -37,7 +37,7 @@ from retinue.testing.server import (
     whole,
 )
 
-HI = Request(messages=(User("Hi."),))
+HI = Request(messages=(UserMessage("Hi."),))
 
 
 def model_of(server: ModelServer, **fields: Any) -> OpenAIModel:
@@ -66,7 +66,7 @@ class TestOpenAIModelWithoutStreaming(ModelContract):
 
 async def test_what_is_sent() -> None:
     tool = ToolSpec("now", "The time.", msgspec.Raw(b"{}"))
-    request = Request(messages=(User("Hi."),), tools=(tool,), max_output_tokens=9)
+    request = Request(messages=(UserMessage("Hi."),), tools=(tool,), max_output_tokens=9)
     async with ModelServer([say("x")]) as server, model_of(server, api_key=" sk-1 \n") as model:
         await model.reply(request)
     (sent,) = server.requests
@@ -166,7 +166,7 @@ async def test_a_server_that_closes_every_kept_connection_is_given_up() -> None:
 
 
 async def test_a_body_larger_than_a_megabyte() -> None:
-    request = Request(messages=(User("x" * 3_000_000),))
+    request = Request(messages=(UserMessage("x" * 3_000_000),))
     async with ModelServer([say("a")]) as server, model_of(server) as model:
         await model.reply(request)
     assert len(server.requests[0].json["messages"][0]["content"]) == 3_000_000
@@ -203,7 +203,7 @@ async def test_timing_is_measured() -> None:
 
 TEXT = {"content": "Grüße 🪶"}
 STOP = chunk({}, finish_reason="stop")
-EXPECTED = Assistant("Grüße 🪶")
+EXPECTED = AssistantMessage("Grüße 🪶")
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ async def test_half_an_emoji_in_a_chunk_does_not_cost_the_reply() -> None:
 
 async def test_a_body_that_is_not_streamed_with_a_number_that_is_none() -> None:
     body = b'{"choices":[{"message":{"content":"Hi."},"logprobs":NaN,"finish_reason":"stop"}]}'
-    assert (await replied(Response(body=body))).message == Assistant("Hi.")
+    assert (await replied(Response(body=body))).message == AssistantMessage("Hi.")
 
 
 async def test_a_server_that_never_ends_the_body_after_done() -> None:
@@ -297,7 +297,7 @@ async def test_a_connection_cut_after_the_finish_is_a_whole_reply() -> None:
 async def test_a_limit_reached_while_thinking_is_a_reply() -> None:
     body = events(chunk({"reasoning_content": "hm"}), chunk({}, finish_reason="length"))
     reply = await replied(Response(body=body))
-    assert (reply.message, reply.finish) == (Assistant(""), Finish.LENGTH)
+    assert (reply.message, reply.finish) == (AssistantMessage(""), Finish.LENGTH)
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Finish,
     Reply,
     Request,
-    ToolAnswer,
     ToolCall,
+    ToolMessage,
     Usage,
-    User,
+    UserMessage,
 )
 from retinue.models.openai.chunks import decode_chunk
 from retinue.models.openai.reply import Draft
 from retinue.testing.server import chunk
 
-REQUEST = Request(messages=(User("Hi."),))
+REQUEST = Request(messages=(UserMessage("Hi."),))
 
 
 def drafted(*chunks: dict[str, Any], request: Request = REQUEST, body: bytes = b"") -> Reply:
@@ -152,9 +152,9 @@ def test_the_same_id_twice_in_one_reply_is_made_unique() -> None:
 
 
 def test_ids_made_up_are_stable_and_new_in_the_conversation() -> None:
-    earlier = Assistant("", (ToolCall("call_0", "x", "{}"), ToolCall("call_2", "x", "{}")))
+    earlier = AssistantMessage("", (ToolCall("call_0", "x", "{}"), ToolCall("call_2", "x", "{}")))
     request = Request(
-        messages=(User("Hi."), earlier, ToolAnswer("call_0", ""), ToolAnswer("call_2", ""))
+        messages=(UserMessage("Hi."), earlier, ToolMessage("call_0", ""), ToolMessage("call_2", ""))
     )
     value = chunk({"tool_calls": [delta(name="y"), delta(name="z")]})
     for _ in range(2):

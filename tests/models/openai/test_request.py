@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Message,
     Request,
-    System,
-    ToolAnswer,
+    SystemMessage,
     ToolCall,
+    ToolMessage,
     ToolSpec,
-    User,
+    UserMessage,
 )
 from retinue.models.openai.request import BodyEncoder
 
@@ -27,11 +27,11 @@ def encoded(*messages: Message, **fields: Any) -> dict[str, Any]:
 def test_the_whole_body() -> None:
     schema = msgspec.Raw(b'{"type": "object"}')
     assert encoded(
-        System("Be brief."),
-        User("Hi."),
-        Assistant("", (ToolCall("c1", "read_file", '{"path": "a"}'),)),
-        ToolAnswer("c1", "text"),
-        Assistant("Done."),
+        SystemMessage("Be brief."),
+        UserMessage("Hi."),
+        AssistantMessage("", (ToolCall("c1", "read_file", '{"path": "a"}'),)),
+        ToolMessage("c1", "text"),
+        AssistantMessage("Done."),
         tools=(ToolSpec("read_file", "Read.", schema),),
         max_output_tokens=50,
     ) == {
@@ -70,11 +70,11 @@ def test_the_whole_body() -> None:
 
 
 def test_what_is_not_asked_for_is_not_sent() -> None:
-    assert encoded(User("Hi.")).keys() == {"model", "messages", "stream", "stream_options"}
+    assert encoded(UserMessage("Hi.")).keys() == {"model", "messages", "stream", "stream_options"}
 
 
 def test_an_assistant_that_said_nothing_has_empty_content() -> None:
-    assert encoded(Assistant(""))["messages"] == [{"role": "assistant", "content": ""}]
+    assert encoded(AssistantMessage(""))["messages"] == [{"role": "assistant", "content": ""}]
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,15 @@ def test_an_assistant_that_said_nothing_has_empty_content() -> None:
     ],
 )
 def test_broken_arguments_do_not_poison_the_conversation(arguments: str, sent: str) -> None:
-    (message,) = encoded(Assistant("", (ToolCall("c", "x", arguments),)))["messages"]
+    (message,) = encoded(AssistantMessage("", (ToolCall("c", "x", arguments),)))["messages"]
     assert message["tool_calls"][0]["function"]["arguments"] == sent
 
 
 def test_half_a_surrogate_pair_is_replaced() -> None:
     call = ToolCall("c", "x", '{"a": "\udc80"}')
-    messages = encoded(User("a\ud800b"), Assistant("", (call,)), ToolAnswer("c", "\udcff"))
+    messages = encoded(
+        UserMessage("a\ud800b"), AssistantMessage("", (call,)), ToolMessage("c", "\udcff")
+    )
     assert messages["messages"][0]["content"] == "a?b"
     assert messages["messages"][2]["content"] == "?"
 

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Finish,
     Reply,
     Request,
-    ToolAnswer,
     ToolCall,
+    ToolMessage,
     ToolSpec,
     Usage,
-    User,
+    UserMessage,
 )
 from retinue.models.repair.model import Repaired, repair
 from retinue.models.scripted.model import ScriptedModel, call, raw_call, say
@@ -57,7 +57,9 @@ def reply(
     text: str = "", *calls: tuple[str, str], finish: Finish | None = None, ids: str = "native"
 ) -> Reply:
     return Reply(
-        message=Assistant(text, tuple(ToolCall(f"{ids}_{n}", *c) for n, c in enumerate(calls))),
+        message=AssistantMessage(
+            text, tuple(ToolCall(f"{ids}_{n}", *c) for n, c in enumerate(calls))
+        ),
         usage=Usage(),
         finish=finish or (Finish.TOOLS if calls else Finish.STOP),
     )
@@ -171,9 +173,11 @@ class TestIds:
         assert [one.id for one in after.message.calls] == ["call_0", "call_1"]
 
     def test_they_are_unique_in_the_conversation(self) -> None:
-        earlier = Assistant("", (ToolCall("call_1", "list_dir", "{}"), ToolCall("x", "y", "{}")))
+        earlier = AssistantMessage(
+            "", (ToolCall("call_1", "list_dir", "{}"), ToolCall("x", "y", "{}"))
+        )
         text = '<tool_call>{"name": "list_dir", "arguments": {}}</tool_call>'
-        after = repair(reply(text * 2), TOOLS, (User("Hi."), earlier))
+        after = repair(reply(text * 2), TOOLS, (UserMessage("Hi."), earlier))
         assert [one.id for one in after.message.calls] == ["call_2", "call_3"]
 
     def test_calls_inside_a_call(self) -> None:
@@ -257,10 +261,10 @@ class TestRepaired:
     async def test_replies_are_mended(self) -> None:
         scripted = ScriptedModel([raw_call("cat", "{'file': 'a.py'}"), say("done")])
         model: Model = Repaired(scripted)
-        request = Request(messages=(User("Go."),), tools=TOOLS)
+        request = Request(messages=(UserMessage("Go."),), tools=TOOLS)
         first = await model.reply(request)
         assert called(first) == [{"read_file": {"path": "a.py"}}]
-        answer = ToolAnswer(first.message.calls[0].id, "x")
+        answer = ToolMessage(first.message.calls[0].id, "x")
         then = Request(messages=(*request.messages, first.message, answer), tools=TOOLS)
         assert (await model.reply(then)).message.content == "done"
         await model.aclose()
@@ -268,15 +272,17 @@ class TestRepaired:
     async def test_ids_go_on_where_the_conversation_is(self) -> None:
         text = '<tool_call>{"name": "list_dir", "arguments": {}}</tool_call>'
         model = Repaired(ScriptedModel([say(text), say(text)]))
-        request = Request(messages=(User("Go."),), tools=TOOLS)
+        request = Request(messages=(UserMessage("Go."),), tools=TOOLS)
         first = (await model.reply(request)).message
-        second = (await model.reply(Request(messages=(User("Go."), first), tools=TOOLS))).message
+        second = (
+            await model.reply(Request(messages=(UserMessage("Go."), first), tools=TOOLS))
+        ).message
         assert [first.calls[0].id, second.calls[0].id] == ["call_0", "call_1"]
 
     async def test_text_is_streamed_as_it_comes(self) -> None:
         heard: list[str] = []
         model = Repaired(ScriptedModel([say("<think>\nHm.\n</think>\nFour.")]))
-        told = await model.reply(Request(messages=(User("2 + 2?"),)), heard.append)
+        told = await model.reply(Request(messages=(UserMessage("2 + 2?"),)), heard.append)
         assert told.message.content == "Four."
         assert "".join(heard) == "<think>\nHm.\n</think>\nFour."
 

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Message,
     Reply,
     Request,
-    System,
-    ToolAnswer,
+    SystemMessage,
     ToolCall,
+    ToolMessage,
     ToolSpec,
-    User,
+    UserMessage,
 )
 from retinue.errors import ContextOverflow, ModelError, ProviderError, RateLimited
 from retinue.models.replay.model import ReplayModel
@@ -31,22 +31,22 @@ from retinue.runtime.core.clock import SystemClock
 from retinue.testing.clock import FakeClock
 from retinue.testing.model_contract import SPEC
 
-HI = (System("Be brief."), User("Hi."))
+HI = (SystemMessage("Be brief."), UserMessage("Hi."))
 
 
 def asked(
     *messages: Message,
-    asker: str = "root",
+    agent_path: str = "root",
     tools: tuple[ToolSpec, ...] = (),
     schema: str | None = None,
 ) -> Request:
-    return Request(messages=messages or HI, asker=asker, tools=tools, schema=schema)
+    return Request(messages=messages or HI, agent_path=agent_path, tools=tools, schema=schema)
 
 
 def answered(text: str, call_id: str = "call_0") -> tuple[Message, ...]:
     """A conversation whose one tool call was answered with that text."""
-    made = Assistant("", (ToolCall("call_0", "spawn_agent", "{}"),))
-    return (*HI, made, ToolAnswer(call_id, text))
+    made = AssistantMessage("", (ToolCall("call_0", "spawn_agent", "{}"),))
+    return (*HI, made, ToolMessage(call_id, text))
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def missed(model: ReplayModel, request: Request) -> str:
 
 
 async def test_a_request_is_known_by_what_it_says_and_not_by_its_place(path: Path) -> None:
-    one, two = asked(User("One?")), asked(User("Two?"))
+    one, two = asked(UserMessage("One?")), asked(UserMessage("Two?"))
     await record(path, (one, say("1")), (two, say("2")))
     assert await said(replaying(path), two, one) == ["2", "1"]
 
@@ -111,8 +111,8 @@ async def test_equal_requests_get_their_replies_in_order_and_each_once(path: Pat
 
 async def test_of_equal_requests_each_agent_gets_its_own(path: Path) -> None:
     askers = ["root/tester.1", "root/tester.2", "root/tester.3"]
-    await record(path, *((asked(asker=asker), say(asker)) for asker in askers))
-    requests = [asked(asker=asker) for asker in reversed(askers)]
+    await record(path, *((asked(agent_path=agent_path), say(agent_path)) for agent_path in askers))
+    requests = [asked(agent_path=agent_path) for agent_path in reversed(askers)]
     assert await said(replaying(path), *requests) == list(reversed(askers))
 
 
@@ -157,7 +157,10 @@ async def test_two_agents_are_not_taken_for_one(path: Path) -> None:
 
 
 async def test_the_project_may_be_elsewhere(path: Path) -> None:
-    there, here = asked(User("Directory: /home/me/app")), asked(User("Directory: /srv/x"))
+    there, here = (
+        asked(UserMessage("Directory: /home/me/app")),
+        asked(UserMessage("Directory: /srv/x")),
+    )
     await record(path, (there, call("read_file", path="/home/me/app/a")), directory="/home/me/app")
     (made,) = (await replaying(path, "/srv/x").reply(here)).message.calls
     assert made.arguments == '{"path":"/srv/x/a"}'
@@ -166,10 +169,12 @@ async def test_the_project_may_be_elsewhere(path: Path) -> None:
 async def test_a_file_is_opened_for_the_directory_that_is_worked_in(
     path: Path, tmp_path: Path
 ) -> None:
-    await record(path, (asked(User("In /home/me/app")), say("Yes.")), directory="/home/me/app")
+    await record(
+        path, (asked(UserMessage("In /home/me/app")), say("Yes.")), directory="/home/me/app"
+    )
     model = ReplayModel.from_file(path, directory=tmp_path)
     assert model.name == f"replay:{path}"
-    assert await said(model, asked(User(f"In {tmp_path}"))) == ["Yes."]
+    assert await said(model, asked(UserMessage(f"In {tmp_path}"))) == ["Yes."]
 
 
 # What is said where nothing fits
@@ -187,7 +192,7 @@ MADE = """'{"role":"assistant","calls":[{"id":"call_0","name":"spawn_ag'"""
             " and 'hello heron, how are you?' in line 2, of root",
         ),
         (
-            asked(*answered("hello heron, how are you?"), User("A job has ended.")),
+            asked(*answered("hello heron, how are you?"), UserMessage("A job has ended.")),
             "message 5 (user) is 'A job has ended.', and there is none in line 2, of root",
         ),
         (
@@ -195,7 +200,7 @@ MADE = """'{"role":"assistant","calls":[{"id":"call_0","name":"spawn_ag'"""
             f"message 3 (assistant) is missing; it is {MADE}… in line 2, of root",
         ),
         (
-            asked(*HI, Assistant("No."), asker="root/tester.1"),
+            asked(*HI, AssistantMessage("No."), agent_path="root/tester.1"),
             f"message 3 (assistant) is 'No.', and {MADE}… in line 2, of root",
         ),
         (
@@ -219,8 +224,8 @@ async def test_the_first_difference_is_named(path: Path, request_: Request, why:
     await record(path, (asked(*answered("hello heron, how are you?")), say("Fine.")))
     told = await missed(replaying(path), request_)
     assert told == (
-        f"replay:r: {request_.asker} asks what nobody asked there: {why}. Replay it on the files"
-        " that it was recorded with, or record it anew."
+        f"replay:r: {request_.agent_path} asks what nobody asked there: {why}. Replay it on the"
+        " files that it was recorded with, or record it anew."
     )
 
 
@@ -233,7 +238,7 @@ async def test_a_difference_far_inside_is_shown_with_what_is_around_it(path: Pat
 async def test_who_misses_something_later_is_told_of_the_first(path: Path) -> None:
     await record(path, (asked(), say("Hi.")))
     model = replaying(path)
-    first = await missed(model, asked(User("Child?"), asker="root/tester.1"))
+    first = await missed(model, asked(UserMessage("Child?"), agent_path="root/tester.1"))
     assert "root/tester.1 asks what nobody asked there" in first
     assert await missed(model, asked(*answered(first))) == first
 

@@ -16,7 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.messages import Assistant, Message, Request, System, ToolAnswer, User
+from retinue.domain.messages import (
+    AssistantMessage,
+    Message,
+    Request,
+    SystemMessage,
+    ToolMessage,
+    UserMessage,
+)
 from retinue.errors import ConfigError, RateLimited, StoreError, UsageError
 from retinue.models.replay.recorder import Recorded, Recorder
 from retinue.models.replay.recording import Failure, Take, read_recording
@@ -27,7 +34,7 @@ from retinue.runtime.core.clock import SystemClock
 from retinue.testing.clock import FakeClock
 from retinue.testing.model_contract import SPEC, ModelContract
 
-OPENING = (System("Be brief."), User("What is in a.txt?"))
+OPENING = (SystemMessage("Be brief."), UserMessage("What is in a.txt?"))
 
 
 def recorder(path: Path, **redaction: Any) -> Recorder:
@@ -43,8 +50,8 @@ async def recorded(path: Path, *steps: Step, asking: tuple[Request, ...]) -> lis
     return read_recording(path).takes
 
 
-def asked(*messages: Message, asker: str = "root") -> Request:
-    return Request(messages=messages or OPENING, tools=(SPEC,), asker=asker)
+def asked(*messages: Message, agent_path: str = "root") -> Request:
+    return Request(messages=messages or OPENING, tools=(SPEC,), agent_path=agent_path)
 
 
 class TestRecorded(ModelContract):
@@ -80,7 +87,7 @@ async def test_an_exchange_can_be_read_again(tmp_path: Path) -> None:
 
 async def test_what_was_told_before_is_not_told_again(tmp_path: Path) -> None:
     first, second = call("read_file", path="a.txt"), say("Empty.")
-    went_on = (*OPENING, Assistant("", ()), ToolAnswer("call_0", ""))
+    went_on = (*OPENING, AssistantMessage("", ()), ToolMessage("call_0", ""))
     takes = await recorded(
         tmp_path / "r", first, second, say("Other."), asking=(asked(), asked(*went_on), asked())
     )
@@ -123,7 +130,7 @@ async def test_a_call_that_is_given_up_is_written_down(tmp_path: Path) -> None:
 
 async def test_no_secret_is_written(tmp_path: Path) -> None:
     secret, path = "correct-horse-battery", tmp_path / "r"
-    leaking = (*OPENING, ToolAnswer("call_0", f"PASS={secret} in {tmp_path}/a.txt"))
+    leaking = (*OPENING, ToolMessage("call_0", f"PASS={secret} in {tmp_path}/a.txt"))
     spec = msgspec.structs.replace(SPEC, description=f"Reads with {secret}.")
     request = Request(messages=leaking, tools=(spec,))
     steps = [call("read_file", path=f"/{secret}"), say(f"It is {secret}.")]
@@ -162,7 +169,9 @@ async def test_a_recording_goes_on_behind_one_that_was_cut_off(tmp_path: Path) -
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("whole") / "r"
     steps = [call("read_file", path="a.txt"), say("Größe: ½."), say("Ja.")]
-    asyncio.run(recorded(path, *steps, asking=(asked(), asked(*OPENING, User("Und?")), asked())))
+    asyncio.run(
+        recorded(path, *steps, asking=(asked(), asked(*OPENING, UserMessage("Und?")), asked()))
+    )
     return path.read_bytes()
 
 
@@ -209,7 +218,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("without", [2, 3])
 async def test_damage_in_the_middle_is_told_by_its_line(tmp_path: Path, without: int) -> None:
     path = tmp_path / "r"
-    later = asked(*OPENING, User("And?"))
+    later = asked(*OPENING, UserMessage("And?"))
     await recorded(path, say("One."), say("Two."), asking=(asked(), later))
     lines = path.read_bytes().split(b"\n")
     lines[without - 1] = lines[without - 1][:30]

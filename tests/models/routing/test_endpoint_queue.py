@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.domain.messages import Request, User
-from retinue.domain.served import Load
+from retinue.domain.messages import Request, UserMessage
+from retinue.domain.server_info import EndpointLoad
 from retinue.errors import ModelError, Overloaded, ProviderError, RateLimited, Unreachable
 from retinue.models.routing.endpoint_queue import Gate
 from retinue.models.routing.pool import Door, Pool
@@ -54,7 +54,9 @@ async def test_who_has_to_wait_is_told_how_long_it_was(desk: Opened, clock: Fake
     await d.ask("one")
     await d.ask("two")
     assert (d.present, d.gate.waiting) == (["one"], 1)
-    assert d.gate.load == Load(address=d.gate.address, under_way=1, limit=1, waiting=1, known=True)
+    assert d.gate.load == EndpointLoad(
+        address=d.gate.address, under_way=1, limit=1, waiting=1, known=True
+    )
     clock.advance(7)
     await d["one"].answered()
     await d["two"].answered()
@@ -351,7 +353,7 @@ async def test_what_one_model_has_used_up_another_may_still_have(
     assert d.present == []
     other = Pool("other", [Door("other", d, d.gate.line("other"))])
     task = asyncio.create_task(
-        other.reply(Request(messages=(User("elsewhere"),), lane="another run"))
+        other.reply(Request(messages=(UserMessage("elsewhere"),), run_id="another run"))
     )
     await settled()
     assert d.present == ["elsewhere"]
@@ -378,7 +380,7 @@ async def test_in_the_same_run_too(desk: Opened, clock: FakeClock) -> None:
     other = Pool("other", [Door("other", d, d.gate.line("other"))])
     await d.ask("first")
     late = asyncio.create_task(
-        other.reply(Request(messages=(User("late"),), lane="run", since=9.0))
+        other.reply(Request(messages=(UserMessage("late"),), run_id="run", asked_at=9.0))
     )
     await settled()
     assert d.present == ["late"]
@@ -415,7 +417,7 @@ async def test_in_a_pool_another_model_of_the_endpoint_is_waited_for(
     d.line.heard(200, SPENT_FOR_A_DAY)
     spare = d.gate.line("spare")
     pool = Pool("both", [Door("m", d, d.line), Door("spare", d, spare)])
-    asked = asyncio.create_task(pool.reply(Request(messages=(User("two"),))))
+    asked = asyncio.create_task(pool.reply(Request(messages=(UserMessage("two"),))))
     await settled()
     assert d.present == ["one"]
     await d["one"].answered()

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from retinue.domain.messages import Assistant, Finish, Reply, Request, Usage, User
+from retinue.domain.messages import AssistantMessage, Finish, Reply, Request, Usage, UserMessage
 from retinue.errors import (
     ContextOverflow,
     ModelError,
@@ -23,7 +23,7 @@ from retinue.ports.model import Model
 from retinue.testing.clock import FakeClock
 from retinue.testing.model_contract import ModelContract
 
-REPLY = Reply(message=Assistant("Yes."), usage=Usage(10, 0, 5), finish=Finish.STOP)
+REPLY = Reply(message=AssistantMessage("Yes."), usage=Usage(10, 0, 5), finish=Finish.STOP)
 
 
 def broke() -> ModelError:
@@ -89,9 +89,13 @@ class Trio:
         self.tasks: dict[str, asyncio.Task[Reply]] = {}
         self.errors: list[ModelError] = []
 
-    async def ask(self, *names: str, prefer: str = "") -> None:
+    async def ask(self, *names: str, preferred_model: str = "") -> None:
         for name in names:
-            request = Request(messages=(User(name),), since=float(len(self.tasks)), prefer=prefer)
+            request = Request(
+                messages=(UserMessage(name),),
+                asked_at=float(len(self.tasks)),
+                preferred_model=preferred_model,
+            )
             self.tasks[name] = asyncio.create_task(self._asking(request))
             await settled()
 
@@ -158,11 +162,11 @@ async def test_in_order_the_first_with_room_is_asked(trio: Made) -> None:
 
 async def test_who_gave_the_last_reply_is_preferred(trio: Made) -> None:
     t = trio()
-    await t.ask("1", prefer="c")
-    await t.ask("2", prefer="c")
-    await t.ask("3", prefer="c")
+    await t.ask("1", preferred_model="c")
+    await t.ask("2", preferred_model="c")
+    await t.ask("3", preferred_model="c")
     assert t.where == {"c": ["1", "2"], "a": ["3"]}, "while it has room"
-    await t.ask("4", prefer="nobody")
+    await t.ask("4", preferred_model="nobody")
     assert t.where["b"] == ["4"]
 
 

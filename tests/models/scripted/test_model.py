@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Finish,
     Message,
     Request,
-    System,
-    ToolAnswer,
-    User,
+    SystemMessage,
+    ToolMessage,
+    UserMessage,
 )
 from retinue.errors import ModelError, ProviderError, RateLimited
 from retinue.models.scripted.model import (
@@ -35,7 +35,7 @@ def asked(*messages: Message) -> Request:
     return Request(messages=messages)
 
 
-HI = asked(User("Hi."))
+HI = asked(UserMessage("Hi."))
 
 
 async def said(model: ScriptedModel, request: Request = HI) -> str:
@@ -52,7 +52,7 @@ async def talk(model: ScriptedModel, *opening: Message) -> list[str]:
         log += [made.name for made in reply.message.calls]
         if reply.finish is not Finish.TOOLS:
             return [*log, reply.message.content]
-        messages += [ToolAnswer(made.id, "") for made in reply.message.calls]
+        messages += [ToolMessage(made.id, "") for made in reply.message.calls]
 
 
 class TestScriptedModel(ModelContract):
@@ -64,7 +64,7 @@ class TestScriptedModel(ModelContract):
 
 async def test_a_list_is_taken_in_order_by_whoever_asks() -> None:
     model = ScriptedModel([say("one"), say("two")])
-    assert [await said(model), await said(model, asked(User("Other.")))] == ["one", "two"]
+    assert [await said(model), await said(model, asked(UserMessage("Other.")))] == ["one", "two"]
     model.assert_exhausted()
 
 
@@ -109,7 +109,7 @@ async def test_a_failure_is_raised_and_the_next_try_goes_on() -> None:
 async def test_a_function_makes_a_step_of_the_request() -> None:
     def echo(request: Request) -> Step:
         (message,) = request.messages
-        assert isinstance(message, User)
+        assert isinstance(message, UserMessage)
         return say(message.content.upper())
 
     assert await said(ScriptedModel([echo])) == "HI."
@@ -160,9 +160,9 @@ RULES: dict[str, list[Step]] = {
 @pytest.mark.parametrize(
     ("opening", "log"),
     [
-        ((System("You are a researcher."), User("Go.")), ["read_file", "found"]),
-        ((System("You are a coder."), User("Write tests for a.")), ["written"]),
-        ((User("Hi."),), ["whatever"]),
+        ((SystemMessage("You are a researcher."), UserMessage("Go.")), ["read_file", "found"]),
+        ((SystemMessage("You are a coder."), UserMessage("Write tests for a.")), ["written"]),
+        ((UserMessage("Hi."),), ["whatever"]),
     ],
 )
 async def test_the_first_rule_that_fits_is_taken(
@@ -173,27 +173,27 @@ async def test_the_first_rule_that_fits_is_taken(
 
 async def test_only_the_first_user_message_chooses_the_rule() -> None:
     model = ScriptedModel(RULES, strict=False)
-    request = asked(User("Hi."), User("researcher"))
+    request = asked(UserMessage("Hi."), UserMessage("researcher"))
     assert await said(model, request) == "whatever"
 
 
 async def test_many_conversations_play_the_same_rule_at_once() -> None:
     model = ScriptedModel({"researcher": RULES["researcher"]})
     logs = await asyncio.gather(
-        *(talk(model, System("researcher"), User(f"Part {n}.")) for n in range(50))
+        *(talk(model, SystemMessage("researcher"), UserMessage(f"Part {n}.")) for n in range(50))
     )
     assert logs == [["read_file", "found"]] * 50
     await model.aclose()
 
 
 async def test_a_resumed_conversation_goes_on_where_it_was() -> None:
-    request = asked(User("researcher"), Assistant("", ()), ToolAnswer("c", ""))
+    request = asked(UserMessage("researcher"), AssistantMessage("", ()), ToolMessage("c", ""))
     assert await said(ScriptedModel(RULES, strict=False), request) == "found"
 
 
 async def test_a_rule_that_no_conversation_met_is_reported() -> None:
     model = ScriptedModel(RULES)
-    await talk(model, User("researcher"))
+    await talk(model, UserMessage("researcher"))
     with pytest.raises(AssertionError, match="rule 'Write tests'; rule ''"):
         await model.aclose()
 
@@ -207,7 +207,7 @@ async def test_a_conversation_that_fits_no_rule_names_the_rules() -> None:
 async def test_a_rule_that_runs_out_names_itself() -> None:
     model = ScriptedModel({"Hi": [say("x")]})
     with pytest.raises(ProviderError, match="rule 'Hi' of the script has 1 step"):
-        await said(model, asked(User("Hi."), Assistant("x"), User("More.")))
+        await said(model, asked(UserMessage("Hi."), AssistantMessage("x"), UserMessage("More.")))
 
 
 async def test_failures_in_a_rule_are_one_for_each_try_of_each_conversation() -> None:
@@ -216,12 +216,12 @@ async def test_failures_in_a_rule_are_one_for_each_try_of_each_conversation() ->
 
     model = ScriptedModel({"": [failure(), failure(), say("up"), failure(), say("end")]})
     for name in ("a", "b"):
-        opening = User(name)
+        opening = UserMessage(name)
         for _ in range(2):
             with pytest.raises(ModelError):
                 await said(model, asked(opening))
         assert await said(model, asked(opening)) == "up"
-        later = asked(opening, Assistant("up"), User("More."))
+        later = asked(opening, AssistantMessage("up"), UserMessage("More."))
         with pytest.raises(ModelError):
             await said(model, later)
         assert await said(model, later) == "end"

@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 
-from retinue.domain.messages import Assistant, Request, ToolAnswer, Usage, User
+from retinue.domain.messages import AssistantMessage, Request, ToolMessage, Usage, UserMessage
 from retinue.errors import (
     ConfigError,
     ContextOverflow,
@@ -18,7 +18,7 @@ from retinue.models.scripted import script_file
 from retinue.models.scripted.model import ScriptedModel
 from retinue.models.scripted.script_file import parse_script
 
-HI = Request(messages=(User("Hi."),))
+HI = Request(messages=(UserMessage("Hi."),))
 
 
 def example(number: int) -> str:
@@ -47,19 +47,19 @@ async def test_the_second_example_of_the_documentation(tmp_path: Path) -> None:
     path.write_text(example(1).replace("delay_s: 0.5", "delay_s: 0.00001"), encoding="utf-8")
     model = ScriptedModel.from_yaml(path)
     assert model.name == f"scripted:{path}"
-    opening = User("You are a researcher.")
+    opening = UserMessage("You are a researcher.")
     first = await model.reply(Request(messages=(opening,)))
     assert first.message.content == "I look at both files."
     assert [made.arguments for made in first.message.calls] == [
         '{"path":"a.txt"}',
         '{"path":"b.txt"}',
     ]
-    answers = (ToolAnswer(made.id, "") for made in first.message.calls)
+    answers = (ToolMessage(made.id, "") for made in first.message.calls)
     later = Request(messages=(opening, first.message, *answers))
     with pytest.raises(RateLimited, match="Too many requests"):
         await model.reply(later)
     last = await model.reply(later)
-    assert last.message == Assistant("Both are empty.")
+    assert last.message == AssistantMessage("Both are empty.")
     assert last.usage == Usage(900, 800, 12)
 
 

@@ -159,7 +159,7 @@ async def test_what_a_server_does_not_tell_in_time_is_left_out() -> None:
 async def problem_of(server: ModelServer, **fields: Any) -> tuple[str, bool]:
     found = await look(at(server, **fields), within_s=10)
     assert found.models == ()
-    return found.problem, found.absent
+    return found.problem, found.no_server
 
 
 async def test_nothing_listens() -> None:
@@ -167,24 +167,24 @@ async def test_nothing_listens() -> None:
         unused.bind(("127.0.0.1", 0))  # Bound and not listening: it refuses.
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
         found = await look(Endpoint(base_url=url, model=""))
-    assert (found.problem, found.absent) == ("nothing listens there", True)
+    assert (found.problem, found.no_server) == ("nothing listens there", True)
 
 
 async def test_a_server_that_accepts_and_never_answers() -> None:
     async with ModelServer(pages={"/v1/models": Response(gate=asyncio.Event())}) as server:
         found = await look(at(server), within_s=0.2)
-    assert (found.problem, found.absent) == ("no answer within 0.2 s", False)
+    assert (found.problem, found.no_server) == ("no answer within 0.2 s", False)
 
 
 async def test_a_server_that_begins_to_answer_and_never_ends() -> None:
     hanging = Response(body=b'{"data": [', ending=ResponseEnding.HANG)
     async with ModelServer(pages={"/v1/models": hanging}) as server:
         found = await look(at(server), within_s=0.2)
-    assert (found.problem, found.absent) == ("no answer within 0.2 s", False)
+    assert (found.problem, found.no_server) == ("no answer within 0.2 s", False)
 
 
 @pytest.mark.parametrize(
-    ("answer", "problem", "absent"),
+    ("answer", "problem", "no_server"),
     [
         (failing(404, "Not found"), "it answers 404; is that a model server?", True),
         (
@@ -203,9 +203,11 @@ async def test_a_server_that_begins_to_answer_and_never_ends() -> None:
     ],
     ids=str,
 )
-async def test_a_server_with_another_answer(answer: Response, problem: str, absent: bool) -> None:
+async def test_a_server_with_another_answer(
+    answer: Response, problem: str, no_server: bool
+) -> None:
     async with ModelServer(pages={"/v1/models": lambda _: answer}) as server:
-        assert await problem_of(server) == (problem, absent)
+        assert await problem_of(server) == (problem, no_server)
 
 
 async def test_a_host_that_does_not_exist() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retinue.domain.served import Served
+from retinue.domain.server_info import ServedModel
 from retinue.models.server_info import model_cards as cards
 
 RECORDED = Path(__file__).parents[1] / "recorded"
@@ -44,7 +44,7 @@ def test_the_list_tells_what_kind_of_server_it_is(name: str, server: str) -> Non
 
 def test_llama_cpp() -> None:
     (plain,) = cards.plain(entries("llama_cpp_models"), "llama.cpp")
-    assert plain == Served(
+    assert plain == ServedModel(
         model="/models/SmolLM2-135M-Instruct.Q4_1.gguf",
         server="llama.cpp",
         window=512,
@@ -68,9 +68,11 @@ def test_ollama() -> None:
     shown = page("ollama_show")
     found = [cards.with_show(m, shown[m.model]) for m in cards.ollama(listed, page("ollama_ps"))]
     assert found == [
-        Served(model="qwen2.5:7b", server="Ollama", max_window=32_768, tools=True, loaded=False),
+        ServedModel(
+            model="qwen2.5:7b", server="Ollama", max_window=32_768, tools=True, loaded=False
+        ),
         # It was loaded with 4,096, whatever its Modelfile says.
-        Served(
+        ServedModel(
             model="gemma3:latest",
             server="Ollama",
             window=4096,
@@ -78,7 +80,7 @@ def test_ollama() -> None:
             tools=False,
             loaded=True,
         ),
-        Served(
+        ServedModel(
             model="deepseek-v3.1:671b-cloud",
             server="Ollama",
             window=163_840,
@@ -90,20 +92,20 @@ def test_ollama() -> None:
 
 
 def test_ollama_will_load_a_model_as_its_modelfile_says() -> None:
-    unloaded = Served(model="gemma3:latest", server="Ollama", loaded=False)
+    unloaded = ServedModel(model="gemma3:latest", server="Ollama", loaded=False)
     found = cards.with_show(unloaded, page("ollama_show")["gemma3:latest"])
     assert found is not None
     assert (found.window, found.loaded) == (2048, False)
 
 
 def test_ollama_knows_models_that_only_embed() -> None:
-    embedding = Served(model="x", server="Ollama", loaded=False)
+    embedding = ServedModel(model="x", server="Ollama", loaded=False)
     assert cards.with_show(embedding, page("ollama_show")["nomic-embed-text:latest"]) is None
 
 
 def test_lm_studio() -> None:
     assert cards.lm_studio(page("lm_studio_v1")) == [
-        Served(
+        ServedModel(
             model="google/gemma-4-e4b",
             server="LM Studio",
             window=4096,
@@ -112,7 +114,7 @@ def test_lm_studio() -> None:
             tools=True,
             loaded=True,
         ),
-        Served(
+        ServedModel(
             model="qwen3.6-35b-a3b-apex",
             server="LM Studio",
             max_window=262_144,
@@ -124,7 +126,7 @@ def test_lm_studio() -> None:
 
 def test_an_older_lm_studio() -> None:
     assert cards.lm_studio(page("lm_studio_v0")) == [
-        Served(
+        ServedModel(
             model="google/gemma-4-e4b",
             server="LM Studio",
             window=16_384,
@@ -132,13 +134,15 @@ def test_an_older_lm_studio() -> None:
             tools=True,
             loaded=True,
         ),
-        Served(model="qwen3.6-35b-a3b-apex", server="LM Studio", max_window=262_144, loaded=False),
+        ServedModel(
+            model="qwen3.6-35b-a3b-apex", server="LM Studio", max_window=262_144, loaded=False
+        ),
     ]
 
 
 def test_vllm() -> None:
     assert cards.plain(entries("vllm_models"), "vLLM") == [
-        Served(
+        ServedModel(
             model="meta-llama/Meta-Llama-3.1-8B-Instruct",
             server="vLLM",
             window=8096,
@@ -206,7 +210,7 @@ pages = st.recursive(
 @given(pages, pages)
 @settings(max_examples=40)
 def test_no_page_of_any_shape_breaks_the_reading(first: Any, second: Any) -> None:
-    served = Served(model="m", server="Ollama", loaded=False)
+    served = ServedModel(model="m", server="Ollama", loaded=False)
     for found in (cards.listed(first) or [], [{"id": "m", **_table(first)}]):
         cards.server_of(found)
         cards.plain(found, "")

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from retinue.config.roles import builtin_roles
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Request,
-    System,
+    SystemMessage,
     Thought,
     Thoughts,
-    ToolAnswer,
     ToolCall,
-    User,
+    ToolMessage,
+    UserMessage,
     estimate_tokens,
 )
 from retinue.models.scripted.model import ScriptedModel, call, say
@@ -61,10 +61,10 @@ async def test_a_child_is_told_its_task_its_directory_and_its_budget(
 ) -> None:
     request = await first_request(opened, "researcher", "Find out.\nIn detail.")
     system, user = request.messages
-    assert isinstance(system, System)
+    assert isinstance(system, SystemMessage)
     assert system.content.startswith("You are a researcher. ")
     assert system.content.endswith("End with a short summary of what you found or did.")
-    assert isinstance(user, User)
+    assert isinstance(user, UserMessage)
     assert user.content == (
         f"Find out.\nIn detail.\n\nDirectory: {project}\nBudget: 15 tool calls, 50 turns."
     )
@@ -115,43 +115,45 @@ async def test_nothing_of_anybody_elses_conversation_is_in_it(opened: Opened) ->
 
 def test_thoughts_that_go_back_are_counted() -> None:
     """They are part of the next prompt, signatures included."""
-    plain, thinking = Conversation([User("x")], ()), Conversation([User("x")], ())
+    plain, thinking = Conversation([UserMessage("x")], ()), Conversation([UserMessage("x")], ())
     calls = (ToolCall("c", "read_file", "{}"),)
-    plain.add(Assistant("", calls))
-    thinking.add(Assistant("", calls, Thoughts("m", (Thought("ä" * 100), Thought("x" * 50)))))
+    plain.add(AssistantMessage("", calls))
+    thinking.add(
+        AssistantMessage("", calls, Thoughts("m", (Thought("ä" * 100), Thought("x" * 50))))
+    )
     assert thinking.ceiling == plain.ceiling + 250
     assert thinking.estimate >= plain.estimate + 60
 
 
 def test_what_a_server_counted_replaces_the_estimate() -> None:
-    talk = Conversation((System("s" * 400), User("u" * 400)), ())
+    talk = Conversation((SystemMessage("s" * 400), UserMessage("u" * 400)), ())
     assert talk.ceiling >= 800
     assert 200 <= talk.estimate < 250
-    talk.add(Assistant("a" * 40))
+    talk.add(AssistantMessage("a" * 40))
     talk.counted(120)
     assert talk.estimate == 120
-    talk.add(ToolAnswer("1", "t" * 400))
+    talk.add(ToolMessage("1", "t" * 400))
     assert 220 <= talk.estimate < 240
     assert talk.ceiling >= 120 + 400
 
 
 def test_masking_shortens_the_oldest_answers_first_and_only_as_many_as_needed() -> None:
-    talk = Conversation((System("s"), User("u")), ())
+    talk = Conversation((SystemMessage("s"), UserMessage("u")), ())
     for number in range(5):
-        talk.add(Assistant("", (ToolCall(str(number), "look", "{}"),)))
-        talk.add(ToolAnswer(str(number), f"{number}" * 4_000))
+        talk.add(AssistantMessage("", (ToolCall(str(number), "look", "{}"),)))
+        talk.add(ToolMessage(str(number), f"{number}" * 4_000))
     assert talk.mask(100_000) == 0
     assert talk.mask(4_200) == 1
-    answers = [m.content[:9] for m in talk.messages if isinstance(m, ToolAnswer)]
+    answers = [m.content[:9] for m in talk.messages if isinstance(m, ToolMessage)]
     assert answers == ["[masked: ", "1" * 9, "2" * 9, "3" * 9, "4" * 9]
     assert talk.mask(10) == 2, "the two newest stay"
     assert talk.mask(10) == 0, "there is nothing more to shorten"
 
 
 def test_short_answers_are_not_worth_masking() -> None:
-    talk = Conversation((System("s" * 4_000), User("u")), ())
+    talk = Conversation((SystemMessage("s" * 4_000), UserMessage("u")), ())
     for number in range(5):
-        talk.add(ToolAnswer(str(number), "short"))
+        talk.add(ToolMessage(str(number), "short"))
     assert talk.mask(10) == 0
 
 
@@ -170,9 +172,9 @@ def test_answers_of_a_turn_are_cut_to_one_length_and_no_more_than_needed(
 
 
 def test_what_is_not_read_yet_is_not_masked() -> None:
-    talk = Conversation((System("s"), User("u")), ())
-    talk.add(Assistant("", tuple(ToolCall(str(n), "look", "{}") for n in range(5))))
+    talk = Conversation((SystemMessage("s"), UserMessage("u")), ())
+    talk.add(AssistantMessage("", tuple(ToolCall(str(n), "look", "{}") for n in range(5))))
     talk.answer([Answered(str(n), "x" * 4_000) for n in range(5)])
     assert talk.mask(10) == 0
-    talk.add(Assistant("I see."))
+    talk.add(AssistantMessage("I see."))
     assert talk.mask(10) == 3

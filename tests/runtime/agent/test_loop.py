@@ -12,7 +12,7 @@ from pathlib import Path
 import retinue
 from retinue.domain.contract import decode_contract
 from retinue.domain.events import Event
-from retinue.domain.messages import Request, ToolAnswer
+from retinue.domain.messages import Request, ToolMessage
 from retinue.errors import ToolFailure
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, raw_call, say
 from retinue.ports.tool import ToolContext
@@ -23,7 +23,7 @@ Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 def told(request: Request) -> list[str]:
     """What the tools have answered so far, as the model reads it."""
-    return [m.content for m in request.messages if isinstance(m, ToolAnswer)]
+    return [m.content for m in request.messages if isinstance(m, ToolMessage)]
 
 
 def types(events: list[Event]) -> list[str]:

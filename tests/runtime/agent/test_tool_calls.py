@@ -11,7 +11,7 @@ import pytest
 
 import retinue
 from retinue.domain.approval import ApprovalRequest
-from retinue.domain.messages import Request, ToolAnswer
+from retinue.domain.messages import Request, ToolMessage
 from retinue.models.scripted.model import ScriptedModel, call, calls, say
 from retinue.ports.tool_outcome import ToolOutcome
 from retinue.runtime.runtime import Runtime
@@ -22,7 +22,7 @@ WRITE = call("write_file", path="a.txt", content="x")
 
 
 def told(request: Request) -> list[str]:
-    return [m.content for m in request.messages if isinstance(m, ToolAnswer)]
+    return [m.content for m in request.messages if isinstance(m, ToolMessage)]
 
 
 async def test_nobody_there_to_say_yes_ends_the_run_as_rejected(

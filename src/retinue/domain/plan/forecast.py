@@ -10,7 +10,7 @@ import msgspec
 from retinue.domain.messages import Usage
 from retinue.domain.plan.plan import OnFailure, Plan, PlanStep
 from retinue.domain.plan.schedule import run_through
-from retinue.domain.price import Price, Tariff
+from retinue.domain.price import PoolPrice, Price
 from retinue.domain.result import Spent
 from retinue.domain.role import Role
 
@@ -86,7 +86,7 @@ def forecast(
     history: Mapping[str, Sequence[Used]],
     limits: Mapping[str, int | None],
     limit: int | None,
-    price: Callable[[PlanStep], Price | Tariff | None],
+    price: Callable[[PlanStep], Price | PoolPrice | None],
     slots: int,
     alone: Collection[str] = (),
 ) -> Forecast:
@@ -130,7 +130,7 @@ def _step(
     role: Role,
     known: Sequence[Used],
     limits: Mapping[str, int | None],
-    price: Price | Tariff | None,
+    price: Price | PoolPrice | None,
     speed: float,
 ) -> StepForecast:
     limit = limits.get(step.name)
@@ -153,9 +153,9 @@ def _step(
     )
 
 
-def _cost(price: Price | Tariff, usage: Usage) -> float:
+def _cost(price: Price | PoolPrice, usage: Usage) -> float:
     """What it costs at most: of a pool, at its dearest."""
-    return price.most(usage.tokens_in, usage.tokens_out) / 1_000_000
+    return price.max_cost_microusd(usage.tokens_in, usage.tokens_out) / 1_000_000
 
 
 def _speed(known: Sequence[Used]) -> float:

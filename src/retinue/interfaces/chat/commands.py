@@ -222,7 +222,7 @@ async def _list_models(chat: Chat) -> None:
     found = await discover(chat.environment, settings)
     lines = [f"The model is {current}. Another: /model NAME"]
     lines += [f"  {name} = {model}" for name, model in _models(chat)]
-    lines += [f"  {offer}" for offer in found.offers]
+    lines += [f"  {offer}" for offer in found.options]
     chat.talk.notice("\n".join(lines))
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from retinue.domain.approval import ApprovalRequest, Rule
-from retinue.domain.discovery import Discovery
+from retinue.domain.discovered_models import DiscoveredModels
 from retinue.interfaces.consent import Consent
 
 YES = ("y", "yes")
@@ -88,14 +88,14 @@ class Questions:
         answers = tuple(word for several in words for word in several)
         return (await self._ask(Question("", text, words=answers))).lower()
 
-    async def choose(self, discovery: Discovery) -> str:
+    async def choose(self, discovery: DiscoveredModels) -> str:
         """Have a model chosen, once: a runtime that is opened anew goes on with it."""
-        if self._chosen in [offer.name for offer in discovery.offers]:
+        if self._chosen in [offer.name for offer in discovery.options]:
             return self._chosen
         problem = ""
         while True:
             answer = await self._ask(Question("", problem + discovery.question))
-            name = discovery.picked(answer)
+            name = discovery.resolve_answer(answer)
             if name is not None:
                 self._chosen = name
                 return name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from retinue.domain.budget import Budget
-from retinue.domain.served import Load
+from retinue.domain.server_info import EndpointLoad
 from retinue.interfaces.view.columns import SIGNS, Line, Span, Tone
 from retinue.interfaces.view.figures import cells, dollars, duration, short_count
 from retinue.interfaces.view.tree import Mark, Tree
@@ -21,7 +21,7 @@ def status(
     *,
     width: int,
     now: float,
-    loads: Sequence[Load] = (),
+    loads: Sequence[EndpointLoad] = (),
 ) -> Line:
     """Counts and slots on the left, the budget on the right, in at most `width` cells."""
     if tree is None or tree.run.root is None:
@@ -49,7 +49,7 @@ def status(
     return tuple(_joined(bare))
 
 
-def _slots(loads: Sequence[Load]) -> list[Span]:
+def _slots(loads: Sequence[EndpointLoad]) -> list[Span]:
     """What the endpoints work on and who waits for them, where that is known or matters."""
     queued = sum(load.waiting for load in loads)
     if not queued and not all(load.known for load in loads):

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from retinue.domain.thinking import Thinking
+from retinue.domain.thinking import ThinkingOptions
 from retinue.errors import ModelError
 from retinue.models.anthropic.events import Event, decode_event, decode_loosely
 from retinue.models.anthropic.reply import MessageDraft
@@ -31,10 +31,10 @@ class AnthropicModel(SpokenModel):
         endpoint: Endpoint,
         *,
         name: str | None = None,
-        thinking: Thinking | None = None,
+        thinking: ThinkingOptions | None = None,
         on_head: OnHead | None = None,
     ) -> None:
-        thinking = thinking or Thinking()
+        thinking = thinking or ThinkingOptions()
         name = name or f"anthropic:{endpoint.model}{thinking}@{endpoint.address}"
         faults = Faults(endpoint, ending="")
         exchange = Exchange(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Finish,
     Reply,
     Request,
@@ -207,7 +207,7 @@ class MessageDraft:
         calls = self._finished_calls(request) if self._calls else ()
         finish = Finish.TOOLS if calls else Finish.STOP
         return Reply(
-            message=Assistant("".join(self._text), calls, self._kept() if calls else None),
+            message=AssistantMessage("".join(self._text), calls, self._kept() if calls else None),
             usage=self._used(body, calls),
             finish=Finish.LENGTH if self.stop_reason in _CUT_OFF else finish,
             timing=Timing(

@@ -15,16 +15,16 @@ from typing import Any
 import msgspec
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Message,
     Request,
-    System,
+    SystemMessage,
     Thought,
-    ToolAnswer,
     ToolCall,
+    ToolMessage,
     ToolSpec,
 )
-from retinue.domain.thinking import LEAST_BUDGET, Thinking
+from retinue.domain.thinking import LEAST_BUDGET, ThinkingOptions
 from retinue.models.http.abilities import ANSWER, Form
 from retinue.models.http.schemas import decodable
 from retinue.models.http.wire import SCHEMAS_REMEMBERED, ToolSchemas, encodable, valid_arguments
@@ -110,11 +110,13 @@ _ANSWER_CHOICE = {"type": "tool", "name": ANSWER}
 class MessagesEncoder:
     """Encodes requests for one model, and the schemas of a set of tools only once."""
 
-    def __init__(self, model: str, *, name: str = "", thinking: Thinking | None = None) -> None:
+    def __init__(
+        self, model: str, *, name: str = "", thinking: ThinkingOptions | None = None
+    ) -> None:
         """`name` is whose thoughts are sent back."""
         self._model = model
         self._name = name
-        self._thinking = thinking or Thinking()
+        self._thinking = thinking or ThinkingOptions()
         self._marked_tools = ToolSchemas(lambda tools: _tools(tools, _CACHED))
         self._plain_tools = ToolSchemas(lambda tools: _tools(tools, UNSET))
 
@@ -172,7 +174,7 @@ class MessagesEncoder:
 
     def _may_go_on_thinking(self, messages: Sequence[Message]) -> bool:
         """With a budget, the newest calls must have thoughts of this model before them."""
-        last = next((m for m in reversed(messages) if isinstance(m, Assistant)), None)
+        last = next((m for m in reversed(messages) if isinstance(m, AssistantMessage)), None)
         if last is None or not last.calls:
             return True
         thoughts = last.thoughts
@@ -191,7 +193,7 @@ class MessagesEncoder:
         called = {
             call.name: None
             for message in request.messages
-            if isinstance(message, Assistant)
+            if isinstance(message, AssistantMessage)
             for call in message.calls
         }
         if not called:
@@ -214,16 +216,16 @@ class MessagesEncoder:
         turns: list[_Turn] = []
         open_calls: list[str] = []
         for message in messages:
-            if isinstance(message, Assistant):
+            if isinstance(message, AssistantMessage):
                 _close(turns, open_calls)
                 open_calls = [_name(call.id) for call in message.calls]
                 blocks = self._blocks(message, with_thoughts=with_thoughts)
                 if blocks:
                     turns.append(_Turn("assistant", blocks))
-            elif not isinstance(message, System):
+            elif not isinstance(message, SystemMessage):
                 if not turns or turns[-1].role != "user":
                     turns.append(_Turn("user", []))
-                if isinstance(message, ToolAnswer):
+                if isinstance(message, ToolMessage):
                     turns[-1].content.append(_result(message))
                     call_id = _name(message.call_id)
                     open_calls = [one for one in open_calls if one != call_id]
@@ -232,7 +234,7 @@ class MessagesEncoder:
         _close(turns, open_calls)
         return [turn for turn in turns if turn.content]
 
-    def _blocks(self, message: Assistant, *, with_thoughts: bool) -> list[_Block]:
+    def _blocks(self, message: AssistantMessage, *, with_thoughts: bool) -> list[_Block]:
         thoughts: tuple[Thought, ...] = ()
         if with_thoughts and message.thoughts is not None and message.thoughts.by == self._name:
             thoughts = message.thoughts.blocks
@@ -255,7 +257,7 @@ def _say(blocks: list[_Block], text: str, calls: Sequence[ToolCall]) -> None:
         blocks.append(_ToolUse(_name(call.id), _name(call.name), arguments))
 
 
-def _result(answer: ToolAnswer) -> _ToolResult:
+def _result(answer: ToolMessage) -> _ToolResult:
     return _ToolResult(_name(answer.call_id), answer.content, answer.failed or UNSET)
 
 
@@ -282,7 +284,7 @@ def _mark(turns: list[_Turn]) -> None:
 
 
 def _system(messages: Sequence[Message], mark: _Mark) -> list[_Text] | msgspec.UnsetType:
-    texts = [m.content for m in messages if isinstance(m, System) and m.content.strip()]
+    texts = [m.content for m in messages if isinstance(m, SystemMessage) and m.content.strip()]
     if not texts:
         return UNSET
     return [*map(_Text, texts[:-1]), _Text(texts[-1], mark)]

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-from retinue.domain.messages import Assistant, Finish, Reply, Request
+from retinue.domain.messages import AssistantMessage, Finish, Reply, Request
 from retinue.errors import ModelError, RequestRefused
 from retinue.models.http.schemas import is_object
 
@@ -150,7 +150,7 @@ def _taken_from_tool(reply: Reply) -> Reply:
         return reply
     return msgspec.structs.replace(
         reply,
-        message=Assistant(answer.arguments),
+        message=AssistantMessage(answer.arguments),
         finish=Finish.STOP if reply.finish is Finish.TOOLS else reply.finish,
     )
 

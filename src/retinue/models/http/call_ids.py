@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from retinue.domain.messages import Assistant, Message
+from retinue.domain.messages import AssistantMessage, Message
 
 
 def made_up_ids(taken: Iterable[str | None], earlier: Sequence[Message]) -> Iterator[str]:
     """Ids that are the same in every retry, and unique in a conversation."""
-    before = [call.id for m in earlier if isinstance(m, Assistant) for call in m.calls]
+    before = [call.id for m in earlier if isinstance(m, AssistantMessage) for call in m.calls]
     known = {*before, *taken}
     number = len(before)
     while True:

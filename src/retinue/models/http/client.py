@@ -59,7 +59,7 @@ class SpokenModel:
             started_at = time.perf_counter()
             body = self._encoder.encode(request, wording.form, self._abilities.without)
             intake = self._listen(on_text)
-            fault = await self._exchange.run(body, intake, tries=request.tries)
+            fault = await self._exchange.run(body, intake, tries=request.timeouts)
             if fault is None:
                 return wording.judged(intake.draft.reply(request, body, started_at))
             if not intake.draft.empty:

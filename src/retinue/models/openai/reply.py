@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Finish,
     Reply,
     Request,
@@ -181,7 +181,7 @@ class Draft:
         if finish is not Finish.LENGTH:
             finish = Finish.TOOLS if calls else Finish.STOP
         return Reply(
-            message=Assistant(text, calls, thoughts),
+            message=AssistantMessage(text, calls, thoughts),
             usage=self._used(body, text, calls),
             finish=finish,
             timing=Timing(

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Message,
     Request,
-    System,
+    SystemMessage,
     Thoughts,
-    ToolAnswer,
+    ToolMessage,
     ToolSpec,
-    User,
+    UserMessage,
 )
 from retinue.models.http.abilities import ANSWER, Form
 from retinue.models.http.schemas import closed, is_strict
@@ -88,7 +88,7 @@ class _StreamOptions(msgspec.Struct, frozen=True, gc=False):
 
 class _Body(msgspec.Struct, frozen=True, gc=False):
     model: str
-    messages: list[System | User | _Assistant | _Answer]
+    messages: list[SystemMessage | UserMessage | _Assistant | _Answer]
     tools: msgspec.Raw | msgspec.UnsetType
     max_tokens: int | msgspec.UnsetType
     stream: bool = True
@@ -157,11 +157,13 @@ class BodyEncoder:
                 pass
         return msgspec.structs.replace(body, **changes)
 
-    def _wire(self, message: Message, without: Set[str]) -> System | User | _Assistant | _Answer:
+    def _wire(
+        self, message: Message, without: Set[str]
+    ) -> SystemMessage | UserMessage | _Assistant | _Answer:
         # Ordered by how often each occurs; System and User are spelt as the API spells them.
-        if isinstance(message, ToolAnswer):
+        if isinstance(message, ToolMessage):
             return _Answer(message.call_id, message.content)
-        if isinstance(message, Assistant):
+        if isinstance(message, AssistantMessage):
             if not message.calls:
                 return _Assistant(message.content)
             made = _Assistant(
@@ -196,11 +198,11 @@ def _in_turns(messages: Sequence[Message]) -> Sequence[Message]:
     made: list[Message] = []
     for message in messages:
         last = made[-1] if made else None
-        if isinstance(message, User) and isinstance(last, User):
-            made[-1] = User(f"{last.content}\n\n{message.content}")
+        if isinstance(message, UserMessage) and isinstance(last, UserMessage):
+            made[-1] = UserMessage(f"{last.content}\n\n{message.content}")
             continue
-        if isinstance(message, User) and isinstance(last, ToolAnswer):
-            made.append(Assistant(_NOD))
+        if isinstance(message, UserMessage) and isinstance(last, ToolMessage):
+            made.append(AssistantMessage(_NOD))
         made.append(message)
     return made
 
@@ -209,9 +211,9 @@ def _with_short_ids(messages: Sequence[Message]) -> Sequence[Message]:
     """Ids of nine letters and digits: those of a conversation may come from another server."""
     made: list[Message] = []
     for message in messages:
-        if isinstance(message, ToolAnswer):
+        if isinstance(message, ToolMessage):
             message = msgspec.structs.replace(message, call_id=_short_id(message.call_id))
-        elif isinstance(message, Assistant) and message.calls:
+        elif isinstance(message, AssistantMessage) and message.calls:
             calls = [msgspec.structs.replace(call, id=_short_id(call.id)) for call in message.calls]
             message = msgspec.structs.replace(message, calls=tuple(calls))
         made.append(message)

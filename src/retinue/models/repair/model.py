@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Finish,
     Message,
     Reply,
     Request,
-    ToolAnswer,
     ToolCall,
+    ToolMessage,
     ToolSpec,
-    User,
+    UserMessage,
 )
 from retinue.models.http.call_ids import made_up_ids
 from retinue.models.repair.arguments import mend
@@ -74,7 +74,7 @@ def encodable(reply: Reply) -> Reply:
     note = "halves of surrogate pairs were escaped"
     return msgspec.structs.replace(
         reply,
-        message=Assistant(_escaped(message.content), calls, message.thoughts),
+        message=AssistantMessage(_escaped(message.content), calls, message.thoughts),
         repairs=(*reply.repairs, note),
     )
 
@@ -121,7 +121,7 @@ def _mended(reply: Reply, offer: Offer, earlier: Sequence[Message]) -> Reply:
         cut = reply.finish is Finish.LENGTH and number == len(calls)
         mended += mending.meant(call, cut=cut)
     notes = [note for note in dict.fromkeys(mending.notes) if note not in reply.repairs]
-    done = Assistant(text, tuple(mended), message.thoughts)
+    done = AssistantMessage(text, tuple(mended), message.thoughts)
     if not notes and done == message:
         return reply
     return msgspec.structs.replace(
@@ -204,7 +204,7 @@ def _quoted(text: str, calls: Calls, earlier: Sequence[Message], offer: Offer) -
     Who answers with what stands in a file must not thereby do what stands in it.
     """
     for message in earlier:
-        if not isinstance(message, ToolAnswer | User):
+        if not isinstance(message, ToolMessage | UserMessage):
             continue
         given = message.content
         if text.strip() in given:

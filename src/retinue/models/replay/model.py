@@ -23,7 +23,7 @@ import msgspec
 
 from retinue import errors
 from retinue.domain.messages import Reply, Request
-from retinue.domain.served import Served
+from retinue.domain.server_info import ServedModel
 from retinue.errors import ModelError, ProviderError
 from retinue.models.replay.recording import Exchange, Failure, Recording, Take, read_recording
 from retinue.models.replay.redaction import Redaction, mapped
@@ -102,7 +102,7 @@ class ReplayModel:
             )  # It was given up, so nobody knows how it would have ended.
         return reply
 
-    def served(self, name: str) -> Served | None:
+    def served(self, name: str) -> ServedModel | None:
         """What was said about the model that was called `name`, or else about the first."""
         return self._served.get(name) or next(iter(self._served.values()), None)
 
@@ -120,13 +120,13 @@ class ReplayModel:
         asked = _Said(request, self._redaction)
         left = self._left.get(asked.fingerprint, [])
         # The agent's own first; the sort is stable, so otherwise in the order of the recording.
-        for scene in sorted(left, key=lambda scene: scene.agent != request.asker):
+        for scene in sorted(left, key=lambda scene: scene.agent != request.agent_path):
             ids = _renaming(scene.said.ids, asked.ids)
             if ids is not None:
                 left.remove(scene)
                 return scene.take.exchange, ids
         # Who misses something after that misses it because of the first, and need not say more.
-        self._missed = self._missed or self._missing(asked, request.asker or "a program")
+        self._missed = self._missed or self._missing(asked, request.agent_path or "a program")
         raise ProviderError(self._missed)
 
     async def _speak(self, exchange: Exchange, said: str, on_text: Callable[[str], None]) -> None:
@@ -155,22 +155,24 @@ class ReplayModel:
             error.retry_after_s = None
         return error
 
-    def _missing(self, asked: _Said, asker: str) -> str:
+    def _missing(self, asked: _Said, agent_path: str) -> str:
         """Why there is no exchange for a request."""
         if not self._scenes:
             return f"{self._name} holds no exchanges; record a run with --record."
         same = [scene for scene in self._scenes if scene.said.fingerprint == asked.fingerprint]
         if same and not self._left[asked.fingerprint]:
             why = (
-                f"{asker} asks again for what was recorded {len(same)} times, lastly in line"
+                f"{agent_path} asks again for what was recorded {len(same)} times, lastly in line"
                 f" {same[-1].take.line}"
             )
         else:
             nearest = max(
-                self._scenes, key=lambda scene: (scene.said.shared(asked), scene.agent == asker)
+                self._scenes,
+                key=lambda scene: (scene.said.shared(asked), scene.agent == agent_path),
             )
             line = f"line {nearest.take.line}, of {nearest.agent}"
-            why = f"{asker} asks what nobody asked there: {_difference(nearest.said, asked, line)}"
+            difference = _difference(nearest.said, asked, line)
+            why = f"{agent_path} asks what nobody asked there: {difference}"
         return (
             f"{self._name}: {why}. Replay it on the files that it was recorded with, or record it"
             " anew."

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from retinue.domain.messages import Message, Reply, Request, ToolSpec
-from retinue.domain.served import Served
+from retinue.domain.server_info import ServedModel
 from retinue.errors import ConfigError, ModelError, ProviderError, StoreError, UsageError
 from retinue.models.replay.recording import (
     FORMAT,
@@ -61,13 +61,13 @@ class Recorder:
     ) -> None:
         """Write down an exchange that is over. `heard` is what was streamed, and when."""
         number = self._exchanges = self._exchanges + 1
-        follows, known = self._latest.get(request.asker, (None, ()))
+        follows, known = self._latest.get(request.agent_path, (None, ()))
         if request.messages[: len(known)] != known:
             follows, known = None, ()
-        self._latest[request.asker] = (number, request.messages)
+        self._latest[request.agent_path] = (number, request.messages)
         exchange = Exchange(
             id=number,
-            agent=request.asker,
+            agent=request.agent_path,
             model=model,
             at_s=round(began_at - self._began_at, 3),
             took_s=round(self.clock.monotonic() - began_at, 3),
@@ -83,7 +83,7 @@ class Recorder:
         )
         self._write(self._hide(msgspec.to_builtins(exchange)))
 
-    def add_served(self, name: str, served: Served) -> None:
+    def add_served(self, name: str, served: ServedModel) -> None:
         """Write down what a server says about a model."""
         line = ServedLine(name=name, served=served)
         self._write(self._hide(msgspec.to_builtins(line)))

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from retinue.domain.messages import Message, Reply, Request, ToolSpec
-from retinue.domain.served import Served
+from retinue.domain.server_info import ServedModel
 from retinue.errors import ConfigError
 from retinue.version import VERSION
 
@@ -39,7 +39,7 @@ class ServedLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     """What a server said about a model, which decides how much of a conversation is sent."""
 
     name: str
-    served: Served
+    served: ServedModel
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -87,7 +87,7 @@ class Recording(msgspec.Struct, frozen=True):
     """What a file holds: the exchanges in the order in which they ended."""
 
     takes: list[Take] = []
-    served: dict[str, Served] = {}
+    served: dict[str, ServedModel] = {}
 
 
 _decode = msgspec.json.Decoder(Opening | ServedLine | ToolSet | Exchange).decode
@@ -161,7 +161,7 @@ class _Reading:
             tools=tools,
             max_output_tokens=exchange.max_output_tokens,
             schema=exchange.schema,
-            asker=exchange.agent,
+            agent_path=exchange.agent,
         )
         self._recording.takes.append(Take(line=number, exchange=exchange, request=request))
 

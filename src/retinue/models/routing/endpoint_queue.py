@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from retinue.domain.messages import Reply, Request
-from retinue.domain.served import Load
+from retinue.domain.server_info import EndpointLoad
 from retinue.errors import ModelError, Overloaded, ProviderError, RateLimited, Unreachable
 from retinue.models.routing.concurrency import Throttle
 from retinue.models.routing.prefix_cache import Prefix, Warmth
@@ -113,8 +113,8 @@ class Gate:
         return self._throttle.limit
 
     @property
-    def load(self) -> Load:
-        return Load(
+    def load(self) -> EndpointLoad:
+        return EndpointLoad(
             address=self.address,
             under_way=self.under_way,
             limit=self.limit,
@@ -193,8 +193,8 @@ class Gate:
             ticket.abandon(self, hopeless)
             return
         self._waiting[ticket] = line
-        lane = self._lanes.setdefault(ticket.request.lane, [])
-        heappush(lane, (ticket.request.since, ticket.number, next(_numbers), ticket, line))
+        lane = self._lanes.setdefault(ticket.request.run_id, [])
+        heappush(lane, (ticket.request.asked_at, ticket.number, next(_numbers), ticket, line))
         self._admit()
 
     def forget(self, ticket: Ticket) -> None:
@@ -286,7 +286,7 @@ class Gate:
                 place = heappop(prefix.held)
                 *_, ticket, _line = place
                 if ticket in self._waiting:
-                    heappush(self._lanes.setdefault(ticket.request.lane, []), place)
+                    heappush(self._lanes.setdefault(ticket.request.run_id, []), place)
                     prefix.released += 1
             if not prefix.held:
                 self._holding.discard(prefix)

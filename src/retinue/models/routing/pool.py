@@ -138,7 +138,7 @@ class Pool:
         if not self._in_order:
             doors.sort(key=Door.load)
         for door in doors:
-            if door.name == request.prefer:
+            if door.name == request.preferred_model:
                 doors.remove(door)
                 doors.insert(0, door)
                 break

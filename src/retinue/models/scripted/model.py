@@ -25,16 +25,16 @@ from typing import Any, Protocol, Self, TypeAlias, assert_never
 import msgspec
 
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Finish,
     Reply,
     Request,
-    System,
+    SystemMessage,
     Thought,
     Thoughts,
     ToolCall,
     Usage,
-    User,
+    UserMessage,
     estimate_tokens,
 )
 from retinue.errors import ModelError, ProviderError
@@ -259,7 +259,7 @@ class _Rule:
                 self._answers.append(step)
 
     def take(self, request: Request) -> tuple[int, Step]:
-        position = sum(isinstance(message, Assistant) for message in request.messages)
+        position = sum(isinstance(message, AssistantMessage) for message in request.messages)
         failures = self._failures.get(position)
         if failures:
             tries = self._tries.get(request.messages, 0)
@@ -275,8 +275,8 @@ class _Rule:
 
 
 def _opening(request: Request) -> list[str]:
-    texts = [m.content for m in request.messages if isinstance(m, System)]
-    first_user = next((m.content for m in request.messages if isinstance(m, User)), None)
+    texts = [m.content for m in request.messages if isinstance(m, SystemMessage)]
+    first_user = next((m.content for m in request.messages if isinstance(m, UserMessage)), None)
     return texts if first_user is None else [*texts, first_user]
 
 
@@ -309,7 +309,7 @@ def _reply(step: Answer, position: int, request: Request, name: str) -> Reply:
     thoughts = None
     if step.thought and planned:
         thoughts = Thoughts(name, (Thought(msgspec.json.encode(step.thought).decode()),))
-    return Reply(message=Assistant(step.text, planned, thoughts), usage=usage, finish=finish)
+    return Reply(message=AssistantMessage(step.text, planned, thoughts), usage=usage, finish=finish)
 
 
 def describe(step: Step) -> str:

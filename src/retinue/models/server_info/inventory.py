@@ -15,7 +15,14 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 import msgspec
 
-from retinue.domain.served import LLAMA_CPP, LM_STUDIO, OLLAMA, USUAL_PORTS, Inventory, Served
+from retinue.domain.server_info import (
+    DEFAULT_PORTS,
+    LLAMA_CPP,
+    LM_STUDIO,
+    OLLAMA,
+    ServedModel,
+    ServerInventory,
+)
 from retinue.models.http.endpoint import Endpoint, without_userinfo
 from retinue.models.http.faults import complaint_of
 from retinue.models.server_info import model_cards as cards
@@ -25,7 +32,7 @@ LOOK_S = 1.0
 LOADING_S = 300.0
 
 _MAX_BYTES = 16 * 1024 * 1024
-_USUAL = {port: server for server, port in USUAL_PORTS.items()}
+_USUAL = {port: server for server, port in DEFAULT_PORTS.items()}
 
 
 async def look(
@@ -34,7 +41,7 @@ async def look(
     within_s: float = LOOK_S,
     provider: str = "openai",
     only: bool = False,
-) -> Inventory:
+) -> ServerInventory:
     """What is served at `endpoint`; with `only`, the endpoint's own model alone.
 
     The key of the endpoint is sent, if it has one. What a server does not say in time is left out.
@@ -50,12 +57,12 @@ async def look(
         try:
             page = await visit.page(f"{visit.base}/models")
         except _Unanswered as unanswered:
-            return _problem(endpoint, str(unanswered), absent=unanswered.absent)
+            return _problem(endpoint, str(unanswered), no_server=unanswered.no_server)
         latency_s = loop.time() - begun
         entries = cards.listed(page)
         if entries is None:
             return _problem(
-                endpoint, "it has no list of models; is that a model server?", absent=True
+                endpoint, "it has no list of models; is that a model server?", no_server=True
             )
         told = cards.server_of(entries)
         found = _inventory(endpoint, entries, told or _usual(endpoint), latency_s)
@@ -71,8 +78,8 @@ async def look(
 
 def _inventory(
     endpoint: Endpoint, entries: Iterable[cards.Card], server: str, latency_s: float
-) -> Inventory:
-    return Inventory(
+) -> ServerInventory:
+    return ServerInventory(
         address=endpoint.address,
         server=server,
         models=tuple(cards.plain(entries, server)),
@@ -80,7 +87,7 @@ def _inventory(
     )
 
 
-async def served(endpoint: Endpoint) -> Served | None:
+async def served(endpoint: Endpoint) -> ServedModel | None:
     """What is known of the endpoint's model; None if the server does not tell.
 
     Ollama and LM Studio give a model its window when they load it. One that is not loaded is asked
@@ -100,8 +107,8 @@ async def served(endpoint: Endpoint) -> Served | None:
 
 
 async def _detailed(
-    visit: _Visit, server: str, served: Sequence[Served]
-) -> Sequence[Served] | None:
+    visit: _Visit, server: str, served: Sequence[ServedModel]
+) -> Sequence[ServedModel] | None:
     """`served` with all that such a server says in its own way; None if this one does not."""
     if server == LLAMA_CPP:
         pages = await asyncio.gather(*(_props(visit, one) for one in served))
@@ -123,7 +130,7 @@ async def _detailed(
     return None
 
 
-async def _props(visit: _Visit, served: Served) -> Any:
+async def _props(visit: _Visit, served: ServedModel) -> Any:
     if served.loaded is False:
         return None
     # A server of many models would load this one to answer, if it were not told to leave that.
@@ -131,17 +138,17 @@ async def _props(visit: _Visit, served: Served) -> Any:
     return await visit.page_if_any(f"{visit.root}/props?{query}")
 
 
-async def _of_ollama(visit: _Visit, served: Served) -> Served | None:
+async def _of_ollama(visit: _Visit, served: ServedModel) -> ServedModel | None:
     page = await visit.page_if_any(f"{visit.root}/api/show", {"model": served.model})
     return cards.with_show(served, page)
 
 
 class _Unanswered(Exception):
-    """There is no page to be had. `absent`: because that is no model server."""
+    """There is no page to be had. `no_server`: because that is no model server."""
 
-    def __init__(self, problem: str, *, absent: bool = False) -> None:
+    def __init__(self, problem: str, *, no_server: bool = False) -> None:
         super().__init__(problem)
-        self.absent = absent
+        self.no_server = no_server
 
 
 class _Visit:
@@ -172,16 +179,16 @@ class _Visit:
         except aiohttp.ClientConnectorError as error:
             refused = isinstance(error.os_error, ConnectionRefusedError)
             why = "nothing listens there" if refused else "it cannot be reached"
-            raise _Unanswered(why, absent=refused) from None
+            raise _Unanswered(why, no_server=refused) from None
         except (aiohttp.ClientError, ValueError):
-            raise _Unanswered("it does not speak HTTP", absent=True) from None
+            raise _Unanswered("it does not speak HTTP", no_server=True) from None
         if status != 200:
             raise self._refusal(status, data)
         try:
             return msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise _Unanswered(
-                "it does not answer in JSON; is that a model server?", absent=True
+                "it does not answer in JSON; is that a model server?", no_server=True
             ) from None
 
     async def page_if_any(self, url: str, body: Any = None) -> Any:
@@ -217,7 +224,7 @@ class _Visit:
             )
         if status >= 500:
             return _Unanswered(f"it answers {status}{_said(data)}")
-        return _Unanswered(f"it answers {status}; is that a model server?", absent=True)
+        return _Unanswered(f"it answers {status}; is that a model server?", no_server=True)
 
 
 def _said(data: bytes) -> str:
@@ -228,8 +235,8 @@ def _said(data: bytes) -> str:
     return f" ({''.join(c for c in text[:100] if c.isprintable())})" if text else ""
 
 
-def _problem(endpoint: Endpoint, problem: str, *, absent: bool = False) -> Inventory:
-    return Inventory(address=endpoint.address, problem=problem, absent=absent)
+def _problem(endpoint: Endpoint, problem: str, *, no_server: bool = False) -> ServerInventory:
+    return ServerInventory(address=endpoint.address, problem=problem, no_server=no_server)
 
 
 def _usual(endpoint: Endpoint) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.served import LLAMA_CPP, LM_STUDIO, OLLAMA, VLLM, Served
+from retinue.domain.server_info import LLAMA_CPP, LM_STUDIO, OLLAMA, VLLM, ServedModel
 
 Card = Mapping[str, Any]
 
@@ -72,16 +72,16 @@ def server_of(cards: Iterable[Card]) -> str:
     return ""
 
 
-def plain(cards: Iterable[Card], server: str) -> list[Served]:
+def plain(cards: Iterable[Card], server: str) -> list[ServedModel]:
     """All that `/v1/models` says. Models that do not converse are left out."""
     return [_plain(card, server) for card in cards if _converses(card)]
 
 
-def _plain(card: Card, server: str) -> Served:
+def _plain(card: Card, server: str) -> ServedModel:
     meta = _table(card.get("meta"))
     window = next((n for key in _WINDOWS if (n := _count(card.get(key)))), None)
     state = _table(card.get("status")).get("value")
-    return Served(
+    return ServedModel(
         model=card["id"],
         server=server,
         window=_count(meta.get("n_ctx")) or window,
@@ -100,7 +100,7 @@ def _converses(card: Card) -> bool:
 # llama.cpp
 
 
-def with_props(served: Served, props: Any) -> Served:
+def with_props(served: ServedModel, props: Any) -> ServedModel:
     """`served` with what `/props` of llama.cpp adds. The window there is that of one slot."""
     settings = _table(_table(props).get("default_generation_settings"))
     tools = _table(_table(props).get("chat_template_caps")).get("supports_tools")
@@ -115,7 +115,7 @@ def with_props(served: Served, props: Any) -> Served:
 # Ollama
 
 
-def ollama(served: Iterable[Served], running: Any) -> list[Served]:
+def ollama(served: Iterable[ServedModel], running: Any) -> list[ServedModel]:
     """`served` with what `/api/ps` says: which are loaded, and with how large a window."""
     loaded = {_name(card): _count(card.get("context_length")) for card in _rows(running, "models")}
     return [
@@ -124,7 +124,7 @@ def ollama(served: Iterable[Served], running: Any) -> list[Served]:
     ]
 
 
-def with_show(served: Served, page: Any) -> Served | None:
+def with_show(served: ServedModel, page: Any) -> ServedModel | None:
     """`served` with what `/api/show` of Ollama says; None if it is no model to converse with."""
     card = _table(page)
     abilities = card.get("capabilities")
@@ -150,7 +150,7 @@ def with_show(served: Served, page: Any) -> Served | None:
 # LM Studio
 
 
-def lm_studio(page: Any) -> list[Served] | None:
+def lm_studio(page: Any) -> list[ServedModel] | None:
     """The models of `/api/v1/models`, or of `/api/v0/models`, which older versions have."""
     if _table(page).get("models") is not None:
         return [_lm_studio_v1(card) for card in _rows(page, "models") if card.get("type") == "llm"]
@@ -160,12 +160,12 @@ def lm_studio(page: Any) -> list[Served] | None:
     return None
 
 
-def _lm_studio_v1(card: Card) -> Served:
+def _lm_studio_v1(card: Card) -> ServedModel:
     instances = _rows(card, "loaded_instances")
     # Several instances differ by a number behind the name; the plain name means the first.
     config = _table(instances[0].get("config")) if instances else {}
     tools = _table(card.get("capabilities")).get("trained_for_tool_use")
-    return Served(
+    return ServedModel(
         model=str(card.get("key", "")),
         server=LM_STUDIO,
         window=_count(config.get("context_length")),
@@ -176,9 +176,9 @@ def _lm_studio_v1(card: Card) -> Served:
     )
 
 
-def _lm_studio_v0(card: Card) -> Served:
+def _lm_studio_v0(card: Card) -> ServedModel:
     abilities = card.get("capabilities")
-    return Served(
+    return ServedModel(
         model=str(card.get("id", "")),
         server=LM_STUDIO,
         window=_count(card.get("loaded_context_length")),

@@ -13,12 +13,12 @@ import msgspec
 
 from retinue.domain.contract import Contract
 from retinue.domain.messages import (
-    Assistant,
+    AssistantMessage,
     Message,
-    System,
-    ToolAnswer,
+    SystemMessage,
+    ToolMessage,
     ToolSpec,
-    User,
+    UserMessage,
     estimate_tokens,
 )
 from retinue.domain.result import cap
@@ -61,7 +61,7 @@ def opening(contract: Contract, directory: str, *, because: str = "") -> tuple[M
         lines.append(f"An earlier attempt ended: {because}")
     if step.context:
         lines += ["", step.context]
-    return (System(f"{execution.instructions}\n{MANNERS}"), User("\n".join(lines)))
+    return (SystemMessage(f"{execution.instructions}\n{MANNERS}"), UserMessage("\n".join(lines)))
 
 
 class Answered(msgspec.Struct, frozen=True, gc=False):
@@ -129,7 +129,7 @@ class Conversation:
         """Add the answers to the calls of a reply, those over `longest` bytes cut to that."""
         for one in answers:
             text = one.content if longest is None else _cut(one.content, longest)
-            self.add(ToolAnswer(one.call_id, text + one.note, one.failed))
+            self.add(ToolMessage(one.call_id, text + one.note, one.failed))
 
     def counted(self, tokens: int) -> None:
         """The server says that all up to here, the newest reply included, is so many tokens."""
@@ -186,8 +186,8 @@ class Conversation:
 
     def _maskable(self) -> list[int]:
         """Where the tool answers are that are old and long enough to be shortened."""
-        answers = [i for i, m in enumerate(self.messages) if isinstance(m, ToolAnswer)]
-        replies = (i for i, m in enumerate(self.messages) if isinstance(m, Assistant))
+        answers = [i for i, m in enumerate(self.messages) if isinstance(m, ToolMessage)]
+        replies = (i for i, m in enumerate(self.messages) if isinstance(m, AssistantMessage))
         last_reply = max(replies, default=0)
         texts = ((i, self.messages[i].content) for i in answers[:-KEPT_ANSWERS] if i < last_reply)
         return [i for i, text in texts if len(text) > len(_mask(text)) * 2]
@@ -199,7 +199,7 @@ class Conversation:
     def summed_up(self, summary: str) -> int:
         """Go on from the opening and a summary; answers how many messages that replaces."""
         dropped = len(self.messages) - len(self._opening)
-        self.messages = [*self._opening, User(SUMMED_UP.format(summary=summary))]
+        self.messages = [*self._opening, UserMessage(SUMMED_UP.format(summary=summary))]
         self.goes_on = False
         self._count_anew()
         return dropped
@@ -230,7 +230,7 @@ def _mask(text: str) -> str:
 def _most(message: Message) -> int:
     """The most tokens that a message can come to: one for each UTF-8 byte that a model reads."""
     size = len(message.content.encode()) + PER_MESSAGE_TOKENS
-    if isinstance(message, Assistant):
+    if isinstance(message, AssistantMessage):
         for call in message.calls:
             size += len(call.name) + len(call.arguments.encode()) + 32
         if message.thoughts is not None:

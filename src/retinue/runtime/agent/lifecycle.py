@@ -24,7 +24,7 @@ from retinue.domain.events import (
 from retinue.domain.evidence import unverified
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message
-from retinue.domain.price import Price, Tariff
+from retinue.domain.price import PoolPrice, Price
 from retinue.domain.result import Result, Status, cap
 from retinue.errors import ApprovalNeeded, BudgetExceeded, ModelError, ModelStuck
 from retinue.ports.clock import Clock
@@ -62,7 +62,7 @@ class AgentServices(msgspec.Struct, frozen=True, kw_only=True):
     """How many of its calls that may run side by side do so."""
     window: int | None = None
     """The tokens that a call may have, if the server tells."""
-    price: Price | Tariff | None = None
+    price: Price | PoolPrice | None = None
     breaker: Breaker | None = None
     rules: Rules = NO_RULES
     on_text: OnText | None = None

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.messages import Assistant
+from retinue.domain.messages import AssistantMessage
 from retinue.domain.report import job_block, report_cap
 from retinue.errors import BudgetExceeded, ModelError
 from retinue.runtime.agent.agent import Agent
@@ -51,7 +51,7 @@ async def converse(
     """
     mended = misfit = told = False
     limit: str | None = None
-    reply: Assistant | None = None
+    reply: AssistantMessage | None = None
     if script is not None:
         mended, limit, told = SCHEMA in script.told, script.limit, script.limit is not None
         misfit = script.told[-1:] == [SCHEMA] and script.replied is None
@@ -81,12 +81,14 @@ async def converse(
             mind.tell(f"That does not fit: {problem}. Send only the right JSON.", source=SCHEMA)
 
 
-async def _taken_up(mind: ModelSession, toolbox: ToolCalls, script: Transcript) -> Assistant | None:
+async def _taken_up(
+    mind: ModelSession, toolbox: ToolCalls, script: Transcript
+) -> AssistantMessage | None:
     """Bring a conversation to where the model can be asked; or its last reply, if it has ended."""
     toolbox.exhausted = script.exhausted
     reply = script.replied
     if reply is not None and (script.limit or not (reply.calls or script.told[-1:] == [STOP])):
-        return Assistant(reply.content, reply.calls, reply.thoughts)
+        return AssistantMessage(reply.content, reply.calls, reply.thoughts)
     if reply is not None:
         await toolbox.finish(script)
         script.go_on(mind.fit(script.answered))

@@ -16,8 +16,8 @@ from retinue.domain.events import (
     ModelReplied,
     TurnStarted,
 )
-from retinue.domain.messages import Message, Reply, Request, ToolSpec, User
-from retinue.domain.price import Price, Tariff
+from retinue.domain.messages import Message, Reply, Request, ToolSpec, UserMessage
+from retinue.domain.price import PoolPrice, Price
 from retinue.errors import (
     BudgetExceeded,
     ContextOverflow,
@@ -64,7 +64,7 @@ class ModelSession:
         allowance: Reservations,
         clock: Clock,
         window: int | None = None,
-        price: Price | Tariff | None = None,
+        price: Price | PoolPrice | None = None,
         on_text: OnText | None = None,
     ) -> None:
         self.conversation = Conversation(opening, tools, before=before)
@@ -92,7 +92,7 @@ class ModelSession:
     def tell(self, content: str, *, source: str, about: tuple[str, ...] = ()) -> None:
         """Put words of ours, or somebody's, before the model's next turn."""
         self._agent.record(AgentTold(content=content, source=source, about=about))
-        self.conversation.add(User(content))
+        self.conversation.add(UserMessage(content))
 
     def fit(self, answers: Sequence[Answered]) -> int | None:
         """How long any of `answers` may be in the prompt, if they do not fit in as they are."""
@@ -126,8 +126,8 @@ class ModelSession:
             return "max_tokens"
         price = self._price
         if price is not None and money < (
-            price.most(likely, MIN_OUTPUT_TOKENS)
-            + price.most(self.conversation.ceiling, MIN_OUTPUT_TOKENS)
+            price.max_cost_microusd(likely, MIN_OUTPUT_TOKENS)
+            + price.max_cost_microusd(self.conversation.ceiling, MIN_OUTPUT_TOKENS)
         ):
             return "max_cost_usd"
         return None
@@ -190,7 +190,7 @@ class ModelSession:
         """
         if limit is not None and not told:
             self._agent.record(LimitReached(limit=limit, detail=_detail(self._agent, limit)))
-            self.conversation.add(User(LAST_TURN.format(limit=limit)))
+            self.conversation.add(UserMessage(LAST_TURN.format(limit=limit)))
         # Tools would be of no use where no turn is left to read what they find.
         last = limit is not None or self._turns - self._agent.account.spent.turns <= 1
         offered = self._tools if tools and not last else ()
@@ -216,10 +216,10 @@ class ModelSession:
                 tools=tools,
                 max_output_tokens=max_output,
                 schema=schema,
-                asker=agent.path,
-                lane=self._lane,
-                since=self._clock.monotonic(),
-                prefer=self._answered_by,
+                agent_path=agent.path,
+                run_id=self._lane,
+                asked_at=self._clock.monotonic(),
+                preferred_model=self._answered_by,
             )
             reply = await self._reply(request, turn)
         except BaseException:
@@ -228,7 +228,7 @@ class ModelSession:
             raise
         usage = reply.usage
         if self._price is not None:
-            usage = self._price.applied(usage, reply.model)
+            usage = self._price.add_cost(usage, reply.model)
         tokens = usage.tokens
         reservation.settle(Amounts(0, 1, tokens, usage.cost_microusd))
         self._allowance.returned()
@@ -287,8 +287,10 @@ class ModelSession:
         output = max(MIN_OUTPUT_TOKENS, longest)
         cost = 0
         if price is not None:
-            output = max(MIN_OUTPUT_TOKENS, min(output, price.affords(prompt, money)))
-            cost = price.most(prompt, output)
+            output = max(
+                MIN_OUTPUT_TOKENS, min(output, price.affordable_output_tokens(prompt, money))
+            )
+            cost = price.max_cost_microusd(prompt, output)
         tokens = 0 if left >= UNLIMITED // 2 else prompt + output
         amount = Amounts(0, 1, tokens, cost)
         return WorstCase(amount, cover), output
@@ -323,7 +325,7 @@ class ModelSession:
                 if delay is None:
                     raise
                 if isinstance(error, ModelTimeout):
-                    request = msgspec.structs.replace(request, tries=request.tries + 1)
+                    request = msgspec.structs.replace(request, timeouts=request.timeouts + 1)
                 if error.held:
                     continue
                 tries += 1

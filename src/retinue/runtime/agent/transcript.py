@@ -13,7 +13,7 @@ from retinue.domain.events import (
     ToolStarted,
     TurnStarted,
 )
-from retinue.domain.messages import Assistant, ToolCall, User
+from retinue.domain.messages import AssistantMessage, ToolCall, UserMessage
 from retinue.runtime.agent.conversation import LAST_TURN, SUMMING_UP, Answered, Conversation
 from retinue.runtime.agent.tool_calls import INTERRUPTED
 
@@ -56,7 +56,7 @@ class Transcript:
             case ModelReplied(content=content, calls=calls, thoughts=thoughts, usage=usage):
                 self.replied = fact
                 if self._exact or content.strip() or calls:
-                    self.talk.add(Assistant(content, calls, thoughts))
+                    self.talk.add(AssistantMessage(content, calls, thoughts))
                 if self._exact and not usage.estimated:
                     self.talk.counted(usage.tokens)
             case ToolStarted(call_id=call_id):
@@ -68,13 +68,13 @@ class Transcript:
                 self.exhausted |= isinstance(fact, ToolDenied) and not fact.counted
             case AgentTold(content=content, source=source):
                 self.go_on()
-                self.talk.add(User(content))
+                self.talk.add(UserMessage(content))
                 self.told.append(source)
             case LimitReached(limit=limit):
                 self.go_on()
                 self.limit = limit
                 if self._exact:
-                    self.talk.add(User(LAST_TURN.format(limit=limit)))
+                    self.talk.add(UserMessage(LAST_TURN.format(limit=limit)))
             case ContextCompacted(longest=int(longest)):
                 self.go_on(longest)
             case ContextCompacted(masked=masked, dropped=dropped, content=content):

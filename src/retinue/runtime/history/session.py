@@ -23,7 +23,7 @@ from retinue.domain.events import (
     StepsUndone,
     ToolFinished,
 )
-from retinue.domain.messages import Message, System, User
+from retinue.domain.messages import Message, SystemMessage, UserMessage
 from retinue.domain.result import Result, Status
 from retinue.errors import RunError
 from retinue.ports.run_lock import RunLocks
@@ -148,7 +148,7 @@ def said(events: Iterable[Event], *, before: Sequence[Message] = ()) -> tuple[Me
     The journal is that of the agent, and `before` what its conversation went on from. Words about
     its budget are left out: they are not true any more.
     """
-    script = Transcript(Conversation((System(""),), (), before=before))
+    script = Transcript(Conversation((SystemMessage(""),), (), before=before))
     finished: RunFinished | None = None
     left = "the process is gone"
     rewritten: list[str] = []
@@ -167,11 +167,11 @@ def said(events: Iterable[Event], *, before: Sequence[Message] = ()) -> tuple[Me
     script.go_on()
     talk = script.talk
     if finished is None:
-        talk.add(User(ENDED.format(why=left)))
+        talk.add(UserMessage(ENDED.format(why=left)))
     elif finished.status is not Status.COMPLETED:
-        talk.add(User(ENDED.format(why=f"{finished.status}: {finished.reason}")))
+        talk.add(UserMessage(ENDED.format(why=f"{finished.status}: {finished.reason}")))
     for what in rewritten:
-        talk.add(User(REWRITTEN.format(what=what)))
+        talk.add(UserMessage(REWRITTEN.format(what=what)))
     return tuple(talk.messages[1:])
 
 

@@ -20,7 +20,6 @@ from typing import Any
 import click
 
 from retinue.app import open_runtime
-from retinue.clients import embedded_model
 from retinue.config.environment import Environment
 from retinue.domain.events import Event, RunStarted
 from retinue.domain.projection import fold
@@ -31,6 +30,7 @@ from retinue.interfaces.cli.commands.show import show
 from retinue.interfaces.cli.options import as_json as json_option
 from retinue.interfaces.cli.terminal.console import Console, Interrupts, perform
 from retinue.interfaces.cli.terminal.demo_output import Stage
+from retinue.model_registry import embedded_model
 from retinue.models.scripted.model import Answer, ScriptedModel, Step
 from retinue.models.scripted.script_file import parse_script
 from retinue.ports.model import Model

@@ -25,8 +25,8 @@ from retinue.config.project_permissions import SERVER, permission
 from retinue.config.roles import catalogue
 from retinue.config.server_addresses import KEY_VARIABLES
 from retinue.config.settings import PROJECT_FILE, Layers, Settings, read
-from retinue.discovery import Named, discover, named_models
-from retinue.domain.discovery import SHOWN, Discovery, Looked, Place
+from retinue.discovery import NamedModel, discover, named_models
+from retinue.domain.discovered_models import SHOWN, DiscoveredModels, InspectedServer, ServerAddress
 from retinue.embedded.model import installed
 from retinue.embedded.serving import published
 from retinue.embedded.weights import WEIGHTS, kept
@@ -64,8 +64,8 @@ class Patient(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     layers: Layers
     unreadable: tuple[Finding, ...]
-    named: tuple[Named, ...]
-    found: Discovery
+    named: tuple[NamedModel, ...]
+    found: DiscoveredModels
 
 
 Check = Callable[[Patient], AsyncIterator[Finding]]
@@ -100,8 +100,8 @@ async def _examined(root: Path, environment: Environment) -> list[Finding]:
     layers = Layers(
         _settings(environment.user_settings, findings), _settings(root / PROJECT_FILE, findings)
     )
-    named: list[Named] = []
-    found = Discovery()
+    named: list[NamedModel] = []
+    found = DiscoveredModels()
     try:
         named = named_models(environment, layers)
         more = [one.place for one in named if one.place is not None]
@@ -202,11 +202,11 @@ async def keys(patient: Patient) -> AsyncIterator[Finding]:
 
 
 async def servers(patient: Patient) -> AsyncIterator[Finding]:
-    for look in patient.found.looked:
+    for look in patient.found.servers:
         yield _seen(look)
 
 
-def _seen(look: Looked) -> Finding:
+def _seen(look: InspectedServer) -> Finding:
     place, inventory = look.place, look.inventory
     who = place.named_by or f"the usual place of {place.title}"
     if inventory.models:
@@ -216,9 +216,9 @@ def _seen(look: Looked) -> Finding:
             f"{inventory.address} ({who}) is {inventory.server or place.title} and serves"
             f" {some(len(inventory.models), 'model')}{took}",
         )
-    if look.trouble is None:
+    if look.problem is None:
         return _ok("servers", f"{inventory.address} ({who}): {inventory.problem}")
-    return _note("servers", look.trouble.rstrip("."))
+    return _note("servers", look.problem.rstrip("."))
 
 
 async def model(patient: Patient) -> AsyncIterator[Finding]:
@@ -226,19 +226,19 @@ async def model(patient: Patient) -> AsyncIterator[Finding]:
         for named in patient.named:
             for finding in _named(named, patient.found):
                 yield finding
-    elif offer := patient.found.only:
+    elif offer := patient.found.only_option:
         yield _ok("model", f"{offer}, the only one that is served")
         for note in offer.served.notes:
             yield _note("model", note)
     elif not patient.unreadable:  # There, one may well be named.
-        first, *rest = patient.found.explained.splitlines()
-        some_to_choose = patient.found.offers or patient.found.clouds
+        first, *rest = patient.found.explanation.splitlines()
+        some_to_choose = patient.found.options or patient.found.clouds
         yield (_note if some_to_choose else _problem)("model", first, "\n".join(rest).strip())
 
 
-def _named(named: Named, found: Discovery) -> Iterator[Finding]:
+def _named(named: NamedModel, found: DiscoveredModels) -> Iterator[Finding]:
     route, chosen = parse_route(named.model), f"{named.model} ({named.where})"
-    look = next((look for look in found.looked if _serves(look.place, named, route)), None)
+    look = next((look for look in found.servers if _serves(look.place, named, route)), None)
     if look is None:
         if key := KEY_VARIABLES.get(route.provider):
             yield _problem("model", f"{chosen} needs a key", f"set {key}")
@@ -262,11 +262,11 @@ def _named(named: Named, found: Discovery) -> Iterator[Finding]:
             yield _note("model", note)
 
 
-def _serves(place: Place, named: Named, route: Route) -> bool:
+def _serves(place: ServerAddress, named: NamedModel, route: Route) -> bool:
     """Is it the place where a model of that name would be asked?"""
     if route.endpoint:
         return place == named.place
-    return place.own and place.provider == route.provider
+    return place.is_default and place.provider == route.provider
 
 
 async def embedded(patient: Patient) -> AsyncIterator[Finding]:

@@ -10,8 +10,13 @@ import msgspec
 from retinue.config.environment import Environment
 from retinue.config.settings import load
 from retinue.discovery import discover, named_models
-from retinue.domain.discovery import Discovery, Looked, Offer, Place
-from retinue.domain.served import Inventory, Served
+from retinue.domain.discovered_models import (
+    DiscoveredModels,
+    InspectedServer,
+    ModelOption,
+    ServerAddress,
+)
+from retinue.domain.server_info import ServedModel, ServerInventory
 from retinue.embedded.model import NAME, SERVED
 from retinue.embedded.serving import published
 from retinue.interfaces.cli.options import directory
@@ -40,34 +45,34 @@ def models(directory: str, as_json: bool) -> int:
     named = named_models(environment, layers)
     more = [one.place for one in named if one.place is not None]
     found = perform(discover(environment, layers, more=more, cloud=True))
-    pairs = [(look, offer) for look in found.looked for offer in look.offers]
+    pairs = [(server, option) for server in found.servers for option in server.options]
     pairs += [_embedded(environment)] if found.embedded else []
     if as_json:
-        for look, offer in pairs:
-            click.echo(msgspec.json.encode(_fields(look, offer)))
+        for server, option in pairs:
+            click.echo(msgspec.json.encode(_fields(server, option)))
     elif pairs:
         _print_all(pairs, found, {one.model for one in named})
     else:
-        lines = found.troubles or found.help
+        lines = found.problems or found.hints
         tell("\n".join(["retinue: No model was found.", *lines]))
     return 0 if pairs else 1
 
 
-def _embedded(environment: Environment) -> tuple[Looked, Offer]:
+def _embedded(environment: Environment) -> tuple[InspectedServer, ModelOption]:
     """The embedded model, in the place where it is served while somebody uses it."""
     address = published(environment.embedded)
     at = "" if address is None else address.url
-    place = Place(address=at, title=NAME, named_by=NAME)
-    return Looked(place, Inventory(address=at)), Offer(
+    place = ServerAddress(address=at, title=NAME, named_by=NAME)
+    return InspectedServer(place, ServerInventory(address=at)), ModelOption(
         name=NAME, served=msgspec.structs.replace(SERVED, loaded=address is not None)
     )
 
 
-def _fields(look: Looked, offer: Offer) -> dict[str, Any]:
-    served = offer.served
+def _fields(server: InspectedServer, option: ModelOption) -> dict[str, Any]:
+    served = option.served
     return {
-        "name": offer.name,
-        "endpoint": look.inventory.address,
+        "name": option.name,
+        "endpoint": server.inventory.address,
         "model": served.model,
         "server": served.server,
         "window": served.window,
@@ -76,36 +81,38 @@ def _fields(look: Looked, offer: Offer) -> dict[str, Any]:
         "tools": served.tools,
         "loaded": served.loaded,
         "remote": served.remote,
-        "latency_s": look.inventory.latency_s,
+        "latency_s": server.inventory.latency_s,
         "notes": served.notes,
     }
 
 
-def _print_all(pairs: list[tuple[Looked, Offer]], found: Discovery, used: set[str]) -> None:
-    rows = [COLUMNS, *(_row(look, offer, used) for look, offer in pairs)]
+def _print_all(
+    pairs: list[tuple[InspectedServer, ModelOption]], found: DiscoveredModels, used: set[str]
+) -> None:
+    rows = [COLUMNS, *(_row(server, option, used) for server, option in pairs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width]
         write("  ".join(cells).rstrip())
-    notes = [note for _, offer in pairs for note in offer.served.notes]
-    for note in (*notes, *found.troubles):
+    notes = [note for _, option in pairs for note in option.served.notes]
+    for note in (*notes, *found.problems):
         write(f"\nnote: {note}")
 
 
-def _row(look: Looked, offer: Offer, used: set[str]) -> tuple[str, ...]:
-    served, latency_s = offer.served, look.inventory.latency_s
+def _row(server: InspectedServer, option: ModelOption, used: set[str]) -> tuple[str, ...]:
+    served, latency_s = option.served, server.inventory.latency_s
     return (
-        "*" if offer.name in used else "",
-        served.server or (look.place.title if look.place.named_by else UNSAID),
+        "*" if option.name in used else "",
+        served.server or (server.place.title if server.place.named_by else UNSAID),
         _window(served),
         UNSAID if served.slots is None else str(served.slots),
         UNSAID if served.tools is None else "yes" if served.tools else "no",
         UNSAID if latency_s is None else f"{latency_s * 1000:.0f} ms",
-        offer.name,
+        option.name,
     )
 
 
-def _window(served: Served) -> str:
+def _window(served: ServedModel) -> str:
     if served.window is None:
         if served.loaded is False and served.max_window:
             return f"not loaded, up to {served.max_window:,}"

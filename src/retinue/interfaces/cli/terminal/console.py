@@ -27,7 +27,7 @@ from retinue.config.environment import Environment
 from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD
 from retinue.domain.approval import ApprovalRequest, Rule
 from retinue.domain.contract import title_of
-from retinue.domain.discovery import Discovery
+from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.events import Event
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.outcome import PlanResult
@@ -424,14 +424,14 @@ class Questions:
                     tell(line)
                 return (await _answer_to(question)).lower()
 
-    async def choose(self, discovery: Discovery) -> str:
+    async def choose(self, discovery: DiscoveredModels) -> str:
         with self._aside():
             tell(discovery.question)
             while True:
                 answer = await _answer_to(
-                    f"Number or name [1: {one_line(discovery.offers[0].name)}]: "
+                    f"Number or name [1: {one_line(discovery.options[0].name)}]: "
                 )
-                if (name := discovery.picked(answer)) is not None:
+                if (name := discovery.resolve_answer(answer)) is not None:
                     return name
                 click.echo(f"There is no number {answer}.", err=True)
 

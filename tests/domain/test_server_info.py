@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.domain.served import Inventory, Served
+from retinue.domain.server_info import ServedModel, ServerInventory
 
 
-def served(**fields: object) -> Served:
-    return Served(**{"model": "qwen3:8b", "server": "Ollama", **fields})  # type: ignore[arg-type]
+def served(**fields: object) -> ServedModel:
+    return ServedModel(**{"model": "qwen3:8b", "server": "Ollama", **fields})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("window", [None, 8192, 131_072])
@@ -87,10 +87,10 @@ def test_what_is_known_of_the_model_itself_goes_before_that() -> None:
 def test_the_one_that_a_server_would_take(
     server: str, models: list[str], asked: str, found: str | None
 ) -> None:
-    inventory = Inventory(
+    inventory = ServerInventory(
         address="http://127.0.0.1:1/v1",
         server=server,
-        models=tuple(Served(model=name, server=server) for name in models),
+        models=tuple(ServedModel(model=name, server=server) for name in models),
     )
     one = inventory.find(asked)
     assert (None if one is None else one.model) == found

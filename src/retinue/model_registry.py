@@ -18,8 +18,8 @@ from retinue.config.pools import EndpointSettings, Strategy
 from retinue.config.settings import Layers, Settings
 from retinue.discovery import endpoint_at
 from retinue.domain.budget import UNLIMITED
-from retinue.domain.price import Price, Tariff
-from retinue.domain.served import BY_SLOT, Load, Served
+from retinue.domain.price import PoolPrice, Price
+from retinue.domain.server_info import PER_SLOT_CACHE, EndpointLoad, ServedModel
 from retinue.errors import ConfigError, StoreError
 from retinue.models.repair.model import Repaired
 from retinue.models.routing.endpoint_queue import Gate, Line
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 AT_ITS_PACE = "@recorded"  # behind the file of a replay
 
 
-class Clients:
+class ModelRegistry:
     """The model clients of a runtime, one per name, shared by all of its agents."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Clients:
         self._prices = layers.user.prices
         self._default = ""
         self._given = set(given)
-        self._served: dict[str, Served | None] = {}
+        self._served: dict[str, ServedModel | None] = {}
         self._asking: dict[str, asyncio.Lock] = {}
         # Origins that may be sent the user's key. A project's file or a model can name an endpoint
         # as well, and must not be able to have the key sent there.
@@ -84,13 +84,13 @@ class Clients:
         # Origins that may be asked, with a key or without. What a prompt holds is the user's.
         self._known = set(self._trusted)
 
-    def know(self, names: Iterable[str | None]) -> None:
+    def allow_endpoints(self, names: Iterable[str | None]) -> None:
         """Let models of these names be asked."""
         for name in names:
             if name and (endpoint := parse_route(name).endpoint):
                 self._known.add(_origin(endpoint))
 
-    def default(self, chosen: str | Model | None, settings: Settings) -> str | None:
+    def choose_default(self, chosen: str | Model | None, settings: Settings) -> str | None:
         """The name of the model to use where nobody names another; None if nothing names one."""
         if chosen is not None and not isinstance(chosen, str):
             self._made[chosen.name] = self._used(chosen)
@@ -98,11 +98,11 @@ class Clients:
             self._default = chosen.name
             return chosen.name
         if chosen is not None:
-            return self.named(chosen)
+            return self.use_trusted(chosen)
         name = self._environment.get("RETINUE_MODEL") or settings.model
         return None if name is None else self.use(name)
 
-    def named(self, name: str) -> str:
+    def use_trusted(self, name: str) -> str:
         """Use a model that the user named, and so may be sent the key."""
         self._trust(name)
         return self.use(name)
@@ -110,7 +110,7 @@ class Clients:
     def use(self, name: str) -> str:
         """Make it the model to use where nobody names another."""
         name = self._short_names.get(name, name)
-        self.know([name])
+        self.allow_endpoints([name])
         route = parse_route(name)
         if route.provider == "replay":
             self._replay = self._replayed(route)
@@ -119,7 +119,7 @@ class Clients:
         self.get(name)
         return name
 
-    async def begin(self, name: str, on_wait: Callable[[str], None] | None) -> None:
+    async def start_embedded(self, name: str, on_wait: Callable[[str], None] | None) -> None:
         """Start the embedded model if it is the one to use.
 
         If it is only chosen by a role or a call, the first of those starts it.
@@ -141,7 +141,7 @@ class Clients:
 
         await client.open(tell)
 
-    def route(self, model: str | None, endpoint: str | None) -> str | None:
+    def resolve(self, model: str | None, endpoint: str | None) -> str | None:
         """The model name for somebody's choice of model and endpoint; None if nothing is chosen.
 
         A model may have made this choice, so an address must be one that the user knows. A bare
@@ -186,19 +186,19 @@ class Clients:
         known = ", ".join(sorted({*self._made, *self._pools, *self._short_names}))
         raise ConfigError(f"Unknown model {name!r}; there are: {known}.")
 
-    def behind(self, name: str) -> list[str]:
+    def members(self, name: str) -> list[str]:
         """The models that a name stands for: several for a pool, else itself."""
         name = self._short_names.get(name, name)
         if name not in self._pools:
             return [name]
         return [self._full_name(endpoint) for endpoint in self._pools[name].endpoints]
 
-    def price(self, name: str) -> Price | Tariff | None:
+    def price(self, name: str) -> Price | PoolPrice | None:
         """What a model costs, by its full name or by the bare one; for a pool, what each does."""
         if name not in self._pools:
             return self._price(name)
-        prices = {n: price for n in self.behind(name) if (price := self._price(n)) is not None}
-        return Tariff(prices) if prices else None
+        prices = {n: price for n in self.members(name) if (price := self._price(n)) is not None}
+        return PoolPrice(prices) if prices else None
 
     def _price(self, name: str) -> Price | None:
         if name in self._prices:
@@ -262,7 +262,7 @@ class Clients:
         """Whether a recording stands in for every model."""
         return self._replay is not None
 
-    async def served(self, name: str) -> Served | None:
+    async def served(self, name: str) -> ServedModel | None:
         """What the server says about a model, which is asked once; None if it does not tell."""
         if self._replay is not None:
             return self._replay.served(name)
@@ -274,21 +274,21 @@ class Clients:
                         self._recorder.add_served(name, found)
         return self._served[name]
 
-    def known(self, name: str) -> Served | None:
+    def known(self, name: str) -> ServedModel | None:
         return self._served.get(name) if self._replay is None else self._replay.served(name)
 
-    def loads(self) -> list[Load]:
+    def loads(self) -> list[EndpointLoad]:
         return [gate.load for gate in dict.fromkeys(self._gates.values())]
 
-    async def _smallest(self, name: str) -> Served | None:
+    async def _smallest(self, name: str) -> ServedModel | None:
         """What is said of a model; of a pool, the one with the smallest window: all must do."""
         if self._short_names.get(name, name) not in self._pools:
             return await self._ask(name)
-        asked = [self.served(each) for each in self.behind(name)]
+        asked = [self.served(each) for each in self.members(name)]
         found = [served for served in await asyncio.gather(*asked) if served is not None]
         return min(found, key=lambda s: UNLIMITED if s.window is None else s.window, default=None)
 
-    async def _ask(self, name: str) -> Served | None:
+    async def _ask(self, name: str) -> ServedModel | None:
         if name in self._given:
             return None
         route = parse_route(self._short_names.get(name, name))
@@ -312,12 +312,12 @@ class Clients:
             self._tell(found, url, self._full_name(name))
         return found
 
-    def _tell(self, served: Served, url: str, full: str) -> None:
+    def _tell(self, served: ServedModel, url: str, full: str) -> None:
         """Let the gate know what is known of its endpoint."""
         gate, server = _gate(_origin(url)), self._servers.get(_origin(url))
         if served.slots is not None and (server is None or server.slots is None):
             gate.serves(served.slots)
-        gate.line(full).warmth.by_slot = served.server in BY_SLOT
+        gate.line(full).warmth.by_slot = served.server in PER_SLOT_CACHE
 
     async def __aenter__(self) -> Self:
         return self

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import msgspec
 
-from retinue.domain.served import OLLAMA, Inventory, Served
+from retinue.domain.server_info import OLLAMA, ServedModel, ServerInventory
 
 SHOWN = 8
-EMBEDDED_OFFER = (
+EMBEDDED_HINT = (
     "Or use the one that is installed here, which only summarises, titles and classifies:"
     " -m embedded."
 )
 HOW_TO_CHOOSE = '-m NAME, or RETINUE_MODEL=NAME, or model = "NAME" in {file}'
 
 
-class Place(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class ServerAddress(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An address where a model may be served."""
 
     address: str
@@ -29,13 +29,13 @@ class Place(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     provider: str = "openai"
     key_variable: str = ""
     """The variable with the key that it may be sent; empty for none."""
-    own: bool = False
+    is_default: bool = False
     """Whether it is where the provider's models are asked when their names have no address."""
     cloud: bool = False
     """Whether it is the provider itself, which has many models and costs money."""
 
 
-class Cloud(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class CloudProvider(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A provider that the user has a key for."""
 
     provider: str
@@ -45,14 +45,14 @@ class Cloud(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     example: str
 
 
-class Offer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class ModelOption(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A model that could be used, by its full name."""
 
     name: str
-    served: Served
+    served: ServedModel
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         served = self.served
         facts = [f"{served.server}'s cloud" if served.remote else served.server]
         if served.window is not None:
@@ -64,29 +64,29 @@ class Offer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return ", ".join(filter(None, facts))
 
     def __str__(self) -> str:
-        return f"{self.name}  ({self.described})" if self.described else self.name
+        return f"{self.name}  ({self.description})" if self.description else self.name
 
 
-class Looked(msgspec.Struct, frozen=True, gc=False):
+class InspectedServer(msgspec.Struct, frozen=True, gc=False):
     """One place, and what was found there."""
 
-    place: Place
-    inventory: Inventory
+    place: ServerAddress
+    inventory: ServerInventory
 
     @property
-    def offers(self) -> list[Offer]:
+    def options(self) -> list[ModelOption]:
         place = self.place
-        at = "" if place.own else f"@{self.inventory.address}"
+        at = "" if place.is_default else f"@{self.inventory.address}"
         return [
-            Offer(name=f"{place.provider}:{served.model}{at}", served=served)
+            ModelOption(name=f"{place.provider}:{served.model}{at}", served=served)
             for served in self.inventory.models
         ]
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """What is wrong there, if the user named it or if a server is there after all."""
         place, inventory = self.place, self.inventory
-        if inventory.models or (inventory.absent and not place.named_by):
+        if inventory.models or (inventory.no_server and not place.named_by):
             return None
         where = inventory.address
         if inventory.problem:
@@ -97,34 +97,36 @@ class Looked(msgspec.Struct, frozen=True, gc=False):
         return f"{inventory.server or 'The server'} at {where} serves no model."
 
 
-class Discovery(msgspec.Struct, frozen=True, kw_only=True):
-    looked: tuple[Looked, ...] = ()
-    clouds: tuple[Cloud, ...] = ()
+class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
+    servers: tuple[InspectedServer, ...] = ()
+    clouds: tuple[CloudProvider, ...] = ()
     settings_file: str = "~/.config/retinue/config.toml"
     embedded: bool = False
     """Whether the embedded model is installed. It is offered, not used unasked: it is small."""
 
     @property
-    def offers(self) -> list[Offer]:
+    def options(self) -> list[ModelOption]:
         """What is served where the user said; else what was found. What is at hand comes first."""
-        near = [look for look in self.looked if not look.place.cloud]
-        named = [offer for look in near if look.place.named_by for offer in look.offers]
-        found = named or [offer for look in near for offer in look.offers]
-        return sorted(found, key=lambda offer: (offer.served.remote, offer.served.loaded is False))
+        near = [server for server in self.servers if not server.place.cloud]
+        named = [option for server in near if server.place.named_by for option in server.options]
+        found = named or [option for server in near for option in server.options]
+        return sorted(
+            found, key=lambda option: (option.served.remote, option.served.loaded is False)
+        )
 
     @property
-    def only(self) -> Offer | None:
+    def only_option(self) -> ModelOption | None:
         """The one model there is, if nothing else could be meant and nothing leaves for a cloud."""
-        offers = self.offers
-        if len(offers) != 1 or offers[0].served.remote or self.clouds:
+        options = self.options
+        if len(options) != 1 or options[0].served.remote or self.clouds:
             return None
-        return offers[0]
+        return options[0]
 
     @property
-    def explained(self) -> str:
+    def explanation(self) -> str:
         """Why no model was chosen, and the way out."""
-        if self.offers:
-            return "\n".join([self._several, *self._listed(self.offers), *self._of_clouds()])
+        if self.options:
+            return "\n".join([self._several, *self._listed(self.options), *self._of_clouds()])
         if self.clouds:
             return "\n".join([self._key_alone, *self._of_clouds()])
         return "\n".join(self._nothing())
@@ -132,8 +134,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def question(self) -> str:
         """The models to choose from, numbered, and how to be asked no more."""
-        offers = self.offers
-        lines = [f"{number:>3}  {offer}" for number, offer in enumerate(offers, 1)]
+        options = self.options
+        lines = [f"{number:>3}  {option}" for number, option in enumerate(options, 1)]
         return "\n".join(
             [
                 "No model was named. There are:",
@@ -143,15 +145,15 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
             ]
         )
 
-    def picked(self, answer: str) -> str | None:
+    def resolve_answer(self, answer: str) -> str | None:
         """The model that an answer to the question means; None for a number that is not there."""
-        for offer in self.offers:
-            if answer in ("", offer.served.model):
-                return offer.name
+        for option in self.options:
+            if answer in ("", option.served.model):
+                return option.name
         if not answer.isdecimal():
             return answer
         number = int(answer)
-        return self.offers[number - 1].name if 1 <= number <= len(self.offers) else None
+        return self.options[number - 1].name if 1 <= number <= len(self.options) else None
 
     @property
     def _choosing(self) -> str:
@@ -159,7 +161,9 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _several(self) -> str:
-        found = "there are several" if len(self.offers) > 1 or self.clouds else "this is in a cloud"
+        found = (
+            "there are several" if len(self.options) > 1 or self.clouds else "this is in a cloud"
+        )
         return f"No model was named, and {found}. Choose one: {self._choosing}."
 
     @property
@@ -170,10 +174,10 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
             f" Choose one: {self._choosing}."
         )
 
-    def _listed(self, offers: list[Offer]) -> list[str]:
-        lines = [f"  {offer}" for offer in offers[:SHOWN]]
-        if len(offers) > SHOWN:
-            lines.append(f"  and {len(offers) - SHOWN} more; `retinue models` lists them")
+    def _listed(self, options: list[ModelOption]) -> list[str]:
+        lines = [f"  {option}" for option in options[:SHOWN]]
+        if len(options) > SHOWN:
+            lines.append(f"  and {len(options) - SHOWN} more; `retinue models` lists them")
         return lines
 
     def _of_clouds(self) -> list[str]:
@@ -184,18 +188,18 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
 
     def _nothing(self) -> list[str]:
         """Three lines: what is wrong, what to start, what to set instead."""
-        if not self.looked:
-            return ["No model was named, and discovery is off in the settings.", *self.help]
-        if troubles := " ".join(self.troubles):
-            return ["No model was named, and none was found.", troubles, *self.help[1:]]
-        return ["No model was named, and no model server was found on this machine.", *self.help]
+        if not self.servers:
+            return ["No model was named, and discovery is off in the settings.", *self.hints]
+        if troubles := " ".join(self.problems):
+            return ["No model was named, and none was found.", troubles, *self.hints[1:]]
+        return ["No model was named, and no model server was found on this machine.", *self.hints]
 
     @property
-    def troubles(self) -> list[str]:
-        return [trouble for look in self.looked if (trouble := look.trouble)]
+    def problems(self) -> list[str]:
+        return [trouble for server in self.servers if (trouble := server.problem)]
 
     @property
-    def help(self) -> tuple[str, ...]:
+    def hints(self) -> tuple[str, ...]:
         """What to start, what to set instead, and what is here anyway, where there is nothing."""
         start = (
             "Start one: llama-server -m MODEL.gguf, or ollama serve, or LM Studio's server,"
@@ -203,8 +207,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
         )
         name = f"Name one: {self._choosing}, such as openai:MODEL@http://127.0.0.1:8080/v1."
         return (
-            start if self.looked else name,
+            start if self.servers else name,
             "Or set OPENAI_API_KEY or ANTHROPIC_API_KEY and name a model with -m."
             " `retinue doctor` tells what was tried.",
-            *([EMBEDDED_OFFER] if self.embedded else []),
+            *([EMBEDDED_HINT] if self.embedded else []),
         )

@@ -14,10 +14,10 @@ LM_STUDIO = "LM Studio"
 VLLM = "vLLM"
 
 # Those that keep what they have read in each slot by itself, and not once for all.
-BY_SLOT = frozenset({LLAMA_CPP, OLLAMA, LM_STUDIO})
+PER_SLOT_CACHE = frozenset({LLAMA_CPP, OLLAMA, LM_STUDIO})
 
 # Where each listens when nobody says otherwise.
-USUAL_PORTS = {LLAMA_CPP: 8080, OLLAMA: 11434, LM_STUDIO: 1234, VLLM: 8000}
+DEFAULT_PORTS = {LLAMA_CPP: 8080, OLLAMA: 11434, LM_STUDIO: 1234, VLLM: 8000}
 
 _WIDER = {
     LLAMA_CPP: "start llama-server with a larger -c, which its slots may have to share",
@@ -37,7 +37,7 @@ _TOOLLESS = {
 }
 
 
-class Load(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class EndpointLoad(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How busy an endpoint is: requests that it works on, how many it is given, how many wait."""
 
     address: str
@@ -48,7 +48,7 @@ class Load(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Whether the limit is the server's or the user's word, and not a guess."""
 
 
-class Served(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class ServedModel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One model at one server. None: the server does not say."""
 
     model: str
@@ -96,20 +96,20 @@ class Served(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return _WIDER.get(self.server, "serve it with a larger one")
 
 
-class Inventory(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class ServerInventory(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a look at one address found: models, or the problem."""
 
     address: str
     server: str = ""
-    models: tuple[Served, ...] = ()
+    models: tuple[ServedModel, ...] = ()
     latency_s: float | None = None
     """How long the server took to list its models."""
     problem: str = ""
     """Why there is nothing to tell of, in words that can stand behind the address and a colon."""
-    absent: bool = False
+    no_server: bool = False
     """Whether no model server is there at all: nothing listens, or another program does."""
 
-    def find(self, model: str) -> Served | None:
+    def find(self, model: str) -> ServedModel | None:
         """The one that the server would take for `model`."""
         # Ollama completes a name without a tag; a llama.cpp with one model takes any name for it.
         names = (model, f"{model}:latest") if self.server == OLLAMA else (model,)
