@@ -14,7 +14,7 @@ import pytest
 
 import retinue
 from retinue.errors import ContractError, MissingExtra
-from retinue.extras import EXTRAS, has_all, install, need
+from retinue.extras import EXTRAS, install_command, is_installed, require
 from retinue.interfaces.cli.main import main
 from retinue.models.scripted.model import call, say
 
@@ -67,16 +67,16 @@ def test_the_extras_are_those_of_the_package() -> None:
 
 
 def test_all_but_the_embedded_model_are_installed_for_tests() -> None:
-    assert [extra for extra in EXTRAS if not has_all(extra)] in ([], ["embedded"])
-    need("terminal", "The chat")
+    assert [extra for extra in EXTRAS if not is_installed(extra)] in ([], ["embedded"])
+    require("terminal", "The chat")
 
 
 @pytest.mark.usefixtures("_core_alone")
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_a_missing_extra_is_named_with_what_installs_it(extra: str) -> None:
     with pytest.raises(MissingExtra, match=r"^It is not installed: pip install 'retinue\[\w+\]'.$"):
-        need(extra, "It")
-    assert install(extra) == f"pip install 'retinue[{extra}]'"
+        require(extra, "It")
+    assert install_command(extra) == f"pip install 'retinue[{extra}]'"
 
 
 @pytest.mark.usefixtures("_core_alone")

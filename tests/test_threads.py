@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from retinue.threads import in_thread, to_the_end
+from retinue.threads import in_thread, in_thread_shielded
 
 
 async def test_results_and_errors() -> None:
-    for run in (in_thread, to_the_end):
+    for run in (in_thread, in_thread_shielded):
         assert await run(lambda: 3) == 3
         with pytest.raises(ZeroDivisionError):
             await run(lambda: 1 // 0)
@@ -26,7 +26,7 @@ async def test_what_writes_is_waited_for_even_if_cancelled(fails: bool) -> None:
         if fails:
             raise OSError("disk full")
 
-    task = asyncio.create_task(to_the_end(work))
+    task = asyncio.create_task(in_thread_shielded(work))
     await in_thread(started.wait)
     for _ in range(3):
         task.cancel()

@@ -1,7 +1,4 @@
-"""What is installed beside the core: the one place that knows which extra brings what.
-
-Without an extra everything that can work works. What cannot says so in one sentence, by `need`.
-"""
+"""Optional dependencies: which extra installs which module, and the error when one is missing."""
 
 from __future__ import annotations
 
@@ -15,29 +12,28 @@ EXTRAS = {
     "formats": ("yaml", "jsonschema_rs", "json_repair"),
     "embedded": ("xllamacpp",),
 }
-"""The modules that each extra brings and that are imported by their name here."""
+"""The modules that each extra installs. Only modules that retinue imports by name are listed."""
 
 
-def has(module: str) -> bool:
-    """Can it be imported? It is not, which may be slow."""
+def is_importable(module: str) -> bool:
+    """Whether `module` is installed. The module is not imported, which could be slow."""
     return find_spec(module) is not None
 
 
-def has_all(extra: str) -> bool:
-    return all(map(has, EXTRAS[extra]))
+def is_installed(extra: str) -> bool:
+    return all(map(is_importable, EXTRAS[extra]))
 
 
-def install(extra: str) -> str:
-    """The command that brings an extra."""
+def install_command(extra: str) -> str:
     return f"pip install 'retinue[{extra}]'"
 
 
-def missing(extra: str, what: str) -> str:
-    """What to say where `what` is missing, as one sentence."""
-    return f"{what} is not installed: {install(extra)}."
+def missing_message(extra: str, feature: str) -> str:
+    """One sentence: `feature` is not installed, and the command that installs it."""
+    return f"{feature} is not installed: {install_command(extra)}."
 
 
-def need(extra: str, what: str) -> None:
-    """MissingExtra unless all of the extra is there."""
-    if not has_all(extra):
-        raise MissingExtra(missing(extra, what))
+def require(extra: str, feature: str) -> None:
+    """Raise MissingExtra unless every module of `extra` is installed."""
+    if not is_installed(extra):
+        raise MissingExtra(missing_message(extra, feature))

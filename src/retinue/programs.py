@@ -1,7 +1,7 @@
-"""Which program is meant by a name.
+"""Finds executables on the PATH without trusting folders that agents can write.
 
-What agents may write must not decide that: with the environment of a project active, the first
-folder on the PATH is one of the project's, and whoever can write there could have us run anything.
+With a project's virtual environment active, the first folder on the PATH belongs to the project. An
+agent that writes a `git` there could make retinue run anything.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 
-_SYSTEM = (
+_SYSTEM_FOLDERS = (
     "/usr/local/bin",
     "/usr/bin",
     "/bin",
@@ -19,26 +19,26 @@ _SYSTEM = (
 )
 
 
-def program(name: str, *, path: str | None = None) -> str | None:
-    """The path of a program, by the folders on the PATH (or `path`): the system's own come first.
+def find_program(name: str, *, path: str | None = None) -> str | None:
+    """Return the path of the executable `name` on `path` (default: the PATH), system folders first.
 
-    Those of a project count for nothing: relative ones, those below the current directory, of a
-    virtual environment, or in `node_modules`.
+    Folders that a project controls are skipped: relative ones, those below the current directory,
+    those of a virtual environment, and `node_modules`.
     """
-    entries = os.get_exec_path() if path is None else path.split(os.pathsep)
-    system = [entry for entry in entries if entry in _SYSTEM]
-    others = [entry for entry in entries if entry not in _SYSTEM]
-    return _in(system, name) or _in([e for e in others if not _is_a_project_s(e)], name)
+    folders = os.get_exec_path() if path is None else path.split(os.pathsep)
+    system = [folder for folder in folders if folder in _SYSTEM_FOLDERS]
+    others = [folder for folder in folders if folder not in _SYSTEM_FOLDERS]
+    return _which(name, system) or _which(name, [f for f in others if not _in_project(f)])
 
 
-def _in(folders: list[str], name: str) -> str | None:
+def _which(name: str, folders: list[str]) -> str | None:
     return shutil.which(name, path=os.pathsep.join(folders)) if folders else None
 
 
-def _is_a_project_s(entry: str) -> bool:
-    if not os.path.isabs(entry):
+def _in_project(folder: str) -> bool:
+    if not os.path.isabs(folder):
         return True
-    here, real = os.path.realpath(os.curdir), os.path.realpath(entry)
+    here, real = os.path.realpath(os.curdir), os.path.realpath(folder)
     return (
         os.path.commonpath((here, real)) == here != os.sep
         or "node_modules" in real.split(os.sep)

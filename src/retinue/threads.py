@@ -1,4 +1,4 @@
-"""Blocking work off the event loop."""
+"""Runs blocking work in threads, off the event loop."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ R = TypeVar("R")
 
 
 async def in_thread(work: Callable[[], R]) -> R:
-    """Run `work` in a thread. If cancelled, it may go on unobserved: only for what reads."""
-    # Leaner than asyncio.to_thread, which copies the context; nothing here looks at it.
+    """Run `work` in a thread. For reads only: a cancelled call returns while `work` still runs."""
+    # Cheaper than asyncio.to_thread, which copies the context; no caller reads context variables.
     return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
-async def to_the_end(work: Callable[[], R]) -> R:
-    """Run `work` in a thread and, even if cancelled, wait for it: for what writes.
+async def in_thread_shielded(work: Callable[[], R]) -> R:
+    """Run `work` in a thread and wait for its end, even if cancelled. For writes.
 
-    Who cancels an agent may remove its files next, and must not meet a write under way.
+    The canceller may remove the agent's files next, which must not race with a write.
     """
     future = asyncio.get_running_loop().run_in_executor(None, work)
     try:
@@ -31,18 +31,18 @@ async def to_the_end(work: Callable[[], R]) -> R:
             try:
                 await asyncio.wait([future])
             except asyncio.CancelledError:
-                # Once is enough: the first one is raised when the write is done.
+                # The first cancellation is raised below, when the write is done.
                 continue
         if not future.cancelled():
-            # Or its failure would be reported as never looked at.
+            # Retrieve it, or asyncio logs "exception was never retrieved".
             future.exception()
         raise
 
 
-async def let_go(work: Callable[[], R]) -> R:
-    """Run `work` in a thread of its own that holds nobody up: for what may never come back.
+async def in_daemon_thread(work: Callable[[], R]) -> R:
+    """Run `work` in a daemon thread. For work that may never return.
 
-    If cancelled, it goes on unobserved, and the program ends without it.
+    A cancelled call returns at once. The thread continues, and does not keep the process alive.
     """
     loop, context = asyncio.get_running_loop(), copy_context()
     done: asyncio.Future[R] = loop.create_future()
@@ -61,13 +61,13 @@ async def let_go(work: Callable[[], R]) -> R:
         try:
             result = context.run(work)
         except StopIteration as stop:
-            error = RuntimeError(repr(stop))  # A future takes none.
+            error = RuntimeError(repr(stop))  # Futures reject StopIteration.
         except Exception as raised:
             error = raised
         except BaseException as raised:
-            # Such as sys.exit(), which is meant for a program of its own.
-            error = RuntimeError(f"it wanted to end the program: {raised!r}")
-        with suppress(RuntimeError):  # The loop may be gone.
+            # Such as SystemExit: a tool must not end the program.
+            error = RuntimeError(f"it tried to exit the program: {raised!r}")
+        with suppress(RuntimeError):  # The loop may be closed.
             loop.call_soon_threadsafe(settle, error, result)
 
     threading.Thread(target=run, name="retinue-tool", daemon=True).start()

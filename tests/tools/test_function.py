@@ -131,7 +131,7 @@ async def test_hands_are_given_and_not_shown(ctx: ToolContext) -> None:
     [
         (ValueError("bad"), "ValueError('bad')"),
         (StopIteration(3), "RuntimeError('StopIteration(3)')"),
-        (SystemExit(1), "RuntimeError('it wanted to end the program: SystemExit(1)')"),
+        (SystemExit(1), "RuntimeError('it tried to exit the program: SystemExit(1)')"),
     ],
 )
 async def test_what_a_plain_function_raises_ends_nothing_but_the_call(

@@ -42,7 +42,7 @@ from retinue.domain.budget import Budget
 from retinue.domain.grant import Mode
 from retinue.domain.paths import inside
 from retinue.errors import ContractError
-from retinue.extras import install
+from retinue.extras import install_command
 
 MAX_NAME = 64
 MAX_DESCRIPTION = 1_000
@@ -119,7 +119,7 @@ def read_agent(text: str, *, file: str, dialect: Dialect, names: Names) -> Agent
                 return Unusable()
             nested = next((key for key in matter.unread if plain(key) in USED | OURS), None)
             if nested is not None:
-                raise _NoAgent(f"`{nested}` is nested, and needs {install('formats')}")
+                raise _NoAgent(f"`{nested}` is nested, and needs {install_command('formats')}")
         return _File(matter, stem, dialect, names).agent()
     except _NoAgent as reason:
         return Unusable(str(reason))

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from retinue.extras import has
+from retinue.extras import is_importable
 
 Value: TypeAlias = "str | list[Value] | dict[str, Value]"
 
@@ -64,7 +64,7 @@ def read(
     start, end, after, problems = found
     more: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
-    if has("yaml"):
+    if is_importable("yaml"):
         fields, more = _fields(lines[start:end], known, prose)
     else:
         fields, unread = _flat(lines[start:end], known, prose)

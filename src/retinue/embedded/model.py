@@ -18,7 +18,7 @@ from retinue.embedded.server_share import Lease
 from retinue.embedded.serving import Address, published
 from retinue.embedded.weights import fetched, intact
 from retinue.errors import ProviderError, UsageError
-from retinue.extras import has_all, need
+from retinue.extras import is_installed, require
 from retinue.ports.model import Model
 
 NAME = "embedded"
@@ -46,7 +46,7 @@ _SEEN = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
 
 
 def installed() -> bool:
-    return has_all(NAME)
+    return is_installed(NAME)
 
 
 def _asked_last(messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -83,7 +83,7 @@ class EmbeddedModel:
     def __init__(
         self, folder: Path, variables: Mapping[str, str], connect: Callable[[Address], Model]
     ) -> None:
-        need(NAME, "The embedded model")
+        require(NAME, "The embedded model")
         self._folder = folder
         self._variables = variables
         self._connect = connect

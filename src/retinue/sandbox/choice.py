@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from retinue.ports.sandbox import Sandbox
-from retinue.programs import program
+from retinue.programs import find_program
 from retinue.sandbox import seccomp
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.limits import Limits
@@ -136,7 +136,7 @@ def _candidates(
     from retinue.sandbox import bubblewrap, landlock
 
     namespaces: Sandbox | str
-    bwrap = program("bwrap", path=environment.get("PATH"))
+    bwrap = find_program("bwrap", path=environment.get("PATH"))
     if bwrap is None:
         namespaces = f"not found. {INSTALL}"
     elif bubblewrap.NEEDED not in bubblewrap.options(bwrap):

@@ -17,7 +17,7 @@ from retinue.errors import ToolFailure
 from retinue.ports.tool import ToolContext
 from retinue.ports.tool_outcome import ToolOutcome
 from retinue.ports.workspace import DirEntry, Workspace, WriteResult
-from retinue.threads import in_thread, to_the_end
+from retinue.threads import in_thread, in_thread_shielded
 from retinue.tools.edits import edited
 from retinue.tools.excerpt import MAX_BYTES, excerpt, fitting
 from retinue.tools.function import tool
@@ -81,7 +81,7 @@ async def search_files(
 @tool(effect=Effect.WRITE)
 async def write_file(ctx: ToolContext, path: str, content: str) -> ToolOutcome:
     """Create a file, or replace all of it. Directories are created."""
-    return await to_the_end(partial(_write, ctx, path, content))
+    return await in_thread_shielded(partial(_write, ctx, path, content))
 
 
 @tool(effect=Effect.WRITE)
@@ -93,7 +93,7 @@ async def edit_file(
     all: Annotated[bool, Meta(description="replace every match")] = False,
 ) -> ToolOutcome:
     """Replace a piece of a file."""
-    return await to_the_end(partial(_edit, ctx, path, old_text, new_text, all))
+    return await in_thread_shielded(partial(_edit, ctx, path, old_text, new_text, all))
 
 
 def _read(workspace: Workspace, path: str, start: int | None, end: int | None) -> ToolOutcome:

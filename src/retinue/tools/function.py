@@ -16,7 +16,7 @@ from retinue.domain.messages import Effect, ToolSpec
 from retinue.errors import ToolFailure, UsageError
 from retinue.ports.tool import ToolContext
 from retinue.ports.tool_outcome import ToolOutcome
-from retinue.threads import let_go
+from retinue.threads import in_daemon_thread
 from retinue.tools.schema import compact, outline
 
 P = ParamSpec("P")
@@ -78,7 +78,7 @@ class FunctionTool(Generic[P, R]):
         if self._is_async:
             result = await function(*given, **values)
         else:
-            result = await let_go(partial(function, *given, **values))
+            result = await in_daemon_thread(partial(function, *given, **values))
             if isinstance(result, Awaitable):
                 # A plain function may hand on somebody's coroutine.
                 result = await result

@@ -21,7 +21,7 @@ from retinue.domain.result import FileChange
 from retinue.domain.scope import Groups
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.workspace import DirEntry, SearchMatch, WriteResult
-from retinue.programs import program
+from retinue.programs import find_program
 from retinue.workspace.candidates import candidates, size_of
 from retinue.workspace.git import Repository, repository
 from retinue.workspace.glob import matcher
@@ -86,7 +86,7 @@ class DirectoryWorkspace:
         self._known_to = known_to
         self._open = opening or preferred()
         self._listed: set[tuple[int, int]] = set()
-        self._ripgrep = None if ripgrep is None else program(ripgrep)
+        self._ripgrep = None if ripgrep is None else find_program(ripgrep)
         try:
             self._fd = os.open(self._root, DIRECTORY)
         except OSError as error:

@@ -22,7 +22,7 @@ from retinue.ports.file_tree import (
 )
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.workspace import Workspace
-from retinue.threads import in_thread, to_the_end
+from retinue.threads import in_thread, in_thread_shielded
 from retinue.workspace import merge as merges
 from retinue.workspace.apply import Refused, apply, left_behind, recover
 from retinue.workspace.changes import changes, contents, described, problems
@@ -103,7 +103,7 @@ class _GitFileTree(ABC):
         return after if same else site.depot.commit(tree, parents=[after])
 
     async def copy(self, base: str, *, name: str, directory: str) -> AgentWorkingCopy:
-        return await to_the_end(partial(self._copy, base, name, directory))
+        return await in_thread_shielded(partial(self._copy, base, name, directory))
 
     def _copy(self, base: str, name: str, directory: str) -> AgentWorkingCopy:
         copy = make_copy(self._site().depot, os.path.join(self._worktrees, name), base)
@@ -117,7 +117,7 @@ class _GitFileTree(ABC):
         return AgentWorkingCopy(copy, self._project, self._worktrees, directory)
 
     async def discard(self, names: Sequence[str]) -> None:
-        await to_the_end(partial(self._discard, names))
+        await in_thread_shielded(partial(self._discard, names))
 
     def _discard(self, names: Sequence[str]) -> None:
         for name in names:
@@ -153,7 +153,7 @@ class _GitFileTree(ABC):
         self, base: str, commit: str, *, run_id: str, agent_id: str, message: str
     ) -> None:
         ref = kept_ref(run_id, agent_id)
-        await to_the_end(partial(self._keep, base, commit, ref, message))
+        await in_thread_shielded(partial(self._keep, base, commit, ref, message))
 
     def _keep(self, base: str, commit: str, ref: str, message: str) -> None:
         depot = self._site().depot
@@ -165,7 +165,7 @@ class _GitFileTree(ABC):
         def wanted(depot: Depot, now: str) -> merges.Merged:
             return _brought(depot, base, commit, now)
 
-        return await to_the_end(partial(self._change, wanted, recorder, message))
+        return await in_thread_shielded(partial(self._change, wanted, recorder, message))
 
     def _change(
         self,
@@ -268,7 +268,7 @@ class UserFileTree(_GitFileTree):
 
     async def news(self) -> tuple[str, ...]:
         """What an earlier process has left in disorder, and what has become of it; in words."""
-        return await to_the_end(self._looked_for_news)
+        return await in_thread_shielded(self._looked_for_news)
 
     def _looked_for_news(self) -> tuple[str, ...]:
         for kind in ("git", "git-sha256"):
@@ -289,7 +289,7 @@ class UserFileTree(_GitFileTree):
                 clean_objects(depot, older_s=objects_s, look=look),
             ]
 
-        return await to_the_end(work)
+        return await in_thread_shielded(work)
 
     # The port History
 
@@ -302,15 +302,15 @@ class UserFileTree(_GitFileTree):
 
     async def undo(self, changes: Sequence[RecordedChange]) -> ApplyResult:
         wanted = partial(reverted, [change.commit for change in changes])
-        return await to_the_end(partial(self._change, wanted, None, ""))
+        return await in_thread_shielded(partial(self._change, wanted, None, ""))
 
     async def redo(self, changes: Sequence[RecordedChange]) -> ApplyResult:
         wanted = partial(repeated, [change.commit for change in changes])
-        return await to_the_end(partial(self._change, wanted, None, ""))
+        return await in_thread_shielded(partial(self._change, wanted, None, ""))
 
     async def mark(self, changes: Sequence[RecordedChange], *, undone: bool) -> None:
         kinds = _UNDONE if undone else {after: before for before, after in _UNDONE.items()}
-        await to_the_end(lambda: renamed(self._site().depot, kinds, changes))
+        await in_thread_shielded(lambda: renamed(self._site().depot, kinds, changes))
 
 
 class AgentWorkingCopy(_GitFileTree):
@@ -350,7 +350,7 @@ class AgentWorkingCopy(_GitFileTree):
         return self._trees[directory]
 
     async def propose(self, *, message: str) -> Proposal:
-        return await to_the_end(partial(self._propose, message))
+        return await in_thread_shielded(partial(self._propose, message))
 
     def _propose(self, message: str) -> Proposal:
         copy, depot = self._copied, self._copied.depot
@@ -375,7 +375,7 @@ class AgentWorkingCopy(_GitFileTree):
         )
 
     async def remove(self) -> None:
-        await to_the_end(self._copied.remove)
+        await in_thread_shielded(self._copied.remove)
 
     def release(self) -> None:
         self._copied.release()

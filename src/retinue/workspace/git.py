@@ -11,7 +11,7 @@ from functools import cache
 import msgspec
 
 from retinue.errors import GitError, WorkspaceError
-from retinue.programs import program
+from retinue.programs import find_program
 
 _HARDENED = (
     "core.fsmonitor=false",
@@ -158,7 +158,7 @@ def names(listed: bytes) -> list[str]:
 @cache
 def version() -> tuple[int, ...] | None:
     """The version of the installed git, such as (2, 39); None if there is none."""
-    found = program("git")
+    found = find_program("git")
     if found is None:
         return None
     told = re.search(r"(\d+)\.(\d+)", version_line(found))
@@ -172,7 +172,7 @@ def version_line(path: str) -> str:
 
 
 def _program() -> str:
-    found = program("git")
+    found = find_program("git")
     if found is None:
         raise WorkspaceError("git is not installed, or not on the PATH.")
     return found

@@ -17,7 +17,7 @@ from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import ChangeRecorder
 from retinue.ports.sandbox import CommandResult, Sandbox
 from retinue.ports.workspace import DirEntry, SearchMatch, Workspace, WriteResult
-from retinue.threads import in_thread, to_the_end
+from retinue.threads import in_thread, in_thread_shielded
 from retinue.workspace.changes import changes, contents, described
 from retinue.workspace.names import quoted
 from retinue.workspace.private_git import Depot
@@ -179,7 +179,7 @@ class RecordedSandbox:
             # Also of one that was cancelled: it may have changed something until then.
             try:
                 record = partial(self._record, before, others, command, reach)
-                changed, unseen = await to_the_end(record)
+                changed, unseen = await in_thread_shielded(record)
             except WorkspaceError as error:
                 # What the command itself ended with, a cancellation above all, counts for more.
                 blind = error

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from retinue.extras import has
+from retinue.extras import is_importable
 
 # The library takes time that grows with the square of the text, and worse.
 MAX_GUESSED_CHARS = 4_000
@@ -294,7 +294,11 @@ def _nesting(text: str) -> int:
 
 
 def _guessed(core: str, *, exactly: bool) -> Read | None:
-    if len(core) > MAX_GUESSED_CHARS or _NOT_GUESSED.search(core) or not has("json_repair"):
+    if (
+        len(core) > MAX_GUESSED_CHARS
+        or _NOT_GUESSED.search(core)
+        or not is_importable("json_repair")
+    ):
         return None
     # Imported here: 25 ms that most runs never need.
     import json_repair

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from retinue.errors import ConfigError, MissingExtra
-from retinue.extras import has, missing
+from retinue.extras import is_importable, missing_message
 
 
 class Node(Protocol):
@@ -34,12 +34,12 @@ class Node(Protocol):
 
 def tree(text: str, source: str) -> Node | None:
     """The root of a script; None for an empty one. ConfigError for what cannot be read."""
-    if has("yaml"):
+    if is_importable("yaml"):
         return _yaml(text, source)
     try:
         return _JsonNode(msgspec.json.decode(text)) if text.strip() else None
     except msgspec.DecodeError:
-        reader = missing("formats", "What reads YAML")
+        reader = missing_message("formats", "What reads YAML")
         raise MissingExtra(f"{source} is not JSON. {reader}") from None
 
 

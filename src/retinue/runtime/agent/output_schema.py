@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import msgspec
 
 from retinue.errors import ContractError
-from retinue.extras import has, missing
+from retinue.extras import is_importable, missing_message
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
 MAX_ERRORS = 5
@@ -26,8 +26,8 @@ class OutputSchema:
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
-        if not has("jsonschema_rs"):
-            raise ContractError(missing("formats", "What checks an output schema"))
+        if not is_importable("jsonschema_rs"):
+            raise ContractError(missing_message("formats", "What checks an output schema"))
         # Most runs have no schema; the validator is imported by those that do.
         import jsonschema_rs
 

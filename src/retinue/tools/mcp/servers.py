@@ -12,7 +12,7 @@ import msgspec
 
 from retinue.domain.mcp_server import ToolServer
 from retinue.domain.tool_names import clean_server, foreign_names
-from retinue.extras import has_all, install
+from retinue.extras import install_command, is_installed
 from retinue.ports.clock import Clock
 from retinue.tools.mcp.errors import Unusable
 from retinue.tools.mcp.listing import Listed, Listings
@@ -80,14 +80,14 @@ class Servers:
 
     def asked(self, *, anew: bool = False) -> list[str]:
         """The names of those that `offered` has to start."""
-        if not has_all("mcp"):
+        if not is_installed("mcp"):
             return []
         return [one.spec.name for one in self._servers if anew or not one.is_known]
 
     async def offered(self, *, anew: bool = False) -> Sequence[Offered]:
         """What each of them gives, in their order; all are asked at the same time."""
-        if not has_all("mcp"):
-            problem = f"needs {install('mcp')}"
+        if not is_installed("mcp"):
+            problem = f"needs {install_command('mcp')}"
             return [Offered(spec, problem=problem) for spec in self._specs]
         answers = await asyncio.gather(*(_listed(server, anew) for server in self._servers))
         names = foreign_names(

