@@ -41,9 +41,9 @@ from retinue.ports.sandbox import Sandbox
 from retinue.ports.tool import Approve, Ask, Tool
 from retinue.project import (
     STATE_DIR,
+    open_memory_store,
+    open_run_locks,
     open_store,
-    open_vault,
-    posts,
     project,
     state_directory,
     user_file_tree,
@@ -182,7 +182,7 @@ async def open_runtime(
         async with (
             _offered(usable, root, environment, clock, on_wait=on_wait) as offered,
             open_store(root) as store,
-            open_vault(root, clock) as vault,
+            open_memory_store(root, clock) as memory_store,
         ):
             missing = (*permitted.notes, *(line for one in offered if (line := one.note)))
             if sandbox is not None and sandbox.tier == "reduced":
@@ -199,8 +199,8 @@ async def open_runtime(
             with patient_collector(), closing(FileReports(root)) as reports:
                 around = Services(
                     store=store,
-                    posts=posts(root),
-                    vault=vault,
+                    run_locks=open_run_locks(root),
+                    memory_store=memory_store,
                     reports=reports,
                     clock=clock,
                     tools=registry,

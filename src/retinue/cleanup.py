@@ -15,8 +15,8 @@ from retinue.project import (
     DATABASE,
     STATE_DIR,
     open_journal,
+    open_run_locks,
     open_store,
-    posts,
     project,
     user_file_tree,
 )
@@ -47,7 +47,11 @@ async def clean_up(
         raise UsageError(f"Nothing is kept in {root}: no run has begun there.")
     async with open_journal(root) as store:
         at_work = [row.id for row in await store.runs(limit=1000) if row.status is None]
-    if older_s is not None and not look and (held := [*filter(posts(root).held, at_work)]):
+    if (
+        older_s is not None
+        and not look
+        and (held := [*filter(open_run_locks(root).is_held, at_work)])
+    ):
         raise RunError(
             f"Run {held[0]} is at work, and needs what looks old to others; wait for it, or leave"
             " the age away."
@@ -60,7 +64,7 @@ async def clean_up(
 
 async def _clean_journals(root: Path, older_s: float, *, unfinished: bool, look: bool) -> Chore:
     """Leave only the outcome of runs that are older; a session is as old as its last run."""
-    database, working = root / STATE_DIR / DATABASE, posts(root)
+    database, run_locks = root / STATE_DIR / DATABASE, open_run_locks(root)
     async with open_journal(root) as store:
         rows = [row for row in await store.runs(limit=EVERY_RUN) if not row.pruned]
         ended = [await _ended(store, row) for row in rows]
@@ -68,7 +72,7 @@ async def _clean_journals(root: Path, older_s: float, *, unfinished: bool, look:
     for row, time in zip(rows, ended, strict=True):
         latest[_session(row)] = max(time, latest.get(_session(row), time))
     before = SystemClock().now() - older_s
-    held = {row.id for row in rows if row.status is None and working.held(row.id)}
+    held = {row.id for row in rows if row.status is None and run_locks.is_held(row.id)}
     busy = {_session(row) for row in rows if row.id in held}
     old = [r for r in rows if latest[_session(r)] <= before and _session(r) not in busy]
     # A run that can be resumed needs the rest of its session.
@@ -116,14 +120,14 @@ async def _ended(store: SqliteStore, row: RunRow) -> float:
 
 async def _prune(root: Path, run_ids: Sequence[str]) -> list[str]:
     """Clean journals away; answers those that are not what was written, and so were left."""
-    working, broken = posts(root), list[str]()
+    run_locks, broken = open_run_locks(root), list[str]()
     async with open_store(root) as store:
         for run_id in run_ids:
-            post = working.take(run_id)
+            run_lock = run_locks.acquire(run_id)
             try:
                 await prune(store, SystemClock(), run_id)
             except ChainBroken:
                 broken.append(run_id)
             finally:
-                post.leave()
+                run_lock.release()
     return broken

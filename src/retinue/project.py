@@ -14,9 +14,9 @@ from retinue.ports.clock import Clock
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.undo import Past, Revision, past, revision
 from retinue.store.export import export_run
-from retinue.store.posts import FilePosts
+from retinue.store.memory import SqliteMemoryStore
+from retinue.store.run_locks import FileRunLocks
 from retinue.store.sqlite import SqliteStore
-from retinue.store.vault import SqliteVault
 from retinue.workspace.file_trees import UserFileTree
 
 STATE_DIR = ".retinue"
@@ -55,9 +55,9 @@ def state_directory(root: Path) -> Path:
     return path
 
 
-def posts(directory: str | Path = ".") -> FilePosts:
+def open_run_locks(directory: str | Path = ".") -> FileRunLocks:
     """Who works on the runs of a project, in whichever process."""
-    return FilePosts(project(directory) / STATE_DIR / POSTS_DIR)
+    return FileRunLocks(project(directory) / STATE_DIR / POSTS_DIR)
 
 
 @asynccontextmanager
@@ -134,7 +134,9 @@ async def open_revision(
         pass  # Writing would make one where there is none.
     async with (
         open_store(root) as store,
-        revision(store, file_tree, posts(root), SystemClock(), run_id, agent=agent) as found,
+        revision(
+            store, file_tree, open_run_locks(root), SystemClock(), run_id, agent=agent
+        ) as found,
     ):
         yield found
 
@@ -165,9 +167,9 @@ async def open_store(root: Path) -> AsyncIterator[SqliteStore]:
 
 
 @asynccontextmanager
-async def open_vault(root: Path, clock: Clock) -> AsyncIterator[SqliteVault]:
-    vault = SqliteVault(root / STATE_DIR / DATABASE, clock)
+async def open_memory_store(root: Path, clock: Clock) -> AsyncIterator[SqliteMemoryStore]:
+    memory_store = SqliteMemoryStore(root / STATE_DIR / DATABASE, clock)
     try:
-        yield vault
+        yield memory_store
     finally:
-        await vault.aclose()
+        await memory_store.aclose()

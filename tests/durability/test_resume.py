@@ -15,7 +15,7 @@ from retinue.domain.events import Event, ModelReplied, ToolStarted
 from retinue.domain.messages import Request, UserMessage
 from retinue.errors import RunError, UnknownRun
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, hold, say
-from retinue.project import open_journal, posts
+from retinue.project import open_journal, open_run_locks
 from retinue.runtime.agent.loop import GO_ON, STOPPED
 from retinue.runtime.agent.tool_calls import INTERRUPTED
 from retinue.runtime.delegation.task import Task
@@ -94,7 +94,7 @@ async def test_a_stopped_agent_says_what_it_has_and_goes_on_from_there(
     assert events[-1].summary == "run suspended: the user has left"
     replies = [e.fact.content for e in events if isinstance(e.fact, ModelReplied)]
     assert replies == ["", "So far nothing."]
-    assert not posts(project).held(at.run_id)
+    assert not open_run_locks(project).is_held(at.run_id)
 
     async with opened(model=model, tools=[wait], mode="auto") as rt:
         result = await rt.resume(at.run_id)
@@ -119,7 +119,7 @@ async def test_a_run_that_is_over_or_worked_on_is_not_resumed(
     async with opened(model=ScriptedModel([hold(never, say("never"))]), on_event=at) as rt:
         work = asyncio.create_task(rt.run("Wait."))
         await at.reached.wait()
-        with pytest.raises(RunError, match=f"Run {at.run_id} is being worked on already"):
+        with pytest.raises(RunError, match=f"already works on run {at.run_id}"):
             await rt.resume(at.run_id)
         async with opened(model=ScriptedModel([])) as other:
             with pytest.raises(RunError, match=f"Another process works on run {at.run_id}"):
@@ -137,7 +137,7 @@ async def test_a_run_that_is_over_or_worked_on_is_not_resumed(
         )
         with pytest.raises(UnknownRun):
             await rt.resume("zz")
-    assert not posts(project).held(at.run_id)
+    assert not open_run_locks(project).is_held(at.run_id)
 
 
 async def test_what_writes_is_not_done_again_and_what_reads_is(
@@ -327,7 +327,7 @@ async def test_a_run_that_somebody_else_has_begun_is_not_resumed(
         with pytest.raises(RunError) as refused:
             await rt.resume(at.run_id)
     assert str(refused.value).startswith(f"Run {at.run_id} was not begun by you on this machine")
-    assert not posts(project).held(at.run_id)
+    assert not open_run_locks(project).is_held(at.run_id)
     async with opened(model=script(say("done")), environment=theirs) as rt:
         assert (await rt.resume(at.run_id)).ok
     key = tmp_path / "theirs" / ".local" / "state" / "retinue" / "key"

@@ -17,7 +17,7 @@ from retinue.config.environment import Environment
 from retinue.domain.messages import AssistantMessage, Message, Request, ToolMessage, UserMessage
 from retinue.errors import ProviderError, RunError, UnknownRun
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
-from retinue.project import open_journal, posts
+from retinue.project import open_journal, open_run_locks
 from retinue.runtime.history.audit import audit
 from retinue.runtime.history.session import recall
 from retinue.runtime.runtime import Runtime
@@ -296,7 +296,7 @@ async def test_what_is_read_back_is_what_the_model_had(runs: list[list[Step]], w
                 if not result.ok:
                     return  # It did not fit its window; that it ended is told in other words.
                 async with open_journal(home) as store:
-                    read_back = (await recall(store, posts(home), "last")).messages
+                    read_back = (await recall(store, open_run_locks(home), "last")).messages
                 assert read_back == everything_said(model, f"Done {number}.")[1:]
 
 

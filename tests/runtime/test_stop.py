@@ -10,7 +10,7 @@ import pytest
 import retinue
 from retinue.errors import UsageError
 from retinue.models.scripted.model import ScriptedModel, call, hold, say
-from retinue.project import posts
+from retinue.project import open_run_locks
 from retinue.runtime.run.runs import LISTEN_S
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
@@ -105,14 +105,14 @@ async def test_another_process_stops_a_child_for_good(
         await asked.of("a1").wait()
         assert asked.run_id is not None
         # Who is not there is nobody's business.
-        assert posts(project).send(asked.run_id, "cancel a7")
-        assert posts(project).send(asked.run_id, "dance a1")
-        assert posts(project).send(asked.run_id, "cancel a1")
+        assert open_run_locks(project).send(asked.run_id, "cancel a7")
+        assert open_run_locks(project).send(asked.run_id, "dance a1")
+        assert open_run_locks(project).send(asked.run_id, "cancel a1")
         await clock.asleep(LISTEN_S)
         clock.advance(LISTEN_S)
         result = await led
         told = [e.fact.content async for e in rt.events(result.id) if e.type == "tool.finished"]  # type: ignore[union-attr]
-        assert not posts(project).held(result.id)
+        assert not open_run_locks(project).is_held(result.id)
     assert result.ok
     assert told[0].startswith("[ERROR] cancelled: stopped by the user\n")
     assert told[1] == "[ERROR] a1 was stopped (stopped by the user) and stays so."

@@ -43,7 +43,7 @@ from retinue.models.scripted.model import Answer, ScriptedModel, call, calls, sa
 from retinue.project import open_journal
 from retinue.runtime.history.audit import audit
 from retinue.runtime.runtime import Runtime
-from retinue.store.vault import SqliteVault
+from retinue.store.memory import SqliteMemoryStore
 from retinue.testing.clock import FakeClock
 from retinue.testing.server import ModelServer
 
@@ -368,7 +368,7 @@ class Scene:
 
     def __init__(self, project: Path, clock: FakeClock) -> None:
         self._project = project
-        self._vault = SqliteVault(project / ".retinue" / "retinue.db", clock)
+        self._memory_store = SqliteMemoryStore(project / ".retinue" / "retinue.db", clock)
         self.done: list[str] = []
         self.events: list[Event] = []
         self._files = self._contents()
@@ -411,14 +411,14 @@ class Scene:
                 (self._project / name).unlink(missing_ok=True)
             (self._project / "victim.txt").write_text("whole\n")
             assert self._contents() == self._files
-        memories = await self._vault.recall("", limit=1_000)
+        memories = await self._memory_store.recall("", limit=1_000)
         if len(memories) > getattr(self, "_memories", 0):
             self._memories = len(memories)
             found.add("remember")
         return found
 
     async def aclose(self) -> None:
-        await self._vault.aclose()
+        await self._memory_store.aclose()
 
     def _contents(self) -> dict[str, bytes]:
         return {

@@ -21,8 +21,8 @@ from retinue.errors import StoreError, UnknownRun
 from retinue.runtime.history.audit import audit
 from retinue.runtime.history.pruning import prune
 from retinue.store.cleanup import shrink, sweep_blobs
+from retinue.store.memory import SqliteMemoryStore
 from retinue.store.sqlite import SqliteStore
-from retinue.store.vault import SqliteVault
 from retinue.testing.clock import FakeClock
 from retinue.testing.disk import Disk, faulty, reachable
 from retinue.testing.store_contract import Scribe
@@ -78,11 +78,11 @@ async def work(path: Path, seen: Seen) -> None:
         seen.acknowledged["one"] = 6
     sweep_blobs(path)
     shrink(path)
-    vault = SqliteVault(path, FakeClock())
+    memory_store = SqliteMemoryStore(path, FakeClock())
     try:
-        await vault.remember(kind="note", text="heron", run_id="one", agent_id="a0")
+        await memory_store.remember(kind="note", text="heron", run_id="one", agent_id="a0")
     finally:
-        await vault.aclose()
+        await memory_store.aclose()
 
 
 async def looked(path: Path, seen: Seen) -> None:

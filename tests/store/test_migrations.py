@@ -12,9 +12,9 @@ from retinue.domain.chain import verify
 from retinue.domain.events import AgentStarted
 from retinue.domain.lifecycle import State
 from retinue.store.database import APPLICATION_ID, statements
+from retinue.store.memory import SqliteMemoryStore
 from retinue.store.queries import full_text_script, migrations
 from retinue.store.sqlite import SqliteStore
-from retinue.store.vault import SqliteVault
 from retinue.testing.clock import FakeClock
 from retinue.testing.store_contract import Scribe
 
@@ -71,7 +71,7 @@ async def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
 ) -> None:
     path = tmp_path / "older.db"
     make(path, version, newest)
-    store, vault = SqliteStore(path), SqliteVault(path, FakeClock())
+    store, memory_store = SqliteStore(path), SqliteMemoryStore(path, FakeClock())
     assert schema(path) == schema(newest)
     events, row = await store.events("k3f9"), await store.run("k3f9")
     assert verify(events, head_seq=row.head_seq, head_hash=row.head_hash) == 4
@@ -79,12 +79,12 @@ async def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
     assert agent.state is State.RUNNING
     # And what is new works on it.
     assert await store.cache_keys() == frozenset()
-    await vault.remember(kind="note", text="heron", run_id="k3f9", agent_id="a0")
-    assert [memory.text for memory in await vault.recall("heron")] == ["heron"]
+    await memory_store.remember(kind="note", text="heron", run_id="k3f9", agent_id="a0")
+    assert [memory.text for memory in await memory_store.recall("heron")] == ["heron"]
     scribe = Scribe(store, "x2")
     scribe.begin()
     scribe.birth()
-    await vault.aclose()
+    await memory_store.aclose()
     await store.aclose()
 
 
@@ -114,6 +114,6 @@ async def test_memories_are_kept_by_a_migration(tmp_path: Path, newest: Path) ->
             "INSERT INTO memories (kind, text, time, run_id, agent_id)"
             " VALUES ('note', 'heron', 0, 'k3f9', 'a0')"
         )
-    vault = SqliteVault(path, FakeClock())
-    assert [memory.text for memory in await vault.recall("heron")] == ["heron"]
-    await vault.aclose()
+    memory_store = SqliteMemoryStore(path, FakeClock())
+    assert [memory.text for memory in await memory_store.recall("heron")] == ["heron"]
+    await memory_store.aclose()

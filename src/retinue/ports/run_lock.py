@@ -1,4 +1,4 @@
-"""Which process works on a run, and messages to it."""
+"""Which process works on a run, and messages to that process."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Protocol
 
 
 class RunLock(Protocol):
-    """Where the process that works on a run is reached."""
+    """Held by the process that works on a run. Other processes send messages to it."""
 
-    def heard(self) -> Sequence[str]:
-        """What others have said since this was asked last."""
+    def received(self) -> Sequence[str]:
+        """The messages that arrived since the last call."""
         ...
 
-    def leave(self) -> None: ...
+    def release(self) -> None: ...
 
 
 class RunLocks(Protocol):
-    """Who works on which run, of all processes that share a journal."""
+    """The locks on runs, shared by all processes that use one journal."""
 
-    def take(self, run_id: str) -> RunLock:
-        """Be the one who works on that run, for as long as this process lives or until it leaves.
+    def acquire(self, run_id: str) -> RunLock:
+        """Lock a run until the lock is released or this process ends.
 
-        RunError if a living process does already. Where it cannot be made known who does, the post
-        hears nothing, and the journal alone keeps a second one out.
+        RunError if a living process holds the lock. Where the file system has no locks, the result
+        receives no messages, and the journal alone keeps a second process out.
         """
         ...
 
-    def held(self, run_id: str) -> bool:
-        """Does a living process work on that run?"""
+    def is_held(self, run_id: str) -> bool:
+        """Does a living process hold the lock?"""
         ...
 
-    def send(self, run_id: str, words: str) -> bool:
-        """Say a line to the process that works on a run; False if there is none."""
+    def send(self, run_id: str, message: str) -> bool:
+        """Send a line to the process that holds the lock; False if there is none."""
         ...

@@ -41,7 +41,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """Where it is told that it works: where its commands find the files."""
     delegation: Delegation | None = None
     ask: Ask | None = None
-    vault: MemoryStore | None = None
+    memory_store: MemoryStore | None = None
     run_id: str = ""
     call: CallInfo = CallInfo()
     """The call that is made, for who has children."""

@@ -252,7 +252,7 @@ class Runtime:
         The run may be that of another process.
         """
         around = self._around
-        written = around.posts.held if follow else nobody_writes
+        written = around.run_locks.is_held if follow else nobody_writes
         async for event in follow_journal(around.store, around.clock, run_id, written=written):
             yield event
 
@@ -283,7 +283,7 @@ class Runtime:
         return revision(
             around.store,
             around.history,
-            around.posts,
+            around.run_locks,
             around.clock,
             run_id,
             agent=agent,

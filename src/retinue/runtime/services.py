@@ -28,8 +28,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Made once per runtime, by whoever composes it."""
 
     store: Store
-    posts: RunLocks
-    vault: MemoryStore | None
+    run_locks: RunLocks
+    memory_store: MemoryStore | None
     reports: Reports
     clock: Clock
     tools: Tools

@@ -32,7 +32,9 @@ async def remember(ctx: ToolContext, text: str, kind: str = NOTE) -> ToolOutcome
     # What a child has found out is a claim, and later readers must be able to tell.
     under = OF_CHILDREN if ctx.depth > 0 else kind
     try:
-        await _vault(ctx).remember(kind=under, text=text, run_id=ctx.run_id, agent_id=ctx.agent_id)
+        await _memory_store(ctx).remember(
+            kind=under, text=text, run_id=ctx.run_id, agent_id=ctx.agent_id
+        )
     except UsageError as error:
         raise ToolFailure(str(error)) from error
     except StoreError as error:
@@ -47,7 +49,7 @@ async def recall(
 ) -> ToolOutcome:
     """Search memories."""
     try:
-        found = await _vault(ctx).recall(query, kind=kind)
+        found = await _memory_store(ctx).recall(query, kind=kind)
     except StoreError as error:
         raise ToolFailure(f"The memory cannot be read: {error}") from error
     if not found:
@@ -55,10 +57,10 @@ async def recall(
     return ToolOutcome(content=_shown([_block(memory) for memory in found]))
 
 
-def _vault(ctx: ToolContext) -> MemoryStore:
-    if ctx.vault is None:
+def _memory_store(ctx: ToolContext) -> MemoryStore:
+    if ctx.memory_store is None:
         raise ToolFailure("There is no memory here; go on without it.")
-    return ctx.vault
+    return ctx.memory_store
 
 
 def _block(memory: MemoryEntry) -> str:

@@ -7,17 +7,17 @@ import sys
 from pathlib import Path
 
 from retinue.runtime.core.clock import SystemClock
-from retinue.store.vault import SqliteVault
+from retinue.store.memory import SqliteMemoryStore
 
 
 async def main(path: Path, name: str, count: int) -> None:
-    vault = SqliteVault(path, SystemClock())
+    memory_store = SqliteMemoryStore(path, SystemClock())
     for number in range(count):
         text = f"heron {number} of {name}"
-        kept = await vault.remember(kind="note", text=text, run_id=name, agent_id="a0")
-        found = await vault.recall(text, limit=2 * count)
+        kept = await memory_store.remember(kind="note", text=text, run_id=name, agent_id="a0")
+        found = await memory_store.recall(text, limit=2 * count)
         assert (kept, text) in [(memory.id, memory.text) for memory in found]
-    await vault.aclose()
+    await memory_store.aclose()
     print("ok")
 
 

@@ -56,13 +56,13 @@ class Session(msgspec.Struct, frozen=True):
 NEW = Session()
 
 
-async def recall(store: Store, posts: RunLocks, name: str) -> Session:
+async def recall(store: Store, run_locks: RunLocks, name: str) -> Session:
     """The session that the run `name` is part of; with "last", the latest.
 
     Raises UnknownRun, or RunError where somebody is at work on it.
     """
     rows = await store.session(None if name == LAST else name)
-    if rows[-1].status is None and posts.held(rows[-1].id):
+    if rows[-1].status is None and run_locks.is_held(rows[-1].id):
         raise RunError(
             f"The session is still at work, in run {rows[-1].id}; wait for it, or stop it with"
             f" `retinue cancel {rows[-1].id}`."

@@ -185,7 +185,7 @@ async def _past(store: Store, history: ChangeHistory, row: RunRow) -> Past:
 async def revision(
     store: Store,
     history: ChangeHistory,
-    posts: RunLocks,
+    run_locks: RunLocks,
     clock: Clock,
     run_id: str,
     *,
@@ -208,12 +208,12 @@ async def revision(
             )
         yield Revision(found, history, write)
         return
-    post = posts.take(row.id)
+    run_lock = run_locks.acquire(row.id)
     try:
         found = await _past(store, history, await store.run(row.id))
         yield Revision(found, history, _Afterword(store, clock, found.view).write)
     finally:
-        post.leave()
+        run_lock.release()
 
 
 class _Afterword:

@@ -71,10 +71,10 @@ class Run:
         around: Services,
         session: Session = NEW,
         *,
-        post: RunLock | None = None,
+        run_lock: RunLock | None = None,
         end: End = NOTHING_YET,
     ) -> None:
-        """`post` and `end` are of a run that another process has left."""
+        """`run_lock` and `end` are of a run that another process has left."""
         self.id = run_id
         self._around = around
         self._session = session
@@ -106,7 +106,7 @@ class Run:
         self._joins: dict[str, MergeQueue] = {}
         self._recruitment = Spawner(self._roster, around, self._checks, self._join_of)
         self.agree, self.create = self._recruitment.agree, self._recruitment.create
-        self._post = post or around.posts.take(run_id)
+        self._run_lock = run_lock or around.run_locks.acquire(run_id)
 
     @property
     def agents(self) -> Iterable[Agent]:
@@ -181,7 +181,7 @@ class Run:
 
     def listen(self) -> None:
         """Do what other processes ask for: so far, that agents are stopped."""
-        for words in self._post.heard():
+        for words in self._run_lock.received():
             verb, _, agent_id = words.partition(" ")
             agent = self._roster.open.get(agent_id)
             if verb == CANCEL and agent is not None:
@@ -242,7 +242,7 @@ class Run:
         try:
             await self._journal.durable()
         finally:
-            self._post.leave()
+            self._run_lock.release()
         await self._around.reports.drained()
 
     @property
@@ -419,7 +419,7 @@ class Run:
             agent_id=agent.id,
             path=agent.path,
             ask=around.ask if agent is self.root else None,
-            vault=around.vault,
+            memory_store=around.memory_store,
             run_id=self.id,
             depth=agent.depth,
             remembered=agent.cache_key is not None,

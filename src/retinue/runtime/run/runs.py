@@ -158,7 +158,7 @@ class Runs:
         )
         if left_out and files:
             raise UsageError("; ".join(left_out) + ".")
-        earlier = NEW if session is None else await recall(around.store, around.posts, session)
+        earlier = NEW if session is None else await recall(around.store, around.run_locks, session)
         role = fitted(role, await around.servers.served(terms.model))
         prompts = Prompts(around.workspace_for(terms.directory))
         instructions, _ = await prompts.assemble(role)
@@ -232,7 +232,7 @@ class Runs:
         """
         around = self._around
         row = await around.store.run(run_id)
-        post = around.posts.take(row.id)
+        run_lock = around.run_locks.acquire(row.id)
         try:
             found = await recover(around.store, row.id)
             seal = around.seal(row.id)
@@ -250,14 +250,14 @@ class Runs:
                 last = max(found.steps, *(change.number or 0 for change in kept), 0)
                 found = msgspec.structs.replace(found, steps=last)
         except BaseException:
-            post.leave()
+            run_lock.release()
             raise
-        return self._resumed(found, session, post), found
+        return self._resumed(found, session, run_lock), found
 
-    def _resumed(self, found: Recovered, session: Session, post: RunLock) -> Run:
+    def _resumed(self, found: Recovered, session: Session, run_lock: RunLock) -> Run:
         root, around = found.agents[ROOT], self._around
         drafted = Draft(root.contract, root.created.notes)
-        run = Run(found.row.id, drafted, around, session, post=post, end=found.end)
+        run = Run(found.row.id, drafted, around, session, run_lock=run_lock, end=found.end)
         self._open[run.id] = run
         self._under_way.set()
         run.resume(RunResumed(retinue_version=VERSION, sandbox=_tier(around)), found)

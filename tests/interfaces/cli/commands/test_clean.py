@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from retinue.interfaces.cli.commands.clean import size_text
-from retinue.store.posts import FilePosts
+from retinue.store.run_locks import FileRunLocks
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
 from retinue.testing.store_contract import Scribe
@@ -131,13 +131,13 @@ def test_what_could_be_resumed_goes_if_asked(cli: Cli, database: Path) -> None:
 
 
 def test_what_lives_is_never_touched(cli: Cli, database: Path) -> None:
-    post = FilePosts(database.parent / "live").take("left")
+    run_lock = FileRunLocks(database.parent / "live").acquire("left")
     line = cli("clean", "--unfinished").out.splitlines()[0]
     assert "removed: 1" in line
     assert line.endswith("; the file shrinks when run left is over")
     done = cli("clean", "--older-than", "0", "--unfinished")
     assert (done.code, "Run left is at work" in done.err) == (1, True)
-    post.leave()
+    run_lock.release()
     assert "ok: 202 events" in cli("audit", "left").out
 
 

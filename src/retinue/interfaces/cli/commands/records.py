@@ -18,7 +18,7 @@ from retinue.interfaces.cli.terminal.console import perform
 from retinue.interfaces.cli.terminal.output import print_table, say, write
 from retinue.interfaces.view.figures import duration, one_line, some
 from retinue.ports.store import RunRow, Store
-from retinue.project import open_journal, open_run, posts
+from retinue.project import open_journal, open_run, open_run_locks
 from retinue.runtime.history.audit import audit as audit_run
 from retinue.runtime.history.audit import read_all
 
@@ -44,7 +44,7 @@ def runs(directory: str, limit: int, as_json: bool) -> None:
     """
 
     async def inside() -> None:
-        held = posts(directory).held
+        held = open_run_locks(directory).is_held
         async with open_journal(directory) as store:
             rows = await store.runs(limit=limit)
             if as_json:
@@ -107,7 +107,7 @@ def tasks(run: str | None, directory: str, as_json: bool) -> None:
     """
 
     async def inside() -> None:
-        held = posts(directory).held
+        held = open_run_locks(directory).is_held
         async with open_journal(directory) as store:
             found = await _session(store, run)
             views = [(row, fold(await read_all(store, row.id))) for row in found]

@@ -36,7 +36,7 @@ from retinue.interfaces.cli.options import agent_argument, as_json, directory, r
 from retinue.interfaces.cli.terminal.console import perform
 from retinue.interfaces.cli.terminal.output import say, write
 from retinue.interfaces.view.figures import dollars, duration, some
-from retinue.project import open_run, posts
+from retinue.project import open_run, open_run_locks
 from retinue.runtime.history.audit import read_all
 
 SHOWN_LINES = 12
@@ -67,7 +67,7 @@ def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:
         found = None if agent is None else view.agent(agent)
         if found is not None:
             events = [event for event in events if event.agent_id == found.id]
-        at_work = row.status is None and posts(directory).held(row.id)
+        at_work = row.status is None and open_run_locks(directory).is_held(row.id)
         if as_json:
             for event in events:
                 click.echo(msgspec.json.encode(event))

@@ -26,7 +26,7 @@ from retinue.interfaces.cli.terminal.screen import Screen
 from retinue.interfaces.view.block import agent_block
 from retinue.ports.run_lock import RunLocks
 from retinue.ports.store import Store
-from retinue.project import open_journal, posts
+from retinue.project import open_journal, open_run_locks
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.audit import read_all
 from retinue.runtime.history.follow import follow
@@ -63,7 +63,7 @@ def watch(run: str, directory: str, as_json: bool) -> int:
         view = RunView()
         async with open_journal(directory) as store, progress.shown():
             row = await store.run(run)
-            held = posts(directory).held
+            held = open_run_locks(directory).is_held
             async for event in follow(store, SystemClock(), row.id, written=held):
                 view.apply(event)
                 progress.listen(event)
@@ -114,7 +114,7 @@ def cancel(run: str, agent: str | None, directory: str, wait_s: float) -> None:
                 raise RunError(
                     f"{target.id} has ended ({target.status}); there is nothing to stop."
                 )
-            await _stop(store, posts(directory), view, target, wait_s)
+            await _stop(store, open_run_locks(directory), view, target, wait_s)
         what = f"Run {row.id}" if target is view.root else f"{target.id} ({target.path})"
         if target.error == STOPPED_BY_USER:
             say(f"{what} was stopped.")
@@ -125,14 +125,16 @@ def cancel(run: str, agent: str | None, directory: str, wait_s: float) -> None:
 
 
 async def _stop(
-    store: Store, posts: RunLocks, view: RunView, target: AgentView, wait_s: float
+    store: Store, run_locks: RunLocks, view: RunView, target: AgentView, wait_s: float
 ) -> None:
     """Have an agent stopped by the process that works on it, and wait for it. Raises RunError."""
-    if not posts.send(view.id, f"{CANCEL} {target.id}"):
+    if not run_locks.send(view.id, f"{CANCEL} {target.id}"):
         raise RunError(ABANDONED.format(id=view.id) + " There is nothing to stop.")
     try:
         async with asyncio.timeout(wait_s):
-            events = follow(store, SystemClock(), view.id, written=posts.held, after=view.last_seq)
+            events = follow(
+                store, SystemClock(), view.id, written=run_locks.is_held, after=view.last_seq
+            )
             async for event in events:
                 view.apply(event)
                 if target is not view.root and target.closed_at is not None:

@@ -36,7 +36,7 @@ from retinue.interfaces.cli.options import (
     role_argument,
     working,
 )
-from retinue.project import open_journal, posts
+from retinue.project import open_journal, open_run_locks
 from retinue.runtime.delegation.task import Task, as_task
 from retinue.runtime.history.recovery import check_journal
 from retinue.runtime.history.session import LAST
@@ -259,7 +259,7 @@ def resume(run: str | None, **options: Any) -> int:
 
 async def _left(directory: str, run: str | None) -> RunView:
     """The beginning of the run to go on with. Raises RunError where there is none."""
-    held = posts(directory).held
+    held = open_run_locks(directory).is_held
     async with open_journal(directory) as store:
         if run is None:
             rows = await store.runs(limit=ALL)

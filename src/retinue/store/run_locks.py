@@ -1,8 +1,8 @@
-"""Where the process that works on a run can be reached by others, and whether it is still there.
+"""Locks on runs as files, through which other processes send messages to the owner of a run.
 
-Each run under way has a file that its process keeps locked. The kernel lets go of the lock
-whatever becomes of the process, so a file that is not locked is nobody's. Others write lines to its
-end; that there are new ones is seen by its size, which costs a microsecond to ask for.
+The process that works on a run keeps one file locked. The kernel releases the lock when the process
+ends, for whatever reason, so an unlocked file belongs to nobody. Other processes append lines to
+the file; the owner notices new lines by the file's size, which takes a microsecond to read.
 """
 
 from __future__ import annotations
@@ -16,70 +16,70 @@ from pathlib import Path
 
 from retinue.errors import RunError
 
-LONGEST_BYTES = 64 * 1024
-LOOKS, LOOK_S = 5, 0.01
+MAX_READ_BYTES = 64 * 1024
+LOCK_TRIES, LOCK_RETRY_S = 5, 0.01
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class FilePost:
-    """Implements the port `RunLock`. Without a file it hears nothing, and the run goes on."""
+class FileRunLock:
+    """A `RunLock` on one file. Without a file it receives no messages."""
 
-    def __init__(self, posts: FilePosts, run_id: str, file: int | None) -> None:
-        self._posts = posts
+    def __init__(self, run_locks: FileRunLocks, run_id: str, file: int | None) -> None:
+        self._run_locks = run_locks
         self._run_id = run_id
         self._file = file
-        # What was said to an earlier owner was not meant for this one.
-        self._heard_bytes = 0 if file is None else os.fstat(file).st_size
+        # Messages to an earlier owner are not meant for this one.
+        self._read_bytes = 0 if file is None else os.fstat(file).st_size
 
-    def heard(self) -> Sequence[str]:
-        if self._file is None or os.fstat(self._file).st_size == self._heard_bytes:
+    def received(self) -> Sequence[str]:
+        if self._file is None or os.fstat(self._file).st_size == self._read_bytes:
             return ()
-        data = os.pread(self._file, LONGEST_BYTES, self._heard_bytes)
-        whole = data[: data.rfind(b"\n") + 1]
-        self._heard_bytes += len(whole)
-        return whole.decode("utf-8", "replace").splitlines()
+        data = os.pread(self._file, MAX_READ_BYTES, self._read_bytes)
+        whole_lines = data[: data.rfind(b"\n") + 1]
+        self._read_bytes += len(whole_lines)
+        return whole_lines.decode("utf-8", "replace").splitlines()
 
-    def leave(self) -> None:
-        self._posts.forget(self._run_id)
+    def release(self) -> None:
+        self._run_locks.forget(self._run_id)
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def _lock(file: int) -> None:
-    """Lock a file; BlockingIOError if somebody keeps it locked."""
-    for _ in range(LOOKS):
+    """Lock a file; BlockingIOError if another process keeps it locked."""
+    for _ in range(LOCK_TRIES):
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        # It may be somebody who just looks whether it is locked, which takes a moment.
-        time.sleep(LOOK_S)
+        # `is_held` of another process locks the file for a moment.
+        time.sleep(LOCK_RETRY_S)
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-class FilePosts:
-    """Implements the port `RunLocks` in one folder, which is made when it is needed."""
+class FileRunLocks:
+    """`RunLocks` in one folder, which is created when the first lock is acquired."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._mine: set[str] = set()
         self._swept = False
 
-    def take(self, run_id: str) -> FilePost:
+    def acquire(self, run_id: str) -> FileRunLock:
         if run_id in self._mine:
-            raise RunError(f"Run {run_id} is being worked on already.")
+            raise RunError(f"This process already works on run {run_id}.")
         file = None
-        # A file system may know neither locks nor our rights.
+        # The file system may have no locks, or refuse to let us write.
         with suppress(OSError):
             self._folder.mkdir(exist_ok=True)
             self._sweep()
             file = self._locked(run_id)
         self._mine.add(run_id)
-        return FilePost(self, run_id, file)
+        return FileRunLock(self, run_id, file)
 
     def _locked(self, run_id: str) -> int:
-        """The file of a run, locked. Raises RunError where another process has it."""
+        """The file of a run, locked. Raises RunError where another process holds the lock."""
         while True:
             file = self._open(run_id, _FILE | os.O_CREAT)
             try:
@@ -93,14 +93,14 @@ class FilePosts:
             except OSError:
                 os.close(file)
                 raise
-            # Its owner removes it when it leaves: a lock on what is gone keeps nobody out.
+            # The owner removes the file on release: a lock on a removed file keeps nobody out.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file), os.stat(self._folder / run_id)):
                     return file
             os.close(file)
 
     def _sweep(self) -> None:
-        """Remove, once, what processes have left that were killed."""
+        """Remove, once, the files that killed processes left."""
         if self._swept:
             return
         self._swept = True
@@ -108,8 +108,8 @@ class FilePosts:
             with suppress(OSError):
                 file = self._open(name, _FILE)
                 try:
-                    # Who has just made it and not locked it yet sees that it is gone, and makes it
-                    # again.
+                    # A process that has created the file and not locked it yet notices that it is
+                    # gone, and creates it again.
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     (self._folder / name).unlink()
                 finally:
@@ -120,14 +120,14 @@ class FilePosts:
         with suppress(OSError):
             (self._folder / run_id).unlink()
 
-    def held(self, run_id: str) -> bool:
-        return run_id in self._mine or self._say(run_id, b"")
+    def is_held(self, run_id: str) -> bool:
+        return run_id in self._mine or self._append(run_id, b"")
 
-    def send(self, run_id: str, words: str) -> bool:
-        return self._say(run_id, f"{words}\n".encode())
+    def send(self, run_id: str, message: str) -> bool:
+        return self._append(run_id, f"{message}\n".encode())
 
-    def _say(self, run_id: str, data: bytes) -> bool:
-        """Write to the file of a run if somebody holds it."""
+    def _append(self, run_id: str, data: bytes) -> bool:
+        """Write to the file of a run if another process holds its lock."""
         with suppress(OSError):
             file = self._open(run_id, _FILE)
             try:
@@ -140,7 +140,7 @@ class FilePosts:
         return False
 
     def _open(self, run_id: str, flags: int) -> int:
-        """The file of a run, never through a link: a project may have put one in the way."""
+        """Open the file of a run without following a link that a project may have planted."""
         folder = os.open(self._folder, _FOLDER)
         try:
             return os.open(run_id, flags, 0o600, dir_fd=folder)

@@ -32,7 +32,7 @@ _KIND = re.compile(r"[a-z_]{1,40}")
 _TRIGGERS = ("memories_index_insert", "memories_index_delete", "memories_index_update")
 
 
-class SqliteVault:
+class SqliteMemoryStore:
     """A `MemoryStore` in one database file, with its own connection and thread.
 
     The file is opened, and made where it is missing, by the first call. `full_text=False` does
@@ -52,7 +52,7 @@ class SqliteVault:
         self._full_text = full_text
         self._busy_timeout_s = busy_timeout_s
         # One thread: the connection is never used by two at once, and closing comes last.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="retinue-vault")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="retinue-memory")
         self._connection: sqlite3.Connection | None = None
         self._closed = False
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from retinue.domain.messages import ToolMessage
 from retinue.models.scripted.model import ScriptedModel, call, say
 from retinue.runtime.runtime import Runtime
-from retinue.store.vault import SqliteVault
+from retinue.store.memory import SqliteMemoryStore
 from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
@@ -49,11 +49,11 @@ async def test_a_root_remembers_as_it_likes_and_a_child_under_its_own_name(
         ]
         * 2
     )
-    vault = SqliteVault(project / ".retinue" / "retinue.db", clock)
+    memory_store = SqliteMemoryStore(project / ".retinue" / "retinue.db", clock)
     try:
-        kept = await vault.recall("", limit=9)
+        kept = await memory_store.recall("", limit=9)
     finally:
-        await vault.aclose()
+        await memory_store.aclose()
     assert sorted((m.kind, m.text, m.agent_id) for m in kept) == [
         ("style", "We use tabs.", "a0"),
         ("sub_agent_result", "Auth is in auth.py.", "a1"),
