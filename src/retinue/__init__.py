@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from retinue.domain.plan.outcome import RunResult as RunResult
     from retinue.domain.plan.plan import Plan as Plan
     from retinue.domain.plan.plan import PlanStep as PlanStep
-    from retinue.domain.projection import fold as fold
     from retinue.domain.result import Result as Result
     from retinue.domain.result import Status as Status
+    from retinue.domain.run_state import fold as fold
     from retinue.errors import RetinueError as RetinueError
     from retinue.models.replay.model import ReplayModel as ReplayModel
     from retinue.models.scripted.model import ScriptedModel as ScriptedModel
@@ -56,7 +56,7 @@ _HOMES = {
     "Task": "retinue.runtime.delegation.task:Task",
     "__version__": "retinue.version:VERSION",
     "errors": "retinue.errors",
-    "fold": "retinue.domain.projection:fold",
+    "fold": "retinue.domain.run_state:fold",
     "open": "retinue.app:open_runtime",
     "tool": "retinue.tools.function:tool",
 }

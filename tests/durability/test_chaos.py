@@ -27,7 +27,7 @@ from retinue.domain.events import (
     ToolFinished,
     ToolStarted,
 )
-from retinue.domain.projection import RunView
+from retinue.domain.run_state import RunState
 from retinue.models.scripted.model import Answer, call, calls, say
 from retinue.project import open_journal
 from retinue.runtime.agent.tool_calls import INTERRUPTED
@@ -270,7 +270,7 @@ FINAL = {**WRITTEN, "done.txt": "done\n"}
 PLANNED_FINAL = {**WRITTEN, "a/one.txt": "a mended\n"}
 
 
-async def whole(project: Path) -> tuple[RunView, list[Event]]:
+async def whole(project: Path) -> tuple[RunState, list[Event]]:
     async with open_journal(project) as store:
         for row in await store.runs():
             await audit(store, row.id)

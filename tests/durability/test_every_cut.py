@@ -24,7 +24,7 @@ from retinue.domain.events import (
     ToolStarted,
 )
 from retinue.domain.messages import Request
-from retinue.domain.projection import RunView
+from retinue.domain.run_state import RunState
 from retinue.errors import ProviderError, RunError
 from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, calls, fail, say
 from retinue.project import open_journal
@@ -140,7 +140,7 @@ def cut(path: Path, seq: int) -> None:
             db.execute(sql)
 
 
-async def whole(project: Path) -> tuple[RunView, list[Event]]:
+async def whole(project: Path) -> tuple[RunState, list[Event]]:
     async with open_journal(project) as store:
         (row,) = await store.runs()
         await audit(store, row.id)

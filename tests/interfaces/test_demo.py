@@ -13,7 +13,7 @@ import pytest
 
 from retinue import Event, fold
 from retinue.domain.events import ModelFailed, ModelReplied, ToolDenied, ToolFinished
-from retinue.domain.projection import RunView
+from retinue.domain.run_state import RunState
 from retinue.embedded.model import installed
 from retinue.interfaces.cli.commands.demo import LOOKERS, QUESTIONS, bundled, copy, scripted_model
 from retinue.interfaces.cli.main import main
@@ -50,7 +50,7 @@ def events(demo: Demo) -> list[Event]:
 
 
 @pytest.fixture
-def view(events: list[Event]) -> RunView:
+def view(events: list[Event]) -> RunState:
     """The fan-out that happens here."""
     return fold([event for event in events if event.run_id == events[-1].run_id])
 
@@ -154,7 +154,7 @@ def test_nothing_is_wider_than_the_terminal(said: str) -> None:
     assert [line for line in said.splitlines() if len(line) > 80] == []
 
 
-def test_json_gives_the_events_and_nothing_else(events: list[Event], view: RunView) -> None:
+def test_json_gives_the_events_and_nothing_else(events: list[Event], view: RunState) -> None:
     for run_id in {event.run_id for event in events}:
         seqs = [event.seq for event in events if event.run_id == run_id]
         assert seqs == list(range(1, len(seqs) + 1))
@@ -162,7 +162,7 @@ def test_json_gives_the_events_and_nothing_else(events: list[Event], view: RunVi
     assert [agent.title for agent in view.agents.values()][1:] == [task.task for task in LOOKERS]
 
 
-def test_four_children_complete_and_one_ends_at_its_limit(view: RunView) -> None:
+def test_four_children_complete_and_one_ends_at_its_limit(view: RunState) -> None:
     statuses = [str(agent.status) for agent in view.agents.values()][1:]
     assert statuses == ["completed"] * 4 + ["budget_exceeded"]
     assert view.agents["a5"].response
@@ -180,7 +180,7 @@ def test_the_difficulties_are_real(events: list[Event]) -> None:
 
 
 def test_what_the_children_say_of_the_repository_is_true(
-    events: list[Event], view: RunView, repository: Path
+    events: list[Event], view: RunState, repository: Path
 ) -> None:
     whole = "".join(path.read_text() for path in _files(repository))
     answers = " ".join(agent.response for agent in view.agents.values())

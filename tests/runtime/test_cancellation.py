@@ -12,7 +12,7 @@ import pytest
 import retinue
 from retinue.domain.events import Event
 from retinue.domain.messages import Reply, Request
-from retinue.domain.projection import RunView
+from retinue.domain.run_state import RunState
 from retinue.models.scripted.model import ScriptedModel, call, calls, hold, say
 from retinue.project import open_journal
 from retinue.runtime.history.audit import audit, read_all
@@ -32,7 +32,7 @@ async def no_task_left_over() -> AsyncIterator[None]:
     assert asyncio.all_tasks() == before
 
 
-async def audited(project: Path) -> list[RunView]:
+async def audited(project: Path) -> list[RunState]:
     """Every run in the journal, newest first, as far as it can be trusted."""
     views = []
     async with open_journal(project) as store:

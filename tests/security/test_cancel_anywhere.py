@@ -16,8 +16,8 @@ import pytest
 import retinue
 from retinue.domain.events import AgentCreated, Event, ToolFinished
 from retinue.domain.messages import Request
-from retinue.domain.projection import RunView
 from retinue.domain.reach import Reach
+from retinue.domain.run_state import RunState
 from retinue.domain.scope import NOWHERE
 from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, calls, hold, say
 from retinue.project import open_journal
@@ -161,7 +161,7 @@ LIMITS = {"max_tokens": 45_000}
 EVENTS, PARTS = 150, 4
 
 
-async def views(project: Path) -> list[RunView]:
+async def views(project: Path) -> list[RunState]:
     """Every run in the journal, oldest first, as far as it can be trusted."""
     found = []
     async with open_journal(project) as store:

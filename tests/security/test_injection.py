@@ -25,9 +25,9 @@ from retinue.config.environment import Environment
 from retinue.domain.events import Event, ModelReplied, ToolFinished
 from retinue.domain.framing import frame
 from retinue.domain.messages import ToolMessage
-from retinue.domain.projection import RunView
 from retinue.domain.report import job_block, outcome_text
 from retinue.domain.result import Result, Status
+from retinue.domain.run_state import RunState
 from retinue.errors import UsageError
 from retinue.models.scripted.model import ScriptedModel, call, calls, raw_call, say
 from retinue.project import open_journal
@@ -52,7 +52,7 @@ CALLS = {
 BROKEN = "a\ud800b\x00\x1b[31mc\u202e\u2028d\x7f\ufffe\r\n"
 
 
-async def views(project: Path) -> list[RunView]:
+async def views(project: Path) -> list[RunState]:
     found = []
     async with open_journal(project) as store:
         for row in await store.runs(limit=1_000):

@@ -10,8 +10,8 @@ import pytest
 
 from retinue.domain.chain import verify
 from retinue.domain.events import RunPruned, StepsUndone
-from retinue.domain.projection import fold
 from retinue.domain.result import Status
+from retinue.domain.run_state import fold
 from retinue.errors import ChainBroken, RunError, StoreError
 from retinue.runtime.core.journal import End, Journal
 from retinue.runtime.history.audit import audit, read_all

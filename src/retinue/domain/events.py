@@ -100,7 +100,7 @@ class RunLapsed(_Fact, frozen=True, gc=False, tag="run.lapsed"):
         return f"the clock was set by {self.jumped_s:+.0f} s; no deadline has moved"
 
 
-class AgentLeft(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+class PrunedAgent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What is left of an agent whose journal was cleaned away."""
 
     id: str
@@ -145,7 +145,7 @@ class RunPruned(_Fact, frozen=True, gc=False, tag="run.pruned"):
     usage: Usage = Usage()
     rewritten: tuple[tuple[float, str], ...] = ()
     """When the user has undone or redone what."""
-    agents: tuple[AgentLeft, ...] = ()
+    agents: tuple[PrunedAgent, ...] = ()
 
     @property
     def summary(self) -> str:

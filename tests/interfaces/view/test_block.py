@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from retinue.domain.events import Event
 from retinue.domain.plan.outcome import RunResult
-from retinue.domain.projection import fold
 from retinue.domain.result import FileChange, Result, Spent, Status
+from retinue.domain.run_state import fold
 from retinue.errors import ProviderError
 from retinue.interfaces.view.block import agent_block, plain, result_block
 from retinue.models.scripted.model import call, fail, say

@@ -10,8 +10,8 @@ import pytest
 
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event
-from retinue.domain.projection import RunView, fold
 from retinue.domain.result import Check, Conflict, FileChange
+from retinue.domain.run_state import RunState, fold
 from retinue.errors import ProviderError
 from retinue.interfaces.view.block import plain
 from retinue.interfaces.view.columns import Tone
@@ -26,7 +26,7 @@ Contracts = Callable[[], Awaitable[dict[str, Contract]]]
 
 
 def sections(
-    view: RunView, agent: str, contract: Contract | None, events: list[Event], **options: Any
+    view: RunState, agent: str, contract: Contract | None, events: list[Event], **options: Any
 ) -> dict[str, str]:
     mine = [event for event in events if event.agent_id == agent]
     found = dossier(view.agents[agent], contract, mine, width=76, now=0.0, **options)

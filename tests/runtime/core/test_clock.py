@@ -9,7 +9,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.domain.messages import Request
-from retinue.domain.projection import fold
+from retinue.domain.run_state import fold
 from retinue.models.scripted.model import Step, call, say
 from retinue.runtime.history.audit import audit, read_all
 from retinue.store.sqlite import SqliteStore

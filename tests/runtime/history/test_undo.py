@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.domain.events import Event, StepsUndone
-from retinue.domain.projection import fold
+from retinue.domain.run_state import fold
 from retinue.errors import RunError, UsageError
 from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, hold, say
 from retinue.project import open_journal, open_revision

@@ -17,10 +17,10 @@ from retinue.domain.events import AgentTold, Event
 from retinue.domain.grant import Mode, Network
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
-from retinue.domain.projection import AgentView, RunView
 from retinue.domain.reach import Reach
 from retinue.domain.report import outcome_text
 from retinue.domain.result import Status, cap
+from retinue.domain.run_state import AgentState, RunState
 from retinue.domain.scope import ANYWHERE
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.engine import Engine
@@ -146,15 +146,15 @@ class Chat:
             return self.forest.trees.get(self.leading)
         return next(reversed(self.forest.trees.values()), None)
 
-    def agents(self) -> list[tuple[Tree, AgentView]]:
+    def agents(self) -> list[tuple[Tree, AgentState]]:
         """All of them, latest run first."""
         return [(t, a) for t in reversed(self.forest.trees.values()) for a in t.run.agents.values()]
 
-    def at_work(self) -> list[tuple[Tree, AgentView]]:
+    def at_work(self) -> list[tuple[Tree, AgentState]]:
         """The children that are not closed yet."""
         return [(t, a) for t, a in self.agents() if a.parent_id and is_open(a)]
 
-    def find(self, name: str) -> tuple[Tree, AgentView]:
+    def find(self, name: str) -> tuple[Tree, AgentState]:
         """An agent by its id, its path or the last part of that; those at work come first."""
         found = [(t, a) for t, a in self.agents() if name in names_of(a)]
         found.sort(key=lambda pair: pair[1].state is State.CLOSED)
@@ -231,7 +231,7 @@ class Chat:
         return True
 
     @property
-    def interrupted(self) -> RunView | None:
+    def interrupted(self) -> RunState | None:
         """The latest run, if it was left before its end."""
         run = next((tree.run for tree in reversed(self.forest.trees.values()) if tree.is_led), None)
         over = run is None or run.status is not None or self.leading is not None
@@ -262,7 +262,7 @@ class Chat:
             command.cancel()
         return bool(at_work or commands)
 
-    def cancel(self, name: str) -> AgentView:
+    def cancel(self, name: str) -> AgentState:
         tree, agent = self.find(name)
         if agent.state is State.CLOSED:
             raise UsageError(f"{agent.id} ({agent.path}) is over already.")
@@ -534,5 +534,5 @@ class Chat:
         self.waiting = what
 
 
-def names_of(agent: AgentView) -> tuple[str, ...]:
+def names_of(agent: AgentState) -> tuple[str, ...]:
     return agent.id, agent.path, agent.path.rpartition("/")[2]

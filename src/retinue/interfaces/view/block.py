@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from retinue.domain.plan.outcome import RunResult
-from retinue.domain.projection import AgentView, RunView
 from retinue.domain.result import Check, FileChange, Result, Status
+from retinue.domain.run_state import AgentState, RunState
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.figures import clip, dollars, duration, one_line, some
 from retinue.interfaces.view.prose import prose
@@ -12,7 +12,7 @@ from retinue.interfaces.view.prose import prose
 RESULT_LINES = 6
 
 
-def agent_block(agent: AgentView, *, width: int, lines: int = RESULT_LINES) -> list[Line]:
+def agent_block(agent: AgentState, *, width: int, lines: int = RESULT_LINES) -> list[Line]:
     """The end of an agent as the journal tells it."""
     return _block(
         role=agent.role,
@@ -34,7 +34,7 @@ def agent_block(agent: AgentView, *, width: int, lines: int = RESULT_LINES) -> l
     )
 
 
-def paused_blocks(view: RunView, *, width: int, lines: int = RESULT_LINES) -> list[Line]:
+def paused_blocks(view: RunState, *, width: int, lines: int = RESULT_LINES) -> list[Line]:
     """What those had who were at work when their run was suspended, and have said something."""
     found: list[Line] = []
     for agent in view.agents.values():
@@ -43,7 +43,7 @@ def paused_blocks(view: RunView, *, width: int, lines: int = RESULT_LINES) -> li
     return found
 
 
-def paused_block(agent: AgentView, *, width: int, lines: int = RESULT_LINES) -> list[Line]:
+def paused_block(agent: AgentState, *, width: int, lines: int = RESULT_LINES) -> list[Line]:
     """What an agent had when its run was suspended."""
     head = f"[{agent.role}] Paused: "
     title = Span(clip(f'"{one_line(agent.title)}"', width - len(head)), Tone.STRONG)

@@ -10,8 +10,8 @@ import msgspec
 
 from retinue.domain import events as ev
 from retinue.domain.contract import Contract
-from retinue.domain.projection import AgentView
 from retinue.domain.result import Check, Receipt
+from retinue.domain.run_state import AgentState
 from retinue.domain.scope import ANYWHERE
 from retinue.interfaces.view.block import bill
 from retinue.interfaces.view.calls import call_text
@@ -32,7 +32,7 @@ class Section(NamedTuple):
 
 
 def dossier(
-    agent: AgentView,
+    agent: AgentState,
     contract: Contract | None,
     events: Sequence[ev.Event],
     *,
@@ -73,7 +73,7 @@ def dossier(
     return sections
 
 
-def _head(agent: AgentView, width: int, now: float) -> list[Line]:
+def _head(agent: AgentState, width: int, now: float) -> list[Line]:
     mark = mark_of(agent)
     state = str(agent.status or agent.state).replace("_", " ")
     if agent.paused_at is not None:
@@ -104,7 +104,7 @@ def _head(agent: AgentView, width: int, now: float) -> list[Line]:
     return lines
 
 
-def _contract(agent: AgentView, contract: Contract, width: int) -> list[Line]:
+def _contract(agent: AgentState, contract: Contract, width: int) -> list[Line]:
     grant, execution, step = contract.permissions, contract.execution, contract.step
     limits = [
         some(execution.max_tool_calls, "tool call"),

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from retinue.domain import events as ev
 from retinue.domain.drafting import ASK_USER
-from retinue.domain.projection import AgentView
 from retinue.domain.result import Status
+from retinue.domain.run_state import AgentState
 from retinue.interfaces.view.block import agent_block, bill, paused_block
 from retinue.interfaces.view.calls import call_text
 from retinue.interfaces.view.columns import SIGNS, SPINNER, Line, Span, Tone
@@ -187,7 +187,7 @@ class Staff:
     def moving(self) -> bool:
         return any(map(is_open, self._agents()))
 
-    def _agents(self) -> list[AgentView]:
+    def _agents(self) -> list[AgentState]:
         return [self.tree.run.agents[agent_id] for agent_id in self.ids]
 
     def lines(self, width: int, moment: Moment, *, whole: bool) -> list[Line]:
@@ -198,7 +198,7 @@ class Staff:
             return self._many(agents, unmade, width, moment)
         return [line for agent in agents for line in self._one(agent, width, moment, whole=whole)]
 
-    def _one(self, agent: AgentView, width: int, moment: Moment, *, whole: bool) -> list[Line]:
+    def _one(self, agent: AgentState, width: int, moment: Moment, *, whole: bool) -> list[Line]:
         if agent.paused_at is not None:
             shown = paused_block(agent, width=width)
         elif agent.closed_at is None:
@@ -218,9 +218,9 @@ class Staff:
         return [*shown, *((Span(clip(f"    {call}", width), Tone.DIM),) for call in kept)]
 
     def _many(
-        self, agents: Sequence[AgentView], unmade: int, width: int, moment: Moment
+        self, agents: Sequence[AgentState], unmade: int, width: int, moment: Moment
     ) -> list[Line]:
-        marks: dict[Mark, list[AgentView]] = {mark: [] for mark in Mark}
+        marks: dict[Mark, list[AgentState]] = {mark: [] for mark in Mark}
         for agent in agents:
             marks[mark_of(agent)].append(agent)
         numbers = {mark: len(found) for mark, found in marks.items()}
@@ -240,7 +240,7 @@ class Staff:
             cut((Span("  "), *progress(agent, width - 2, moment)), width)
             for agent in marks[Mark.RUNNING][:SHOWN_RUNNING]
         ]
-        reasons: dict[str, list[AgentView]] = {}
+        reasons: dict[str, list[AgentState]] = {}
         for agent in marks[Mark.FAILED]:
             reasons.setdefault(reason_of(agent), []).append(agent)
         for reason, failed in list(reasons.items())[:SHOWN_FAILURES]:
@@ -255,7 +255,7 @@ class Staff:
             shown.append((Span(f"  ✗ {more:,} more failed", Tone.FAILED),))
         return shown
 
-    def _bill(self, agents: Sequence[AgentView]) -> str:
+    def _bill(self, agents: Sequence[AgentState]) -> str:
         ends = [a.closed_at or a.paused_at or 0 for a in agents]
         took = max(ends) - min(a.created_at for a in agents)
         return f"Duration: {duration(took)} " + bill(
@@ -464,7 +464,7 @@ class Ending:
         return shown + [(Span(clip(f"  {change}", width), Tone.DIM),) for change in changed]
 
 
-def progress(agent: AgentView, width: int, moment: Moment) -> Line:
+def progress(agent: AgentState, width: int, moment: Moment) -> Line:
     """One line for a child at work: ⠋ researcher.1 "Write tests" (turn 3/10, 12.4s)."""
     name = agent.path.rpartition("/")[2]
     if agent.started_at is None:

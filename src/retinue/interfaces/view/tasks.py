@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.domain.projection import AgentView, RunView
+from retinue.domain.run_state import AgentState, RunState
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.figures import cells, clip, clip_reason, duration, one_line, some
 from retinue.interfaces.view.tree import SMALL_FAMILY, Mark, Row, mark_of, seconds
@@ -11,14 +11,14 @@ DEEPEST = 6
 LEAST_TASK, LEAST_DOING = 12, 8
 
 
-def about(agent: AgentView, now: float) -> str:
+def about(agent: AgentState, now: float) -> str:
     """What an agent does, as a line in a log."""
     running = mark_of(agent) is Mark.RUNNING
     turns = f"turn {agent.turn}/{agent.max_turns}, " if agent.turn and running else ""
     return f'"{one_line(agent.title)}" ({turns}{duration(seconds(agent, now))})'
 
 
-def has_block(view: RunView, agent: AgentView) -> bool:
+def has_block(view: RunState, agent: AgentState) -> bool:
     """Is its end worth a block of its own? That of a child of the root, if there are few of them.
 
     Where a program leads, it tells of its children itself.

@@ -20,8 +20,8 @@ import msgspec
 
 from retinue.domain.events import AgentCreated, Event, ToolStarted
 from retinue.domain.lifecycle import State
-from retinue.domain.projection import AgentView, RunView
 from retinue.domain.result import Status
+from retinue.domain.run_state import AgentState, RunState
 from retinue.interfaces.view.calls import call_text
 from retinue.interfaces.view.figures import one_line, some
 
@@ -104,7 +104,7 @@ class Tree:
     """The rows of one run. Change it through `apply` and `set_open` only."""
 
     def __init__(self) -> None:
-        self.run = RunView()
+        self.run = RunState()
         self.counts = dict.fromkeys(Mark, 0)
         """The children by how it is with them; the root is not among them."""
         self.failures: list[str] = []
@@ -175,7 +175,7 @@ class Tree:
         """Fold it up while nobody works, unless the user says otherwise."""
         self._away = True
 
-    def unmade(self, agent: AgentView) -> int:
+    def unmade(self, agent: AgentState) -> int:
         """How many children it waits for that have no slot yet, and so are calls and no agents."""
         if not is_open(agent) or not agent.pending or not _only_waits(agent):
             return 0
@@ -195,7 +195,7 @@ class Tree:
     def _group_key(self, parent: str, kind: _Kind) -> str:
         return f"{self._key(parent)} {kind.mark} {kind.role} {kind.text}"
 
-    def _classify(self, agent: AgentView) -> None:
+    def _classify(self, agent: AgentState) -> None:
         """Put an agent among its siblings of the kind that it is now."""
         parent = agent.parent_id
         mark, before = mark_of(agent), self._kinds.get(agent.id)
@@ -226,7 +226,7 @@ class Tree:
             group.cost_usd += agent.usage.cost_usd
             group.seconds = max(group.seconds, agent.duration_s)
 
-    def _kind(self, agent: AgentView, mark: Mark) -> _Kind:
+    def _kind(self, agent: AgentState, mark: Mark) -> _Kind:
         match mark:
             case Mark.FAILED | Mark.STOPPED:
                 return _Kind(mark, agent.role, reason_of(agent))
@@ -238,7 +238,7 @@ class Tree:
                 # Those with a failure below are told apart from those without.
                 return _Kind(mark, agent.role, "!" if self._failed_below.get(agent.id) else "")
 
-    def _count_failure(self, agent: AgentView) -> None:
+    def _count_failure(self, agent: AgentState) -> None:
         self.failures.append(agent.id)
         while agent.parent_id is not None:
             agent = self.run.agents[agent.parent_id]
@@ -247,7 +247,7 @@ class Tree:
                 kind = self._kinds[agent.id]
                 self._families[agent.parent_id][kind.mark][kind].failed_below += 1
 
-    def _branch(self, agent: AgentView, depth: int, now: float) -> Iterator[Row]:
+    def _branch(self, agent: AgentState, depth: int, now: float) -> Iterator[Row]:
         row = self._row(agent, depth, now)
         yield row
         if not row.open:
@@ -271,7 +271,7 @@ class Tree:
         for member in group.members:
             yield from self._branch(self.run.agents[member], depth, now)
 
-    def _row(self, agent: AgentView, depth: int, now: float) -> Row:
+    def _row(self, agent: AgentState, depth: int, now: float) -> Row:
         key, mark = self._key(agent.id), self._kinds[agent.id].mark
         # A program that leads waits for what comes next; only its children can be at work.
         idle = agent.parent_id is None and self.run.kind == "program"
@@ -304,7 +304,7 @@ class Tree:
             cached=agent.cached,
         )
 
-    def _doing(self, agent: AgentView, mark: Mark) -> str:
+    def _doing(self, agent: AgentState, mark: Mark) -> str:
         at_work = self._at_work_below.get(agent.id, 0)
         if mark is Mark.RUNNING and at_work and _only_waits(agent):
             left = at_work + self.unmade(agent)
@@ -400,12 +400,12 @@ def grown(events: Iterable[Event]) -> Tree:
     return tree
 
 
-def is_open(agent: AgentView) -> bool:
+def is_open(agent: AgentState) -> bool:
     """Is it at work, or about to be?"""
     return agent.closed_at is None and agent.paused_at is None
 
 
-def mark_of(agent: AgentView) -> Mark:
+def mark_of(agent: AgentState) -> Mark:
     if agent.paused_at is not None:
         return Mark.STOPPED
     if agent.status is None:
@@ -417,7 +417,7 @@ def mark_of(agent: AgentView) -> Mark:
     return Mark.STOPPED if agent.status is Status.CANCELLED else Mark.FAILED
 
 
-def reason_of(agent: AgentView) -> str:
+def reason_of(agent: AgentState) -> str:
     """Why an agent ended without success, on one line."""
     if agent.paused_at is not None:
         return PAUSED
@@ -428,12 +428,12 @@ def reason_of(agent: AgentView) -> str:
     return reason if agent.status is Status.ERROR else f"{status}: {reason}"
 
 
-def _only_waits(agent: AgentView) -> bool:
+def _only_waits(agent: AgentState) -> bool:
     """Is it for children alone that an agent waits?"""
     return all(call.tool in WAITS for call in agent.pending.values())
 
 
-def doing(agent: AgentView, mark: Mark) -> str:
+def doing(agent: AgentState, mark: Mark) -> str:
     """What an agent does now, or why it ended without success; nothing where all is well."""
     match mark:
         case Mark.FAILED | Mark.STOPPED:
@@ -448,7 +448,7 @@ def doing(agent: AgentView, mark: Mark) -> str:
             return ""
 
 
-def seconds(agent: AgentView, now: float) -> float:
+def seconds(agent: AgentState, now: float) -> float:
     """How long it has been at work."""
     if agent.started_at is None:
         return 0.0

@@ -12,8 +12,8 @@ from retinue.domain.contract import Contract
 from retinue.domain.events import Event, Fact
 from retinue.domain.evidence import still_tested
 from retinue.domain.messages import Usage
-from retinue.domain.projection import merged
 from retinue.domain.result import Check, Conflict, FileChange, Receipt, Result, Spent
+from retinue.domain.run_state import merged
 from retinue.ports.clock import Clock
 from retinue.ports.file_tree import FileTree
 from retinue.ports.store import NewAgent

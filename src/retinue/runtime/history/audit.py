@@ -10,7 +10,7 @@ import msgspec
 from retinue.domain.chain import verify
 from retinue.domain.events import Event
 from retinue.domain.lifecycle import State
-from retinue.domain.projection import AgentView, RunView
+from retinue.domain.run_state import AgentState, RunState
 from retinue.errors import ChainBroken, IllegalTransition
 from retinue.ports.store import AgentRow, RunRow, Store
 
@@ -73,8 +73,8 @@ async def _snapshot(store: Store, run_id: str) -> tuple[RunRow, list[Event], Seq
         row = again
 
 
-def _folded(events: Iterable[Event]) -> RunView:
-    view = RunView()
+def _folded(events: Iterable[Event]) -> RunState:
+    view = RunState()
     for event in events:
         try:
             view.apply(event)
@@ -86,7 +86,7 @@ def _folded(events: Iterable[Event]) -> RunView:
     return view
 
 
-def _check_agents(view: RunView, agents: Sequence[AgentRow], events: Sequence[Event]) -> None:
+def _check_agents(view: RunState, agents: Sequence[AgentRow], events: Sequence[Event]) -> None:
     new_agent = {e.agent_id: e.seq for e in events if e.type == "agent.subagent_created"}
     rows = {agent.id: agent for agent in agents}
     # In order of birth, so that the first one is named.
@@ -109,7 +109,7 @@ def _check_agents(view: RunView, agents: Sequence[AgentRow], events: Sequence[Ev
             )
 
 
-def _agree(row: AgentRow, folded: AgentView) -> bool:
+def _agree(row: AgentRow, folded: AgentState) -> bool:
     return (row.state, row.path, row.role, row.parent_agent_id) == (
         folded.state,
         folded.path,
@@ -118,7 +118,7 @@ def _agree(row: AgentRow, folded: AgentView) -> bool:
     )
 
 
-def _check_run(view: RunView, row: RunRow) -> None:
+def _check_run(view: RunState, row: RunRow) -> None:
     if (row.status, row.task, row.kind, row.started_at, row.finished_at) != (
         view.status,
         view.task,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from retinue.domain.events import AgentLeft, RunPruned
-from retinue.domain.projection import AgentView, RunView, fold
+from retinue.domain.events import PrunedAgent, RunPruned
+from retinue.domain.run_state import AgentState, RunState, fold
 from retinue.ports.clock import Clock
 from retinue.ports.store import Store
 from retinue.runtime.agent.agent import ROOT
@@ -24,7 +24,7 @@ async def prune(store: Store, clock: Clock, run_id: str) -> None:
     await journal.durable()
 
 
-def what_is_left(view: RunView, head_seq: int, head_hash: str) -> RunPruned:
+def what_is_left(view: RunState, head_seq: int, head_hash: str) -> RunPruned:
     return RunPruned(
         events=head_seq,
         head_hash=head_hash,
@@ -45,5 +45,5 @@ def what_is_left(view: RunView, head_seq: int, head_hash: str) -> RunPruned:
     )
 
 
-def _agent(view: AgentView) -> AgentLeft:
-    return AgentLeft(**{name: getattr(view, name) for name in AgentLeft.__struct_fields__})
+def _agent(view: AgentState) -> PrunedAgent:
+    return PrunedAgent(**{name: getattr(view, name) for name in PrunedAgent.__struct_fields__})

@@ -38,8 +38,8 @@ from retinue.domain.events import (
 )
 from retinue.domain.evidence import still_tested, unverified
 from retinue.domain.lifecycle import State
-from retinue.domain.projection import AgentView, RunView
 from retinue.domain.result import Result, Spent, Status, cap
+from retinue.domain.run_state import AgentState, RunState
 from retinue.errors import ChainBroken, RunError
 from retinue.ports.store import AgentRow, RunRow, Store
 from retinue.runtime.agent.agent import ROOT, plain_id
@@ -84,7 +84,7 @@ class RecoveredAgent:
 
     created: AgentCreated
     contract: Contract
-    view: AgentView
+    view: AgentState
     attempted: AgentAttempted | None = None
     facts: list[Fact] = field(default_factory=list)
     """What happened in the attempt under way."""
@@ -266,7 +266,7 @@ async def recover(store: Store, run_id: str) -> Recovered:
     if len(events) < BEGUN:
         raise RunError(f"Run {row.id} was ended before it had begun; there is nothing to resume.")
     rows = {agent.id: agent for agent in await store.agents(row.id)}
-    view, agents, tasks = RunView(), dict[str, RecoveredAgent](), list[TasksGiven]()
+    view, agents, tasks = RunState(), dict[str, RecoveredAgent](), list[TasksGiven]()
     plan, steps, authors, life = list[Fact](), 0, Authors(), Stretch()
     started = events[0].fact
     assert isinstance(started, RunStarted), "a journal begins with run.started"
@@ -321,7 +321,7 @@ _OF_AGENTS = ("agent.", "turn.", "model.", "tool.")
 def _born(
     event: Event,
     fact: AgentCreated,
-    view: RunView,
+    view: RunState,
     agents: dict[str, RecoveredAgent],
     rows: dict[str, AgentRow],
 ) -> None:

@@ -9,8 +9,8 @@ import msgspec
 
 from retinue.domain.events import Event, Fact, FilesChanged, StepsRedone, StepsUndone
 from retinue.domain.lifecycle import State
-from retinue.domain.projection import RunView, fold
 from retinue.domain.result import FileChange
+from retinue.domain.run_state import RunState, fold
 from retinue.errors import RunError
 from retinue.ports.clock import Clock
 from retinue.ports.file_tree import ApplyResult, ChangeHistory, RecordedChange
@@ -57,7 +57,7 @@ class Past:
     def __init__(
         self,
         history: ChangeHistory,
-        view: RunView,
+        view: RunState,
         events: Sequence[Event],
         changes: Sequence[RecordedChange],
     ) -> None:
@@ -219,7 +219,7 @@ async def revision(
 class _Afterword:
     """What is added to a journal that nobody writes any more, or nobody for now."""
 
-    def __init__(self, store: Store, clock: Clock, view: RunView) -> None:
+    def __init__(self, store: Store, clock: Clock, view: RunState) -> None:
         self._store = store
         self._clock = clock
         self._view = view

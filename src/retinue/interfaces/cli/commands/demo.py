@@ -22,8 +22,8 @@ import click
 from retinue.app import open_runtime
 from retinue.config.environment import Environment
 from retinue.domain.events import Event, RunStarted
-from retinue.domain.projection import fold
 from retinue.domain.result import Result
+from retinue.domain.run_state import fold
 from retinue.errors import ProviderError, UsageError
 from retinue.interfaces.cli.commands.records import audit, runs
 from retinue.interfaces.cli.commands.show import show

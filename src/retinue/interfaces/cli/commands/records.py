@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from retinue.domain.lifecycle import State
-from retinue.domain.projection import AgentView, RunView, fold
+from retinue.domain.run_state import AgentState, RunState, fold
 from retinue.errors import ChainBroken, UnknownRun
 from retinue.interfaces.cli import completions as names
 from retinue.interfaces.cli.options import directory, run_argument
@@ -154,7 +154,7 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
     error: str
 
     @classmethod
-    def of(cls, view: RunView, agent: AgentView, *, at_work: bool) -> _Task:
+    def of(cls, view: RunState, agent: AgentState, *, at_work: bool) -> _Task:
         return cls(
             run_id=view.id,
             agent_id=agent.id,
@@ -170,14 +170,14 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def left_as(view: RunView) -> str:
+def left_as(view: RunState) -> str:
     """What to call a run that nobody works on and that is not over."""
     if view.pruned:
         return PRUNED
     return ABANDONED if view.suspended is None else INTERRUPTED
 
 
-def status_of(view: RunView, agent: AgentView, *, at_work: bool) -> str:
+def status_of(view: RunState, agent: AgentState, *, at_work: bool) -> str:
     """How it is with an agent, in a word; what a process has left behind is abandoned."""
     if agent.status is not None:
         return agent.status
@@ -186,7 +186,7 @@ def status_of(view: RunView, agent: AgentView, *, at_work: bool) -> str:
     return "waiting" if agent.state is State.CREATED else RUNNING
 
 
-def _seconds(agent: AgentView, now: float | None) -> float:
+def _seconds(agent: AgentState, now: float | None) -> float:
     if agent.started_at is not None and agent.closed_at is None and now is not None:
         return now - agent.started_at
     return agent.duration_s

@@ -28,8 +28,8 @@ from retinue.domain.events import (
     ToolStarted,
 )
 from retinue.domain.messages import Timing
-from retinue.domain.projection import AgentView, RunView, fold, merged
 from retinue.domain.result import FileChange
+from retinue.domain.run_state import AgentState, RunState, fold, merged
 from retinue.errors import UsageError
 from retinue.interfaces.cli.commands.records import RUNNING, left_as, status_of, when
 from retinue.interfaces.cli.options import agent_argument, as_json, directory, run_argument
@@ -85,7 +85,7 @@ def show(run: str, agent: str | None, directory: str, as_json: bool) -> None:
     perform(inside())
 
 
-def _print_run(view: RunView, *, at_work: bool) -> None:
+def _print_run(view: RunState, *, at_work: bool) -> None:
     usage = view.usage
     status = view.status or (RUNNING if at_work else left_as(view))
     say(f"run {view.id}: {status}{_because(view.reason)}")
@@ -110,7 +110,7 @@ def _print_run(view: RunView, *, at_work: bool) -> None:
         _print_branch(view, root, 0, at_work=at_work)
 
 
-def _print_branch(view: RunView, agent: AgentView, indent: int, *, at_work: bool) -> None:
+def _print_branch(view: RunState, agent: AgentState, indent: int, *, at_work: bool) -> None:
     say(
         f"{'  ' * (indent + 1)}{agent.id:<4} {agent.path.rpartition('/')[2]:<14}"
         f" {status_of(view, agent, at_work=at_work):<15}"
@@ -128,7 +128,7 @@ def _print_branch(view: RunView, agent: AgentView, indent: int, *, at_work: bool
         _print_branch(view, view.agents[child], indent + 1, at_work=at_work)
 
 
-def _print_agent(agent: AgentView, events: list[Event], context_json: str, status: str) -> None:
+def _print_agent(agent: AgentState, events: list[Event], context_json: str, status: str) -> None:
     contract = decode_contract(context_json)
     grant, execution = contract.permissions, contract.execution
     say(f"{agent.id} {agent.path}: {status}{_because(agent.error)}")

@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from retinue.domain.projection import AgentView, RunView, fold
 from retinue.domain.result import Status
+from retinue.domain.run_state import AgentState, RunState, fold
 from retinue.errors import RunError
 from retinue.interfaces.cli.options import agent_argument, as_json, directory, run_argument
 from retinue.interfaces.cli.terminal.console import (
@@ -60,7 +60,7 @@ def watch(run: str, directory: str, as_json: bool) -> int:
         progress = LiveTree(screen, hint="Ctrl-C leaves it", stays=True)
 
     async def inside() -> int:
-        view = RunView()
+        view = RunState()
         async with open_journal(directory) as store, progress.shown():
             row = await store.run(run)
             held = open_run_locks(directory).is_held
@@ -81,7 +81,7 @@ def watch(run: str, directory: str, as_json: bool) -> int:
     return perform(inside())
 
 
-def _print_end(root: AgentView) -> None:
+def _print_end(root: AgentState) -> None:
     for line in agent_block(root, width=width(sys.stdout)):
         click.echo(styles().styled(line))
 
@@ -125,7 +125,7 @@ def cancel(run: str, agent: str | None, directory: str, wait_s: float) -> None:
 
 
 async def _stop(
-    store: Store, run_locks: RunLocks, view: RunView, target: AgentView, wait_s: float
+    store: Store, run_locks: RunLocks, view: RunState, target: AgentState, wait_s: float
 ) -> None:
     """Have an agent stopped by the process that works on it, and wait for it. Raises RunError."""
     if not run_locks.send(view.id, f"{CANCEL} {target.id}"):

@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from retinue.domain.drafting import FREE_HANDED
-from retinue.domain.projection import RunView, fold
 from retinue.domain.result import Status
+from retinue.domain.run_state import RunState, fold
 from retinue.domain.scope import scope
 from retinue.errors import RunError, UsageError
 from retinue.interfaces.cli import completions as names
@@ -257,7 +257,7 @@ def resume(run: str | None, **options: Any) -> int:
     return perform_in(opened, console, work)
 
 
-async def _left(directory: str, run: str | None) -> RunView:
+async def _left(directory: str, run: str | None) -> RunState:
     """The beginning of the run to go on with. Raises RunError where there is none."""
     held = open_run_locks(directory).is_held
     async with open_journal(directory) as store:

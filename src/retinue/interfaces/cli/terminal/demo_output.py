@@ -24,8 +24,8 @@ from retinue.domain.events import (
     WorktreeCreated,
     WorktreeMerged,
 )
-from retinue.domain.projection import AgentView, RunView
 from retinue.domain.result import Result
+from retinue.domain.run_state import AgentState, RunState
 
 WIDEST = 100  # for text that is read, not scanned
 
@@ -35,7 +35,7 @@ class Stage:
 
     def __init__(self, columns: int) -> None:
         self._columns = max(40, columns)
-        self._view = RunView()
+        self._view = RunState()
 
     def heading(self, text: str) -> None:
         click.secho(text, bold=True)
@@ -54,7 +54,7 @@ class Stage:
     def watch(self, event: Event) -> None:
         """Say what a child did, what a root said, and that a run goes on."""
         if isinstance(event.fact, RunStarted):
-            self._view = RunView()
+            self._view = RunState()
         self._view.apply(event)
         if isinstance(event.fact, RunResumed):
             self.say("        the process was killed here; `retinue resume` goes on", "magenta")
@@ -102,7 +102,7 @@ class Stage:
         return line if len(line) <= self._columns else line[: self._columns - 1] + "…"
 
 
-def _told(event: Event, agent: AgentView) -> tuple[str, str | None] | None:
+def _told(event: Event, agent: AgentState) -> tuple[str, str | None] | None:
     """An event in a few words, with a colour if it should be noticed."""
     fact = event.fact
     match fact:

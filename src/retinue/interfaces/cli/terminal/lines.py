@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 import click
 
 from retinue.domain.events import AgentCreated, Event, ModelFailed
-from retinue.domain.projection import RunView
+from retinue.domain.run_state import RunState
 from retinue.interfaces.view.block import agent_block, paused_blocks, plain
 from retinue.interfaces.view.figures import lines_of
 from retinue.interfaces.view.tasks import about, has_block
@@ -40,7 +40,7 @@ class Lines:
     def __init__(self, *, err: bool = True, quiet_s: float = QUIET_S) -> None:
         self._err = err
         self._quiet_s = quiet_s
-        self._view = RunView()
+        self._view = RunState()
         self._failures: dict[str, str] = {}
         self._last = time.monotonic()
 
@@ -71,7 +71,7 @@ class Lines:
 
     def listen(self, event: Event) -> None:
         if event.type == "run.started":
-            self._view = RunView()
+            self._view = RunState()
         self._view.apply(event)
         fact = event.fact
         if isinstance(fact, AgentCreated):

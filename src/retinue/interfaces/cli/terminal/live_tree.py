@@ -20,7 +20,7 @@ from retinue.domain.events import (
     ToolFinished,
     ToolStarted,
 )
-from retinue.domain.projection import AgentView
+from retinue.domain.run_state import AgentState
 from retinue.interfaces.cli.terminal.screen import Screen
 from retinue.interfaces.view.block import agent_block, paused_blocks
 from retinue.interfaces.view.calls import call_text
@@ -113,7 +113,7 @@ class LiveTree:
 
     # Inside
 
-    def _told(self, event: Event, agent: AgentView) -> list[Line]:
+    def _told(self, event: Event, agent: AgentState) -> list[Line]:
         """What stays to be read of an event."""
         width, _ = self._screen.size
         if event.type == "agent.subagent_closed" and has_block(self._tree.run, agent):

@@ -20,7 +20,7 @@ from retinue.errors import UsageError
 
 
 @dataclass(slots=True)
-class AgentView:
+class AgentState:
     id: str
     parent_id: str | None
     path: str
@@ -82,7 +82,7 @@ class AgentView:
 
 
 @dataclass(slots=True)
-class RunView:
+class RunState:
     id: str = ""
     kind: str = ""
     task: str = ""
@@ -104,13 +104,13 @@ class RunView:
     """Of all agents together."""
     rewritten: list[tuple[float, str]] = field(default_factory=list)
     """When the user has undone or redone what."""
-    agents: dict[str, AgentView] = field(default_factory=dict)
+    agents: dict[str, AgentState] = field(default_factory=dict)
 
     @property
-    def root(self) -> AgentView | None:
+    def root(self) -> AgentState | None:
         return next(iter(self.agents.values()), None)
 
-    def agent(self, name: str) -> AgentView:
+    def agent(self, name: str) -> AgentState:
         """The agent of that id or path. Raises UsageError."""
         for agent in self.agents.values():
             if name in (agent.id, agent.path):
@@ -118,7 +118,7 @@ class RunView:
         known = ", ".join(f"{a.id} ({a.path})" for a in list(self.agents.values())[:10])
         raise UsageError(f"No agent {name!r} in run {self.id}; there are: {known}.")
 
-    def apply(self, event: ev.Event) -> RunView:
+    def apply(self, event: ev.Event) -> RunState:
         """Take one more event in. Events come in order; an illegal move of an agent raises."""
         self.last_seq = event.seq
         fact = event.fact
@@ -162,13 +162,13 @@ class RunView:
         self.started_at, self.finished_at = fact.started_at, fact.finished_at
         self.status, self.reason = fact.status, fact.reason
         self.rewritten = list(fact.rewritten)
-        self.agents = {left.id: AgentView(**structs.asdict(left)) for left in fact.agents}
+        self.agents = {left.id: AgentState(**structs.asdict(left)) for left in fact.agents}
         for agent in self.agents.values():
             if agent.parent_id is not None:
                 self.agents[agent.parent_id].children.append(agent.id)
 
     def _create(self, event: ev.Event, fact: ev.AgentCreated) -> None:
-        self.agents[event.agent_id] = AgentView(
+        self.agents[event.agent_id] = AgentState(
             id=event.agent_id,
             parent_id=event.parent_agent_id,
             path=fact.path,
@@ -185,7 +185,7 @@ class RunView:
 
     def _change(
         self,
-        agent: AgentView,
+        agent: AgentState,
         event: ev.Event,
         fact: ev.AgentStarted
         | ev.AgentAttempted
@@ -293,8 +293,8 @@ class RunView:
                 assert_never(fact)
 
 
-def fold(events: Iterable[ev.Event]) -> RunView:
-    view = RunView()
+def fold(events: Iterable[ev.Event]) -> RunState:
+    view = RunState()
     for event in events:
         view.apply(event)
     return view

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from retinue.domain import events as ev
 from retinue.domain.lifecycle import TRANSITIONS, State
 from retinue.domain.messages import Timing, Usage
-from retinue.domain.projection import RunView, fold, merged
 from retinue.domain.result import Check, FileChange, Receipt, Status
+from retinue.domain.run_state import RunState, fold, merged
 from retinue.errors import IllegalTransition
 
 
@@ -265,7 +265,7 @@ def is_birth_below(event: ev.Event, parent: str) -> bool:
 @given(stories())
 @settings(max_examples=50)
 def test_a_view_that_follows_is_the_view_of_all_at_once(story: Story) -> None:
-    following = RunView()
+    following = RunState()
     for count, one in enumerate(story.events, start=1):
         assert following.apply(one) is following
         assert following == fold(story.events[:count])
