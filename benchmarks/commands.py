@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from retinue.domain.reach import Reach
 from retinue.domain.scope import scope
 from retinue.ports.sandbox import Sandbox
-from retinue.sandbox.bubblewrap import NEEDED as NEEDED_OPTION
-from retinue.sandbox.bubblewrap import Bubblewrap, options
-from retinue.sandbox.landlock import NEEDED, Landlock, abi
+from retinue.sandbox.bubblewrap import REQUIRED_OPTION as NEEDED_OPTION
+from retinue.sandbox.bubblewrap import Bubblewrap, supported_options
+from retinue.sandbox.landlock import MIN_ABI, Landlock, abi_version
 from retinue.sandbox.unconfined import Unconfined
 
 
@@ -63,8 +63,8 @@ def _kinds() -> Mapping[str, Sandbox]:
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     kinds: dict[str, Sandbox] = {"plain": Unconfined(environment)}
     bwrap = shutil.which("bwrap")
-    if bwrap is not None and NEEDED_OPTION in options(bwrap):
+    if bwrap is not None and NEEDED_OPTION in supported_options(bwrap):
         kinds["bubblewrap"] = Bubblewrap(environment, bwrap=bwrap)
-    if abi() >= NEEDED:
+    if abi_version() >= MIN_ABI:
         kinds["landlock"] = Landlock(environment)
     return kinds

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from retinue.workspace.git import names
-from retinue.workspace.private_git import Depot
-from retinue.workspace.source import find_source
+from retinue.workspace.git import split_paths
+from retinue.workspace.private_git import PrivateGit
+from retinue.workspace.user_repository import find_user_repository
 
 # Images of Python for containers set it. Then each run compiles every test again, and each of the
 # hundreds of processes that tests start compiles the package.
@@ -69,22 +69,24 @@ class Repo:
         self.git("commit", "-q", "--allow-empty", "-m", "x")
         return self
 
-    def depot(self, directory: Path | None = None) -> Depot:
+    def private_git(self, directory: Path | None = None) -> PrivateGit:
         """The private git dir that goes with the project, or with a directory of it."""
         folder = directory or self.root
-        source = find_source(str(folder), home=str(self.home), config_home=str(self.config))
+        source = find_user_repository(
+            str(folder), home=str(self.home), config_home=str(self.config)
+        )
         state = folder / ".retinue"
         state.mkdir(exist_ok=True)
         (state / ".gitignore").write_text("*\n")
-        return Depot(str(state / "git"), source, seal=str)
+        return PrivateGit(str(state / "git"), source, seal=str)
 
-    def listed(self, depot: Depot, tree: str) -> dict[str, str]:
+    def listed(self, private_git: PrivateGit, tree: str) -> dict[str, str]:
         """The files of a git tree, with mode and content: `100644 text`."""
         found = {}
-        for entry in names(depot.ask(["ls-tree", "-r", "-z", tree])):
+        for entry in split_paths(private_git.run(["ls-tree", "-r", "-z", tree])):
             about, _, path = entry.partition("\t")
             mode, kind, name = about.split(" ")
-            blob = depot.ask(["cat-file", "blob", name]) if kind == "blob" else name.encode()
+            blob = private_git.run(["cat-file", "blob", name]) if kind == "blob" else name.encode()
             found[path] = f"{mode} {blob.decode('latin-1')}"
         return found
 

@@ -195,7 +195,9 @@ async def open_runtime(
             found = _tools(roles, more_tools, settings, shell=sandbox is not None, ask=ask)
             registry = Registry(found)
             file_tree = user_file_tree(root, environment)
-            terms = msgspec.structs.replace(terms, notes=(*terms.notes, *await file_tree.news()))
+            terms = msgspec.structs.replace(
+                terms, notes=(*terms.notes, *await file_tree.recovery_notes())
+            )
             with patient_collector(), closing(FileReports(root)) as reports:
                 around = Services(
                     store=store,
@@ -342,9 +344,9 @@ async def _sandbox(environment: Environment, *, unconfined: bool) -> Sandbox | N
         from retinue.sandbox.unconfined import Unconfined
 
         return Unconfined(environment.passed_on())
-    from retinue.sandbox.choice import choose
+    from retinue.sandbox.selection import select_sandbox
 
-    return (await choose(environment.passed_on(), cache=str(environment.cache))).sandbox
+    return (await select_sandbox(environment.passed_on(), cache=str(environment.cache))).sandbox
 
 
 def _mode(chosen: Mode | str | None, environment: Environment, settings: Settings) -> Mode:

@@ -59,7 +59,7 @@ async def clean_up(
     keep_days = load(environment.user_settings, root).merged.keep_journals_days
     journals_s = keep_days * DAY_S if older_s is None else older_s
     journals = await _clean_journals(root, journals_s, unfinished=unfinished, look=look)
-    return [journals, *await user_file_tree(root, environment).clean(older_s, look=look)]
+    return [journals, *await user_file_tree(root, environment).clean(older_s, dry_run=look)]
 
 
 async def _clean_journals(root: Path, older_s: float, *, unfinished: bool, look: bool) -> Chore:

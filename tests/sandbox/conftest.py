@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from retinue.ports.sandbox import Sandbox
-from retinue.sandbox.self_test import try_out
-from retinue.testing.cell import Cell
+from retinue.sandbox.self_test import run_self_test
+from retinue.testing.sandbox_probe import SandboxProbe
 
 ENVIRONMENT = {
     "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
@@ -29,9 +29,9 @@ def _bubblewrap() -> Sandbox:
 
 
 def _landlock() -> Sandbox:
-    from retinue.sandbox.landlock import NEEDED, Landlock, abi
+    from retinue.sandbox.landlock import MIN_ABI, Landlock, abi_version
 
-    if abi() < NEEDED:
+    if abi_version() < MIN_ABI:
         pytest.skip("this kernel's Landlock is too old")
     return Landlock(ENVIRONMENT)
 
@@ -41,14 +41,14 @@ _tried: dict[str, str] = {}
 
 
 @pytest.fixture(params=_BACKENDS)
-async def cell(request: pytest.FixtureRequest, tmp_path: Path) -> Cell:
+async def probe(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxProbe:
     """One for each sandbox that works on this machine."""
     if not sys.platform.startswith("linux"):
         pytest.skip("these sandboxes are Linux's")
     name: str = request.param
     sandbox = _BACKENDS[name]()
     if name not in _tried:
-        trial = await try_out(sandbox)
+        trial = await run_self_test(sandbox)
         assert not trial.escaped
         _tried[name] = trial.broken
     if _tried[name]:
@@ -60,7 +60,7 @@ async def cell(request: pytest.FixtureRequest, tmp_path: Path) -> Cell:
     (root / "src" / "test_a.py").write_text("as it was\n")
     (outside / "secret").write_text("a secret\n")
     (outside / "writable").write_text("as it was\n")
-    return Cell(sandbox, root, outside)
+    return SandboxProbe(sandbox, root, outside)
 
 
 @pytest.fixture

@@ -24,19 +24,19 @@ from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import Sandbox
 from retinue.sandbox.bubblewrap import Bubblewrap
 from retinue.sandbox.cgroups import cgroups
-from retinue.sandbox.choice import LEAKS
 from retinue.sandbox.landlock import Landlock
 from retinue.sandbox.limits import MIB, Limits
-from retinue.testing.cell import Cell
+from retinue.sandbox.selection import REDUCED_TIER_LEAKS
+from retinue.testing.sandbox_probe import SandboxProbe
 
 OPEN = scope("open/**")
 
 
-def untouched(cell: Cell) -> bool:
+def untouched(probe: SandboxProbe) -> bool:
     return (
-        (cell.outside / "writable").read_text() == "as it was\n"
-        and sorted(os.listdir(cell.outside)) == ["secret", "writable"]
-        and (cell.root / "src" / "a.py").read_text() == "as it was\n"
+        (probe.outside / "writable").read_text() == "as it was\n"
+        and sorted(os.listdir(probe.outside)) == ["secret", "writable"]
+        and (probe.root / "src" / "a.py").read_text() == "as it was\n"
     )
 
 
@@ -79,10 +79,10 @@ WRITES = [
 ]
 
 
-async def test_nothing_is_written_outside_of_the_scope(cell: Cell) -> None:
-    (cell.root / "open").mkdir()
-    done = await cell.run(tried(WRITES, out=cell.outside), write=OPEN, max_output_bytes=100_000)
-    assert untouched(cell), done.output
+async def test_nothing_is_written_outside_of_the_scope(probe: SandboxProbe) -> None:
+    (probe.root / "open").mkdir()
+    done = await probe.run(tried(WRITES, out=probe.outside), write=OPEN, max_output_bytes=100_000)
+    assert untouched(probe), done.output
     assert f"tried {len(WRITES)}" in done.output
 
 
@@ -95,31 +95,31 @@ def tried(commands: Sequence[str], **places: object) -> str:
     return "\n".join(lines)
 
 
-async def test_the_scope_is_writable(cell: Cell) -> None:
-    (cell.root / "open").mkdir()
-    done = await cell.run("mkdir -p open/deep && echo x >open/deep/made", write=OPEN)
+async def test_the_scope_is_writable(probe: SandboxProbe) -> None:
+    (probe.root / "open").mkdir()
+    done = await probe.run("mkdir -p open/deep && echo x >open/deep/made", write=OPEN)
     assert done.exit_code == 0
-    assert (cell.root / "open/deep/made").read_text() == "x\n"
+    assert (probe.root / "open/deep/made").read_text() == "x\n"
 
 
-async def test_a_reviewer_writes_nowhere_but_to_a_place_of_its_own(cell: Cell) -> None:
-    done = await cell.run(
+async def test_a_reviewer_writes_nowhere_but_to_a_place_of_its_own(probe: SandboxProbe) -> None:
+    done = await probe.run(
         'echo x >made; echo x >src/a.py; echo x >"$TMPDIR/ok" && cat "$TMPDIR/ok"'
     )
     assert done.output.endswith("x\n")
-    assert untouched(cell)
-    assert not (cell.root / "made").exists()
+    assert untouched(probe)
+    assert not (probe.root / "made").exists()
 
 
-async def test_a_tester_writes_only_under_the_test_folders(cell: Cell) -> None:
+async def test_a_tester_writes_only_under_the_test_folders(probe: SandboxProbe) -> None:
     tests = scope("**/tests/**", "**/test_*")
-    await cell.run(
+    await probe.run(
         "echo x >tests/new; echo x >src/test_a.py; echo x >src/a.py; echo x >src/new", write=tests
     )
-    assert (cell.root / "tests/new").read_text() == "x\n"
-    assert (cell.root / "src/test_a.py").read_text() == "x\n"
-    assert untouched(cell)
-    assert not (cell.root / "src/new").exists()
+    assert (probe.root / "tests/new").read_text() == "x\n"
+    assert (probe.root / "src/test_a.py").read_text() == "x\n"
+    assert untouched(probe)
+    assert not (probe.root / "src/new").exists()
 
 
 @pytest.mark.parametrize(
@@ -135,70 +135,72 @@ async def test_a_tester_writes_only_under_the_test_folders(cell: Cell) -> None:
         "mkdir -p new/hooks; mv -T new .git",
     ],
 )
-async def test_git_is_out_of_reach_wherever_else_may_be_written(cell: Cell, command: str) -> None:
-    before = os.stat(cell.root / ".git/hooks").st_mode
-    await cell.run(command, write=ANYWHERE)
-    assert (cell.root / ".git").is_dir()
-    assert not (cell.root / ".git").is_symlink()
-    assert os.listdir(cell.root / ".git/hooks") == []
-    if cell.full:  # See LEAKS.
-        assert os.stat(cell.root / ".git/hooks").st_mode == before
+async def test_git_is_out_of_reach_wherever_else_may_be_written(
+    probe: SandboxProbe, command: str
+) -> None:
+    before = os.stat(probe.root / ".git/hooks").st_mode
+    await probe.run(command, write=ANYWHERE)
+    assert (probe.root / ".git").is_dir()
+    assert not (probe.root / ".git").is_symlink()
+    assert os.listdir(probe.root / ".git/hooks") == []
+    if probe.full:  # See LEAKS.
+        assert os.stat(probe.root / ".git/hooks").st_mode == before
 
 
-async def test_a_git_of_its_own_cannot_be_planted(cell: Cell) -> None:
-    (cell.root / ".git" / "hooks").rmdir()
-    (cell.root / ".git").rmdir()
-    (cell.root / ".retinue").mkdir()  # There is always one where retinue works.
-    done = await cell.run(
+async def test_a_git_of_its_own_cannot_be_planted(probe: SandboxProbe) -> None:
+    (probe.root / ".git" / "hooks").rmdir()
+    (probe.root / ".git").rmdir()
+    (probe.root / ".retinue").mkdir()  # There is always one where retinue works.
+    done = await probe.run(
         "mkdir -p .git/hooks && echo x >.git/config; echo 'gitdir: src' >.git;"
         " ln -s src .git; echo x >src/b.py && echo written",
         write=ANYWHERE,
     )
     assert done.output.endswith("written\n")
-    assert ".git" not in os.listdir(cell.root)
+    assert ".git" not in os.listdir(probe.root)
 
 
-async def test_a_git_that_is_a_link_or_a_file_stays_so(cell: Cell) -> None:
-    (cell.root / ".git" / "hooks").rmdir()
-    (cell.root / ".git").rmdir()
+async def test_a_git_that_is_a_link_or_a_file_stays_so(probe: SandboxProbe) -> None:
+    (probe.root / ".git" / "hooks").rmdir()
+    (probe.root / ".git").rmdir()
     command = "rm -f .git; echo x >.git; mv .git gone; ln -s src .git"
-    (cell.root / ".git").symlink_to(cell.outside)
-    await cell.run(command, write=ANYWHERE)
-    assert os.readlink(cell.root / ".git") == str(cell.outside)
-    (cell.root / ".git").unlink()
-    (cell.root / ".git").write_text("gitdir: ../elsewhere\n")
-    await cell.run(command, write=ANYWHERE)
-    assert (cell.root / ".git").read_text() == "gitdir: ../elsewhere\n"
-    assert untouched(cell)
+    (probe.root / ".git").symlink_to(probe.outside)
+    await probe.run(command, write=ANYWHERE)
+    assert os.readlink(probe.root / ".git") == str(probe.outside)
+    (probe.root / ".git").unlink()
+    (probe.root / ".git").write_text("gitdir: ../elsewhere\n")
+    await probe.run(command, write=ANYWHERE)
+    assert (probe.root / ".git").read_text() == "gitdir: ../elsewhere\n"
+    assert untouched(probe)
 
 
-async def test_a_folder_that_is_swapped_for_a_link_leads_nowhere(cell: Cell) -> None:
-    (cell.root / "open").mkdir()
+async def test_a_folder_that_is_swapped_for_a_link_leads_nowhere(probe: SandboxProbe) -> None:
+    (probe.root / "open").mkdir()
 
     async def swap() -> None:
         for _ in range(300):
-            os.rename(cell.root / "open", cell.root / "aside")
-            os.symlink(cell.outside, cell.root / "open")
+            os.rename(probe.root / "open", probe.root / "aside")
+            os.symlink(probe.outside, probe.root / "open")
             await asyncio.sleep(0)
-            os.unlink(cell.root / "open")
-            os.rename(cell.root / "aside", cell.root / "open")
+            os.unlink(probe.root / "open")
+            os.rename(probe.root / "aside", probe.root / "open")
             await asyncio.sleep(0)
 
     async def attack() -> None:
         for _ in range(4):
             # Where what it found is not there any more, nothing is run at all.
             with contextlib.suppress(WorkspaceError):
-                await cell.run("echo x >open/made; echo x >open/writable", write=OPEN)
+                await probe.run("echo x >open/made; echo x >open/writable", write=OPEN)
 
     await asyncio.gather(swap(), attack())
-    assert untouched(cell)
+    assert untouched(probe)
 
 
-async def test_our_own_records_are_out_of_reach(cell: Cell) -> None:
-    state = cell.root / ".retinue"
+async def test_our_own_records_are_out_of_reach(probe: SandboxProbe) -> None:
+    state = probe.root / ".retinue"
     state.mkdir()
     (state / "retinue.db").write_text("the journal")
-    done = await cell.run(
+    done = await probe.run(
         "cat .retinue/retinue.db; echo x >.retinue/retinue.db; rm -rf .retinue", write=ANYWHERE
     )
     assert (state / "retinue.db").read_text() == "the journal"
@@ -230,18 +232,18 @@ READS = [
 ]
 
 
-async def test_no_secret_is_read(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    (cell.root / "open").mkdir()
+async def test_no_secret_is_read(probe: SandboxProbe, monkeypatch: pytest.MonkeyPatch) -> None:
+    (probe.root / "open").mkdir()
     monkeypatch.setenv("SECRET_KEY", "a secret")
-    script = tried(READS, out=cell.outside, pid=os.getpid())
-    done = await cell.run(script, write=OPEN, max_output_bytes=1_000_000)
+    script = tried(READS, out=probe.outside, pid=os.getpid())
+    done = await probe.run(script, write=OPEN, max_output_bytes=1_000_000)
     assert "a secret" not in done.output
     assert "root:" not in done.output
     assert f"tried {len(READS)}" in done.output
 
 
-async def test_the_home_is_not_the_user_s(cell: Cell) -> None:
-    done = await cell.run("cd && pwd && ls -A")
+async def test_the_home_is_not_the_user_s(probe: SandboxProbe) -> None:
+    done = await probe.run("cd && pwd && ls -A")
     assert os.environ["HOME"] not in done.output.split()
     assert done.output.count("\n") == 1
 
@@ -249,10 +251,10 @@ async def test_the_home_is_not_the_user_s(cell: Cell) -> None:
 # Other processes
 
 
-async def test_nobody_outside_is_signalled(cell: Cell) -> None:
+async def test_nobody_outside_is_signalled(probe: SandboxProbe) -> None:
     victim = await asyncio.create_subprocess_exec("sleep", "60")
     try:
-        done = await cell.run(
+        done = await probe.run(
             f"kill -9 {victim.pid}; kill -STOP {os.getpid()}; kill -9 -{os.getpgrp()};"
             f" kill -9 -1; echo still here",
         )
@@ -271,10 +273,10 @@ def _state(pid: int) -> str:
 
 @pytest.mark.parametrize("number", ["KILL", "STOP", "TERM", "INT", "HUP"])
 async def test_who_watches_the_command_cannot_be_signalled_by_it(
-    cell: Cell, alive: tuple[str, int], number: str
+    probe: SandboxProbe, alive: tuple[str, int], number: str
 ) -> None:
     name, reader = alive
-    done = await cell.run(
+    done = await probe.run(
         f"exec 3<>{name}; setsid sleep 100 >/dev/null 2>&1 &"
         f" kill -{number} $PPID 2>/dev/null; kill -{number} 1 2>/dev/null; echo done",
         write=scope("**"),
@@ -284,12 +286,12 @@ async def test_who_watches_the_command_cannot_be_signalled_by_it(
     assert await asyncio.to_thread(_ended, reader)
 
 
-async def test_nobody_outside_is_slowed_down_or_limited(cell: Cell) -> None:
+async def test_nobody_outside_is_slowed_down_or_limited(probe: SandboxProbe) -> None:
     victim = await asyncio.create_subprocess_exec("sleep", "60")
     _has_begun(victim.pid, "sleep")
     before = _standing(victim.pid)
     try:
-        done = await cell.python(
+        done = await probe.python(
             f"""
 import ctypes, os, resource
 def attempt(act, *arguments):
@@ -308,7 +310,7 @@ for pid in ({victim.pid}, {os.getpid()}, os.getppid()):
 """
         )
         assert _standing(victim.pid) == before
-        if not cell.full:  # In a process namespace these numbers may mean oneself.
+        if not probe.full:  # In a process namespace these numbers may mean oneself.
             assert "escaped" not in done.output
     finally:
         victim.kill()
@@ -332,14 +334,14 @@ def _standing(pid: int) -> tuple[object, ...]:
     )
 
 
-async def test_memory_that_others_share_is_out_of_reach(cell: Cell) -> None:
+async def test_memory_that_others_share_is_out_of_reach(probe: SandboxProbe) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     key = os.getpid()
     segment = libc.shmget(key, 4096, 0o1666)
-    shared = cell.outside.joinpath("/dev/shm", f"retinue-{key}")
+    shared = probe.outside.joinpath("/dev/shm", f"retinue-{key}")
     shared.write_text("a secret\n")
     try:
-        done = await cell.python(
+        done = await probe.python(
             f"""
 import ctypes, subprocess
 libc = ctypes.CDLL(None, use_errno=True)
@@ -356,8 +358,8 @@ subprocess.run("cat {shared}; echo x >{shared}", shell=True)
         shared.unlink()
 
 
-async def test_nobody_becomes_more_than_they_are(cell: Cell) -> None:
-    done = await cell.run(
+async def test_nobody_becomes_more_than_they_are(probe: SandboxProbe) -> None:
+    done = await probe.run(
         "grep -E '^(CapEff|CapBnd|CapPrm|NoNewPrivs)' /proc/self/status;"
         " su -c id nobody; setpriv --reuid=1 id; sudo -n id; echo end"
     )
@@ -365,24 +367,24 @@ async def test_nobody_becomes_more_than_they_are(cell: Cell) -> None:
     assert int(facts["CapEff"], 16) == int(facts["CapPrm"], 16) == 0
     assert facts["NoNewPrivs"] == "1"
     assert "uid=" not in done.output
-    if os.geteuid() == 0 or cell.full:
+    if os.geteuid() == 0 or probe.full:
         assert int(facts["CapBnd"], 16) == 0
 
 
-async def test_no_terminal_and_no_input_of_ours_is_there(cell: Cell) -> None:
-    done = await cell.run("cat; (echo x >/dev/tty) 2>&1 | grep -c . ; tty; echo x >&0; echo end")
+async def test_no_terminal_and_no_input_of_ours_is_there(probe: SandboxProbe) -> None:
+    done = await probe.run("cat; (echo x >/dev/tty) 2>&1 | grep -c . ; tty; echo x >&0; echo end")
     assert "not a tty" in done.output
     assert done.output.endswith("end\n")
 
 
-async def test_the_command_line_tells_nothing(cell: Cell) -> None:
+async def test_the_command_line_tells_nothing(probe: SandboxProbe) -> None:
     """Everybody on a machine can read everybody's, with the environment if it were there."""
-    done = await cell.run("cat /proc/1/cmdline /proc/$PPID/cmdline | tr '\\0' ' '")
+    done = await probe.run("cat /proc/1/cmdline /proc/$PPID/cmdline | tr '\\0' ' '")
     assert "C.UTF-8" not in done.output
 
 
-async def test_the_parent_s_memory_is_not_read(cell: Cell) -> None:
-    done = await cell.python(
+async def test_the_parent_s_memory_is_not_read(probe: SandboxProbe) -> None:
+    done = await probe.python(
         f"""
 import ctypes
 print(open("/proc/{os.getpid()}/mem", "rb").fileno())
@@ -390,7 +392,7 @@ print("escaped")
 """
     )
     assert "escaped" not in done.output
-    done = await cell.python(
+    done = await probe.python(
         f"""
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
@@ -400,12 +402,12 @@ print(libc.ptrace(16, {os.getpid()}, 0, 0), libc.ptrace(0, 0, 0, 0))
     assert done.output == "-1 -1\n"
 
 
-async def test_no_descriptor_of_ours_is_inherited(cell: Cell) -> None:
+async def test_no_descriptor_of_ours_is_inherited(probe: SandboxProbe) -> None:
     read_fd, write_fd = os.pipe()
     try:
         os.set_inheritable(write_fd, True)
-        (cell.root / "open").mkdir()
-        done = await cell.run("ls -l /proc/self/fd", write=OPEN)
+        (probe.root / "open").mkdir()
+        done = await probe.run("ls -l /proc/self/fd", write=OPEN)
     finally:
         os.close(read_fd)
         os.close(write_fd)
@@ -418,12 +420,14 @@ async def test_no_descriptor_of_ours_is_inherited(cell: Cell) -> None:
     assert found["3"].startswith("/proc/")
 
 
-async def test_after_a_time_limit_nothing_lives_on(cell: Cell, alive: tuple[str, int]) -> None:
+async def test_after_a_time_limit_nothing_lives_on(
+    probe: SandboxProbe, alive: tuple[str, int]
+) -> None:
     name, reader = alive
     daemon = (
         "import os, time\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0: time.sleep(100)"
     )
-    done = await cell.run(
+    done = await probe.run(
         f"exec 3>{name}; python3 -c '{daemon}'; setsid sleep 100 & nohup sleep 100 & sleep 100",
         write=scope("**"),
         timeout_s=3,
@@ -433,10 +437,10 @@ async def test_after_a_time_limit_nothing_lives_on(cell: Cell, alive: tuple[str,
 
 
 async def test_what_a_command_leaves_behind_ends_with_it(
-    cell: Cell, alive: tuple[str, int]
+    probe: SandboxProbe, alive: tuple[str, int]
 ) -> None:
     name, reader = alive
-    done = await cell.run(
+    done = await probe.run(
         f"exec 3>{name}; setsid sleep 100 >/dev/null 2>&1 & echo done", write=scope("**")
     )
     assert done.output == "done\n"
@@ -450,24 +454,27 @@ def _ended(reader: int) -> bool:
     return bool(ready) and os.read(reader, 1) == b""
 
 
-async def test_everything_dies_with_us(cell: Cell, alive: tuple[str, int], tmp_path: Path) -> None:
+async def test_everything_dies_with_us(
+    probe: SandboxProbe, alive: tuple[str, int], tmp_path: Path
+) -> None:
     name, reader = alive
+    kind = type(probe.sandbox)
     program = f"""
 import asyncio
 from retinue.domain.reach import Reach
 from retinue.domain.scope import ANYWHERE
-from {type(cell.sandbox).__module__} import {type(cell.sandbox).__name__}
+from {kind.__module__} import {kind.__name__}
 from shutil import which
-arguments = {{"bwrap": which("bwrap")}} if {type(cell.sandbox).__name__!r} == "Bubblewrap" else {{}}
-sandbox = {type(cell.sandbox).__name__}({{"PATH": "/usr/bin:/bin", "HOME": "/"}}, **arguments)
-reach = Reach(root={str(cell.root)!r}, write_scope=ANYWHERE)
+arguments = {{"bwrap": which("bwrap")}} if {kind.__name__!r} == "Bubblewrap" else {{}}
+sandbox = {kind.__name__}({{"PATH": "/usr/bin:/bin", "HOME": "/"}}, **arguments)
+reach = Reach(root={str(probe.root)!r}, write_scope=ANYWHERE)
 command = "exec 3>{name}; setsid sleep 100 & echo x >started; sleep 100"
 asyncio.run(sandbox.run(command, reach=reach, timeout_s=100, max_output_bytes=100))
 """
-    (cell.root / "started").write_text("")
+    (probe.root / "started").write_text("")
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
     try:
-        while (cell.root / "started").read_text() != "x\n":
+        while (probe.root / "started").read_text() != "x\n":
             assert parent.returncode is None
             await asyncio.sleep(0.02)
     finally:
@@ -479,7 +486,7 @@ asyncio.run(sandbox.run(command, reach=reach, timeout_s=100, max_output_bytes=10
 # The network
 
 
-async def test_the_host_cannot_be_reached(cell: Cell, tmp_path: Path) -> None:
+async def test_the_host_cannot_be_reached(probe: SandboxProbe, tmp_path: Path) -> None:
     abstract = f"\0retinue-{os.getpid()}"
     with (
         socket.create_server(("127.0.0.1", 0)) as tcp,
@@ -488,14 +495,14 @@ async def test_the_host_cannot_be_reached(cell: Cell, tmp_path: Path) -> None:
         socket.socket(socket.AF_UNIX) as hidden,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams,
     ):
-        datagrams.bind(str(cell.outside / "datagrams"))
+        datagrams.bind(str(probe.outside / "datagrams"))
         udp.bind(("127.0.0.1", 0))
-        unix.bind(str(cell.outside / "socket"))
+        unix.bind(str(probe.outside / "socket"))
         unix.listen()
         hidden.bind(abstract)
         hidden.listen()
         udp.setblocking(False)
-        done = await cell.python(
+        done = await probe.python(
             f"""
 import socket
 def attempt(name, act):
@@ -507,12 +514,12 @@ def attempt(name, act):
 def tcp():
     socket.create_connection(("127.0.0.1", {tcp.getsockname()[1]}), 2)
 def unix():
-    socket.socket(socket.AF_UNIX).connect({str(cell.outside / "socket")!r})
+    socket.socket(socket.AF_UNIX).connect({str(probe.outside / "socket")!r})
 def hidden():
     socket.socket(socket.AF_UNIX).connect({abstract!r})
 def turned():
     end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0]
-    end.sendto(b"x", {str(cell.outside / "datagrams")!r})
+    end.sendto(b"x", {str(probe.outside / "datagrams")!r})
 def vsock():
     socket.socket(40, socket.SOCK_STREAM)
 def packet():
@@ -529,13 +536,13 @@ except OSError:
         assert done.output.count("failed") == 6
         with pytest.raises(BlockingIOError):
             udp.recv(10)
-    (cell.outside / "socket").unlink()
+    (probe.outside / "socket").unlink()
 
 
-async def test_a_test_server_works_on_a_loopback_of_its_own(cell: Cell) -> None:
-    if not cell.full:
+async def test_a_test_server_works_on_a_loopback_of_its_own(probe: SandboxProbe) -> None:
+    if not probe.full:
         pytest.skip("the reduced tier has no sockets without network, and says so")
-    done = await cell.python(
+    done = await probe.python(
         """
 import http.server, threading, urllib.request
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
@@ -547,7 +554,7 @@ server.shutdown()
     assert done.output.splitlines()[-1] == "200"
 
 
-async def test_with_network_the_host_s_abstract_sockets_stay_closed(cell: Cell) -> None:
+async def test_with_network_the_host_s_abstract_sockets_stay_closed(probe: SandboxProbe) -> None:
     abstract = f"\0retinue-all-{os.getpid()}"
     with (
         socket.create_server(("127.0.0.1", 0)) as tcp,
@@ -555,7 +562,7 @@ async def test_with_network_the_host_s_abstract_sockets_stay_closed(cell: Cell) 
     ):
         hidden.bind(abstract)
         hidden.listen()
-        done = await cell.python(
+        done = await probe.python(
             f"""
 import socket
 socket.create_connection(("127.0.0.1", {tcp.getsockname()[1]}), 2)
@@ -602,11 +609,11 @@ CALLS = {
 }
 
 
-async def test_a_system_call_that_opens_a_way_out_is_refused(cell: Cell) -> None:
+async def test_a_system_call_that_opens_a_way_out_is_refused(probe: SandboxProbe) -> None:
     program = ["import ctypes, os", "libc = ctypes.CDLL(None, use_errno=True)"]
     for name, call in CALLS.items():
         program.append(f"print({name!r}, {call}, os.strerror(ctypes.get_errno()))")
-    done = await cell.python("\n".join(program))
+    done = await probe.python("\n".join(program))
     # Of clone3, libc must think that it does not exist.
     why = {"clone3": "Function not implemented"}
     assert done.output.splitlines() == [
@@ -614,17 +621,17 @@ async def test_a_system_call_that_opens_a_way_out_is_refused(cell: Cell) -> None
     ]
 
 
-async def test_calls_of_another_machine_kill(cell: Cell) -> None:
+async def test_calls_of_another_machine_kill(probe: SandboxProbe) -> None:
     """x32 and the 32-bit calls have other numbers for the same things."""
-    done = await cell.python(
+    done = await probe.python(
         "import ctypes\nctypes.CDLL(None).syscall(0x40000000 | 39)\nprint('escaped')"
     )
     assert "escaped" not in done.output
     assert done.exit_code == 128 + signal.SIGSYS
 
 
-async def test_nothing_of_the_kernel_s_can_be_written(cell: Cell) -> None:
-    done = await cell.run(
+async def test_nothing_of_the_kernel_s_can_be_written(probe: SandboxProbe) -> None:
+    done = await probe.run(
         "find /proc /sys -xdev -type f -not -path '/proc/[0-9]*' -not -path /proc/self"
         " -not -path '/proc/thread-self*' 2>/dev/null"
         ' | while read -r name; do (: >>"$name") 2>/dev/null && echo "$name"; done'
@@ -653,9 +660,9 @@ CHANGES = [
 ]
 
 
-async def test_the_machine_is_not_changed(cell: Cell) -> None:
+async def test_the_machine_is_not_changed(probe: SandboxProbe) -> None:
     script = tried([f"({command}) && echo escaped" for command in CHANGES])
-    done = await cell.run(script)
+    done = await probe.run(script)
     lines = done.output.splitlines()
     assert "escaped" not in lines
     assert f"tried {len(CHANGES)}" in lines
@@ -664,17 +671,17 @@ async def test_the_machine_is_not_changed(cell: Cell) -> None:
 # Using things up
 
 
-async def test_output_without_end_is_cut(cell: Cell) -> None:
-    done = await cell.run("yes | head -c 50000000", max_output_bytes=1000)
+async def test_output_without_end_is_cut(probe: SandboxProbe) -> None:
+    done = await probe.run("yes | head -c 50000000", max_output_bytes=1000)
     assert len(done.output) < 1200
     assert done.truncated_bytes > 49_000_000
 
 
-async def test_a_fork_bomb_stays_in_its_place(cell: Cell) -> None:
-    counted = "processes" in cgroups(Limits()).counted
-    if os.geteuid() == 0 and not counted:
-        pytest.skip("root's processes are counted by a control group, and there is none")
-    done = await limited(cell, Limits(processes=100)).python(
+async def test_a_fork_bomb_stays_in_its_place(probe: SandboxProbe) -> None:
+    by_cgroup = "processes" in cgroups(Limits()).limited
+    if os.geteuid() == 0 and not by_cgroup:
+        pytest.skip("root's processes are limited by a control group, and there is none")
+    done = await limited(probe, Limits(processes=100)).python(
         """
 import os, time
 made = 0
@@ -691,21 +698,21 @@ print(made)
         timeout_s=60,
     )
     assert done.output.startswith("stopped\n")
-    most = Limits(processes=200).of_a_process(counted=frozenset())["RLIMIT_NPROC"]
-    assert int(done.output.split()[1]) < (100 if counted else most)
+    most = Limits(processes=200).per_process(limited=frozenset())["RLIMIT_NPROC"]
+    assert int(done.output.split()[1]) < (100 if by_cgroup else most)
 
 
-async def test_a_file_that_grows_without_end_is_stopped(cell: Cell) -> None:
-    done = await limited(cell, Limits(file_bytes=MIB)).run(
+async def test_a_file_that_grows_without_end_is_stopped(probe: SandboxProbe) -> None:
+    done = await limited(probe, Limits(file_bytes=MIB)).run(
         'head -c 9000000 /dev/zero >"$TMPDIR/big"; stat -c %s "$TMPDIR/big"'
     )
     assert int(done.output.split()[-1]) == MIB
 
 
-async def test_a_place_of_its_own_is_not_large(cell: Cell) -> None:
-    if not cell.full:
+async def test_a_place_of_its_own_is_not_large(probe: SandboxProbe) -> None:
+    if not probe.full:
         pytest.skip("the reduced tier limits each file alone, and says so")
-    done = await limited(cell, Limits(tmp_bytes=MIB)).run(
+    done = await limited(probe, Limits(tmp_bytes=MIB)).run(
         "for n in /tmp/1 /tmp/2 /dev/shm/1 /dev/shm/2; do head -c 900000 /dev/zero >$n; done;"
         " du -skx /tmp /dev/shm"
     )
@@ -714,9 +721,9 @@ async def test_a_place_of_its_own_is_not_large(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("memory", ["bytearray(size)", "mmap.mmap(-1, size)"])
-async def test_memory_has_an_end(cell: Cell, memory: str) -> None:
+async def test_memory_has_an_end(probe: SandboxProbe, memory: str) -> None:
     try:
-        done = await limited(cell, Limits(memory_bytes=64 * MIB)).python(
+        done = await limited(probe, Limits(memory_bytes=64 * MIB)).python(
             f"""
 import mmap
 size = 2**30
@@ -731,43 +738,43 @@ print('escaped')
     assert "escaped" not in done.output
 
 
-def limited(cell: Cell, limits: Limits) -> Cell:
+def limited(probe: SandboxProbe, limits: Limits) -> SandboxProbe:
     """The same, with other limits."""
     environment = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
     sandbox: Sandbox
-    if cell.full:
+    if probe.full:
         sandbox = Bubblewrap(environment, bwrap=shutil.which("bwrap") or "", limits=limits)
     else:
         sandbox = Landlock(environment, limits=limits)
-    return msgspec.structs.replace(cell, sandbox=sandbox)
+    return msgspec.structs.replace(probe, sandbox=sandbox)
 
 
 # Things in the way
 
 
-async def test_links_and_devices_in_the_scope_open_nothing(cell: Cell) -> None:
-    (cell.root / "open").symlink_to(cell.outside)
-    (cell.root / "src" / "out").symlink_to(cell.outside)
-    await cell.run(
+async def test_links_and_devices_in_the_scope_open_nothing(probe: SandboxProbe) -> None:
+    (probe.root / "open").symlink_to(probe.outside)
+    (probe.root / "src" / "out").symlink_to(probe.outside)
+    await probe.run(
         "echo x >open/made; echo x >src/out/made; echo x >src/out/writable",
         write=scope("open/**", "src/out/**"),
     )
-    assert untouched(cell)
+    assert untouched(probe)
 
 
 # What gets through
 
 
-async def test_what_gets_through_is_what_doctor_says(cell: Cell) -> None:
+async def test_what_gets_through_is_what_doctor_says(probe: SandboxProbe) -> None:
     """In the full tier nothing of it does."""
     proofs = {
         "arguments": f"tr '\\0' ' ' </proc/{os.getpid()}/cmdline | grep -q .",
-        "rights": f"chmod 0640 {cell.outside}/writable",
-        "existence": f"stat {cell.outside}/secret",
+        "rights": f"chmod 0640 {probe.outside}/writable",
+        "existence": f"stat {probe.outside}/secret",
         "space": "for n in 1 2 3; do head -c 900000 /dev/zero >$TMPDIR/$n || exit; done",
     }
-    assert proofs.keys() == LEAKS.keys()
+    assert proofs.keys() == REDUCED_TIER_LEAKS.keys()
     script = "\n".join(f"({proof}) && echo leaked {name}" for name, proof in proofs.items())
-    done = await limited(cell, Limits(tmp_bytes=MIB)).run(script)
+    done = await limited(probe, Limits(tmp_bytes=MIB)).run(script)
     leaked = {line.split()[1] for line in done.output.splitlines() if line.startswith("leaked ")}
-    assert leaked == (set() if cell.full else LEAKS.keys())
+    assert leaked == (set() if probe.full else REDUCED_TIER_LEAKS.keys())

@@ -10,7 +10,7 @@ import pytest
 
 from retinue.domain.scope import ANYWHERE, scope
 from retinue.sandbox.bubblewrap import Bubblewrap
-from retinue.sandbox.choice import choose
+from retinue.sandbox.selection import select_sandbox
 from retinue.workspace.file_trees import UserFileTree
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def sandbox() -> Bubblewrap:
-    found = (await choose({"PATH": os.defpath})).sandbox
+    found = (await select_sandbox({"PATH": os.defpath})).sandbox
     if not isinstance(found, Bubblewrap):
         pytest.skip("needs bubblewrap")
     return found
@@ -83,7 +83,7 @@ async def test_a_place_that_became_a_link_is_lent_nothing(
     file_tree = users(repo, tmp_path)
     copy = await file_tree.copy(await file_tree.snapshot(None), name="c", directory=str(repo.root))
     reach = copy.workspace(str(repo.root)).reach(ANYWHERE)
-    assert reach.lent == ("web/node_modules",)
+    assert reach.shared_folders == ("web/node_modules",)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     shutil.rmtree(os.path.join(reach.root, "web"))

@@ -18,17 +18,17 @@ import pytest
 from retinue.domain.grant import Network
 from retinue.domain.scope import ANYWHERE, scope
 from retinue.errors import WorkspaceError
-from retinue.testing.cell import Cell
+from retinue.testing.sandbox_probe import SandboxProbe
 
 # Repositories inside of the workspace
 
 
-def repository(cell: Cell, where: str) -> Path:
+def repository(probe: SandboxProbe, where: str) -> Path:
     """One with a hook folder, and with settings that a command would like to change."""
-    made = cell.root / where / ".git"
+    made = probe.root / where / ".git"
     (made / "hooks").mkdir(parents=True)
     (made / "config").write_text("[core]\n")
-    (cell.root / where / "code").write_text("as it was\n")
+    (probe.root / where / "code").write_text("as it was\n")
     return made
 
 
@@ -58,12 +58,12 @@ echo done
 
 @pytest.mark.parametrize(("where", "write"), [("lib", ("**",)), ("a/b/lib", ("a/**",))])
 async def test_a_repository_inside_of_the_workspace_stays_as_it_is(
-    cell: Cell, where: str, write: tuple[str, ...]
+    probe: SandboxProbe, where: str, write: tuple[str, ...]
 ) -> None:
-    made = repository(cell, where)
+    made = repository(probe, where)
     groups = ANYWHERE if write == ("**",) else scope(*write)
     top = where.split("/", maxsplit=1)[0]
-    done = await cell.run(
+    done = await probe.run(
         PLANT.format(git=f"{where}/.git", top=top) + f"echo changed >{where}/code", write=groups
     )
     assert "done" in done.output.splitlines()
@@ -71,17 +71,17 @@ async def test_a_repository_inside_of_the_workspace_stays_as_it_is(
     assert (made.parent / "code").read_text() == "changed\n"
 
 
-async def test_a_repository_at_the_top_of_a_scope_stays_as_it_is(cell: Cell) -> None:
-    made = repository(cell, "lib")
-    await cell.run(PLANT.format(git="lib/.git", top="lib"), write=scope("lib/**"))
+async def test_a_repository_at_the_top_of_a_scope_stays_as_it_is(probe: SandboxProbe) -> None:
+    made = repository(probe, "lib")
+    await probe.run(PLANT.format(git="lib/.git", top="lib"), write=scope("lib/**"))
     assert intact(made)
 
 
-async def test_the_pointer_of_a_submodule_stays_as_it_is(cell: Cell) -> None:
-    (cell.root / "sub").mkdir()
-    pointer = cell.root / "sub" / ".git"
+async def test_the_pointer_of_a_submodule_stays_as_it_is(probe: SandboxProbe) -> None:
+    (probe.root / "sub").mkdir()
+    pointer = probe.root / "sub" / ".git"
     pointer.write_text("gitdir: ../.git/modules/sub\n")
-    await cell.run(
+    await probe.run(
         "echo 'gitdir: evil' >sub/.git; rm -f sub/.git; mkdir sub/.git; mv sub sub2;"
         " mkdir -p sub/.git",
         write=ANYWHERE,
@@ -89,19 +89,19 @@ async def test_the_pointer_of_a_submodule_stays_as_it_is(cell: Cell) -> None:
     assert pointer.read_text() == "gitdir: ../.git/modules/sub\n"
 
 
-async def test_what_a_command_has_cloned_it_may_go_on_with(cell: Cell) -> None:
-    (cell.root / "src" / "deps").mkdir()
+async def test_what_a_command_has_cloned_it_may_go_on_with(probe: SandboxProbe) -> None:
+    (probe.root / "src" / "deps").mkdir()
     for command in ("git init -q src/deps/x", "git -C src/deps/x config core.bare false"):
-        assert (await cell.run(command, write=scope("src/**"))).exit_code == 0
+        assert (await probe.run(command, write=scope("src/**"))).exit_code == 0
 
 
 # Things that others have put into the workspace
 
 
 async def test_a_socket_in_the_workspace_is_not_spoken_to(
-    cell: Cell, monkeypatch: pytest.MonkeyPatch
+    probe: SandboxProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(cell.root)
+    monkeypatch.chdir(probe.root)
     with (
         socket.socket(socket.AF_UNIX) as stream,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams,
@@ -110,7 +110,7 @@ async def test_a_socket_in_the_workspace_is_not_spoken_to(
         stream.listen()
         datagrams.bind("datagrams")
         datagrams.setblocking(False)
-        done = await cell.python(
+        done = await probe.python(
             """
 import socket
 def stream():
@@ -136,10 +136,10 @@ for act in (stream, datagram, turned, passed):
     assert done.output == "failed\n" * 4
 
 
-async def test_sockets_of_its_own_work_in_the_full_tier(cell: Cell) -> None:
-    if not cell.full:
+async def test_sockets_of_its_own_work_in_the_full_tier(probe: SandboxProbe) -> None:
+    if not probe.full:
         pytest.skip("the reduced tier has no sockets, and says so")
-    done = await cell.python(
+    done = await probe.python(
         """
 import os, socket
 server = socket.socket(socket.AF_UNIX)
@@ -152,36 +152,38 @@ print("connected")
     assert "connected" in done.output
 
 
-async def test_a_pipe_that_somebody_reads_is_written_where_doctor_says_so(cell: Cell) -> None:
-    path = cell.root / "src" / "pipe"
+async def test_a_pipe_that_somebody_reads_is_written_where_doctor_says_so(
+    probe: SandboxProbe,
+) -> None:
+    path = probe.root / "src" / "pipe"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        await cell.run("echo x >src/pipe")
+        await probe.run("echo x >src/pipe")
         got = os.read(reader, 10)
     finally:
         os.close(reader)
-    assert got == (b"x\n" if cell.full else b"")
+    assert got == (b"x\n" if probe.full else b"")
 
 
-async def test_devices_in_the_workspace_open_nothing(cell: Cell) -> None:
+async def test_devices_in_the_workspace_open_nothing(probe: SandboxProbe) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can make one")
-    os.mknod(cell.root / "src" / "zero", 0o666 | stat.S_IFCHR, os.makedev(1, 5))
-    done = await cell.run(
+    os.mknod(probe.root / "src" / "zero", 0o666 | stat.S_IFCHR, os.makedev(1, 5))
+    done = await probe.run(
         "head -c 4 src/zero | wc -c; mknod src/null c 1 3; echo $?", write=ANYWHERE
     )
     assert done.output.split()[-1] == "1"
-    if cell.full:
+    if probe.full:
         assert "Permission denied" in done.output
 
 
 # What could be left behind
 
 
-async def test_nothing_that_is_left_behind_makes_anybody_somebody_else(cell: Cell) -> None:
-    (cell.root / "open").mkdir()
-    done = await cell.python(
+async def test_nothing_that_is_left_behind_makes_anybody_somebody_else(probe: SandboxProbe) -> None:
+    (probe.root / "open").mkdir()
+    done = await probe.python(
         """
 import ctypes, os, shutil, struct
 libc = ctypes.CDLL(None, use_errno=True)
@@ -209,26 +211,26 @@ open("open/plain", "w").close()
         write=scope("open/**"),
     )
     assert "made by" not in done.output
-    assert (cell.root / "open" / "plain").exists(), done.output
-    for path in (cell.root / "open").iterdir():
+    assert (probe.root / "open" / "plain").exists(), done.output
+    for path in (probe.root / "open").iterdir():
         assert not path.stat().st_mode & stat.S_ISUID
 
 
-async def test_a_core_is_dumped_nowhere(cell: Cell) -> None:
-    (cell.root / "open").mkdir()
-    done = await cell.run(
+async def test_a_core_is_dumped_nowhere(probe: SandboxProbe) -> None:
+    (probe.root / "open").mkdir()
+    done = await probe.run(
         "cd open; ulimit -c unlimited; sh -c 'kill -SEGV $$'; ls",
         write=scope("open/**"),
     )
     assert "core" not in done.output.split()
-    assert os.listdir(cell.root / "open") == []
+    assert os.listdir(probe.root / "open") == []
 
 
-async def test_attributes_of_files_outside_stay(cell: Cell) -> None:
-    done = await cell.python(
+async def test_attributes_of_files_outside_stay(probe: SandboxProbe) -> None:
+    done = await probe.python(
         f"""
 import os
-for path in ({str(cell.outside / "writable")!r}, "src/a.py"):
+for path in ({str(probe.outside / "writable")!r}, "src/a.py"):
     for name in ("user.x", "security.capability", "system.posix_acl_access"):
         try:
             os.setxattr(path, name, b"x")
@@ -238,7 +240,7 @@ for path in ({str(cell.outside / "writable")!r}, "src/a.py"):
 """
     )
     assert done.output == ""
-    assert os.listxattr(cell.outside / "writable") == os.listxattr(cell.root / "src/a.py") == []
+    assert os.listxattr(probe.outside / "writable") == os.listxattr(probe.root / "src/a.py") == []
 
 
 # Calls that go around paths
@@ -315,7 +317,7 @@ def urings():
     return max(call(425, 8, ctypes.create_string_buffer(120)), call(427, 0, 0, 0, 0))
 def filters():
     return call(321, 5, ctypes.create_string_buffer(120), 120)
-def counted():
+def limited():
     return call(298, ctypes.create_string_buffer(120), 0, -1, -1, 0)
 def faulted():
     return call(323, 0x80001)
@@ -377,29 +379,29 @@ print("tried all")
 """
 
 
-async def test_no_call_goes_around_a_path(cell: Cell) -> None:
-    (cell.root / "open").mkdir()
-    (cell.root / "around.py").write_text(AROUND)
-    done = await cell.run(
-        f"python3 around.py {cell.outside} {os.getpid()}", write=scope("open/**"), timeout_s=60
+async def test_no_call_goes_around_a_path(probe: SandboxProbe) -> None:
+    (probe.root / "open").mkdir()
+    (probe.root / "around.py").write_text(AROUND)
+    done = await probe.run(
+        f"python3 around.py {probe.outside} {os.getpid()}", write=scope("open/**"), timeout_s=60
     )
     assert done.output.splitlines() == ["tried all"]
-    assert sorted(os.listdir(cell.outside)) == ["secret", "writable"]
-    assert (cell.outside / "writable").read_text() == "as it was\n"
-    assert (cell.root / "src" / "a.py").read_text() == "as it was\n"
+    assert sorted(os.listdir(probe.outside)) == ["secret", "writable"]
+    assert (probe.outside / "writable").read_text() == "as it was\n"
+    assert (probe.root / "src" / "a.py").read_text() == "as it was\n"
 
 
 # What is the user's and not the command's
 
 
 async def test_the_user_s_agents_and_folders_are_not_there(
-    cell: Cell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    probe: SandboxProbe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     here = tmp_path / "in-the-host-s-tmp"
     here.write_text("a secret\n")
-    done = await cell.run(
+    done = await probe.run(
         f"env; cat {here} 2>/dev/null; ls -R /run /var/run /home /mnt /media /tmp 2>/dev/null"
     )
     assert "SSH_AUTH" not in done.output
@@ -409,8 +411,8 @@ async def test_the_user_s_agents_and_folders_are_not_there(
     assert here.name not in done.output
 
 
-async def test_with_network_no_socket_of_the_machine_s_is_in_reach(cell: Cell) -> None:
-    done = await cell.python(
+async def test_with_network_no_socket_of_the_machine_s_is_in_reach(probe: SandboxProbe) -> None:
+    done = await probe.python(
         """
 import socket
 try:
@@ -465,9 +467,9 @@ async def test_a_program_of_the_project_s_is_not_taken_for_ours(tmp_path: Path) 
 # Using up memory, and the disk
 
 
-async def test_there_is_no_place_without_a_limit(cell: Cell) -> None:
+async def test_there_is_no_place_without_a_limit(probe: SandboxProbe) -> None:
     """Files in memory count for nobody where no control group does."""
-    done = await cell.run(
+    done = await probe.run(
         "for place in / /dev"
         " /dev/pts /proc /etc /usr /run /var /opt /sys /root /home; do"
         ' (: >"$place/made") 2>/dev/null && echo "escaped $place"; done'
@@ -475,10 +477,10 @@ async def test_there_is_no_place_without_a_limit(cell: Cell) -> None:
     assert "escaped" not in done.output
 
 
-async def test_a_terminal_of_its_own_can_be_made_in_the_full_tier(cell: Cell) -> None:
-    if not cell.full:
+async def test_a_terminal_of_its_own_can_be_made_in_the_full_tier(probe: SandboxProbe) -> None:
+    if not probe.full:
         pytest.skip("the reduced tier shows no terminals")
-    done = await cell.python(
+    done = await probe.python(
         """
 import os, pty
 parent, child = pty.openpty()
@@ -501,9 +503,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(path)], check=True)
 
 
-async def test_a_command_that_all_but_fills_the_disk_is_ended(cell: Cell, small_disk: Path) -> None:
+async def test_a_command_that_all_but_fills_the_disk_is_ended(
+    probe: SandboxProbe, small_disk: Path
+) -> None:
     with pytest.raises(WorkspaceError, match=r"The command was ended: the disk that .* is all but"):
-        await msgspec.structs.replace(cell, root=small_disk).run(
+        await msgspec.structs.replace(probe, root=small_disk).run(
             "for n in 1 2 3; do head -c 11000000 /dev/zero >open/$n; done; sleep 100",
             write=scope("open/**"),
         )

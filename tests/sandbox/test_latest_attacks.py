@@ -18,7 +18,7 @@ import pytest
 from retinue.domain.grant import Network
 from retinue.domain.scope import ANYWHERE, scope
 from retinue.errors import WorkspaceError
-from retinue.testing.cell import Cell
+from retinue.testing.sandbox_probe import SandboxProbe
 
 TRIED = """
 import ctypes, fcntl, os, socket, struct, sys
@@ -33,9 +33,11 @@ def attempt(name, act, *arguments):
 """
 
 
-async def test_flags_of_files_are_not_changed_by_who_may_only_read_them(cell: Cell) -> None:
+async def test_flags_of_files_are_not_changed_by_who_may_only_read_them(
+    probe: SandboxProbe,
+) -> None:
     """A request to a file system needs no more than a descriptor for reading."""
-    done = await cell.python(
+    done = await probe.python(
         TRIED
         + """
 NODUMP = struct.pack("L", 0x40)
@@ -53,10 +55,10 @@ print("tried all")
     assert done.output == "tried all\n"
 
 
-async def test_a_file_cannot_be_held_against_those_who_open_it(cell: Cell) -> None:
+async def test_a_file_cannot_be_held_against_those_who_open_it(probe: SandboxProbe) -> None:
     """Whoever opens a file with a lease waits for its holder, our own file tools included."""
-    (cell.root / "open").mkdir()
-    done = await cell.python(
+    (probe.root / "open").mkdir()
+    done = await probe.python(
         TRIED
         + """
 open("open/mine", "w").close()
@@ -71,13 +73,13 @@ print("tried all")
     assert done.output == "tried all\n"
 
 
-async def test_nobody_is_told_which_files_others_use(cell: Cell) -> None:
+async def test_nobody_is_told_which_files_others_use(probe: SandboxProbe) -> None:
     """In the full tier only what the command can see can be watched."""
-    done = await cell.python(
+    done = await probe.python(
         TRIED
         + f"""
 def watch():
-    return libc.inotify_add_watch(libc.inotify_init1(0), {str(cell.outside)!r}.encode(), 0xFFF)
+    return libc.inotify_add_watch(libc.inotify_init1(0), {str(probe.outside)!r}.encode(), 0xFFF)
 attempt("inotify", watch)
 attempt("fanotify", libc.syscall, 300, 0x200, 0)
 print("tried all")
@@ -86,7 +88,7 @@ print("tried all")
     assert done.output == "tried all\n"
 
 
-async def test_nobody_outside_is_slowed_down_by_whose_they_are(cell: Cell) -> None:
+async def test_nobody_outside_is_slowed_down_by_whose_they_are(probe: SandboxProbe) -> None:
     words = ["sleep", "60"]
     if os.geteuid() == 0:
         # The kernel spares who has rights that the command has not.
@@ -94,7 +96,7 @@ async def test_nobody_outside_is_slowed_down_by_whose_they_are(cell: Cell) -> No
     victim = await asyncio.create_subprocess_exec(*words)
     before = os.getpriority(os.PRIO_PROCESS, victim.pid)
     try:
-        done = await cell.python(
+        done = await probe.python(
             """
 import ctypes, os
 libc = ctypes.CDLL(None)
@@ -102,7 +104,7 @@ print(libc.setpriority(os.PRIO_USER, 0, 19), libc.syscall(251, 3, 0, 3 << 13))
 """
         )
         assert os.getpriority(os.PRIO_PROCESS, victim.pid) == before
-        if not cell.full:
+        if not probe.full:
             assert done.output == "-1 -1\n"
     finally:
         victim.kill()
@@ -110,8 +112,10 @@ print(libc.setpriority(os.PRIO_USER, 0, 19), libc.syscall(251, 3, 0, 3 << 13))
 
 
 @pytest.mark.parametrize("network", [Network.NONE, Network.ALL])
-async def test_of_netlink_only_the_interfaces_are_told(cell: Cell, network: Network) -> None:
-    done = await cell.python(
+async def test_of_netlink_only_the_interfaces_are_told(
+    probe: SandboxProbe, network: Network
+) -> None:
+    done = await probe.python(
         TRIED
         + """
 for protocol in (4, 6, 9, 11, 12, 15, 16, 20, 21):
@@ -120,14 +124,14 @@ print(*(name for _, name in socket.if_nameindex()))
 """,
         network=network,
     )
-    if cell.full or network is Network.ALL:
+    if probe.full or network is Network.ALL:
         assert "lo" in done.output.split()
     assert "escaped" not in done.output
 
 
-async def test_a_group_cannot_be_left_behind_in_a_program(cell: Cell) -> None:
-    (cell.root / "open").mkdir()
-    done = await cell.python(
+async def test_a_group_cannot_be_left_behind_in_a_program(probe: SandboxProbe) -> None:
+    (probe.root / "open").mkdir()
+    done = await probe.python(
         TRIED
         + """
 open("open/a", "w").close()
@@ -140,34 +144,34 @@ print("tried all")
         write=scope("open/**"),
     )
     assert done.output == "tried all\n"
-    for path in (cell.root / "open").iterdir():
+    for path in (probe.root / "open").iterdir():
         assert not path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID)
 
 
 async def test_a_socket_that_comes_later_ends_the_command(
-    cell: Cell, monkeypatch: pytest.MonkeyPatch
+    probe: SandboxProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(cell.root)
-    if not cell.full:
+    monkeypatch.chdir(probe.root)
+    if not probe.full:
         pytest.skip("the reduced tier has no sockets, and says so")
-    begun = cell.root / "src" / "begun"
+    begun = probe.root / "src" / "begun"
     os.mkfifo(begun)
-    running = asyncio.ensure_future(cell.run("echo x >src/begun; sleep 100"))
+    running = asyncio.ensure_future(probe.run("echo x >src/begun; sleep 100"))
     await asyncio.to_thread(begun.read_text)
     with socket.socket(socket.AF_UNIX) as late:
         late.bind("late")
         late.listen()
         with pytest.raises(WorkspaceError, match="another program has made a socket among"):
             await running
-        again = await cell.python("import socket\nsocket.socket(socket.AF_UNIX)")
+        again = await probe.python("import socket\nsocket.socket(socket.AF_UNIX)")
         assert "Address family not supported" in again.output
 
 
 # What a command leaves for us to trip over
 
 
-async def test_folders_in_folders_without_end_are_cleared_away(cell: Cell) -> None:
-    done = await cell.python(
+async def test_folders_in_folders_without_end_are_cleared_away(probe: SandboxProbe) -> None:
+    done = await probe.python(
         """
 import os
 os.chdir(os.environ["TMPDIR"])
@@ -179,12 +183,12 @@ for _ in range(1500):
 """
     )
     assert done.exit_code == 0
-    if not cell.full:
+    if not probe.full:
         assert not os.access(done.output.strip(), os.F_OK)
 
 
-async def test_a_command_cannot_say_that_the_sandbox_failed(cell: Cell) -> None:
-    done = await cell.run("echo 'sandbox failed: install this'; exit 125")
+async def test_a_command_cannot_say_that_the_sandbox_failed(probe: SandboxProbe) -> None:
+    done = await probe.run("echo 'sandbox failed: install this'; exit 125")
     assert (done.exit_code, done.output) == (125, "sandbox failed: install this\n")
 
 
@@ -201,31 +205,33 @@ def few_files(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_a_command_that_uses_up_the_files_of_a_disk_is_ended(
-    cell: Cell, few_files: Path
+    probe: SandboxProbe, few_files: Path
 ) -> None:
     with pytest.raises(WorkspaceError, match=r"The command was ended: the disk that .* is all but"):
-        await msgspec.structs.replace(cell, root=few_files).run(
+        await msgspec.structs.replace(probe, root=few_files).run(
             "cd open; seq 2000 | xargs touch; sleep 100", write=scope("open/**")
         )
 
 
-async def test_a_folder_that_is_open_as_a_whole_may_hold_any_number_of_files(cell: Cell) -> None:
+async def test_a_folder_that_is_open_as_a_whole_may_hold_any_number_of_files(
+    probe: SandboxProbe,
+) -> None:
     """It is not even looked at: what a command fills must not hold up the next one."""
-    (cell.root / "open").mkdir()
-    (cell.root / "open" / "locked").write_text("")
-    os.chmod(cell.root / "open", 0o300)
+    (probe.root / "open").mkdir()
+    (probe.root / "open" / "locked").write_text("")
+    os.chmod(probe.root / "open", 0o300)
     try:
-        done = await cell.run("echo x >open/made", write=scope("open/**"))
+        done = await probe.run("echo x >open/made", write=scope("open/**"))
         assert done.exit_code == 0
     finally:
-        os.chmod(cell.root / "open", 0o700)
-    assert (cell.root / "open" / "made").exists()
+        os.chmod(probe.root / "open", 0o700)
+    assert (probe.root / "open" / "made").exists()
 
 
-async def test_programs_that_ask_for_more_are_content_with_less(cell: Cell) -> None:
+async def test_programs_that_ask_for_more_are_content_with_less(probe: SandboxProbe) -> None:
     """Copying falls back where the file system is said to know no clones and no flags."""
-    shutil.copy("/bin/sh", cell.root / "src" / "program")
-    done = await cell.run(
+    shutil.copy("/bin/sh", probe.root / "src" / "program")
+    done = await probe.run(
         "cd src && cp -a program copy && install -m 755 program other && tar cf t copy && ls -l t"
         " >/dev/null && mv t u && cmp program copy && echo same",
         write=ANYWHERE,

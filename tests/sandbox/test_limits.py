@@ -15,11 +15,11 @@ from retinue.errors import WorkspaceError
 from retinue.sandbox.bubblewrap import Bubblewrap
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.limits import Limits
-from retinue.testing.cell import Cell
+from retinue.testing.sandbox_probe import SandboxProbe
 
 
-async def test_limits_are_there_from_the_first_moment(cell: Cell) -> None:
-    done = await cell.run("cat /proc/self/oom_score_adj; ulimit -f; cat /proc/self/limits")
+async def test_limits_are_there_from_the_first_moment(probe: SandboxProbe) -> None:
+    done = await probe.run("cat /proc/self/oom_score_adj; ulimit -f; cat /proc/self/limits")
     first, blocks, *limits = done.output.splitlines()
     assert first == "1000"
     assert int(blocks) * 512 == Limits().file_bytes
@@ -62,9 +62,9 @@ while time.monotonic() < deadline:
 """
 
 
-async def test_a_parent_that_is_killed_at_once_leaves_nothing(cell: Cell) -> None:
-    kind = type(cell.sandbox)
-    program = EARLY.format(module=kind.__module__, name=kind.__name__, root=str(cell.root))
+async def test_a_parent_that_is_killed_at_once_leaves_nothing(probe: SandboxProbe) -> None:
+    kind = type(probe.sandbox)
+    program = EARLY.format(module=kind.__module__, name=kind.__name__, root=str(probe.root))
     asked = await asyncio.create_subprocess_exec(
         sys.executable, "-c", program, stdout=subprocess.PIPE
     )
@@ -77,9 +77,9 @@ async def test_a_sandbox_that_cannot_be_told_of_is_no_sandbox(tmp_path: Path) ->
     fake = tmp_path / "bwrap"
     fake.write_text("#!/bin/sh\necho --bind-fd no idea\n")
     fake.chmod(0o755)
-    cell = Cell(Bubblewrap({"PATH": "/usr/bin:/bin"}, bwrap=str(fake)), tmp_path, tmp_path)
+    probe = SandboxProbe(Bubblewrap({"PATH": "/usr/bin:/bin"}, bwrap=str(fake)), tmp_path, tmp_path)
     with pytest.raises(WorkspaceError, match="The sandbox failed: --bind-fd no idea"):
-        await cell.run("true")
+        await probe.run("true")
 
 
 PROGRAM = """
@@ -101,7 +101,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"])
 async def test_control_groups_are_cleared_away(end: str) -> None:
-    if shutil.which("bwrap") is None or not cgroups(Limits()).counted:
+    if shutil.which("bwrap") is None or not cgroups(Limits()).limited:
         pytest.skip("no control groups can be made here")
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM + end)
     await process.wait()

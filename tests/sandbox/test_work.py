@@ -12,7 +12,7 @@ import pytest
 from retinue.domain.reach import Reach
 from retinue.domain.scope import ANYWHERE, scope
 from retinue.errors import ToolFailure, WorkspaceError
-from retinue.testing.cell import Cell
+from retinue.testing.sandbox_probe import SandboxProbe
 
 PYTHON = os.path.realpath(sys.executable)
 
@@ -22,20 +22,20 @@ def needs(program: str) -> None:
         pytest.skip(f"{program} is not on this machine")
 
 
-async def test_a_compiler(cell: Cell) -> None:
+async def test_a_compiler(probe: SandboxProbe) -> None:
     needs("gcc")
-    (cell.root / "src" / "a.c").write_text('#include <stdio.h>\nint main(){puts("built");}\n')
-    done = await cell.run("gcc -O2 -o src/a src/a.c && src/a", write=scope("src/**"))
+    (probe.root / "src" / "a.c").write_text('#include <stdio.h>\nint main(){puts("built");}\n')
+    done = await probe.run("gcc -O2 -o src/a src/a.c && src/a", write=scope("src/**"))
     assert (done.exit_code, done.output) == (0, "built\n")
 
 
-async def test_cargo(cell: Cell) -> None:
+async def test_cargo(probe: SandboxProbe) -> None:
     needs("cargo")
-    (cell.root / "Cargo.toml").write_text('[package]\nname = "a"\nversion = "0.1.0"\n')
-    (cell.root / "src" / "main.rs").write_text('fn main() { println!("built"); }\n')
-    (cell.root / "target").mkdir()
-    (cell.root / "Cargo.lock").write_text("")
-    done = await cell.run(
+    (probe.root / "Cargo.toml").write_text('[package]\nname = "a"\nversion = "0.1.0"\n')
+    (probe.root / "src" / "main.rs").write_text('fn main() { println!("built"); }\n')
+    (probe.root / "target").mkdir()
+    (probe.root / "Cargo.lock").write_text("")
+    done = await probe.run(
         "CARGO_HOME=$TMPDIR/cargo cargo run --offline -q", write=ANYWHERE, timeout_s=120
     )
     if "rustup" in done.output:
@@ -43,17 +43,17 @@ async def test_cargo(cell: Cell) -> None:
     assert done.output.endswith("built\n")
 
 
-async def test_node(cell: Cell) -> None:
+async def test_node(probe: SandboxProbe) -> None:
     needs("node")
-    done = await cell.run("node -e 'console.log([1,2].map(x => x * 2).join())'")
+    done = await probe.run("node -e 'console.log([1,2].map(x => x * 2).join())'")
     assert (done.exit_code, done.output) == (0, "2,4\n")
 
 
-async def test_node_with_processes_and_a_server(cell: Cell) -> None:
+async def test_node_with_processes_and_a_server(probe: SandboxProbe) -> None:
     needs("node")
-    if not cell.full:
+    if not probe.full:
         pytest.skip("the reduced tier has no sockets, and says so")
-    (cell.root / "server.js").write_text(
+    (probe.root / "server.js").write_text(
         """
 const http = require("http"), { fork } = require("child_process");
 if (process.argv[2]) { process.send("from a child"); process.exit(); }
@@ -67,12 +67,12 @@ fork(__filename, ["child"]).on("message", (told) => {
 });
 """
     )
-    done = await cell.run("node server.js")
+    done = await probe.run("node server.js")
     assert (done.exit_code, done.output) == (0, "from a child\n")
 
 
-async def test_pytest(cell: Cell) -> None:
-    (cell.root / "tests" / "test_a.py").write_text(
+async def test_pytest(probe: SandboxProbe) -> None:
+    (probe.root / "tests" / "test_a.py").write_text(
         """
 import concurrent.futures, multiprocessing, socket, subprocess, sys, threading
 
@@ -94,54 +94,56 @@ def test_program():
     assert subprocess.run([sys.executable, "-c", "print(1)"], capture_output=True).stdout == b"1\\n"
 """
     )
-    chosen = "" if cell.full else "-k 'folder or program'"
+    chosen = "" if probe.full else "-k 'folder or program'"
     packages = tuple(path for path in sys.path if path.endswith("site-packages"))
     python = f"PYTHONPATH={':'.join(packages)} {PYTHON} -m pytest -q -p no:cacheprovider"
-    done = await cell.sandbox.run(
+    done = await probe.sandbox.run(
         f"{python} --disable-plugin-autoload tests {chosen}",
-        reach=Reach(root=str(cell.root), write_scope=scope("tests/**"), readable=packages),
+        reach=Reach(root=str(probe.root), write_scope=scope("tests/**"), readable=packages),
         timeout_s=60,
         max_output_bytes=20_000,
     )
     assert done.exit_code == 0, done.output
-    assert ("4 passed" if cell.full else "2 passed") in done.output
+    assert ("4 passed" if probe.full else "2 passed") in done.output
 
 
-async def test_a_virtual_environment(cell: Cell) -> None:
+async def test_a_virtual_environment(probe: SandboxProbe) -> None:
     made = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "venv", "--without-pip", str(cell.root / ".venv")
+        sys.executable, "-m", "venv", "--without-pip", str(probe.root / ".venv")
     )
     assert await made.wait() == 0
-    (cell.root / "tests" / "test_a.py").write_text(
+    (probe.root / "tests" / "test_a.py").write_text(
         "import unittest\nclass A(unittest.TestCase):\n def test(self): self.assertTrue(True)\n"
     )
-    done = await cell.run(".venv/bin/python -m unittest discover -s tests", write=scope("tests/**"))
+    done = await probe.run(
+        ".venv/bin/python -m unittest discover -s tests", write=scope("tests/**")
+    )
     assert done.output.endswith("OK\n")
 
 
-async def test_git_can_be_read(cell: Cell) -> None:
-    (cell.root / ".git" / "hooks").rmdir()
-    (cell.root / ".git").rmdir()
-    made = await asyncio.create_subprocess_exec("git", "init", "-q", str(cell.root))
+async def test_git_can_be_read(probe: SandboxProbe) -> None:
+    (probe.root / ".git" / "hooks").rmdir()
+    (probe.root / ".git").rmdir()
+    made = await asyncio.create_subprocess_exec("git", "init", "-q", str(probe.root))
     assert await made.wait() == 0
-    done = await cell.run("git status --short --untracked-files=all")
+    done = await probe.run("git status --short --untracked-files=all")
     assert (done.exit_code, done.output.splitlines()) == (0, ["?? src/a.py", "?? src/test_a.py"])
 
 
-async def test_many_at_once(cell: Cell) -> None:
+async def test_many_at_once(probe: SandboxProbe) -> None:
     before = len(os.listdir("/dev/fd"))
-    done = await asyncio.gather(*(cell.run(f"echo {n}", write=ANYWHERE) for n in range(8)))
+    done = await asyncio.gather(*(probe.run(f"echo {n}", write=ANYWHERE) for n in range(8)))
     assert [one.output for one in done] == [f"{n}\n" for n in range(8)]
     assert len(os.listdir("/dev/fd")) <= before
 
 
-async def test_commands_that_cannot_be(cell: Cell) -> None:
+async def test_commands_that_cannot_be(probe: SandboxProbe) -> None:
     with pytest.raises(ToolFailure, match="The command holds a NUL"):
-        await cell.run("echo \0")
+        await probe.run("echo \0")
     with pytest.raises(ToolFailure, match="The command is too long; write it to a file"):
-        await cell.run("x" * 200_000)
+        await probe.run("x" * 200_000)
     with pytest.raises(ToolFailure, match="The command is not valid Unicode"):
-        await cell.run("echo \ud800")
-    shutil.rmtree(cell.root)
+        await probe.run("echo \ud800")
+    shutil.rmtree(probe.root)
     with pytest.raises(WorkspaceError, match=r"No command can be run in .*: No such file"):
-        await cell.run("true")
+        await probe.run("true")

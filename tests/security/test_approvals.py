@@ -197,9 +197,9 @@ async def test_a_rule_that_answers_is_in_the_journal_and_no_other(
 async def test_a_person_is_shown_what_a_confined_command_could_touch(
     opened: Opened, project: Path
 ) -> None:
-    from retinue.sandbox.choice import choose
+    from retinue.sandbox.selection import select_sandbox
 
-    if (await choose({"PATH": "/usr/bin:/bin", "HOME": "/"})).sandbox is None:
+    if (await select_sandbox({"PATH": "/usr/bin:/bin", "HOME": "/"})).sandbox is None:
         pytest.skip("no sandbox holds on this machine")
     person = Person(False, False)
     spawn = call("spawn_agent", role="executor", task="Clean.", scope=["build", "out"])

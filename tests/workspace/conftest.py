@@ -9,18 +9,18 @@ import pytest
 
 from retinue.workspace.directory import DirectoryWorkspace
 from retinue.workspace.file_trees import UserFileTree
-from retinue.workspace.safe_open import Opening, open_at_once, open_by_walking, preferred
+from retinue.workspace.safe_open import Opener, best_opener, open_by_walking, open_with_openat2
 
 MakeRepository = Callable[[Path], None]
 
 
 @pytest.fixture(params=["openat2", "walking"])
-def opening(request: pytest.FixtureRequest) -> Opening:
+def opening(request: pytest.FixtureRequest) -> Opener:
     if request.param == "walking":
         return open_by_walking
-    if preferred() is not open_at_once:
+    if best_opener() is not open_with_openat2:
         pytest.skip("this kernel has no openat2, or forbids it")
-    return open_at_once
+    return open_with_openat2
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tree(root: Path, opening: Opening) -> DirectoryWorkspace:
-    return DirectoryWorkspace(root, opening=opening, ripgrep=None)
+def tree(root: Path, opening: Opener) -> DirectoryWorkspace:
+    return DirectoryWorkspace(root, opener=opening, ripgrep=None)
 
 
 @pytest.fixture(params=["ripgrep", "python"])

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.errors import WorkspaceError
-from retinue.workspace.apply import Refused, apply, recover
-from retinue.workspace.changes import Change, changes
-from retinue.workspace.private_git import Depot
-from retinue.workspace.snapshot import users_tree
-from retinue.workspace.steps import kept
+from retinue.workspace.apply import ApplyRefused, apply, recover_interrupted
+from retinue.workspace.private_git import PrivateGit
+from retinue.workspace.recorded_changes import list_changes
+from retinue.workspace.snapshot import snapshot_user_tree
+from retinue.workspace.tree_diff import DiffEntry, diff_trees
 
 if TYPE_CHECKING:
     from tests.conftest import Repo
@@ -37,17 +37,25 @@ def rewrite(repo: Repo, files: dict[str, str]) -> None:
 
 
 def difference(
-    repo: Repo, depot: Depot, before: dict[str, str], after: dict[str, str]
-) -> list[Change]:
+    repo: Repo, private_git: PrivateGit, before: dict[str, str], after: dict[str, str]
+) -> list[DiffEntry]:
     """What leads from one state to the other. The tree is left at the first."""
     rewrite(repo, after)
-    wanted = users_tree(depot).tree
+    wanted = snapshot_user_tree(private_git).tree
     rewrite(repo, before)
-    return changes(depot, users_tree(depot).tree, wanted)
+    return diff_trees(private_git, snapshot_user_tree(private_git).tree, wanted)
 
 
-def bring(repo: Repo, depot: Depot, changed: list[Change], ref: str | None = None) -> None:
-    apply(depot, str(repo.root), changed, beside=os.path.join(depot.path, "tmp"), ref=ref)
+def bring(
+    repo: Repo, private_git: PrivateGit, changed: list[DiffEntry], ref: str | None = None
+) -> None:
+    apply(
+        private_git,
+        str(repo.root),
+        changed,
+        staging_parent=os.path.join(private_git.path, "tmp"),
+        ref=ref,
+    )
 
 
 BEFORE = {"a": "1", "b/c": "1", "b/d": "1", "gone/deep/x": "1", "f": "1"}
@@ -56,34 +64,34 @@ AFTER = {"a": "2", "b/c": "1", "b/d": "2", "new/deep/y": "2", "f/now/a/folder": 
 
 def test_everything_that_can_happen_to_a_file(repo: Repo) -> None:
     repo.init()
-    depot = repo.depot()
-    changed = difference(repo, depot, BEFORE, AFTER)
-    bring(repo, depot, changed)
+    private_git = repo.private_git()
+    changed = difference(repo, private_git, BEFORE, AFTER)
+    bring(repo, private_git, changed)
     assert {path: text.split(" ", 1)[1] for path, text in repo.files().items()} == AFTER
     assert not (repo.root / "gone").exists()
-    assert os.listdir(os.path.join(depot.path, "tmp")) == []
+    assert os.listdir(os.path.join(private_git.path, "tmp")) == []
 
 
 def test_a_folder_becomes_a_file(repo: Repo) -> None:
     repo.init()
-    depot = repo.depot()
-    changed = difference(repo, depot, {"d/x": "1", "d/e/y": "1"}, {"d": "file"})
-    bring(repo, depot, changed)
+    private_git = repo.private_git()
+    changed = difference(repo, private_git, {"d/x": "1", "d/e/y": "1"}, {"d": "file"})
+    bring(repo, private_git, changed)
     assert (repo.root / "d").read_text() == "file"
 
 
 def test_rights_and_links(repo: Repo) -> None:
     repo.init()
-    depot = repo.depot()
+    private_git = repo.private_git()
     rewrite(repo, {"tool": "1", "private": "2", "l": "x"})
     (repo.root / "tool").chmod(0o755)
     (repo.root / "l").unlink()
     (repo.root / "l").symlink_to("tool")
-    wanted = users_tree(depot).tree
+    wanted = snapshot_user_tree(private_git).tree
     (repo.root / "l").unlink()
     rewrite(repo, {"tool": "1", "private": "1", "l": "x"})
     (repo.root / "private").chmod(0o600)
-    bring(repo, depot, changes(depot, users_tree(depot).tree, wanted))
+    bring(repo, private_git, diff_trees(private_git, snapshot_user_tree(private_git).tree, wanted))
     assert (repo.root / "tool").stat().st_mode & 0o777 == 0o755
     assert (repo.root / "private").stat().st_mode & 0o777 == 0o600
     assert (repo.root / "private").read_text() == "2"
@@ -93,26 +101,26 @@ def test_rights_and_links(repo: Repo) -> None:
 def test_line_endings_are_written_as_the_user_has_them(repo: Repo) -> None:
     repo.init().git("config", "core.autocrlf", "true")
     repo.write(".gitattributes", "*.bat eol=crlf\n")
-    depot = repo.depot()
+    private_git = repo.private_git()
     changed = difference(
         repo,
-        depot,
+        private_git,
         {".gitattributes": "*.bat eol=crlf\n", "a.txt": "1\r\n", "b.bat": "1\n"},
         {".gitattributes": "*.bat eol=crlf\n", "a.txt": "2\r\n", "b.bat": "2\n"},
     )
-    bring(repo, depot, changed)
+    bring(repo, private_git, changed)
     assert (repo.root / "a.txt").read_bytes() == b"2\r\n"
     assert (repo.root / "b.bat").read_bytes() == b"2\r\n"
 
 
-def refused(repo: Repo, depot: Depot, changed: list[Change]) -> str:
+def refused(repo: Repo, private_git: PrivateGit, changed: list[DiffEntry]) -> str:
     """Why a change was refused; nothing may be different after that."""
     before = repo.files()
-    with pytest.raises(Refused) as refusal:
-        bring(repo, depot, changed, "refs/retinue/r/steps/1")
+    with pytest.raises(ApplyRefused) as refusal:
+        bring(repo, private_git, changed, "refs/retinue/r/steps/1")
     assert repo.files() == before
-    assert os.listdir(os.path.join(depot.path, "tmp")) == []
-    assert kept(depot) == []
+    assert os.listdir(os.path.join(private_git.path, "tmp")) == []
+    assert list_changes(private_git) == []
     return str(refusal.value)
 
 
@@ -143,41 +151,41 @@ def refused(repo: Repo, depot: Depot, changed: list[Change]) -> str:
 )
 def test_what_somebody_did_meanwhile_refuses_all_of_it(repo: Repo, edit: object, why: str) -> None:
     repo.init()
-    depot = repo.depot()
-    changed = difference(repo, depot, BEFORE, AFTER)
+    private_git = repo.private_git()
+    changed = difference(repo, private_git, BEFORE, AFTER)
     assert callable(edit)
     edit(repo.root)
-    assert refused(repo, depot, changed).startswith(why)
+    assert refused(repo, private_git, changed).startswith(why)
 
 
 def test_an_ignored_file_is_never_written_over(repo: Repo) -> None:
     repo.init()
-    depot = repo.depot()
-    changed = difference(repo, depot, {"a": "1"}, {"a": "2", ".env": "made up"})
+    private_git = repo.private_git()
+    changed = difference(repo, private_git, {"a": "1"}, {"a": "2", ".env": "made up"})
     repo.write(".gitignore", ".env\n")
     repo.write(".env", "KEY=1")
-    assert refused(repo, depot, changed) == (
+    assert refused(repo, private_git, changed) == (
         "'.env' is there already, and is not part of what was worked on"
     )
 
 
 def test_a_folder_with_an_ignored_file_does_not_become_a_file(repo: Repo) -> None:
     repo.init()
-    depot = repo.depot()
-    changed = difference(repo, depot, {"d/x": "1"}, {"d": "2"})
+    private_git = repo.private_git()
+    changed = difference(repo, private_git, {"d/x": "1"}, {"d": "2"})
     repo.write(".gitignore", "cache\n")
     repo.write("d/cache", "x")
-    assert refused(repo, depot, changed).startswith("'d' is there already")
+    assert refused(repo, private_git, changed).startswith("'d' is there already")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everything")
 def test_a_folder_that_cannot_be_written(repo: Repo) -> None:
     repo.init()
-    depot = repo.depot()
-    changed = difference(repo, depot, BEFORE, AFTER)
+    private_git = repo.private_git()
+    changed = difference(repo, private_git, BEFORE, AFTER)
     (repo.root / "b").chmod(0o500)
     try:
-        assert "'b/d' cannot be written" in refused(repo, depot, changed)
+        assert "'b/d' cannot be written" in refused(repo, private_git, changed)
     finally:
         (repo.root / "b").chmod(0o700)
 
@@ -185,9 +193,9 @@ def test_a_folder_that_cannot_be_written(repo: Repo) -> None:
 def test_a_file_that_somebody_keeps_writing_never_loses_a_line(repo: Repo) -> None:
     """An editor saves by renaming, as fast as it can, while changes come and go."""
     repo.init()
-    depot = repo.depot()
-    there = difference(repo, depot, {"a": "1", "b": "1"}, {"a": "2", "b": "2"})
-    back = difference(repo, depot, {"a": "2", "b": "2"}, {"a": "1", "b": "1"})
+    private_git = repo.private_git()
+    there = difference(repo, private_git, {"a": "1", "b": "1"}, {"a": "2", "b": "2"})
+    back = difference(repo, private_git, {"a": "2", "b": "2"}, {"a": "1", "b": "1"})
     rewrite(repo, {"a": "1", "b": "1"})
     saved: list[str] = []
     stop = threading.Event()
@@ -207,9 +215,9 @@ def test_a_file_that_somebody_keeps_writing_never_loses_a_line(repo: Repo) -> No
         if step == 5:
             editor.start()
         try:
-            bring(repo, depot, (there, back)[step % 2])
+            bring(repo, private_git, (there, back)[step % 2])
             outcomes.add("done")
-        except Refused:
+        except ApplyRefused:
             outcomes.add("refused")
             # All of it was refused: `a` is not one step ahead of `b`.
             assert (repo.root / "a").read_text() == "2"
@@ -222,8 +230,8 @@ def test_a_file_that_somebody_keeps_writing_never_loses_a_line(repo: Repo) -> No
 def test_what_cannot_be_put_back_is_rescued_and_the_refusal_says_where(repo: Repo) -> None:
     """Somebody appends, as fast as they can: while the file is aside, that makes another."""
     repo.init()
-    depot = repo.depot()
-    changed = difference(repo, depot, {"d/b": "1\n"}, {"d/b": "2\n"})
+    private_git = repo.private_git()
+    changed = difference(repo, private_git, {"d/b": "1\n"}, {"d/b": "2\n"})
     lines: list[str] = []
     stop = threading.Event()
 
@@ -239,8 +247,8 @@ def test_what_cannot_be_put_back_is_rescued_and_the_refusal_says_where(repo: Rep
         pass
     told = ""
     while "could not be put back" not in told:
-        with pytest.raises(Refused) as refusal:
-            bring(repo, depot, changed)
+        with pytest.raises(ApplyRefused) as refusal:
+            bring(repo, private_git, changed)
         told = str(refusal.value)
     stop.set()
     editor.join()
@@ -250,30 +258,31 @@ def test_what_cannot_be_put_back_is_rescued_and_the_refusal_says_where(repo: Rep
     )
     saved = (folder / "d" / "b").read_text() + (repo.root / "d" / "b").read_text()
     assert sorted(saved.splitlines()) == sorted(["1", *lines])
-    assert os.listdir(os.path.join(depot.path, "tmp")) == []
+    assert os.listdir(os.path.join(private_git.path, "tmp")) == []
 
 
 def test_no_place_to_work_is_told(repo: Repo, tmp_path: Path) -> None:
     repo.init()
-    depot = repo.depot()
-    changed = difference(repo, depot, {"a": "1"}, {"a": "2"})
+    private_git = repo.private_git()
+    changed = difference(repo, private_git, {"a": "1"}, {"a": "2"})
     beside = tmp_path / "nowhere"
     with pytest.raises(WorkspaceError, match=f"{beside} cannot be written"):
-        apply(depot, str(repo.root), changed, beside=str(beside))
+        apply(private_git, str(repo.root), changed, staging_parent=str(beside))
 
 
 KILLED = """
 import sys
 from retinue.workspace.apply import apply
-from retinue.workspace.changes import changes
-from retinue.workspace.private_git import Depot
-from retinue.workspace.source import find_source
+from retinue.workspace.tree_diff import diff_trees
+from retinue.workspace.private_git import PrivateGit
+from retinue.workspace.user_repository import find_user_repository
 root, before, after = sys.argv[1:]
-depot = Depot(root + "/.retinue/git", find_source(root, home="/", config_home="/"), seal=str)
-changed = changes(depot, before, after)
+user_repository = find_user_repository(root, home="/", config_home="/")
+git = PrivateGit(root + "/.retinue/git", user_repository, seal=str)
+changed = diff_trees(git, before, after)
 print("ready", flush=True)
 sys.stdin.readline()
-apply(depot, root, changed, beside=depot.path + "/tmp", ref="refs/retinue/r/steps/1")
+apply(git, root, changed, staging_parent=git.path + "/tmp", ref="refs/retinue/r/steps/1")
 print("done", flush=True)
 """
 
@@ -282,13 +291,13 @@ print("done", flush=True)
 @pytest.mark.parametrize(("moved", "elsewhere"), [(500, False), (1999, False), (500, True)])
 def test_killed_in_the_middle_it_is_put_back(repo: Repo, moved: int, elsewhere: bool) -> None:
     repo.init()
-    depot = repo.depot()
+    private_git = repo.private_git()
     before = {f"d{i}/{j}": f"{i}{j}" for i in range(10) for j in range(200)}
     after = {f"e{p}" if p.endswith("0") else p: f"new {text}" for p, text in before.items()}
     rewrite(repo, after)
-    wanted = users_tree(depot).tree
+    wanted = snapshot_user_tree(private_git).tree
     rewrite(repo, before)
-    start = users_tree(depot).tree
+    start = snapshot_user_tree(private_git).tree
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(repo.root), start, wanted],
         stdin=subprocess.PIPE,
@@ -299,17 +308,19 @@ def test_killed_in_the_middle_it_is_put_back(repo: Repo, moved: int, elsewhere: 
     assert process.stdout.readline() == b"ready\n"
     process.stdin.write(b"\n")
     process.stdin.flush()
-    beside = Path(depot.path, "tmp")
+    beside = Path(private_git.path, "tmp")
     while sum(len(os.listdir(old)) for old in beside.glob("apply-*/old")) < moved:
         assert process.poll() is None
     process.send_signal(signal.SIGKILL)
     process.communicate()
     if elsewhere:
         repo.root = repo.root.rename(repo.root.with_name("renamed"))
-        depot = repo.depot()
-        beside = Path(depot.path, "tmp")
-    assert users_tree(depot).tree != start
-    assert len(recover(depot, str(beside)).paths) == len(before) + len(before) // 10
-    assert users_tree(depot).tree == start
-    assert kept(depot) == []
+        private_git = repo.private_git()
+        beside = Path(private_git.path, "tmp")
+    assert snapshot_user_tree(private_git).tree != start
+    assert (
+        len(recover_interrupted(private_git, str(beside)).paths) == len(before) + len(before) // 10
+    )
+    assert snapshot_user_tree(private_git).tree == start
+    assert list_changes(private_git) == []
     assert os.listdir(beside) == []

@@ -11,14 +11,20 @@ from retinue.workspace.cleanup import (
     DAY_S,
     MAX_STALE,
     clean_copies,
+    clean_daily,
     clean_objects,
     clean_steps,
-    sweep_daily,
 )
 from retinue.workspace.copies import LOCK, PROJECT, make_copy
 from retinue.workspace.file_trees import UserFileTree
-from retinue.workspace.snapshot import users_tree
-from retinue.workspace.steps import Entry, kept, patch, step_ref, store
+from retinue.workspace.recorded_changes import (
+    FileState,
+    change_ref,
+    list_changes,
+    record_files,
+    unified_diff,
+)
+from retinue.workspace.snapshot import snapshot_user_tree
 
 if TYPE_CHECKING:
     from tests.conftest import Repo
@@ -38,10 +44,12 @@ def left_behind(parent: Path, name: str, *, days: float) -> Path:
 
 def test_copies_go_when_they_are_old_and_nobody_uses_them(repo: Repo, tmp_path: Path) -> None:
     repo.init().commit({"a": "1"})
-    depot, parent = repo.depot(), tmp_path / "worktrees"
-    used = make_copy(depot, str(parent / "used"), depot.commit(users_tree(depot).tree))
+    private_git, parent = repo.private_git(), tmp_path / "worktrees"
+    used = make_copy(
+        private_git, str(parent / "used"), private_git.commit(snapshot_user_tree(private_git).tree)
+    )
     old, new = left_behind(parent, "old", days=8), left_behind(parent, "new", days=1)
-    told = clean_copies(str(parent), older_s=7 * DAY_S, look=True)
+    told = clean_copies(str(parent), older_s=7 * DAY_S, dry_run=True)
     assert (told.items, told.old_items) == (3, 1)
     assert told.size_bytes > told.old_bytes >= 1000
     assert old.exists()
@@ -60,23 +68,23 @@ def test_only_so_many_are_kept(tmp_path: Path) -> None:
 
 def test_steps_go_with_the_age_of_their_run_and_what_only_they_needed(repo: Repo) -> None:
     repo.init().commit({"a": "1"})
-    depot = repo.depot()
+    private_git = repo.private_git()
     for run_id in ("old", "new"):
-        after = Entry("a", 0o100644, f"by {run_id}\n".encode())
-        store(depot, step_ref(run_id, 1), [], [after], "x")
+        after = FileState("a", 0o100644, f"by {run_id}\n".encode())
+        record_files(private_git, change_ref(run_id, 1), [], [after], "x")
     then = time.time() - 100 * DAY_S
-    for folder, _, files in os.walk(depot.path):
+    for folder, _, files in os.walk(private_git.path):
         for name in files:
             os.utime(os.path.join(folder, name), (then, then))
-    (fresh,) = [one for one in kept(depot) if one.run_id == "new"]
-    os.utime(os.path.join(depot.path, step_ref("new", 1)))
-    told = clean_steps(depot, older_s=90 * DAY_S)
+    (fresh,) = [one for one in list_changes(private_git) if one.run_id == "new"]
+    os.utime(os.path.join(private_git.path, change_ref("new", 1)))
+    told = clean_steps(private_git, older_s=90 * DAY_S)
     assert (told.items, told.old_items) == (2, 1)
-    assert kept(depot) == [fresh]
-    told = clean_objects(depot, older_s=14 * DAY_S)
+    assert list_changes(private_git) == [fresh]
+    told = clean_objects(private_git, older_s=14 * DAY_S)
     assert told.old_items == 3  # a commit, a tree and a blob; what was before is the other's too
-    assert b"+by new" in patch(depot, fresh.commit)
-    assert clean_objects(depot, older_s=14 * DAY_S).old_items == 0
+    assert b"+by new" in unified_diff(private_git, fresh.commit)
+    assert clean_objects(private_git, older_s=14 * DAY_S).old_items == 0
 
 
 async def test_without_a_repository_what_the_tree_is_made_of_stays(
@@ -97,7 +105,7 @@ async def test_without_a_repository_what_the_tree_is_made_of_stays(
     then = time.time() - 100
     os.utime(repo.root / "a", (then, then))
     await file_tree.snapshot(None)
-    await file_tree.clean(0.0, look=False)
+    await file_tree.clean(0.0, dry_run=False)
     base = await file_tree.snapshot(None)
     copy = await file_tree.copy(base, name="x", directory=str(repo.root))
     assert copy.workspace(str(repo.root)).read("a", max_bytes=9) == b"1\n"
@@ -106,13 +114,13 @@ async def test_without_a_repository_what_the_tree_is_made_of_stays(
 
 def test_it_happens_by_itself_once_a_day(repo: Repo, tmp_path: Path) -> None:
     repo.init().commit({"a": "1"})
-    depot, parent = repo.depot(), tmp_path / "worktrees"
+    private_git, parent = repo.private_git(), tmp_path / "worktrees"
     first = left_behind(parent, "first", days=8)
-    sweep_daily(depot, str(parent))
+    clean_daily(private_git, str(parent))
     second = left_behind(parent, "second", days=8)
-    sweep_daily(depot, str(parent))
+    clean_daily(private_git, str(parent))
     assert (first.exists(), second.exists()) == (False, True)
     then = time.time() - 2 * DAY_S
-    os.utime(os.path.join(depot.path, "swept"), (then, then))
-    sweep_daily(depot, str(parent))
+    os.utime(os.path.join(private_git.path, "swept"), (then, then))
+    clean_daily(private_git, str(parent))
     assert not second.exists()

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.errors import WorkspaceError
-from retinue.workspace.copies import WorkingCopy, make_copy, stale_copies
-from retinue.workspace.snapshot import take, users_tree
+from retinue.workspace.copies import CopyFolder, make_copy, stale_copies
+from retinue.workspace.snapshot import snapshot_user_tree, take_snapshot
 
 if TYPE_CHECKING:
     from tests.conftest import Repo
 
 
-def copied(repo: Repo, name: str = "r-a1") -> WorkingCopy:
-    depot = repo.depot()
-    base = depot.commit(users_tree(depot).tree)
-    return make_copy(depot, str(repo.home / "worktrees" / name), base)
+def copied(repo: Repo, name: str = "r-a1") -> CopyFolder:
+    private_git = repo.private_git()
+    base = private_git.commit(snapshot_user_tree(private_git).tree)
+    return make_copy(private_git, str(repo.home / "worktrees" / name), base)
 
 
 def test_a_copy_has_what_the_user_sees_and_nothing_that_is_ignored(repo: Repo) -> None:
@@ -31,7 +31,7 @@ def test_a_copy_has_what_the_user_sees_and_nothing_that_is_ignored(repo: Repo) -
     assert top.name == repo.root.name
     assert sorted(os.listdir(top)) == [".git", ".gitignore", "a", "d", "new"]
     assert os.access(top / "d" / "tool", os.X_OK)
-    assert take(copy.where).tree == copy.depot.tree_of(copy.base)
+    assert take_snapshot(copy.repository).tree == copy.private_git.tree_of(copy.base)
     copy.remove()
     assert not Path(copy.folder).exists()
 
@@ -57,7 +57,7 @@ def test_what_the_child_does_to_its_git_dir_is_not_read(repo: Repo) -> None:
     (top / ".git" / "info" / "exclude").write_text("*\n")
     (top / "b").write_text("2")
     (top / "c").write_text("3")
-    found = repo.listed(copy.depot, take(copy.where).tree)
+    found = repo.listed(copy.private_git, take_snapshot(copy.repository).tree)
     assert found == {"a": "100644 1", "b": "100644 2", "c": "100644 3"}
     copy.remove()
 
@@ -68,7 +68,7 @@ def test_a_sparse_checkout_stays_sparse(repo: Repo) -> None:
     copy = copied(repo)
     assert sorted(os.listdir(copy.top)) == [".git", "in"]
     (Path(copy.top) / "in" / "a").write_text("changed")
-    found = repo.listed(copy.depot, take(copy.where).tree)
+    found = repo.listed(copy.private_git, take_snapshot(copy.repository).tree)
     assert found == {"in/a": "100644 changed", "out/b": "100644 2"}
     copy.remove()
 
@@ -95,10 +95,10 @@ def test_no_place_for_a_copy(repo: Repo) -> None:
 
 
 def test_a_copy_of_nothing_leaves_nothing_behind(repo: Repo) -> None:
-    depot = repo.init().depot()
+    private_git = repo.init().private_git()
     folder = repo.home / "worktrees" / "r-a1"
     with pytest.raises(WorkspaceError, match="git read-tree failed"):
-        make_copy(depot, str(folder), "nothing")
+        make_copy(private_git, str(folder), "nothing")
     assert not folder.exists()
 
 
@@ -107,22 +107,22 @@ def test_what_a_project_needs_to_run_is_lent_by_the_original(repo: Repo) -> None
     for path in ("node_modules/x", ".venv/bin/python", "web/app/node_modules/y", "secret/key"):
         repo.write(path, "ignored")
     copy = copied(repo)
-    assert copy.lent(copy.top, str(repo.root)) == (
+    assert copy.share_dependencies(copy.top, str(repo.root)) == (
         "node_modules",
         ".venv",
         "web/app/node_modules",
     )
     assert not (Path(copy.top) / "secret").exists()
     # What a child finds there instead, or a link, is not covered.
-    assert copy.lent(copy.top, str(repo.root)) == ()
-    assert take(copy.where).tree == copy.depot.tree_of(copy.base)
+    assert copy.share_dependencies(copy.top, str(repo.root)) == ()
+    assert take_snapshot(copy.repository).tree == copy.private_git.tree_of(copy.base)
     copy.remove()
 
 
 def test_what_is_tracked_is_not_lent(repo: Repo) -> None:
     repo.init().commit({"venv/a": "1"})
     copy = copied(repo)
-    assert copy.lent(copy.top, str(repo.root)) == ()
+    assert copy.share_dependencies(copy.top, str(repo.root)) == ()
     copy.remove()
 
 

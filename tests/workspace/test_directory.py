@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.workspace import DirEntry, Workspace
 from retinue.workspace.directory import DirectoryWorkspace
-from retinue.workspace.safe_open import Opening
+from retinue.workspace.safe_open import Opener
 
 LIMIT = 1_000_000
 ordinary = pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
@@ -58,11 +58,11 @@ class TestReading:
         for path in ("src/a.py", "./src/a.py", "src//a.py", "src/../src/a.py", f"{root}/src/a.py"):
             assert tree.read(path, max_bytes=LIMIT) == b"x\r\n\xff"
 
-    def test_the_root_by_a_name_that_is_a_link(self, root: Path, opening: Opening) -> None:
+    def test_the_root_by_a_name_that_is_a_link(self, root: Path, opening: Opener) -> None:
         (root / "a").write_text("x")
         alias = root.parent / "alias"
         alias.symlink_to(root)
-        tree = DirectoryWorkspace(alias, opening=opening)
+        tree = DirectoryWorkspace(alias, opener=opening)
         assert tree.read(f"{alias}/a", max_bytes=LIMIT) == b"x"
         assert tree.read(f"{root}/a", max_bytes=LIMIT) == b"x"
 

@@ -138,7 +138,7 @@ async def test_an_edit_of_the_users_in_the_same_place_is_not_lost(
 
 
 async def test_work_that_was_not_integrated_is_kept(repo: Repo, file_tree_at: TreeAt) -> None:
-    from retinue.workspace.steps import kept, patch
+    from retinue.workspace.recorded_changes import list_changes, unified_diff
 
     repo.init().commit({"a": "1\n"})
     file_tree = file_tree_at(repo.root)
@@ -150,10 +150,10 @@ async def test_work_that_was_not_integrated_is_kept(repo: Repo, file_tree_at: Tr
     await file_tree.keep_unmerged(
         base, proposal.commit, run_id="run1", agent_id="a1", message="failed"
     )
-    depot = repo.depot()
-    (one,) = kept(depot)
+    private_git = repo.private_git()
+    (one,) = list_changes(private_git)
     assert (one.run_id, one.kind, one.name) == ("run1", "kept", "a1")
-    assert b"-1\n+2\n" in patch(depot, one.commit)
+    assert b"-1\n+2\n" in unified_diff(private_git, one.commit)
 
 
 async def test_a_copy_of_a_copy_goes_into_the_copy(repo: Repo, file_tree_at: TreeAt) -> None:

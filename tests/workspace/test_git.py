@@ -7,29 +7,29 @@ from pathlib import Path
 import pytest
 
 from retinue.errors import WorkspaceError
-from retinue.workspace.git import git, repository
+from retinue.workspace.git import find_repository, run_git
 
 
 def test_a_plain_folder_is_no_repository(root: Path) -> None:
-    assert repository(str(root)) is None
+    assert find_repository(str(root)) is None
     (root / ".git").write_text("not a pointer")
-    assert repository(str(root)) is None
+    assert find_repository(str(root)) is None
 
 
 def test_a_failure_is_a_result(root: Path, make_repository: Callable[[Path], None]) -> None:
     make_repository(root)
-    where = repository(str(root))
+    where = find_repository(str(root))
     assert where is not None
-    done = git(where, ["cat-file", "-t", "nothing"])
+    done = run_git(where, ["cat-file", "-t", "nothing"])
     assert not done.ok
     assert b"nothing" in done.stderr
 
 
 def test_it_is_given_input(root: Path, make_repository: Callable[[Path], None]) -> None:
     make_repository(root)
-    where = repository(str(root))
+    where = find_repository(str(root))
     assert where is not None
-    done = git(where, ["hash-object", "--stdin"], stdin=b"hello\n")
+    done = run_git(where, ["hash-object", "--stdin"], stdin=b"hello\n")
     assert done.stdout == b"ce013625030ba8dba906f756967f9e9ca394464a\n"
 
 
@@ -43,9 +43,9 @@ def test_a_linked_worktree(
     linked = tmp_path / "linked"
     subprocess.run([*here, "worktree", "add", "-q", str(linked)], check=True)
     (linked / "new").write_text("")
-    where = repository(str(linked))
+    where = find_repository(str(linked))
     assert where is not None
-    assert git(where, ["ls-files", "--others"]).stdout == b"new\n"
+    assert run_git(where, ["ls-files", "--others"]).stdout == b"new\n"
 
 
 def test_settings_in_the_tree_run_nothing(
@@ -59,18 +59,18 @@ def test_settings_in_the_tree_run_nothing(
     hook = root / "post-index-change"
     hook.write_text(f"#!/bin/sh\ntouch {planted}\n")
     hook.chmod(0o755)
-    where = repository(str(root))
+    where = find_repository(str(root))
     assert where is not None
-    assert git(where, ["status", "--porcelain"]).ok
-    assert git(where, ["ls-files", "--others"]).ok
+    assert run_git(where, ["status", "--porcelain"]).ok
+    assert run_git(where, ["ls-files", "--others"]).ok
     assert not planted.exists()
 
 
 def test_a_workspace_that_is_gone(tmp_path: Path, make_repository: Callable[[Path], None]) -> None:
     gone = tmp_path / "gone"
     make_repository(gone)
-    where = repository(str(gone))
+    where = find_repository(str(gone))
     assert where is not None
     gone.rename(tmp_path / "moved")
     with pytest.raises(WorkspaceError, match="git cannot be started"):
-        git(where, ["status"])
+        run_git(where, ["status"])

@@ -287,7 +287,7 @@ async def work_there(repo: Repo, file_tree: UserFileTree) -> None:
     assert (repo.root / "a").read_text() == "4\n"
     assert (await file_tree.undo(changes)).refused == ()
     assert (repo.root / "a").read_text() == "2\n"
-    await file_tree.clean(0, look=False)
+    await file_tree.clean(0, dry_run=False)
 
 
 async def test_what_the_environment_says_about_git_counts_for_nothing(
@@ -336,7 +336,7 @@ async def test_an_index_that_vouches_for_files_is_not_believed(
     (tmp_path / MARK).unlink()
     repo.write("a", "2\n")
     file_tree = file_tree_at(repo.root)
-    tree = repo.listed(repo.depot(), await file_tree.snapshot(None))
+    tree = repo.listed(repo.private_git(), await file_tree.snapshot(None))
     assert tree == {"a": "100644 2\n", "b": "100644 1\n"}
     assert not (tmp_path / MARK).exists()
 
@@ -348,7 +348,7 @@ async def test_a_tree_that_the_config_puts_elsewhere_is_not_looked_at(
     (tmp_path / "elsewhere" / "secret").write_text("s\n")
     repo.init().commit({"a": "1\n"})
     repo.git("config", "core.worktree", str(tmp_path / "elsewhere"))
-    tree = repo.listed(repo.depot(), await file_tree_at(repo.root).snapshot(None))
+    tree = repo.listed(repo.private_git(), await file_tree_at(repo.root).snapshot(None))
     assert tree == {"a": "100644 1\n"}
 
 
@@ -431,12 +431,12 @@ async def test_a_private_git_dir_that_came_with_the_project_is_not_used(
         config_home=str(repo.config),
         seal=lambda name: hashlib.sha256(f"{key} {name}".encode()).hexdigest() if key else "",
     )
-    (told,) = await file_tree.news()
+    (told,) = await file_tree.recovery_notes()
     assert told.startswith("the history of files was not made by you on this machine, and is in ")
     await work_there(repo, file_tree)
     assert not mark.exists()
     assert not (tmp_path / "victim").exists()
-    assert (await file_tree.news()) == (told,)
+    assert (await file_tree.recovery_notes()) == (told,)
 
 
 async def test_ones_own_is_used_again(
@@ -445,7 +445,7 @@ async def test_ones_own_is_used_again(
     repo.init().commit({"a": "1\n"})
     await work_there(repo, file_tree_at(repo.root))
     again = file_tree_at(repo.root)
-    assert await again.news() == ()
+    assert await again.recovery_notes() == ()
     assert [change.name for change in await again.changes("r")] == []
     assert sorted(path.name for path in (repo.root / ".retinue").iterdir()) == [".gitignore", "git"]
 
@@ -460,6 +460,6 @@ async def test_what_could_not_be_put_back_after_a_kill_is_told(
     (left / "old" / "0").write_text("mine")
     (left / "plan").write_bytes(b"half of it")
     rescued = repo.root / ".retinue" / "rescued" / "apply-1"
-    (told,) = await file_tree_at(repo.root).news()
+    (told,) = await file_tree_at(repo.root).recovery_notes()
     assert told == f"files that could not be put back are in {rescued}"
     assert (rescued / "0").read_text() == "mine"

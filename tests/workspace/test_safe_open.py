@@ -10,10 +10,10 @@ import pytest
 from retinue.workspace.safe_open import (
     DIRECTORY,
     READ,
-    Opening,
-    open_at_once,
+    Opener,
+    best_opener,
     open_by_walking,
-    preferred,
+    open_with_openat2,
 )
 
 
@@ -24,7 +24,7 @@ def root_fd(root: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def read(opening: Opening, root_fd: int, path: str, visited: list[str] | None = None) -> bytes:
+def read(opening: Opener, root_fd: int, path: str, visited: list[str] | None = None) -> bytes:
     fd = opening(root_fd, path, READ, visit=None if visited is None else visited.append)
     try:
         return os.read(fd, 100)
@@ -32,15 +32,13 @@ def read(opening: Opening, root_fd: int, path: str, visited: list[str] | None = 
         os.close(fd)
 
 
-def test_opens_what_lies_beneath(opening: Opening, root: Path, root_fd: int) -> None:
+def test_opens_what_lies_beneath(opening: Opener, root: Path, root_fd: int) -> None:
     (root / "a/b").mkdir(parents=True)
     (root / "a/b/c").write_text("found")
     assert read(opening, root_fd, "a/b/c") == b"found"
 
 
-def test_a_link_is_an_error_unless_it_is_watched(
-    opening: Opening, root: Path, root_fd: int
-) -> None:
+def test_a_link_is_an_error_unless_it_is_watched(opening: Opener, root: Path, root_fd: int) -> None:
     (root / "real").mkdir()
     (root / "real/file").write_text("x")
     (root / "folder").symlink_to("real")
@@ -55,7 +53,7 @@ def test_a_link_is_an_error_unless_it_is_watched(
 
 
 @pytest.mark.parametrize("target", ["/etc/hostname", "../outside", "a/../../outside"])
-def test_a_link_that_leads_outside(opening: Opening, root: Path, root_fd: int, target: str) -> None:
+def test_a_link_that_leads_outside(opening: Opener, root: Path, root_fd: int, target: str) -> None:
     (root / "a").mkdir()
     (root.parent / "outside").write_text("secret")
     (root / "link").symlink_to(target)
@@ -64,21 +62,21 @@ def test_a_link_that_leads_outside(opening: Opening, root: Path, root_fd: int, t
     assert caught.value.errno == errno.EXDEV
 
 
-def test_a_link_may_go_up_and_down_again(opening: Opening, root: Path, root_fd: int) -> None:
+def test_a_link_may_go_up_and_down_again(opening: Opener, root: Path, root_fd: int) -> None:
     (root / "a/b").mkdir(parents=True)
     (root / "top").write_text("x")
     (root / "a/b/link").symlink_to("../../a/./../top")
     assert read(opening, root_fd, "a/b/link", []) == b"x"
 
 
-def test_links_in_a_circle(opening: Opening, root: Path, root_fd: int) -> None:
+def test_links_in_a_circle(opening: Opener, root: Path, root_fd: int) -> None:
     (root / "a").symlink_to("b")
     (root / "b").symlink_to("a")
     with pytest.raises(OSError, match="symbolic links"):
         read(opening, root_fd, "a", [])
 
 
-def test_no_descriptor_is_lost(opening: Opening, root: Path, root_fd: int) -> None:
+def test_no_descriptor_is_lost(opening: Opener, root: Path, root_fd: int) -> None:
     (root / "a/b").mkdir(parents=True)
     (root / "a/b/c").write_text("x")
     (root / "a/out").symlink_to("/etc")
@@ -92,12 +90,12 @@ def test_no_descriptor_is_lost(opening: Opening, root: Path, root_fd: int) -> No
     assert sorted(os.listdir("/dev/fd")) == before
 
 
-def test_a_fifo_does_not_block(opening: Opening, root: Path, root_fd: int) -> None:
+def test_a_fifo_does_not_block(opening: Opener, root: Path, root_fd: int) -> None:
     os.mkfifo(root / "pipe")
     os.close(opening(root_fd, "pipe", READ))
 
 
-def test_what_is_opened_is_not_inherited(opening: Opening, root: Path, root_fd: int) -> None:
+def test_what_is_opened_is_not_inherited(opening: Opener, root: Path, root_fd: int) -> None:
     (root / "f").write_text("")
     fd = opening(root_fd, "f", READ)
     assert not os.get_inheritable(fd)
@@ -105,4 +103,4 @@ def test_what_is_opened_is_not_inherited(opening: Opening, root: Path, root_fd: 
 
 
 def test_walking_is_always_possible() -> None:
-    assert preferred() in (open_at_once, open_by_walking)
+    assert best_opener() in (open_with_openat2, open_by_walking)

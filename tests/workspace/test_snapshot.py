@@ -10,7 +10,7 @@ import pytest
 from retinue.errors import GitError, WorkspaceError
 from retinue.workspace import snapshot
 from retinue.workspace.file_trees import UserFileTree
-from retinue.workspace.snapshot import users_tree
+from retinue.workspace.snapshot import snapshot_user_tree
 
 if TYPE_CHECKING:
     from tests.conftest import Repo
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 def seen(repo: Repo, directory: Path | None = None) -> dict[str, str]:
     """The snapshot of the user's tree; nothing of theirs may have changed by it."""
     before, files = repo.git_dir(), repo.files()
-    depot = repo.depot(directory)
-    first, second = users_tree(depot), users_tree(depot)
+    private_git = repo.private_git(directory)
+    first, second = snapshot_user_tree(private_git), snapshot_user_tree(private_git)
     assert first == second
     assert repo.git_dir() == before
     assert repo.files() == files
-    return repo.listed(depot, first.tree)
+    return repo.listed(private_git, first.tree)
 
 
 def test_what_is_committed_changed_new_and_removed(repo: Repo) -> None:
@@ -121,20 +121,20 @@ def test_what_is_no_file_is_left_out(repo: Repo) -> None:
     (repo.root / "was_a_file").unlink()
     os.mkfifo(repo.root / "was_a_file")
     os.mkfifo(repo.root / "pipe")
-    depot = repo.depot()
-    taken = users_tree(depot)
+    private_git = repo.private_git()
+    taken = snapshot_user_tree(private_git)
     assert taken.left_out == ("was_a_file",)
-    assert repo.listed(depot, taken.tree) == {"was_a_file": "100644 1"}
+    assert repo.listed(private_git, taken.tree) == {"was_a_file": "100644 1"}
 
 
 def test_large_files_are_left_out(repo: Repo) -> None:
     repo.init().commit({"a": "1"})
     with (repo.root / "huge").open("wb") as file:
         file.truncate(snapshot.MAX_FILE_BYTES + 1)
-    depot = repo.depot()
-    taken = users_tree(depot)
+    private_git = repo.private_git()
+    taken = snapshot_user_tree(private_git)
     assert taken.left_out == ("huge",)
-    assert repo.listed(depot, taken.tree) == {"a": "100644 1"}
+    assert repo.listed(private_git, taken.tree) == {"a": "100644 1"}
 
 
 def test_too_much_that_git_does_not_know(repo: Repo) -> None:
@@ -145,7 +145,7 @@ def test_too_much_that_git_does_not_know(repo: Repo) -> None:
     with pytest.raises(
         WorkspaceError, match=r"too many files that git does not know .*\.gitignore"
     ):
-        users_tree(repo.depot())
+        snapshot_user_tree(repo.private_git())
 
 
 def test_repositories_inside(repo: Repo) -> None:
@@ -157,10 +157,10 @@ def test_repositories_inside(repo: Repo) -> None:
         (inner / "file").write_text("x")
     repo.git("add", "file", at=repo.root / "used")
     repo.git("commit", "-q", "-m", "x", at=repo.root / "used")
-    depot = repo.depot()
-    taken = users_tree(depot)
+    private_git = repo.private_git()
+    taken = snapshot_user_tree(private_git)
     assert taken.nested == ("empty", "used")
-    assert repo.listed(depot, taken.tree) == {"a": "100644 1"}
+    assert repo.listed(private_git, taken.tree) == {"a": "100644 1"}
 
 
 def test_a_submodule_is_what_the_user_has_committed(repo: Repo, tmp_path: Path) -> None:
@@ -223,10 +223,13 @@ def test_a_change_in_the_same_moment_as_the_last_look(repo: Repo) -> None:
     for number in range(20):
         repo.write("a", f"{number:02}")
         repo.git("add", "a")
-        depot = repo.depot()
-        users_tree(depot)
+        private_git = repo.private_git()
+        snapshot_user_tree(private_git)
         repo.write("a", f"{number + 50:02}")
-        assert repo.listed(depot, users_tree(depot).tree)["a"] == f"100644 {number + 50:02}"
+        assert (
+            repo.listed(private_git, snapshot_user_tree(private_git).tree)["a"]
+            == f"100644 {number + 50:02}"
+        )
 
 
 def test_objects_of_another_kind(repo: Repo) -> None:
@@ -253,9 +256,9 @@ def test_a_linked_worktree(repo: Repo) -> None:
 
 def test_the_same_tree_makes_the_same_commit(repo: Repo) -> None:
     repo.init().commit({"a": "1"})
-    depot = repo.depot()
-    tree = users_tree(depot).tree
-    assert depot.commit(tree, message="x") == depot.commit(tree, message="x")
+    private_git = repo.private_git()
+    tree = snapshot_user_tree(private_git).tree
+    assert private_git.commit(tree, message="x") == private_git.commit(tree, message="x")
 
 
 def test_without_a_repository(repo: Repo) -> None:
@@ -279,7 +282,7 @@ def test_a_broken_index_is_an_error_that_says_so(repo: Repo) -> None:
     repo.init().commit({"a": "1"})
     repo.write(".git/index", "nonsense")
     with pytest.raises(GitError, match="index file"):
-        users_tree(repo.depot())
+        snapshot_user_tree(repo.private_git())
 
 
 async def test_who_looks_again_sees_what_was_written_meanwhile(
@@ -298,4 +301,4 @@ async def test_who_looks_again_sees_what_was_written_meanwhile(
     (repo.root / "new").unlink()
     assert await file_tree.snapshot(None) != tree
     repo.git("add", "-A")
-    assert repo.listed(repo.depot(), await file_tree.snapshot(None)) == {"a": "100644 1"}
+    assert repo.listed(repo.private_git(), await file_tree.snapshot(None)) == {"a": "100644 1"}

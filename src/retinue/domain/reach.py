@@ -1,4 +1,4 @@
-"""How far the hands of an agent reach: the one place that decides, for file tools and commands."""
+"""What an agent may read, write and connect to; file tools and commands both ask here."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, contains
 
 
 class Reach(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What may be touched below `root`, and whether anything may be sent away from there.
+    """What an agent may read and write below `root`, and which network it may use.
 
-    All below `root` may be read. `write_scope` are the paths, relative to it, that may be written.
-    `readable` are folders elsewhere that what is there is made of, such as the objects that a copy
-    of a repository borrows. `seen_at` is where commands are to find the root, for a copy the place
-    of the original, and `lent` are folders of the original, relative to it, that the copy has not.
+    Everything below `root` may be read. `write_scope` lists the paths that may be written, relative
+    to `root`. `readable` lists folders elsewhere that commands need to read, such as the object
+    folders that a copy of a repository borrows from. `mount_point` is the path at which commands
+    see the root: for a copy, the path of the original. `shared_folders` are folders of the
+    original, relative to it, that the copy lacks (`node_modules`, `.venv`).
     """
 
     root: str
     write_scope: Groups
     network: Network = Network.NONE
     readable: tuple[str, ...] = ()
-    seen_at: str = ""
-    lent: tuple[str, ...] = ()
+    mount_point: str = ""
+    shared_folders: tuple[str, ...] = ()
 
     def may_write(self, path: str) -> bool:
-        """May `path`, relative to the root, be written?"""
+        """Whether `path`, relative to the root, may be written."""
         return contains(self.write_scope, path)
 
     def __str__(self) -> str:
-        """As a person would like to read it, before saying yes to something."""
+        """One line for a person who is asked to approve something."""
         if self.write_scope == ANYWHERE:
             writes = "writes anywhere in the workspace"
         elif self.write_scope == NOWHERE:

@@ -29,7 +29,7 @@ class Sandbox(Protocol):
 
     @property
     def relocates(self) -> bool:
-        """Do commands see files where `Reach.seen_at` says, and what is lent to them?"""
+        """Whether commands see files at `Reach.mount_point`, and `Reach.shared_folders` too."""
         ...
 
     async def run(

@@ -21,26 +21,26 @@ from retinue.domain.reach import Reach
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
 from retinue.sandbox.cgroups import cgroups
-from retinue.sandbox.etc import RESOLVER, etc
+from retinue.sandbox.etc_copy import RESOLVER, etc_copy
 from retinue.sandbox.limits import Limits
-from retinue.sandbox.openings import CLOSED, must_be_looked_for, openings
-from retinue.sandbox.process import Disk, check, holding, run_process
-from retinue.sandbox.repositories import repositories
-from retinue.sandbox.seccomp import AF_UNIX, families_for, program
-from retinue.sandbox.sockets import Watch, sockets_in
-from retinue.sandbox.start_barrier import WAIT, Gate
-from retinue.sandbox.system import programs
-from retinue.sandbox.toolchains import base_of_venv, homes, toolchains
+from retinue.sandbox.nested_repositories import find_nested_git_dirs
+from retinue.sandbox.process import DiskMonitor, check_command, memory_file, run_process
+from retinue.sandbox.seccomp import AF_UNIX, build_filter, socket_families
+from retinue.sandbox.start_barrier import SHELL_PREFIX, StartBarrier
+from retinue.sandbox.system_paths import program_folders
+from retinue.sandbox.toolchains import tool_home_variables, toolchain_folders, venv_base_folders
+from retinue.sandbox.unix_sockets import SocketMonitor, has_sockets
+from retinue.sandbox.writable_paths import PROTECTED_NAMES, needs_walk, writable_paths
 
-HOME = "/tmp/home"
-STATE = ".retinue"
+SANDBOX_HOME = "/tmp/home"
+STATE_FOLDER = ".retinue"
 # How many commands that are running need an empty folder there.
-_kept: Counter[str] = Counter()
-NEEDED = "--bind-fd"
+_placeholder_users: Counter[str] = Counter()
+REQUIRED_OPTION = "--bind-fd"
 
 
 @cache
-def options(bwrap: str) -> frozenset[str]:
+def supported_options(bwrap: str) -> frozenset[str]:
     """What this version knows; versions differ by what distributions have added to them."""
     try:
         told = subprocess.run([bwrap, "--help"], capture_output=True, timeout=10, check=False)
@@ -71,14 +71,14 @@ class Bubblewrap:
         `cache` is where something can be kept for the next time.
         """
         self._bwrap = bwrap
-        self._options = options(bwrap)
+        self._options = supported_options(bwrap)
         self._limits = limits or Limits()
         self._cache = cache
-        self._shown = [*toolchains(environment), *readable]
+        self._shown = [*toolchain_folders(environment), *readable]
         self._environment = {
             **{k: v for k, v in environment.items() if k != "SHELL"},
-            **homes(environment),
-            "HOME": HOME,
+            **tool_home_variables(environment),
+            "HOME": SANDBOX_HOME,
             "TMPDIR": "/tmp",
         }
         self._home = environment.get("HOME", "")
@@ -96,26 +96,34 @@ class Bubblewrap:
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
         """Run a shell command. A non-zero exit is a result, never an exception."""
-        check(command, reach)
+        check_command(command, reach)
         async with contextlib.AsyncExitStack() as held:
-            shown = [*self._shown, *base_of_venv(_seen(reach), self._home)]
-            visible = _visible(reach, shown)
-            families = _families(reach, visible)
-            rules = holding(held, program(families=families, namespaced=True))
-            gate = Gate(held, self._limits.of_a_process(counted=self._cgroups.counted))
-            if must_be_looked_for(reach.write_scope):
+            shown = [*self._shown, *venv_base_folders(_mount_point(reach), self._home)]
+            visible = _visible_folders(reach, shown)
+            families = _allowed_families(reach, visible)
+            rules = memory_file(held, build_filter(families=families, namespaced=True))
+            barrier = StartBarrier(held, self._limits.per_process(limited=self._cgroups.limited))
+            if needs_walk(reach.write_scope):
                 # In a thread: a large tree takes its time.
-                opened = await asyncio.to_thread(_openings, reach)
+                opened = await asyncio.to_thread(_writable, reach)
             else:
-                opened = _openings(reach)
-            places = _places(held, reach, opened)
-            held.enter_context(_closed(reach, places))
-            closed = await repositories(path for _, path in places)
-            nested = _nested(held, reach, places, closed)
-            place = await held.enter_async_context(self._cgroups.place())
-            argv = [*place.words, self._bwrap, *self._world(reach, shown, places, nested)]
-            argv += ["--seccomp", str(rules), *gate.options, "--", "/bin/sh", "-c", WAIT + command]
-            held.enter_context(gate.kept())
+                opened = _writable(reach)
+            places = _open_writable(held, reach, opened)
+            held.enter_context(_placeholders(reach, places))
+            closed = await find_nested_git_dirs(path for _, path in places)
+            nested = _protect_nested(held, reach, places, closed)
+            slot = await held.enter_async_context(self._cgroups.slot())
+            argv = [*slot.argv_prefix, self._bwrap, *self._world(reach, shown, places, nested)]
+            argv += [
+                "--seccomp",
+                str(rules),
+                *barrier.options,
+                "--",
+                "/bin/sh",
+                "-c",
+                SHELL_PREFIX + command,
+            ]
+            held.enter_context(barrier.opened())
             done = await run_process(
                 argv,
                 directory="/",
@@ -123,22 +131,22 @@ class Bubblewrap:
                 kill=_kill,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
-                stdin=gate.stdin,
+                stdin=barrier.stdin,
                 pass_fds=(
                     rules,
-                    *gate.descriptors,
+                    *barrier.fds,
                     *(fd for fd, _ in places),
                     *(fd for fd, _, _ in nested),
                 ),
-                new_agent=place.new_agent,
-                looks=(
-                    Disk(reach.root).check,
-                    *((Watch(visible).check,) if AF_UNIX in families else ()),
+                start_process=slot.start_process,
+                monitors=(
+                    DiskMonitor(reach.root).check,
+                    *((SocketMonitor(visible).check,) if AF_UNIX in families else ()),
                 ),
             )
-            if not done.timed_out and not gate.ended:
+            if not done.timed_out and not barrier.command_ended:
                 # Never once more without: what failed is the sandbox, and not the command.
-                why = gate.failure or done.output.strip() or "it gave no reason"
+                why = barrier.failure or done.output.strip() or "it gave no reason"
                 raise WorkspaceError(f"The sandbox failed: {why}. See `retinue doctor`.")
         return done
 
@@ -157,8 +165,8 @@ class Bubblewrap:
         yield from ("--disable-userns",) if "--disable-userns" in self._options else ()
         if reach.network is not Network.ALL:
             yield "--unshare-net"
-        yield from _system()
-        yield from ("--ro-bind", etc(self._cache), "/etc")
+        yield from _system_mounts()
+        yield from ("--ro-bind", etc_copy(self._cache), "/etc")
         if reach.network is Network.ALL:
             yield from ("--ro-bind-try", RESOLVER, RESOLVER)
         for folder in dict.fromkeys(shown):
@@ -169,44 +177,44 @@ class Bubblewrap:
         size = ("--size", str(self._limits.tmp_bytes)) if "--size" in self._options else ()
         # Closed itself, as nothing limits what would be put there.
         yield from ("--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
-        yield from (*size, "--tmpfs", "/tmp", "--dir", HOME)
-        yield from _workspace(reach, places)
+        yield from (*size, "--tmpfs", "/tmp", "--dir", SANDBOX_HOME)
+        yield from _workspace_mounts(reach, places)
         for fd, path, option in nested:
-            yield from (option, str(fd), _seen(reach) + path.removeprefix(reach.root))
-        yield from ("--remount-ro", "/", "--chdir", _seen(reach))
+            yield from (option, str(fd), _mount_point(reach) + path.removeprefix(reach.root))
+        yield from ("--remount-ro", "/", "--chdir", _mount_point(reach))
 
 
-def _seen(reach: Reach) -> str:
+def _mount_point(reach: Reach) -> str:
     """Where commands find the root."""
-    return reach.seen_at or reach.root
+    return reach.mount_point or reach.root
 
 
-def _workspace(reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[str]:
-    root, seen = reach.root, _seen(reach)
+def _workspace_mounts(reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[str]:
+    root, seen = reach.root, _mount_point(reach)
     for folder in reach.readable:
         yield from ("--ro-bind-try", os.path.realpath(folder), folder)
     yield from ("--ro-bind", root, seen)
     for fd, path in places:
         yield from ("--bind-fd", str(fd), seen + path.removeprefix(root))
-    for name in reach.lent:
+    for name in reach.shared_folders:
         # Something else may be there by now, or a link to it.
         if os.path.realpath(inside := os.path.join(root, name)) == inside and os.path.isdir(inside):
             folder = os.path.join(seen, name)
             yield from ("--ro-bind-try", folder, folder)
     # In whatever was opened above, too. What is in `.git` runs on the host; `.retinue` is our own.
-    for name in sorted(CLOSED):
+    for name in sorted(PROTECTED_NAMES):
         path = os.path.join(root, name)
         if os.path.lexists(path) and not os.path.islink(path):
             yield from ("--ro-bind", path, os.path.join(seen, name))
-    if os.path.isdir(os.path.join(root, STATE)):
-        state = os.path.join(seen, STATE)
+    if os.path.isdir(os.path.join(root, STATE_FOLDER)):
+        state = os.path.join(seen, STATE_FOLDER)
         yield from ("--tmpfs", state, "--remount-ro", state)
 
 
 @cache
-def _system() -> tuple[str, ...]:
+def _system_mounts() -> tuple[str, ...]:
     words: list[str] = []
-    for path in programs():
+    for path in program_folders():
         if os.path.islink(path):
             words += ("--symlink", os.readlink(path), path)
         elif os.listdir(path):
@@ -214,40 +222,40 @@ def _system() -> tuple[str, ...]:
     return tuple(words)
 
 
-def _visible(reach: Reach, shown: Sequence[str]) -> tuple[str, ...]:
+def _visible_folders(reach: Reach, shown: Sequence[str]) -> tuple[str, ...]:
     """The folders of the machine's that a command sees."""
-    lent = (os.path.join(_seen(reach), name) for name in reach.lent)
-    return (reach.root, *shown, *programs(), *reach.readable, *lent)
+    shared_folders = (os.path.join(_mount_point(reach), name) for name in reach.shared_folders)
+    return (reach.root, *shown, *program_folders(), *reach.readable, *shared_folders)
 
 
-def _families(reach: Reach, visible: Sequence[str]) -> tuple[int, ...]:
+def _allowed_families(reach: Reach, visible: Sequence[str]) -> tuple[int, ...]:
     """Without those of unix sockets where there is one of somebody else's to speak to."""
-    families = families_for(reach.network, namespaced=reach.network is not Network.ALL)
-    if AF_UNIX in families and sockets_in(visible):
+    families = socket_families(reach.network, namespaced=reach.network is not Network.ALL)
+    if AF_UNIX in families and has_sockets(visible):
         return tuple(family for family in families if family != AF_UNIX)
     return families
 
 
-def _openings(reach: Reach) -> list[str]:
+def _writable(reach: Reach) -> list[str]:
     # A link cannot be covered, so what holds one that must stay is not opened as a whole.
-    linked = any(os.path.islink(os.path.join(reach.root, name)) for name in CLOSED)
-    return openings(reach.root, reach.write_scope, whole_root=not linked)
+    linked = any(os.path.islink(os.path.join(reach.root, name)) for name in PROTECTED_NAMES)
+    return writable_paths(reach.root, reach.write_scope, whole_root=not linked)
 
 
-def _places(
+def _open_writable(
     held: contextlib.AsyncExitStack, reach: Reach, paths: Sequence[str]
 ) -> list[tuple[int, str]]:
     """What may be written, opened without going through a link: others may be at work there."""
     places: list[tuple[int, str]] = []
     for path in paths:
-        fd = _descend(reach.root, os.path.relpath(path, reach.root))
+        fd = _open_without_links(reach.root, os.path.relpath(path, reach.root))
         if fd is not None:
             held.callback(os.close, fd)
             places.append((fd, path))
     return places
 
 
-def _nested(
+def _protect_nested(
     held: contextlib.AsyncExitStack,
     reach: Reach,
     places: Sequence[tuple[int, str]],
@@ -269,7 +277,7 @@ def _nested(
         mounts[path] = "--ro-bind-fd"
     found: list[tuple[int, str, str]] = []
     for path, option in sorted(mounts.items()):
-        fd = _descend(reach.root, os.path.relpath(path, reach.root))
+        fd = _open_without_links(reach.root, os.path.relpath(path, reach.root))
         if fd is not None:
             held.callback(os.close, fd)
             found.append((fd, path, option))
@@ -277,7 +285,7 @@ def _nested(
 
 
 @contextlib.contextmanager
-def _closed(reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[None]:
+def _placeholders(reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[None]:
     """Have something at the names that must stay closed, so that it can be covered.
 
     Where the root is open, a command could otherwise make a `.git` of its own, with hooks that the
@@ -285,25 +293,25 @@ def _closed(reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[None]:
     """
     made: list[str] = []
     if any(path == reach.root for _, path in places):
-        for name in sorted(CLOSED):
+        for name in sorted(PROTECTED_NAMES):
             path = os.path.join(reach.root, name)
-            if path in _kept or not os.path.lexists(path):
+            if path in _placeholder_users or not os.path.lexists(path):
                 with contextlib.suppress(OSError):
                     os.makedirs(path, exist_ok=True)
-                    _kept[path] += 1
+                    _placeholder_users[path] += 1
                     made.append(path)
     try:
         yield
     finally:
         for path in made:
-            _kept[path] -= 1
-            if not _kept[path]:
-                del _kept[path]
+            _placeholder_users[path] -= 1
+            if not _placeholder_users[path]:
+                del _placeholder_users[path]
                 with contextlib.suppress(OSError):
                     os.rmdir(path)
 
 
-def _descend(root: str, path: str) -> int | None:
+def _open_without_links(root: str, path: str) -> int | None:
     here = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in () if path == "." else path.split("/"):
         try:

@@ -28,146 +28,148 @@ import msgspec
 
 from retinue.errors import WorkspaceError
 from retinue.sandbox.limits import Limits
-from retinue.sandbox.process import Birth, here
+from retinue.sandbox.process import Starter, start_here
 
 _ROOT = "/sys/fs/cgroup"
 _PREFIX = "retinue-"
-_SPARE = 8
+_MAX_SPARE = 8
 _numbers = itertools.count()
 
 
-class Rule(msgspec.Struct, frozen=True):
-    """What is counted, and the file and the value that limit it."""
+class LimitFile(msgspec.Struct, frozen=True):
+    """What is limited, and the file and the value that limit it."""
 
     what: str
     file: str
     value: int
 
 
-Groups = tuple[tuple[str, tuple[Rule, ...]], ...]
+LimitedGroups = tuple[tuple[str, tuple[LimitFile, ...]], ...]
 """Folders of groups, with the rules of each."""
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where a command starts: `new_agent` starts it there, with `words` before its own."""
+class CgroupSlot(msgspec.Struct, frozen=True):
+    """How to start a command in its group: by `start_process`, with `argv_prefix` in front."""
 
-    new_agent: Birth = here
-    words: tuple[str, ...] = ()
+    start_process: Starter = start_here
+    argv_prefix: tuple[str, ...] = ()
 
 
 class Cgroups(Protocol):
-    """Groups for commands; `counted` is what they limit for a command as a whole."""
+    """Groups for commands; `limited` is what they limit for a command as a whole."""
 
     @property
-    def counted(self) -> frozenset[str]: ...
+    def limited(self) -> frozenset[str]: ...
 
-    def place(self) -> AbstractAsyncContextManager[Place]:
+    def slot(self) -> AbstractAsyncContextManager[CgroupSlot]:
         """One for a command, as long as it runs."""
 
 
 @cache
 def cgroups(limits: Limits) -> Cgroups:
     """What this process may make; nothing, as an ordinary user mostly."""
-    processes = Rule("processes", "pids.max", limits.processes)
+    processes = LimitFile("processes", "pids.max", limits.processes)
     memory = limits.memory_bytes
     own = _own_groups()
     if os.path.exists(f"{_ROOT}/cgroup.controllers"):
-        rules = (processes, Rule("memory", "memory.max", memory))
+        rules = (processes, LimitFile("memory", "memory.max", memory))
         # A group that has processes of its own, as ours has, may not divide what it gets; the one
         # above it does, and may be the user's too.
         group = _ROOT + own.get("", "/").rstrip("/")
         for parent in (group, os.path.dirname(group)):
             if parent.startswith(_ROOT) and _usable(parent, rules):
-                return _Unified(parent, rules)
-        return _None()
-    of_old = {"pids": processes, "memory": Rule("memory", "memory.limit_in_bytes", memory)}
+                return _CgroupsV2(parent, rules)
+        return _NoCgroups()
+    of_old = {"pids": processes, "memory": LimitFile("memory", "memory.limit_in_bytes", memory)}
     wanted = (
         (f"{_ROOT}/{name}{own.get(name, '').rstrip('/')}", (of_old[name],)) for name in of_old
     )
     usable = tuple(pair for pair in wanted if _usable(*pair))
-    return _Divided(usable) if usable else _None()
+    return _CgroupsV1(usable) if usable else _NoCgroups()
 
 
 # Its threads are not those of who made them.
 os.register_at_fork(after_in_child=cgroups.cache_clear)
 
 
-class _None:
-    counted: frozenset[str] = frozenset()
+class _NoCgroups:
+    limited: frozenset[str] = frozenset()
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[Place]:
-        yield Place()
+    async def slot(self) -> AsyncIterator[CgroupSlot]:
+        yield CgroupSlot()
 
 
-class _Unified:
+class _CgroupsV2:
     """Version 2: a process is in a group with all its threads, and has to move."""
 
-    def __init__(self, parent: str, rules: tuple[Rule, ...]) -> None:
+    def __init__(self, parent: str, rules: tuple[LimitFile, ...]) -> None:
         self._parent = parent
         self._rules = rules
-        self.counted = frozenset(rule.what for rule in rules)
+        self.limited = frozenset(rule.what for rule in rules)
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[Place]:
+    async def slot(self) -> AsyncIterator[CgroupSlot]:
         groups = ((f"{self._parent}/{_name()}", self._rules),)
         try:
             _make(groups)
             enter = f'echo $$ >{shlex.quote(groups[0][0])}/cgroup.procs && exec "$@"'
-            yield Place(words=("/bin/sh", "-c", enter, "sh"))
+            yield CgroupSlot(argv_prefix=("/bin/sh", "-c", enter, "sh"))
         finally:
             # Busy for the moment it takes the kernel to bury the last process; a group that is
             # left over costs nothing, and the next one has another name.
             _remove(groups)
 
 
-class _Divided:
+class _CgroupsV1:
     """Version 1: a hierarchy for each controller, and threads may be where their process is not."""
 
-    def __init__(self, parents: Groups) -> None:
+    def __init__(self, parents: LimitedGroups) -> None:
         self._parents = parents
-        self._spare: list[_Nest] = []
-        self.counted = frozenset(rule.what for _, rules in parents for rule in rules)
+        self._spare: list[_ThreadInGroups] = []
+        self.limited = frozenset(rule.what for _, rules in parents for rule in rules)
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[Place]:
-        nest = self._spare.pop() if self._spare else await self._new()
+    async def slot(self) -> AsyncIterator[CgroupSlot]:
+        thread = self._spare.pop() if self._spare else await self._new()
         try:
-            yield Place(new_agent=nest.new_agent)
+            yield CgroupSlot(start_process=thread.start_process)
         finally:
-            if len(self._spare) < _SPARE:
-                self._spare.append(nest)
+            if len(self._spare) < _MAX_SPARE:
+                self._spare.append(thread)
             else:
-                nest.leave()
+                thread.leave()
 
-    async def _new(self) -> _Nest:
+    async def _new(self) -> _ThreadInGroups:
         name = _name()
-        nest = _Nest(tuple((f"{parent}/{name}", rules) for parent, rules in self._parents))
+        thread = _ThreadInGroups(
+            tuple((f"{parent}/{name}", rules) for parent, rules in self._parents)
+        )
         try:
-            await nest.enter()
+            await thread.enter()
         except BaseException:
-            nest.leave()
+            thread.leave()
             raise
-        return nest
+        return thread
 
 
-class _Nest:
+class _ThreadInGroups:
     """A thread in groups of its own."""
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: LimitedGroups) -> None:
         self._groups = groups
         self._thread = ThreadPoolExecutor(1)
         atexit.register(self._tidy)
 
     async def enter(self) -> None:
         _make(self._groups)
-        moving = self._thread.submit(_move, [path for path, _ in self._groups])
+        moving = self._thread.submit(_move_this_thread, [path for path, _ in self._groups])
         try:
             await asyncio.wrap_future(moving)
         except OSError as error:
             raise WorkspaceError(f"No control group can be used: {error.strerror}.") from error
 
-    def new_agent(self, start: Callable[[], Popen[bytes]]) -> Popen[bytes]:
+    def start_process(self, start: Callable[[], Popen[bytes]]) -> Popen[bytes]:
         # Waited for: it is over in a millisecond, in which our own thread would have done it.
         return self._thread.submit(start).result()
 
@@ -176,7 +178,7 @@ class _Nest:
 
         def move() -> None:
             with contextlib.suppress(OSError):
-                _move([os.path.dirname(path) for path, _ in self._groups])
+                _move_this_thread([os.path.dirname(path) for path, _ in self._groups])
             _remove(self._groups)
 
         atexit.unregister(self._tidy)
@@ -191,7 +193,7 @@ class _Nest:
             time.sleep(0.001)
 
 
-def _move(groups: Iterable[str]) -> None:
+def _move_this_thread(groups: Iterable[str]) -> None:
     """This thread, and nobody else's."""
     for path in groups:
         with open(f"{path}/tasks", "w", encoding="ascii") as file:
@@ -212,19 +214,19 @@ def _own_groups() -> dict[str, str]:
     return found
 
 
-def _usable(parent: str, rules: tuple[Rule, ...]) -> bool:
-    trial: Groups = ((f"{parent}/{_name()}", rules),)
+def _usable(parent: str, rules: tuple[LimitFile, ...]) -> bool:
+    trial: LimitedGroups = ((f"{parent}/{_name()}", rules),)
     try:
         _make(trial)
     except WorkspaceError:
         return False
     finally:
         _remove(trial)
-    _bury(parent)
+    _remove_leftovers(parent)
     return True
 
 
-def _bury(parent: str) -> None:
+def _remove_leftovers(parent: str) -> None:
     """Remove what those have left who were killed."""
     for name in os.listdir(parent):
         if name.startswith(_PREFIX) and not os.path.exists(f"/proc/{name.split('-')[1]}"):
@@ -235,7 +237,7 @@ def _name() -> str:
     return f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
 
 
-def _make(groups: Groups) -> None:
+def _make(groups: LimitedGroups) -> None:
     try:
         for path, rules in groups:
             os.mkdir(path)
@@ -246,7 +248,7 @@ def _make(groups: Groups) -> None:
         raise WorkspaceError(f"No control group can be made: {error.strerror}.") from error
 
 
-def _remove(groups: Groups) -> bool:
+def _remove(groups: LimitedGroups) -> bool:
     """Are they gone?"""
     for path, _ in groups:
         with contextlib.suppress(OSError):

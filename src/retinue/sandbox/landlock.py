@@ -18,23 +18,23 @@ from retinue.domain.grant import Network
 from retinue.domain.reach import Reach
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
-from retinue.sandbox import launcher
+from retinue.sandbox import landlock_launcher as launcher
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.limits import Limits
-from retinue.sandbox.openings import around, openings
-from retinue.sandbox.process import Disk, check, holding, run_process
-from retinue.sandbox.repositories import repositories
-from retinue.sandbox.seccomp import families_for, program
-from retinue.sandbox.system import etc_files, etc_folders, programs
-from retinue.sandbox.toolchains import base_of_venv, homes, toolchains
+from retinue.sandbox.nested_repositories import find_nested_git_dirs
+from retinue.sandbox.process import DiskMonitor, check_command, memory_file, run_process
+from retinue.sandbox.seccomp import build_filter, socket_families
+from retinue.sandbox.system_paths import etc_files, etc_folders, program_folders
+from retinue.sandbox.toolchains import tool_home_variables, toolchain_folders, venv_base_folders
+from retinue.sandbox.writable_paths import without_protected, writable_paths
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
-NEEDED = 6
-STATE = ".retinue"
+MIN_ABI = 6
+STATE_FOLDER = ".retinue"
 
 
 @cache
-def abi() -> int:
+def abi_version() -> int:
     """The version of Landlock that this kernel has; 0 for none."""
     try:
         syscall = ctypes.CDLL(None, use_errno=True).syscall
@@ -75,24 +75,27 @@ class Landlock:
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
         """Run a shell command. A non-zero exit is a result, never an exception."""
-        check(command, reach)
+        check_command(command, reach)
         private = tempfile.mkdtemp(prefix="retinue-")
         async with contextlib.AsyncExitStack() as held:
             held.push_async_callback(asyncio.to_thread, _discard, private)
             opened = await asyncio.to_thread(
-                openings, reach.root, reach.write_scope, whole_root=False
+                writable_paths, reach.root, reach.write_scope, whole_root=False
             )
-            closed = await repositories(opened)
-            write = [private, *(part for path in opened for part in around(path, closed))]
-            order = holding(held, self._order(command, reach, private, write))
+            closed = await find_nested_git_dirs(opened)
+            write = [
+                private,
+                *(part for path in opened for part in without_protected(path, closed)),
+            ]
+            order = memory_file(held, self._order(command, reach, private, write))
             told, telling = os.pipe()
             for fd in (told, telling):
                 held.callback(os.close, fd)
             os.set_blocking(told, False)
-            place = await held.enter_async_context(self._cgroups.place())
+            slot = await held.enter_async_context(self._cgroups.slot())
             done = await run_process(
                 (
-                    *place.words,
+                    *slot.argv_prefix,
                     sys.executable,
                     "-I",
                     "-S",
@@ -102,12 +105,12 @@ class Landlock:
                 ),
                 directory="/",
                 environment={},
-                kill=_ask,
+                kill=_ask_supervisor_to_kill,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
                 pass_fds=(order, telling),
-                new_agent=place.new_agent,
-                looks=(Disk(reach.root).check, Disk(private).check),
+                start_process=slot.start_process,
+                monitors=(DiskMonitor(reach.root).check, DiskMonitor(private).check),
             )
             with contextlib.suppress(BlockingIOError):
                 why = os.read(told, 4096).decode(errors="replace")
@@ -116,11 +119,11 @@ class Landlock:
 
     def _order(self, command: str, reach: Reach, private: str, write: Sequence[str]) -> bytes:
         shown = [
-            *programs(),
+            *program_folders(),
             *etc_files(),
             *etc_folders(),
-            *toolchains(self._outside),
-            *base_of_venv(reach.root, self._outside.get("HOME", "")),
+            *toolchain_folders(self._outside),
+            *venv_base_folders(reach.root, self._outside.get("HOME", "")),
         ]
         if reach.network is Network.ALL:
             shown.append("/etc/resolv.conf")
@@ -132,7 +135,7 @@ class Landlock:
                 "network": reach.network is Network.ALL,
                 "environment": {
                     **{k: v for k, v in self._outside.items() if k != "SHELL"},
-                    **homes(self._outside),
+                    **tool_home_variables(self._outside),
                     "HOME": private,
                     # Git gives up where a settings file is there and cannot be read.
                     "GIT_CONFIG_NOSYSTEM": "1",
@@ -143,22 +146,22 @@ class Landlock:
                     *map(os.path.realpath, (*shown, *reach.readable)),
                     "/proc",
                     *self._readable,
-                    *_shown(reach),
+                    *_readable_entries(reach),
                 ],
                 "devices": _DEVICES,
                 "write": write,
-                "limits": self._limits.of_a_process(counted=self._cgroups.counted),
-                "filter": program(
-                    families=families_for(reach.network, namespaced=False), namespaced=False
+                "limits": self._limits.per_process(limited=self._cgroups.limited),
+                "filter": build_filter(
+                    families=socket_families(reach.network, namespaced=False), namespaced=False
                 ),
             }
         )
 
 
-def _shown(reach: Reach) -> list[str]:
+def _readable_entries(reach: Reach) -> list[str]:
     """All of the workspace but our own records: what lies above others opens those as well."""
     with os.scandir(reach.root) as listing:
-        return [e.path for e in listing if not e.is_symlink() and e.name.casefold() != STATE]
+        return [e.path for e in listing if not e.is_symlink() and e.name.casefold() != STATE_FOLDER]
 
 
 def _discard(folder: str) -> None:
@@ -171,7 +174,7 @@ def _discard(folder: str) -> None:
         subprocess.run(words, check=False, stderr=subprocess.DEVNULL)
 
 
-def _ask(pid: int) -> None:
+def _ask_supervisor_to_kill(pid: int) -> None:
     """Have the supervisor bury everything; it is gone in a moment, or was already."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGTERM)

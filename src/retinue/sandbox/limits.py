@@ -18,25 +18,25 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     file_bytes: int = 2_048 * MIB
     tmp_bytes: int = 1_024 * MIB
 
-    def of_a_process(self, *, counted: frozenset[str]) -> dict[str, int]:
+    def per_process(self, *, limited: frozenset[str]) -> dict[str, int]:
         """What is set for each process, by the names of the module `resource`.
 
-        `counted` is what a control group counts for all of them: "processes", "memory".
+        `limited` is what a control group counts for all of them: "processes", "memory".
         """
         # Of memory that crashed, one byte: with none at all the kernel would still start the
         # program of the host's that takes it, if it has one.
         limits = {"RLIMIT_FSIZE": self.file_bytes, "RLIMIT_CORE": 1}
-        if "processes" not in counted:
+        if "processes" not in limited:
             # The kernel counts all that the user has.
-            limits["RLIMIT_NPROC"] = _tasks() + self.processes
-        if "memory" not in counted:
+            limits["RLIMIT_NPROC"] = _count_tasks() + self.processes
+        if "memory" not in limited:
             limits["RLIMIT_DATA"] = self.memory_bytes
             # Of addresses, of which some programs reserve many times what they use.
             limits["RLIMIT_AS"] = 8 * self.memory_bytes
         return limits
 
 
-def impose(pid: int, limits: dict[str, int]) -> None:
+def set_limits(pid: int, limits: dict[str, int]) -> None:
     """Set them for a process, and so for all that it starts. What is less already stays."""
     for name, value in limits.items():
         kind = getattr(resource, name)
@@ -51,7 +51,7 @@ def impose(pid: int, limits: dict[str, int]) -> None:
         file.write("1000")
 
 
-def _tasks() -> int:
+def _count_tasks() -> int:
     """How many the machine has at the moment, which is at least as many as any user has."""
     with open("/proc/loadavg", encoding="ascii") as file:
         return int(file.read().split()[3].partition("/")[2])

@@ -14,7 +14,7 @@ from typing import Any
 from retinue.domain.reach import Reach
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.sandbox import CommandResult
-from retinue.sandbox.output import CappedOutput
+from retinue.sandbox.capped_output import CappedOutput
 
 # For a process in the background that keeps the output open after the shell is gone.
 _LINGER_S = 0.5
@@ -26,17 +26,17 @@ _RESERVES = (1024**3, 100_000)
 # Of Linux, for one argument: 32 pages, less the byte that ends it.
 _MAX_COMMAND_BYTES = 131_071
 
-Kill = Callable[[int], None]
+KillFunction = Callable[[int], None]
 """Ends a process, given its number, and all that it has started."""
 
-Look = Callable[[], None]
+Monitor = Callable[[], None]
 """Looked at now and then while a process runs; raises WorkspaceError to end it."""
 
-Birth = Callable[[Callable[[], "subprocess.Popen[bytes]"]], "subprocess.Popen[bytes]"]
+Starter = Callable[[Callable[[], "subprocess.Popen[bytes]"]], "subprocess.Popen[bytes]"]
 """Starts a process by the function it is given, where the process is to be born."""
 
 
-def check(command: str, reach: Reach) -> None:
+def check_command(command: str, reach: Reach) -> None:
     """Raise ToolFailure for what no shell can be given, WorkspaceError for where none can be."""
     try:
         os.close(os.open(reach.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -54,7 +54,7 @@ def check(command: str, reach: Reach) -> None:
         raise ToolFailure("The command is too long; write it to a file and run that.")
 
 
-def holding(held: contextlib.ExitStack | contextlib.AsyncExitStack, data: bytes) -> int:
+def memory_file(held: contextlib.ExitStack | contextlib.AsyncExitStack, data: bytes) -> int:
     """A descriptor to read `data` from, until `held` ends."""
     fd = os.memfd_create("retinue", os.MFD_CLOEXEC)
     held.callback(os.close, fd)
@@ -63,7 +63,7 @@ def holding(held: contextlib.ExitStack | contextlib.AsyncExitStack, data: bytes)
     return fd
 
 
-class Disk:
+class DiskMonitor:
     """The room that was left when a command began: its files are limited in size, not number."""
 
     def __init__(self, path: str) -> None:
@@ -91,11 +91,11 @@ class Disk:
         return (size * found.f_blocks, size * found.f_bavail), (found.f_files, found.f_favail)
 
 
-def nothing_left(_: int) -> None:
+def no_sweep(_: int) -> None:
     """For what takes everything along when it ends."""
 
 
-def here(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+def start_here(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
     """For what is born where it is asked for."""
     return start()
 
@@ -105,25 +105,25 @@ async def run_process(
     *,
     directory: str,
     environment: Mapping[str, str],
-    kill: Kill,
-    sweep: Kill = nothing_left,
+    kill: KillFunction,
+    sweep: KillFunction = no_sweep,
     timeout_s: float,
     max_output_bytes: int,
     stdin: int = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
-    new_agent: Birth = here,
-    looks: Sequence[Look] = (),
+    start_process: Starter = start_here,
+    monitors: Sequence[Monitor] = (),
 ) -> CommandResult:
     """Run a program to its end, or to its time limit. Nothing that it starts outlives this call.
 
     `kill` ends it while it runs; `sweep` ends what it may have left behind. WorkspaceError if one
-    of `looks` had it ended.
+    of `monitors` had it ended.
     """
     read_fd, write_fd = os.pipe()
     try:
         try:
             # Not asyncio's: that has a thread for each process, and pipes which it waits for.
-            process = new_agent(
+            process = start_process(
                 lambda: subprocess.Popen(
                     argv,
                     stdin=stdin,
@@ -142,7 +142,7 @@ async def run_process(
             os.close(write_fd)
         with _exit_of(process) as gone:
             output = CappedOutput(max_output_bytes)
-            waiting = _end_of(gone, looks)
+            waiting = _end_of(gone, monitors)
             return await _finish(process, gone, waiting, read_fd, output, timeout_s, kill, sweep)
     finally:
         os.close(read_fd)
@@ -179,13 +179,13 @@ def _exit_of(process: subprocess.Popen[bytes]) -> Iterator[asyncio.Event]:
         os.close(fd)
 
 
-async def _end_of(gone: asyncio.Event, looks: Sequence[Look]) -> None:
+async def _end_of(gone: asyncio.Event, monitors: Sequence[Monitor]) -> None:
     while not gone.is_set():
         try:
-            async with asyncio.timeout(_LOOK_S if looks else None):
+            async with asyncio.timeout(_LOOK_S if monitors else None):
                 await gone.wait()
         except TimeoutError:
-            for look in looks:
+            for look in monitors:
                 look()
 
 
@@ -196,8 +196,8 @@ async def _finish(
     read_fd: int,
     output: CappedOutput,
     timeout_s: float,
-    kill: Kill,
-    sweep: Kill,
+    kill: KillFunction,
+    sweep: KillFunction,
 ) -> CommandResult:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from retinue.domain.grant import Network
 from retinue.domain.reach import Reach
 from retinue.ports.sandbox import CommandResult
-from retinue.sandbox.openings import CLOSED, openings
-from retinue.sandbox.process import check, run_process
-from retinue.sandbox.toolchains import base_of_venv, homes, toolchains
+from retinue.sandbox.process import check_command, run_process
+from retinue.sandbox.toolchains import tool_home_variables, toolchain_folders, venv_base_folders
 from retinue.sandbox.unconfined import kill_group
+from retinue.sandbox.writable_paths import PROTECTED_NAMES, writable_paths
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/System", "/Library", "/opt", "/private/etc", "/dev")
 
@@ -41,7 +41,7 @@ class Seatbelt:
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
         """Run a shell command. A non-zero exit is a result, never an exception."""
-        check(command, reach)
+        check_command(command, reach)
         private = tempfile.mkdtemp(prefix="retinue-")
         try:
             return await run_process(
@@ -56,7 +56,7 @@ class Seatbelt:
                 directory=reach.root,
                 environment={
                     **self._outside,
-                    **homes(self._outside),
+                    **tool_home_variables(self._outside),
                     "HOME": private,
                     "TMPDIR": private,
                 },
@@ -75,8 +75,8 @@ class Seatbelt:
         yield "(allow file-read-metadata)"
         shown = (
             *_SYSTEM,
-            *toolchains(self._outside),
-            *base_of_venv(reach.root, self._outside.get("HOME", "")),
+            *toolchain_folders(self._outside),
+            *venv_base_folders(reach.root, self._outside.get("HOME", "")),
             *self._readable,
             *map(os.path.realpath, reach.readable),
             reach.root,
@@ -84,9 +84,9 @@ class Seatbelt:
         for path in shown:
             yield f"(allow file-read* (subpath {json.dumps(path)}))"
         yield '(allow file-write* (literal "/dev/null") (literal "/dev/tty"))'
-        for path in (private, *openings(reach.root, reach.write_scope)):
+        for path in (private, *writable_paths(reach.root, reach.write_scope)):
             yield f"(allow file-read* file-write* (subpath {json.dumps(path)}))"
-        for name in sorted(CLOSED):
+        for name in sorted(PROTECTED_NAMES):
             yield f"(deny file-write* (subpath {json.dumps(f'{reach.root}/{name}')}))"
         if reach.network is Network.ALL:
             yield "(allow network*)"

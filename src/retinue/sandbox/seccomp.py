@@ -1,9 +1,9 @@
-"""The seccomp program: which system calls a command may not make.
+"""The seccomp filter: which system calls a command may not make.
 
-Allowed unless denied, since a list of all that compilers, test runners and browsers need would be
-wrong on the next kernel. What is denied is of no use to them, and opens a way out: other processes'
-memory, mounts, namespaces, modules, rings that go around this filter, and families of sockets that
-a network namespace does not hold.
+A call is allowed unless it is denied: a list of every call that compilers, test runners and
+browsers need would be wrong on the next kernel. The denied calls are of no use to those programs
+and would open a way out: memory of other processes, mounts, namespaces, kernel modules, io_uring
+(which bypasses this filter), and socket families that a network namespace does not confine.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _F_SETLEASE, _F_SETDELEG = 1024, 1040
 # The second byte of a request tells whose it is: these change files and folders, whatever they were
 # opened for ("f" flags, "v" and "r" attributes, "X" freezes and trims, btrfs, f2fs).
-_OF_FILE_SYSTEMS = (0x58, 0x66, 0x72, 0x76, 0x94, 0xF5)
+_FILE_SYSTEM_IOCTLS = (0x58, 0x66, 0x72, 0x76, 0x94, 0xF5)
 AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _NETLINK_ROUTE = 0
 _PRIO_USER, _IOPRIO_WHO_USER = 2, 3
 _OPENAT2 = 437
-_FEW = 3
-_MAKING = 0o100 | 0o20000000  # O_CREAT, and O_TMPFILE without the part that is O_DIRECTORY
+_LINEAR_SEARCH_MAX = 3
+_CREATING_FLAGS = 0o100 | 0o20000000  # O_CREAT, and O_TMPFILE without the part that is O_DIRECTORY
 
 
-class Machine(msgspec.Struct, frozen=True):
-    """The numbers of one kind of processor.
+class Architecture(msgspec.Struct, frozen=True):
+    """System call numbers of one processor architecture.
 
-    `shared` are calls that reach memory and queues which a namespace would hold, and `of_others`
-    those that change a process: which of their arguments is its number, and 0 means oneself.
-    `of_users` can change all of a user's: with which first argument.
-    `attributes` write what no rule of Landlock's is about, and `watches` tell who uses which files
-    there. `modes` give a file rights, which are
-    the argument with that number, and `opens` may make one: the number of the flags, before them.
-    `foreign_from`: numbers of another ABI begin there.
+    `ipc_calls` reach memory and queues that only a namespace would confine.
+    `process_calls` change a process: (call, index of the argument with the pid; 0 is oneself).
+    `user_calls` change all processes of a user: (call, first argument with which it does so).
+    `xattr_calls` write attributes, which no Landlock rule covers.
+    `watch_calls` tell who uses which files.
+    `mode_calls` set the mode of a file: (call, index of the argument that holds the mode).
+    `open_calls` may create a file: (call, index of the flags; the mode is the next argument).
+    `foreign_from` is where the numbers of another ABI begin.
     """
 
     arch: int
@@ -59,13 +60,13 @@ class Machine(msgspec.Struct, frozen=True):
     fcntl: int
     socket: int
     socketpair: int
-    shared: tuple[int, ...]
-    of_others: tuple[tuple[int, int], ...]
-    of_users: tuple[tuple[int, int], ...]
-    attributes: tuple[int, ...]
-    watches: tuple[int, ...]
-    modes: tuple[tuple[int, int], ...]
-    opens: tuple[tuple[int, int], ...]
+    ipc_calls: tuple[int, ...]
+    process_calls: tuple[tuple[int, int], ...]
+    user_calls: tuple[tuple[int, int], ...]
+    xattr_calls: tuple[int, ...]
+    watch_calls: tuple[int, ...]
+    mode_calls: tuple[tuple[int, int], ...]
+    open_calls: tuple[tuple[int, int], ...]
     foreign_from: int | None = None
 
 
@@ -73,8 +74,8 @@ class Machine(msgspec.Struct, frozen=True):
 # mount_setattr, quotactl_fd, memfd_secret, open_tree_attr.
 _COMMON = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 440, 442, 443, 447, 467)
 
-_MACHINES = {
-    "x86_64": Machine(
+_ARCHITECTURES = {
+    "x86_64": Architecture(
         arch=0xC000003E,
         denied=(
             101,  # ptrace
@@ -101,23 +102,23 @@ _MACHINES = {
         socket=41,
         socketpair=53,
         # shmget … shmctl, semget … semctl, msgget … msgctl, semtimedop, mq_open, mq_unlink
-        shared=(29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240, 241),
+        ipc_calls=(29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240, 241),
         # prlimit64, sched_set{param,scheduler,affinity,attr}, setpriority, ioprio_set,
         # migrate_pages, move_pages
-        of_others=(
+        process_calls=(
             (302, 0), (142, 0), (144, 0), (203, 0), (314, 0), (141, 1), (251, 1), (256, 0),
             (279, 0),
         ),
-        of_users=((141, _PRIO_USER), (251, _IOPRIO_WHO_USER)),
+        user_calls=((141, _PRIO_USER), (251, _IOPRIO_WHO_USER)),
         # setxattr … fsetxattr, removexattr … fremovexattr, setxattrat, removexattrat, file_setattr
-        attributes=(188, 189, 190, 197, 198, 199, 463, 466, 469),
-        watches=(253, 294),  # inotify_init, inotify_init1
+        xattr_calls=(188, 189, 190, 197, 198, 199, 463, 466, 469),
+        watch_calls=(253, 294),  # inotify_init, inotify_init1
         # chmod, fchmod, fchmodat, fchmodat2, mknod, mknodat, creat
-        modes=((90, 1), (91, 1), (268, 2), (452, 2), (133, 1), (259, 2), (85, 1)),
-        opens=((2, 1), (257, 2)),
+        mode_calls=((90, 1), (91, 1), (268, 2), (452, 2), (133, 1), (259, 2), (85, 1)),
+        open_calls=((2, 1), (257, 2)),
         foreign_from=0x40000000,  # x32
     ),
-    "aarch64": Machine(
+    "aarch64": Architecture(
         arch=0xC00000B7,
         denied=(
             117, 270, 271, 272,  # ptrace, process_vm_readv, process_vm_writev, kcmp
@@ -140,35 +141,35 @@ _MACHINES = {
         fcntl=25,
         socket=198,
         socketpair=199,
-        shared=(194, 195, 196, 190, 191, 192, 193, 186, 187, 188, 189, 180, 181),
-        of_others=(
+        ipc_calls=(194, 195, 196, 190, 191, 192, 193, 186, 187, 188, 189, 180, 181),
+        process_calls=(
             (261, 0), (118, 0), (119, 0), (122, 0), (274, 0), (140, 1), (30, 1), (238, 0), (239, 0),
         ),
-        of_users=((140, _PRIO_USER), (30, _IOPRIO_WHO_USER)),
-        attributes=(5, 6, 7, 14, 15, 16, 463, 466, 469),
-        watches=(26,),
-        modes=((52, 1), (53, 2), (452, 2), (33, 2)),
-        opens=((56, 2),),
+        user_calls=((140, _PRIO_USER), (30, _IOPRIO_WHO_USER)),
+        xattr_calls=(5, 6, 7, 14, 15, 16, 463, 466, 469),
+        watch_calls=(26,),
+        mode_calls=((52, 1), (53, 2), (452, 2), (33, 2)),
+        open_calls=((56, 2),),
     ),
 }  # fmt: skip
 
 
-def supported() -> bool:
+def is_supported() -> bool:
     """Is there a program for this processor?"""
-    return platform.machine() in _MACHINES
+    return platform.machine() in _ARCHITECTURES
 
 
 @cache
-def program(*, families: tuple[int, ...], namespaced: bool) -> bytes:
+def build_filter(*, families: tuple[int, ...], namespaced: bool) -> bytes:
     """The filter for this processor, which lets sockets of `families` be made and no others.
 
     Where the processes are not `namespaced`, it also keeps them from each other.
     """
-    machine = _MACHINES[platform.machine()]
-    return b"".join(_instructions(machine, families, namespaced=namespaced))
+    architecture = _ARCHITECTURES[platform.machine()]
+    return b"".join(_instructions(architecture, families, namespaced=namespaced))
 
 
-def families_for(network: Network, *, namespaced: bool) -> tuple[int, ...]:
+def socket_families(network: Network, *, namespaced: bool) -> tuple[int, ...]:
     """The kinds of sockets that keep to what `network` allows.
 
     In a network namespace of its own a command can be given all of them: it has its own loopback,
@@ -184,73 +185,73 @@ def families_for(network: Network, *, namespaced: bool) -> tuple[int, ...]:
 
 
 def _instructions(
-    machine: Machine, families: tuple[int, ...], *, namespaced: bool
+    architecture: Architecture, families: tuple[int, ...], *, namespaced: bool
 ) -> Iterator[bytes]:
     yield _op(_LOAD, _ARCH)
-    yield _op(_JEQ, machine.arch, 1, 0)
+    yield _op(_JEQ, architecture.arch, 1, 0)
     yield _op(_RETURN, _KILL)
     yield _op(_LOAD, _NR)
-    if machine.foreign_from is not None:
-        yield _op(_JGE, machine.foreign_from, 0, 1)
+    if architecture.foreign_from is not None:
+        yield _op(_JGE, architecture.foreign_from, 0, 1)
         yield _op(_RETURN, _KILL)
-    answers = _answers(machine, families, namespaced=namespaced)
-    yield from _search(sorted(answers.items()))
+    rules = _rules(architecture, families, namespaced=namespaced)
+    yield from _binary_search(sorted(rules.items()))
 
 
-def _search(answers: Sequence[tuple[int, Sequence[bytes]]]) -> list[bytes]:
+def _binary_search(rules: Sequence[tuple[int, Sequence[bytes]]]) -> list[bytes]:
     """What to do for each number, by halves.
 
     The kernel goes through this for every number when it is set up, and again for each call that is
     not always allowed: one by one, that was a part of a millisecond for each command.
     """
-    if len(answers) > _FEW:
-        half = len(answers) // 2
-        below, above = _search(answers[:half]), _search(answers[half:])
+    if len(rules) > _LINEAR_SEARCH_MAX:
+        half = len(rules) // 2
+        below, above = _binary_search(rules[:half]), _binary_search(rules[half:])
         # A jump that depends on something is short.
-        return [_op(_JGE, answers[half][0], 0, 1), _op(_JUMP, len(below)), *below, *above]
+        return [_op(_JGE, rules[half][0], 0, 1), _op(_JUMP, len(below)), *below, *above]
     found: list[bytes] = []
-    for number, then in answers:
+    for number, then in rules:
         found += (_op(_JEQ, number, 0, len(then) + 1), *then, _op(_RETURN, _ALLOW))
     return [*found, _op(_RETURN, _ALLOW)]
 
 
-def _answers(
-    machine: Machine, families: tuple[int, ...], *, namespaced: bool
+def _rules(
+    architecture: Architecture, families: tuple[int, ...], *, namespaced: bool
 ) -> dict[int, list[bytes]]:
     """By number, what is done about a call; what gets past it is allowed."""
     no = _op(_RETURN, _ERRNO | errno.EPERM)
-    denied = (*machine.denied, *(() if namespaced else machine.shared))
-    answers = {number: [no] for number in denied}
+    denied = (*architecture.denied, *(() if namespaced else architecture.ipc_calls))
+    rules = {number: [no] for number in denied}
     # Their arguments are in memory, where a filter cannot look: everybody falls back to others.
     unknown = [_op(_RETURN, _ERRNO | errno.ENOSYS)]
-    answers |= {machine.clone3: unknown, _OPENAT2: unknown}
-    answers[machine.clone] = [_op(_LOAD, _argument(0)), _op(_JSET, _CLONE_NAMESPACES, 0, 1), no]
+    rules |= {architecture.clone3: unknown, _OPENAT2: unknown}
+    rules[architecture.clone] = [_op(_LOAD, _argument(0)), _op(_JSET, _CLONE_NAMESPACES, 0, 1), no]
     # What is left behind must not make anybody else somebody: root's commands are root's.
     set_user = [_op(_JSET, stat.S_ISUID | stat.S_ISGID, 0, 1), no]
-    for number, mode in machine.modes:
-        answers[number] = [_op(_LOAD, _argument(mode)), *set_user]
-    for number, flags in machine.opens:
-        makes = [_op(_LOAD, _argument(flags)), _op(_JSET, _MAKING, 0, 3)]
-        answers[number] = [*makes, _op(_LOAD, _argument(flags + 1)), *set_user]
-    # Whoever opens such a file waits for its holder to give way, up to a minute.
+    for number, mode in architecture.mode_calls:
+        rules[number] = [_op(_LOAD, _argument(mode)), *set_user]
+    for number, flags in architecture.open_calls:
+        makes = [_op(_LOAD, _argument(flags)), _op(_JSET, _CREATING_FLAGS, 0, 3)]
+        rules[number] = [*makes, _op(_LOAD, _argument(flags + 1)), *set_user]
+    # Whoever open_calls such a file waits for its holder to give way, up to a minute.
     holds = [_op(_JEQ, _F_SETLEASE, 1, 0), _op(_JEQ, _F_SETDELEG, 0, 1)]
-    answers[machine.fcntl] = [_op(_LOAD, _argument(1)), *holds, no]
+    rules[architecture.fcntl] = [_op(_LOAD, _argument(1)), *holds, no]
     # Only the lower half is compared: the kernel looks at no more of a request either.
     injects = [_op(_JEQ, _TIOCSTI, 1, 0), _op(_JEQ, _TIOCLINUX, 0, 1)]
-    answers[machine.ioctl] = [_op(_LOAD, _argument(1)), *injects, no]
+    rules[architecture.ioctl] = [_op(_LOAD, _argument(1)), *injects, no]
     if not namespaced:
-        answers[machine.ioctl] += _by_kind(_OF_FILE_SYSTEMS)
+        rules[architecture.ioctl] += _deny_ioctl_kinds(_FILE_SYSTEM_IOCTLS)
         none = [_op(_RETURN, _ERRNO | errno.EOPNOTSUPP)]
-        answers |= dict.fromkeys(machine.attributes, none)
-        answers |= dict.fromkeys(machine.watches, unknown)
-        for number, argument in machine.of_others:
-            answers[number] = [_op(_LOAD, _argument(argument)), _op(_JEQ, 0, 1, 0), no]
-        for number, whose in machine.of_users:
-            answers[number] += [_op(_LOAD, _argument(0)), _op(_JEQ, whose, 0, 1), no]
+        rules |= dict.fromkeys(architecture.xattr_calls, none)
+        rules |= dict.fromkeys(architecture.watch_calls, unknown)
+        for number, argument in architecture.process_calls:
+            rules[number] = [_op(_LOAD, _argument(argument)), _op(_JEQ, 0, 1, 0), no]
+        for number, whose in architecture.user_calls:
+            rules[number] += [_op(_LOAD, _argument(0)), _op(_JEQ, whose, 0, 1), no]
     if AF_UNIX not in families:
         # The ends of such a pair can be turned to any socket that has a name.
         kind = [_op(_LOAD, _argument(1)), _op(_AND, _SOCKET_TYPE)]
-        answers[machine.socketpair] = [*kind, _op(_JEQ, _DATAGRAM, 0, 1), no]
+        rules[architecture.socketpair] = [*kind, _op(_JEQ, _DATAGRAM, 0, 1), no]
     checks = [_op(_LOAD, _argument(0))]
     for left, family in enumerate(reversed(families)):
         # To the allowing instruction behind the refusal.
@@ -259,11 +260,11 @@ def _answers(
     # Of netlink the part that tells which interfaces there are; others tell who runs what.
     netlink = [_op(_LOAD, _argument(0)), _op(_JEQ, _AF_NETLINK, 0, 3)]
     netlink += [_op(_LOAD, _argument(2)), _op(_JEQ, _NETLINK_ROUTE, 1, 0), refused]
-    answers[machine.socket] = [*checks, refused, *netlink]
-    return answers
+    rules[architecture.socket] = [*checks, refused, *netlink]
+    return rules
 
 
-def _by_kind(kinds: Sequence[int]) -> list[bytes]:
+def _deny_ioctl_kinds(kinds: Sequence[int]) -> list[bytes]:
     """The request that was loaded is said not to be there if it is of one of these kinds."""
     found = [_op(_RSH, 8), _op(_AND, 0xFF)]
     for left, kind in enumerate(reversed(kinds)):

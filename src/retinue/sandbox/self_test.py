@@ -26,7 +26,7 @@ _TIMEOUT_S = 20.0
 _SECRET = "this must not be read"
 
 
-class Trial(msgspec.Struct, frozen=True):
+class SelfTestResult(msgspec.Struct, frozen=True):
     """What happened: `escaped` names the canaries that got through, `broken` what did not work."""
 
     escaped: tuple[str, ...] = ()
@@ -37,12 +37,12 @@ class Trial(msgspec.Struct, frozen=True):
         return not self.escaped and not self.broken
 
 
-async def try_out(sandbox: Sandbox) -> Trial:
+async def run_self_test(sandbox: Sandbox) -> SelfTestResult:
     """Run the canaries; each one that succeeds is an escape."""
     with (
         tempfile.TemporaryDirectory(prefix="retinue-trial-") as folder,
         _listener() as port,
-        _bystander() as victim,
+        _process_outside() as victim,
     ):
         root, outside = Path(folder, "workspace"), Path(folder, "outside")
         for place in (root / "open", outside):
@@ -58,7 +58,7 @@ async def try_out(sandbox: Sandbox) -> Trial:
                 max_output_bytes=4096,
             )
         except RetinueError as error:
-            return Trial(broken=str(error))
+            return SelfTestResult(broken=str(error))
         lines = done.output.split("\n")
         escaped = [line.removeprefix("escaped ") for line in lines if line.startswith("escaped ")]
         # Seen from here, whatever it said in there.
@@ -69,7 +69,7 @@ async def try_out(sandbox: Sandbox) -> Trial:
         if victim.poll() is not None:
             escaped.append("kill a process outside")
         works = "works" in lines and (root / "open" / "made").exists()
-        return Trial(
+        return SelfTestResult(
             tuple(dict.fromkeys(escaped)),
             "" if works else f"a plain command failed: {done.output.strip()[-300:]}",
         )
@@ -96,7 +96,7 @@ def _script(outside: Path, port: int, victim: int) -> str:
 
 
 @contextmanager
-def _bystander() -> Iterator[subprocess.Popen[bytes]]:
+def _process_outside() -> Iterator[subprocess.Popen[bytes]]:
     """A process of the host's that nobody in the sandbox may harm."""
     # Waits for its input, which nobody sends.
     with subprocess.Popen(["/bin/sh", "-c", "read x"], stdin=subprocess.PIPE) as process:

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from retinue.sandbox.limits import impose
+from retinue.sandbox.limits import set_limits
 
-WAIT = "read -r _ || exit; exec </dev/null; "
+SHELL_PREFIX = "read -r _ || exit; exec </dev/null; "
 """For the command's shell, on the first line: those after it keep their numbers."""
 
 
@@ -25,8 +25,8 @@ class _Status(msgspec.Struct, rename="kebab"):
     child_pid: int
 
 
-class Gate:
-    """`stdin` and `descriptors` are for bubblewrap, with `options`; open while one stands in it."""
+class StartBarrier:
+    """`stdin` and `fds` are for bubblewrap, with `options`; open while one stands in it."""
 
     def __init__(self, held: contextlib.AsyncExitStack, limits: dict[str, int]) -> None:
         self._limits = limits
@@ -42,7 +42,7 @@ class Gate:
         os.set_blocking(self._told, False)
 
     @property
-    def descriptors(self) -> tuple[int, ...]:
+    def fds(self) -> tuple[int, ...]:
         return (self._blocked, self._telling)
 
     @property
@@ -50,13 +50,13 @@ class Gate:
         return ("--block-fd", str(self._blocked), "--json-status-fd", str(self._telling))
 
     @property
-    def ended(self) -> bool:
+    def command_ended(self) -> bool:
         """Has bubblewrap told how the command ended? If not, it is the sandbox that did."""
         self._hear()
         return not self.failure and b"exit-code" in self._said
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
+    def opened(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         loop.add_reader(self._told, self._hear)
         try:
@@ -72,7 +72,7 @@ class Gate:
             return
         self._opened = True
         try:
-            impose(msgspec.json.decode(first, type=_Status).child_pid, self._limits)
+            set_limits(msgspec.json.decode(first, type=_Status).child_pid, self._limits)
             self._go.write(b"\n\n")
         except (OSError, ValueError) as error:
             self.failure = f"no limits can be set: {error}"

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 
 # Below the home, by the first name; "." is all of it.
-_KNOWN: Mapping[str, tuple[str, ...]] = {
+_TOOL_FOLDERS: Mapping[str, tuple[str, ...]] = {
     ".pyenv": (".",),
     ".rustup": (".",),
     ".cargo": ("bin", "registry", "git", "env"),
@@ -31,34 +31,34 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     ".conda": (".",),
 }
 # Where such tools look for themselves, once their home is another.
-_VARIABLES = {"PYENV_ROOT": ".pyenv", "RUSTUP_HOME": ".rustup", "NVM_DIR": ".nvm"}
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/nix")
+_HOME_VARIABLES = {"PYENV_ROOT": ".pyenv", "RUSTUP_HOME": ".rustup", "NVM_DIR": ".nvm"}
+_SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/nix")
 
 
-def toolchains(environment: Mapping[str, str]) -> list[str]:
+def toolchain_folders(environment: Mapping[str, str]) -> list[str]:
     """The folders outside of the system's to be shown, for reading."""
     home = environment.get("HOME", "")
-    wanted = list(homes(environment).values())
+    wanted = list(tool_home_variables(environment).values())
     for entry in environment.get("PATH", "").split(":"):
         if entry.startswith("/"):
-            wanted += _of(os.path.normpath(entry), home)
-    wanted += _of(os.path.realpath(sys.base_prefix), home)
+            wanted += _shown_for(os.path.normpath(entry), home)
+    wanted += _shown_for(os.path.realpath(sys.base_prefix), home)
     return [path for path in dict.fromkeys(wanted) if os.path.isdir(path) and not _is_system(path)]
 
 
-def base_of_venv(root: str, home: str) -> list[str]:
+def venv_base_folders(root: str, home: str) -> list[str]:
     """Where the Python is that the virtual environment of a project was made from."""
-    return [place for venv in (".venv", "venv") for place in _base_of(f"{root}/{venv}", home)]
+    return [place for venv in (".venv", "venv") for place in _base_of_venv(f"{root}/{venv}", home)]
 
 
-def homes(environment: Mapping[str, str]) -> dict[str, str]:
+def tool_home_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that tell tools in the user's home where they are."""
     home = environment.get("HOME", "")
-    places = {name: os.path.join(home, folder) for name, folder in _VARIABLES.items()}
+    places = {name: os.path.join(home, folder) for name, folder in _HOME_VARIABLES.items()}
     return {name: place for name, place in places.items() if home and os.path.isdir(place)}
 
 
-def _of(path: str, home: str) -> Iterable[str]:
+def _shown_for(path: str, home: str) -> Iterable[str]:
     """What to show so that the tools in `path` work."""
     real = os.path.realpath(path)
     if f"{home}/".startswith(f"{real}/") or real in ("/", "/home", "/root", "/tmp"):
@@ -66,20 +66,20 @@ def _of(path: str, home: str) -> Iterable[str]:
         return ()
     if not home or not path.startswith(f"{home}/"):
         return (path,)
-    return _known(path, home) or (path,)
+    return _tool_folders_in_home(path, home) or (path,)
 
 
-def _known(path: str, home: str) -> list[str]:
+def _tool_folders_in_home(path: str, home: str) -> list[str]:
     """The tools' parts of the folder in the home that `path` is in; none if it is no tool's."""
     if not home or not path.startswith(f"{home}/"):
         return []
     first, _, _ = path.removeprefix(f"{home}/").partition("/")
     base = os.path.join(home, first)
-    parts = _KNOWN.get(first, ())
+    parts = _TOOL_FOLDERS.get(first, ())
     return [base if part == "." else os.path.join(base, part) for part in parts]
 
 
-def _base_of(venv: str, home: str) -> Iterable[str]:
+def _base_of_venv(venv: str, home: str) -> Iterable[str]:
     """The Python that a virtual environment was made from.
 
     The project says where that is, so it is shown only where tools are known to be.
@@ -92,9 +92,9 @@ def _base_of(venv: str, home: str) -> Iterable[str]:
     for line in lines:
         key, _, value = line.partition("=")
         if key.strip() == "home" and value.strip().startswith("/"):
-            return _known(os.path.realpath(value.strip()), home)
+            return _tool_folders_in_home(os.path.realpath(value.strip()), home)
     return ()
 
 
 def _is_system(path: str) -> bool:
-    return any(path == base or path.startswith(f"{base}/") for base in _SYSTEM)
+    return any(path == base or path.startswith(f"{base}/") for base in _SYSTEM_FOLDERS)

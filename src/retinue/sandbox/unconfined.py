@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from retinue.domain.reach import Reach
 from retinue.ports.sandbox import CommandResult
-from retinue.sandbox.process import check, run_process
+from retinue.sandbox.process import check_command, run_process
 
 
 class Unconfined:
@@ -35,7 +35,7 @@ class Unconfined:
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
         """Run a shell command. A non-zero exit is a result, never an exception."""
-        check(command, reach)
+        check_command(command, reach)
         return await run_process(
             ("/bin/sh", "-c", command),
             directory=reach.root,

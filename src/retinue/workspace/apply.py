@@ -21,36 +21,36 @@ from contextlib import ExitStack, contextmanager, suppress
 import msgspec
 
 from retinue.errors import WorkspaceError
-from retinue.workspace.changes import Change, is_link
-from retinue.workspace.git import answer, git
-from retinue.workspace.names import quoted
-from retinue.workspace.private_git import CHANGING, Depot
+from retinue.workspace.atomic_write import copy_owner_and_mode, open_or_make_folder
+from retinue.workspace.file_names import quoted
+from retinue.workspace.git import git_output, run_git
+from retinue.workspace.private_git import STAGING_PREFIX, PrivateGit
+from retinue.workspace.recorded_changes import delete_ref, record_diff
 from retinue.workspace.removal import remove_folder
-from retinue.workspace.replacement import open_folder, take_after
-from retinue.workspace.safe_open import DIRECTORY, PASS, READ, preferred
+from retinue.workspace.safe_open import DIRECTORY, READ, TRAVERSE, best_opener
 from retinue.workspace.snapshot import MAX_FILE_BYTES
-from retinue.workspace.steps import keep, unmark
+from retinue.workspace.tree_diff import DiffEntry, is_link
 
-_PLAN = "plan"
+_PENDING_FILE = "plan"
 _CHUNK_BYTES = 1 << 20
 # A file system without hard links, or one that is full of them.
 _UNLINKABLE = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 
 
-class Refused(Exception):
+class ApplyRefused(Exception):
     """The tree is not as it was when the change was worked out; nothing has been changed.
 
     `rescued` is a folder with files whose place was taken before they could be put back.
     """
 
     def __init__(self, path: str, why: str, rescued: str = "") -> None:
-        super().__init__(f"{quoted(path)} {why}{_told(rescued)}")
+        super().__init__(f"{quoted(path)} {why}{_rescued_note(rescued)}")
         self.path = path
         self.why = why
         self.rescued = rescued
 
 
-class _Plan(msgspec.Struct, frozen=True):
+class _PendingApply(msgspec.Struct, frozen=True):
     """What is under way, for whoever finds it left behind. Paths are bytes.
 
     `top` is seen from the depot, which moves with the project.
@@ -62,45 +62,44 @@ class _Plan(msgspec.Struct, frozen=True):
 
 
 def apply(
-    depot: Depot,
+    private_git: PrivateGit,
     top: str,
-    changed: Sequence[Change],
+    changed: Sequence[DiffEntry],
     *,
-    beside: str,
+    staging_parent: str,
     ref: str | None = None,
     message: str = "",
 ) -> str | None:
     """Make all of the changes in the tree at `top`, or none of them and raise Refused.
 
-    WorkspaceError if there is no place to work.
-
-    `beside` is a folder on the same file system that no agent can write. What a process leaves
-    there that is killed meanwhile is put back by `recover`. With `ref` the change is kept under it,
-    so that it can be undone, and its commit is returned.
+    Raises WorkspaceError if `staging_parent` cannot be written. It is a folder on the same file
+    system that no agent can write. If the process is killed, `recover_interrupted` puts back what
+    it finds there. With `ref` the change is recorded under that ref, so that it can be undone, and
+    the commit is returned.
     """
     try:
-        staging = tempfile.mkdtemp(prefix=CHANGING, dir=beside)
+        staging = tempfile.mkdtemp(prefix=STAGING_PREFIX, dir=staging_parent)
     except OSError as error:
-        raise _unwritable(beside, error) from error
+        raise _unwritable(staging_parent, error) from error
     try:
-        _stage(depot, top, changed, staging)
-        plan = os.path.join(staging, _PLAN)
+        _stage(private_git, top, changed, staging)
+        plan = os.path.join(staging, _PENDING_FILE)
         with open(plan, "wb") as file:
-            file.write(_encoded(os.path.relpath(top, depot.path), ref, changed))
-        commit = None if ref is None else keep(depot, ref, changed, message)
+            file.write(_encoded(os.path.relpath(top, private_git.path), ref, changed))
+        commit = None if ref is None else record_diff(private_git, ref, changed, message)
         try:
-            with _Exchange(depot, top, staging) as exchange:
+            with _FileSwap(private_git, top, staging) as exchange:
                 exchange.run(changed)
         except BaseException:
             if ref is not None:
-                unmark(depot, ref)
+                delete_ref(private_git, ref)
             raise
         # From here on it is done, and no recovery takes it back.
         os.unlink(plan)
     except BaseException as error:
-        rescued = _put_away(depot, staging, changed)
-        if isinstance(error, Refused) and rescued:
-            raise Refused(error.path, error.why, rescued) from error
+        rescued = _discard_staging(private_git, staging, changed)
+        if isinstance(error, ApplyRefused) and rescued:
+            raise ApplyRefused(error.path, error.why, rescued) from error
         if isinstance(error, OSError):
             raise _unwritable(staging, error, rescued) from error
         raise
@@ -109,58 +108,58 @@ def apply(
 
 
 def _unwritable(folder: str, error: OSError, rescued: str = "") -> WorkspaceError:
-    return WorkspaceError(f"{folder} cannot be written ({error.strerror}){_told(rescued)}.")
+    return WorkspaceError(f"{folder} cannot be written ({error.strerror}){_rescued_note(rescued)}.")
 
 
-def _told(rescued: str) -> str:
+def _rescued_note(rescued: str) -> str:
     return rescued and f"; files that could not be put back are in {rescued}"
 
 
-class PutBack(msgspec.Struct, frozen=True):
+class Recovered(msgspec.Struct, frozen=True):
     """What was left half done: the paths, and folders with files that had no place any more."""
 
     paths: tuple[str, ...] = ()
     rescued: tuple[str, ...] = ()
 
 
-def left_behind(beside: str) -> bool:
-    """Is there something for `recover`?"""
+def has_interrupted(staging_parent: str) -> bool:
+    """Is there something for `recover_interrupted`?"""
     with suppress(OSError):
-        return any(name.startswith(CHANGING) for name in os.listdir(beside))
+        return any(name.startswith(STAGING_PREFIX) for name in os.listdir(staging_parent))
     return False
 
 
-def recover(depot: Depot, beside: str) -> PutBack:
+def recover_interrupted(private_git: PrivateGit, staging_parent: str) -> Recovered:
     """Put back what processes that were killed have left half done."""
     found: list[str] = []
     rescued: list[str] = []
-    for name in sorted(os.listdir(beside)):
-        if not name.startswith(CHANGING):
+    for name in sorted(os.listdir(staging_parent)):
+        if not name.startswith(STAGING_PREFIX):
             continue
-        staging = os.path.join(beside, name)
+        staging = os.path.join(staging_parent, name)
         try:
-            with open(os.path.join(staging, _PLAN), "rb") as file:
+            with open(os.path.join(staging, _PENDING_FILE), "rb") as file:
                 written = file.read()
         except FileNotFoundError:
             # Not begun, or done.
             remove_folder(staging)
             continue
-        changed: list[Change] = []
+        changed: list[DiffEntry] = []
         with suppress(OSError, msgspec.DecodeError):
-            plan = msgspec.msgpack.decode(written, type=_Plan)
+            plan = msgspec.msgpack.decode(written, type=_PendingApply)
             changed = [_decoded(*fields) for fields in plan.changed]
-            top = os.path.normpath(os.path.join(depot.path, os.fsdecode(plan.top)))
-            with _Exchange(depot, top, staging) as exchange:
+            top = os.path.normpath(os.path.join(private_git.path, os.fsdecode(plan.top)))
+            with _FileSwap(private_git, top, staging) as exchange:
                 exchange.put_back(changed)
             if plan.ref is not None:
-                unmark(depot, plan.ref)
+                delete_ref(private_git, plan.ref)
             found += [change.path for change in changed]
-        if folder := _put_away(depot, staging, changed):
+        if folder := _discard_staging(private_git, staging, changed):
             rescued.append(folder)
-    return PutBack(tuple(found), tuple(rescued))
+    return Recovered(tuple(found), tuple(rescued))
 
 
-def _put_away(depot: Depot, staging: str, changed: Sequence[Change]) -> str:
+def _discard_staging(private_git: PrivateGit, staging: str, changed: Sequence[DiffEntry]) -> str:
     """Remove the folder of a change that was not made, but nothing of the user's that is in it.
 
     Where that is now, which could not be put back; "" if there is nothing.
@@ -168,7 +167,9 @@ def _put_away(depot: Depot, staging: str, changed: Sequence[Change]) -> str:
     old, rescued = os.path.join(staging, "old"), ""
     try:
         for number in os.listdir(old) if os.path.isdir(old) else ():
-            parent = os.path.join(os.path.dirname(depot.path), "rescued", os.path.basename(staging))
+            parent = os.path.join(
+                os.path.dirname(private_git.path), "rescued", os.path.basename(staging)
+            )
             # Without a plan that can be read, nobody knows its name.
             target = os.path.join(parent, changed[int(number)].path if changed else number)
             os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -180,7 +181,7 @@ def _put_away(depot: Depot, staging: str, changed: Sequence[Change]) -> str:
     return rescued
 
 
-def _stage(depot: Depot, top: str, changed: Sequence[Change], staging: str) -> None:
+def _stage(private_git: PrivateGit, top: str, changed: Sequence[DiffEntry], staging: str) -> None:
     """Write the new files, as they look in a work tree, below `new/`."""
     for name in ("old", "new"):
         os.mkdir(os.path.join(staging, name))
@@ -190,21 +191,21 @@ def _stage(depot: Depot, top: str, changed: Sequence[Change], staging: str) -> N
         if change.new_mode
     ]
     if entries:
-        where = depot.at(top, os.path.join(staging, "index"))
-        answer(where, ["update-index", "-z", "--index-info"], stdin=b"".join(entries))
-        answer(where, ["checkout-index", "-a", f"--prefix={staging}/new/"])
+        where = private_git.repository(top, os.path.join(staging, "index"))
+        git_output(where, ["update-index", "-z", "--index-info"], stdin=b"".join(entries))
+        git_output(where, ["checkout-index", "-a", f"--prefix={staging}/new/"])
 
 
-class _Exchange:
+class _FileSwap:
     """Old files out, new files in. An OSError on the way is a refusal."""
 
-    def __init__(self, depot: Depot, top: str, staging: str) -> None:
-        self._depot = depot
+    def __init__(self, private_git: PrivateGit, top: str, staging: str) -> None:
+        self._private_git = private_git
         self._top = top
         self._staged = os.path.join(staging, "new")
         self._old_path = os.path.join(staging, "old")
 
-    def __enter__(self) -> _Exchange:
+    def __enter__(self) -> _FileSwap:
         self._root = os.open(self._top, DIRECTORY)
         self._old = os.open(self._old_path, DIRECTORY)
         return self
@@ -213,7 +214,7 @@ class _Exchange:
         os.close(self._root)
         os.close(self._old)
 
-    def run(self, changed: Sequence[Change]) -> None:
+    def run(self, changed: Sequence[DiffEntry]) -> None:
         with ExitStack() as back:
             for number, change in enumerate(changed):
                 if change.old_mode:
@@ -226,7 +227,7 @@ class _Exchange:
                     self._put_in(number, change, back)
             back.pop_all()
 
-    def put_back(self, changed: Sequence[Change]) -> None:
+    def put_back(self, changed: Sequence[DiffEntry]) -> None:
         """Undo as much of `run` as was done."""
         for change in changed:
             if change.new_mode and self._is(change.path, change.new_mode, change.new_id):
@@ -236,24 +237,26 @@ class _Exchange:
                 os.lstat(os.path.join(self._old_path, str(number)))
                 self._restore(number, change)
 
-    def _take_out(self, number: int, change: Change, back: ExitStack) -> None:
+    def _take_out(self, number: int, change: DiffEntry, back: ExitStack) -> None:
         path = change.path
         try:
-            with _opened(preferred()(self._root, _folder(path), PASS)) as parent:
+            with _opened(best_opener()(self._root, _folder(path), TRAVERSE)) as parent:
                 name = _name(path)
                 if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-                    raise Refused(path, "has become a folder")
+                    raise ApplyRefused(path, "has become a folder")
                 back.callback(self._restore, number, change)
                 os.rename(name, str(number), src_dir_fd=parent, dst_dir_fd=self._old)
         except FileNotFoundError:
-            raise Refused(path, "was removed meanwhile") from None
+            raise ApplyRefused(path, "was removed meanwhile") from None
         except OSError as error:
             raise _refusal(path, error) from error
         aside = os.path.join(self._old_path, str(number))
-        if not _holds(self._depot, self._top, aside, path, change.old_mode, change.old_id):
-            raise Refused(path, "was changed meanwhile")
+        if not _matches_blob(
+            self._private_git, self._top, aside, path, change.old_mode, change.old_id
+        ):
+            raise ApplyRefused(path, "was changed meanwhile")
 
-    def _restore(self, number: int, change: Change) -> None:
+    def _restore(self, number: int, change: DiffEntry) -> None:
         """Bring an old file back, unless somebody has put another there: that one is newer.
 
         What cannot be brought back stays where it is.
@@ -261,7 +264,7 @@ class _Exchange:
         aside, name = os.path.join(self._old_path, str(number)), _name(change.path)
         with (
             suppress(OSError),
-            _opened(open_folder(preferred(), self._root, _folder(change.path))) as parent,
+            _opened(open_or_make_folder(best_opener(), self._root, _folder(change.path))) as parent,
         ):
             if stat.S_ISDIR(os.lstat(aside).st_mode):
                 os.rename(aside, name, dst_dir_fd=parent)
@@ -270,30 +273,32 @@ class _Exchange:
                 with suppress(FileNotFoundError):
                     os.unlink(aside)
 
-    def _put_in(self, number: int, change: Change, back: ExitStack) -> None:
+    def _put_in(self, number: int, change: DiffEntry, back: ExitStack) -> None:
         path = change.path
         staged = os.path.join(self._staged, path)
         if change.old_mode and not is_link(change.old_mode) and not is_link(change.new_mode):
-            _resemble(staged, os.stat(str(number), dir_fd=self._old), change)
+            _copy_attributes(staged, os.stat(str(number), dir_fd=self._old), change)
         try:
-            with _opened(open_folder(preferred(), self._root, _folder(path))) as parent:
+            with _opened(open_or_make_folder(best_opener(), self._root, _folder(path))) as parent:
                 _place(staged, _name(path), parent)
         except FileExistsError:
-            raise Refused(path, "is there already, and is not part of what was worked on") from None
+            raise ApplyRefused(
+                path, "is there already, and is not part of what was worked on"
+            ) from None
         except OSError as error:
             raise _refusal(path, error) from error
         back.callback(self._take_back, change, os.lstat(os.path.join(self._top, path)))
 
-    def _take_back(self, change: Change, placed: os.stat_result) -> None:
+    def _take_back(self, change: DiffEntry, placed: os.stat_result) -> None:
         """Remove a new file again, unless somebody has written to it since."""
         with suppress(OSError):
             now = os.lstat(os.path.join(self._top, change.path))
             if (now.st_ino, now.st_mtime_ns) == (placed.st_ino, placed.st_mtime_ns):
                 self._remove(change)
 
-    def _remove(self, change: Change) -> None:
+    def _remove(self, change: DiffEntry) -> None:
         with suppress(OSError):
-            with _opened(preferred()(self._root, _folder(change.path), PASS)) as parent:
+            with _opened(best_opener()(self._root, _folder(change.path), TRAVERSE)) as parent:
                 os.unlink(_name(change.path), dir_fd=parent)
             self._prune(_folder(change.path))
 
@@ -301,17 +306,21 @@ class _Exchange:
         """Remove folders that have become empty."""
         with suppress(OSError):
             while folder != ".":
-                with _opened(preferred()(self._root, _folder(folder), PASS)) as parent:
+                with _opened(best_opener()(self._root, _folder(folder), TRAVERSE)) as parent:
                     os.rmdir(_name(folder), dir_fd=parent)
                 folder = _folder(folder)
 
     def _is(self, path: str, mode: int, blob: str) -> bool:
-        return _holds(self._depot, self._top, os.path.join(self._top, path), path, mode, blob)
+        return _matches_blob(
+            self._private_git, self._top, os.path.join(self._top, path), path, mode, blob
+        )
 
 
-def _holds(depot: Depot, top: str, file: str, path: str, mode: int, blob: str) -> bool:
+def _matches_blob(
+    private_git: PrivateGit, top: str, file: str, path: str, mode: int, blob: str
+) -> bool:
     """Is `file` what git would store as `blob` if it was at `path`?"""
-    kind = depot.source.object_format
+    kind = private_git.user_repository.object_format
     try:
         if is_link(mode):
             target = os.fsencode(os.readlink(file))
@@ -327,8 +336,8 @@ def _holds(depot: Depot, top: str, file: str, path: str, mode: int, blob: str) -
             return True
         # Line endings and encodings are converted on the way in, by what .gitattributes says.
         opened.seek(0)
-        where = depot.at(top, os.path.join(depot.path, "tmp", "no-index"))
-        hashed = git(where, ["hash-object", "--stdin", f"--path={path}"], stdin=opened.read())
+        where = private_git.repository(top, os.path.join(private_git.path, "tmp", "no-index"))
+        hashed = run_git(where, ["hash-object", "--stdin", f"--path={path}"], stdin=opened.read())
     return hashed.stdout.decode().strip() == blob
 
 
@@ -351,19 +360,19 @@ def _place(source: str, name: str, parent: int) -> None:
         os.rename(source, name, dst_dir_fd=parent)
 
 
-def _resemble(staged: str, like: os.stat_result, change: Change) -> None:
+def _copy_attributes(staged: str, like: os.stat_result, change: DiffEntry) -> None:
     """Give the new file the owner and the rights of the old one, unless rights are the change."""
     with _opened(os.open(staged, READ | os.O_NOFOLLOW)) as fd:
         own = os.fstat(fd).st_mode
-        take_after(fd, like)
+        copy_owner_and_mode(fd, like)
         if change.old_mode != change.new_mode:
             os.fchmod(fd, own & 0o777)
 
 
-def _refusal(path: str, error: OSError) -> Refused:
+def _refusal(path: str, error: OSError) -> ApplyRefused:
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
-        return Refused(path, "is behind a link, or behind what is no folder")
-    return Refused(path, f"cannot be written ({error.strerror})")
+        return ApplyRefused(path, "is behind a link, or behind what is no folder")
+    return ApplyRefused(path, f"cannot be written ({error.strerror})")
 
 
 @contextmanager
@@ -382,14 +391,14 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _encoded(top: str, ref: str | None, changed: Sequence[Change]) -> bytes:
+def _encoded(top: str, ref: str | None, changed: Sequence[DiffEntry]) -> bytes:
     fields = tuple(
         (os.fsencode(c.path), c.old_mode, c.new_mode, c.old_id, c.new_id) for c in changed
     )
-    return msgspec.msgpack.encode(_Plan(os.fsencode(top), ref, fields))
+    return msgspec.msgpack.encode(_PendingApply(os.fsencode(top), ref, fields))
 
 
-def _decoded(path: bytes, old_mode: int, new_mode: int, old_id: str, new_id: str) -> Change:
-    return Change(
+def _decoded(path: bytes, old_mode: int, new_mode: int, old_id: str, new_id: str) -> DiffEntry:
+    return DiffEntry(
         path=os.fsdecode(path), old_mode=old_mode, new_mode=new_mode, old_id=old_id, new_id=new_id
     )

@@ -15,22 +15,22 @@ from contextlib import suppress
 from retinue.domain.cleanup_report import Chore
 from retinue.errors import WorkspaceError
 from retinue.workspace.copies import stale_copies
-from retinue.workspace.git import answer
-from retinue.workspace.private_git import Depot
+from retinue.workspace.git import git_output
+from retinue.workspace.private_git import PrivateGit
+from retinue.workspace.recorded_changes import ROOT, delete_ref, list_changes, ref_of
 from retinue.workspace.removal import remove_folder
-from retinue.workspace.steps import ROOT, kept, ref_of, unmark
 
 DAY_S = 24 * 3600.0
 COPIES_S = 7 * DAY_S
 STEPS_S = 90 * DAY_S
 OBJECTS_S = 14 * DAY_S
 MAX_STALE = 20
-_STAMP = "swept"
+_STAMP_FILE = "swept"
 
 
-def sweep_daily(depot: Depot, worktrees: str) -> None:
+def clean_daily(private_git: PrivateGit, worktrees: str) -> None:
     """What `clean` does, by itself and by the usual ages, at most once a day. Nothing raises."""
-    stamp = os.path.join(depot.path, _STAMP)
+    stamp = os.path.join(private_git.path, _STAMP_FILE)
     with suppress(FileNotFoundError):
         if time.time() - os.stat(stamp).st_mtime < DAY_S:
             return
@@ -40,15 +40,15 @@ def sweep_daily(depot: Depot, worktrees: str) -> None:
             os.utime(stamp)
         for folder in _old_copies(worktrees, COPIES_S):
             remove_folder(folder)
-        clean_steps(depot, older_s=STEPS_S)
-        _prune(depot, OBJECTS_S)
+        clean_steps(private_git, older_s=STEPS_S)
+        _prune(private_git, OBJECTS_S)
 
 
-def clean_copies(worktrees: str, *, older_s: float, look: bool = False) -> Chore:
-    """Remove copies left behind that are older, or too many; with `look`, only tell of them."""
+def clean_copies(worktrees: str, *, older_s: float, dry_run: bool = False) -> Chore:
+    """Remove copies left behind that are older, or too many; with `dry_run`, only tell of them."""
     sizes = {folder: _size(folder) for folder in _folders(worktrees)}
     old = _old_copies(worktrees, older_s)
-    if not look:
+    if not dry_run:
         for folder in old:
             remove_folder(folder)
     return Chore(
@@ -66,31 +66,31 @@ def _old_copies(worktrees: str, older_s: float) -> list[str]:
     return [one.folder for i, one in enumerate(stale) if one.since <= before or i < surplus]
 
 
-def clean_steps(depot: Depot, *, older_s: float, look: bool = False) -> Chore:
+def clean_steps(private_git: PrivateGit, *, older_s: float, dry_run: bool = False) -> Chore:
     """Forget what can be undone of runs that are older; what that frees, `clean_objects` frees."""
     before = time.time() - older_s
-    changes = kept(depot)
+    changes = list_changes(private_git)
     old = {
         run_id
         for run_id in dict.fromkeys(one.run_id for one in changes)
-        if _latest(os.path.join(depot.path, ROOT, run_id)) <= before
+        if _latest_mtime(os.path.join(private_git.path, ROOT, run_id)) <= before
     }
     gone = [one for one in changes if one.run_id in old]
-    if not look:
+    if not dry_run:
         for one in gone:
-            unmark(depot, ref_of(one))
+            delete_ref(private_git, ref_of(one))
     return Chore(name="changes that can be undone", items=len(changes), old_items=len(gone))
 
 
-def clean_objects(depot: Depot, *, older_s: float, look: bool = False) -> Chore:
+def clean_objects(private_git: PrivateGit, *, older_s: float, dry_run: bool = False) -> Chore:
     """Remove objects that no step needs and that are older."""
-    objects = os.path.join(depot.path, "objects")
+    objects = os.path.join(private_git.path, "objects")
     items, size_bytes = sum(1 for _ in _files(objects)), _size(objects)
-    listed = _prune(depot, older_s, "--dry-run").decode().splitlines()
+    listed = _prune(private_git, older_s, "--dry-run").decode().splitlines()
     names = [line.split(" ", 1)[0] for line in listed]
     old_bytes = sum(_file_size(os.path.join(objects, name[:2], name[2:])) for name in names)
-    if not look:
-        _prune(depot, older_s)
+    if not dry_run:
+        _prune(private_git, older_s)
     return Chore(
         name="versions of files",
         items=items,
@@ -100,11 +100,11 @@ def clean_objects(depot: Depot, *, older_s: float, look: bool = False) -> Chore:
     )
 
 
-def _prune(depot: Depot, older_s: float, *options: str) -> bytes:
+def _prune(private_git: PrivateGit, older_s: float, *options: str) -> bytes:
     # Without a repository the depot's own index is the only one, and what it names must stay.
-    index_file = os.path.join(depot.path, "index")
-    where = depot.at(depot.source.top, index_file, borrow=False)
-    return answer(where, ["prune", *options, f"--expire={int(time.time() - older_s)}"])
+    index_file = os.path.join(private_git.path, "index")
+    where = private_git.repository(private_git.top, index_file, borrow=False)
+    return git_output(where, ["prune", *options, f"--expire={int(time.time() - older_s)}"])
 
 
 def _folders(parent: str) -> Iterator[str]:
@@ -128,6 +128,6 @@ def _file_size(path: str) -> int:
         return 0
 
 
-def _latest(folder: str) -> float:
+def _latest_mtime(folder: str) -> float:
     """When the last of the refs below a folder was written."""
     return max((os.stat(path).st_mtime for path in _files(folder)), default=0.0)

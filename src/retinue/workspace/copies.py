@@ -19,43 +19,45 @@ from contextlib import suppress
 import msgspec
 
 from retinue.errors import WorkspaceError
-from retinue.workspace.git import Repository, answer, git
-from retinue.workspace.private_git import Depot, make_git_dir
+from retinue.workspace.git import Repository, git_output, run_git
+from retinue.workspace.private_git import PrivateGit, make_git_dir
 from retinue.workspace.removal import remove_folder
 
 LOCK = "lock"
 PROJECT = "project"
 # What a project needs to run, and its repository has not. The copy is lent the original's.
-LENT = ("node_modules", ".venv", "venv")
-_LENT_DEPTH = 2
+DEPENDENCY_FOLDERS = ("node_modules", ".venv", "venv")
+_DEPENDENCY_DEPTH = 2
 
 
-class WorkingCopy:
+class CopyFolder:
     """A checked-out commit. Its folder is locked until `remove`, or until the process ends."""
 
-    def __init__(self, depot: Depot, folder: str, base: str) -> None:
+    def __init__(self, private_git: PrivateGit, folder: str, base: str) -> None:
         self.base = base
         self.folder = folder
-        self.top = os.path.join(folder, "copy", os.path.basename(depot.source.top) or "project")
-        self.depot = depot
+        self.top = os.path.join(folder, "copy", os.path.basename(private_git.top) or "project")
+        self.private_git = private_git
         # Who looks for stale copies may have it for a moment.
-        self._lock = _locked(folder, os.O_CREAT, fcntl.LOCK_EX)
+        self._lock = _lock(folder, os.O_CREAT, fcntl.LOCK_EX)
 
     @property
-    def where(self) -> Repository:
-        return self.depot.at(self.top, os.path.join(self.folder, "index"))
+    def repository(self) -> Repository:
+        return self.private_git.repository(self.top, os.path.join(self.folder, "index"))
 
     @property
-    def borrowed(self) -> tuple[str, ...]:
+    def object_links(self) -> tuple[str, ...]:
         """The folders with what it is made of, by names that no other tree has."""
         parent = os.path.join(self.folder, "borrowed")
-        return tuple(os.path.join(parent, str(n)) for n in range(len(self.depot.objects)))
+        return tuple(
+            os.path.join(parent, str(n)) for n in range(len(self.private_git.object_folders))
+        )
 
-    def lent(self, folder: str, original: str) -> tuple[str, ...]:
+    def share_dependencies(self, folder: str, original: str) -> tuple[str, ...]:
         """What `folder` of the copy can be lent of the original, where it has a place for it."""
         found = []
-        for path in _folders(folder, _LENT_DEPTH):
-            for name in LENT:
+        for path in _folders(folder, _DEPENDENCY_DEPTH):
+            for name in DEPENDENCY_FOLDERS:
                 inside = os.path.normpath(os.path.join(path, name))
                 if os.path.isdir(os.path.join(original, inside)):
                     place = os.path.join(folder, inside)
@@ -82,7 +84,7 @@ class WorkingCopy:
         return self.top
 
 
-def make_copy(depot: Depot, folder: str, base: str) -> WorkingCopy:
+def make_copy(private_git: PrivateGit, folder: str, base: str) -> CopyFolder:
     """Check the commit `base` out into the new `folder`.
 
     What a process that was killed has left there, before anybody knew of it, is removed.
@@ -92,17 +94,17 @@ def make_copy(depot: Depot, folder: str, base: str) -> WorkingCopy:
         os.makedirs(folder, mode=0o700)
     except OSError as error:
         raise WorkspaceError(f"{folder} cannot be made ({error.strerror}).") from error
-    copy = WorkingCopy(depot, folder, base)
+    copy = CopyFolder(private_git, folder, base)
     try:
         with open(os.path.join(folder, PROJECT), "wb") as file:
-            file.write(os.fsencode(depot.source.top))
+            file.write(os.fsencode(private_git.top))
         os.makedirs(copy.top)
-        where = copy.where
-        answer(where, ["read-tree", base])
-        if depot.source.sparse:
-            _leave_out(depot, where)
-        answer(where, ["checkout-index", "--all", "--quiet", "--index"])
-        _make_git_dir(depot, copy)
+        where = copy.repository
+        git_output(where, ["read-tree", base])
+        if private_git.user_repository.is_sparse:
+            _skip_absent_files(private_git, where)
+        git_output(where, ["checkout-index", "--all", "--quiet", "--index"])
+        _make_git_dir(private_git, copy)
     except OSError as error:
         copy.remove()
         raise WorkspaceError(f"{folder} cannot be filled ({error.strerror}).") from error
@@ -112,10 +114,10 @@ def make_copy(depot: Depot, folder: str, base: str) -> WorkingCopy:
     return copy
 
 
-def reopen_copy(depot: Depot, folder: str, base: str) -> WorkingCopy:
+def reopen_copy(private_git: PrivateGit, folder: str, base: str) -> CopyFolder:
     """The copy in `folder`, which another process has made of `base`."""
     try:
-        copy = WorkingCopy(depot, folder, base)
+        copy = CopyFolder(private_git, folder, base)
     except OSError as error:
         raise WorkspaceError(
             f"The copy of its files is gone ({folder}: {error.strerror})."
@@ -131,37 +133,37 @@ def discard_copy(folder: str) -> None:
     if not os.path.isdir(folder):
         return
     try:
-        lock = _locked(folder, os.O_CREAT, fcntl.LOCK_EX)
+        lock = _lock(folder, os.O_CREAT, fcntl.LOCK_EX)
     except OSError as error:
         raise WorkspaceError(f"{folder} cannot be removed ({error.strerror}).") from error
     remove_folder(folder)
     os.close(lock)
 
 
-def _leave_out(depot: Depot, where: Repository) -> None:
+def _skip_absent_files(private_git: PrivateGit, where: Repository) -> None:
     """Leave files out that the user has left out, of a repository too large to be checked out."""
-    assert depot.source.index_file is not None, "only a repository is sparse"
-    users = depot.at(depot.source.top, depot.source.index_file)
-    listed = answer(users, ["ls-files", "-z", "-t", "--cached"])
+    assert private_git.user_repository.index_file is not None, "only a repository is sparse"
+    users = private_git.repository(private_git.top, private_git.user_repository.index_file)
+    listed = git_output(users, ["ls-files", "-z", "-t", "--cached"])
     absent = [line[2:] + b"\0" for line in listed.split(b"\0") if line.startswith(b"S ")]
     # A path that a child has removed since is not in this index.
     update = ["update-index", "-z", "--skip-worktree", "--stdin"]
-    git(where, update, stdin=b"".join(absent))
+    run_git(where, update, stdin=b"".join(absent))
 
 
-def _make_git_dir(depot: Depot, copy: WorkingCopy) -> None:
+def _make_git_dir(private_git: PrivateGit, copy: CopyFolder) -> None:
     """A repository for the child's own `git status` and `git diff`, on the commit it began with."""
     git_dir = os.path.join(copy.top, ".git")
-    make_git_dir(git_dir, depot.source.object_format)
+    make_git_dir(git_dir, private_git.user_repository.object_format)
     os.mkdir(os.path.join(git_dir, "objects", "info"))
     with open(os.path.join(git_dir, "objects", "info", "alternates"), "wb") as file:
-        file.writelines(os.fsencode(path) + b"\n" for path in copy.borrowed)
+        file.writelines(os.fsencode(path) + b"\n" for path in copy.object_links)
     os.mkdir(os.path.join(copy.folder, "borrowed"))
-    for path, objects in zip(copy.borrowed, depot.objects, strict=True):
+    for path, objects in zip(copy.object_links, private_git.object_folders, strict=True):
         os.symlink(objects, path)
     with open(os.path.join(git_dir, "refs", "heads", "retinue"), "w") as file:
         file.write(f"{copy.base}\n")
-    shutil.copy2(os.path.join(depot.path, "info", "exclude"), os.path.join(git_dir, "info"))
+    shutil.copy2(os.path.join(private_git.path, "info", "exclude"), os.path.join(git_dir, "info"))
     shutil.copy2(os.path.join(copy.folder, "index"), git_dir)
 
 
@@ -177,7 +179,7 @@ def _folders(folder: str, depth: int) -> Iterator[str]:
                 yield from (os.path.join(name, path) for path in below)
 
 
-class Stale(msgspec.Struct, frozen=True, kw_only=True):
+class StaleCopy(msgspec.Struct, frozen=True, kw_only=True):
     """A copy that nobody uses, left behind by a process that was killed."""
 
     folder: str
@@ -185,22 +187,22 @@ class Stale(msgspec.Struct, frozen=True, kw_only=True):
     since: float
 
 
-def stale_copies(parent: str) -> Iterator[Stale]:
+def stale_copies(parent: str) -> Iterator[StaleCopy]:
     """The copies below `parent` whose owner is gone, oldest first."""
     found = []
     for entry in os.scandir(parent) if os.path.isdir(parent) else ():
         try:
-            os.close(_locked(entry.path, 0, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            os.close(_lock(entry.path, 0, fcntl.LOCK_EX | fcntl.LOCK_NB))
             with open(os.path.join(entry.path, PROJECT), "rb") as file:
                 project = os.fsdecode(file.read())
             since = entry.stat().st_mtime
         except OSError:
             continue  # In use, or being made or removed.
-        found.append(Stale(folder=entry.path, project=project, since=since))
+        found.append(StaleCopy(folder=entry.path, project=project, since=since))
     yield from sorted(found, key=lambda one: one.since)
 
 
-def _locked(folder: str, flags: int, how: int) -> int:
+def _lock(folder: str, flags: int, how: int) -> int:
     """Hold the lock of a copy."""
     fd = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
     try:

@@ -22,28 +22,28 @@ from retinue.domain.scope import Groups
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.workspace import DirEntry, SearchMatch, WriteResult
 from retinue.programs import find_program
-from retinue.workspace.candidates import candidates, size_of
-from retinue.workspace.git import Repository, repository
-from retinue.workspace.glob import matcher
-from retinue.workspace.names import protected, quoted, shown
-from retinue.workspace.replacement import (
-    changed_lines,
-    open_folder,
+from retinue.workspace.atomic_write import (
+    count_changed_lines,
+    open_or_make_folder,
     read_regular,
-    replace,
+    remove_leftovers,
+    replace_file,
     sha256,
-    sweep,
 )
+from retinue.workspace.file_listing import list_files, size_of
+from retinue.workspace.file_names import printable, protected_name, quoted
+from retinue.workspace.git import Repository, find_repository
+from retinue.workspace.glob import matcher
 from retinue.workspace.safe_open import (
     DIRECTORY,
-    PASS,
     READ,
-    Opening,
-    open_at_once,
-    open_without_waiting,
-    preferred,
+    TRAVERSE,
+    Opener,
+    best_opener,
+    open_if_cached,
+    open_with_openat2,
 )
-from retinue.workspace.search import MAX_FILE_BYTES, TooSlow, search
+from retinue.workspace.search import MAX_FILE_BYTES, SearchTimeout, search
 
 MAX_ENTRIES = 100_000
 FEW_ENTRIES = 200
@@ -64,27 +64,26 @@ class DirectoryWorkspace:
         self,
         root: str | os.PathLike[str],
         *,
-        opening: Opening | None = None,
+        opener: Opener | None = None,
         ripgrep: str | None = "rg",
-        known_as: str | None = None,
-        known_to: Repository | None = None,
+        alias_root: str | None = None,
+        repository: Repository | None = None,
         readable: tuple[str, ...] = (),
-        lent: tuple[str, ...] = (),
+        shared_folders: tuple[str, ...] = (),
     ) -> None:
-        """`ripgrep` is the program to search with, if there is one of that name; None for never.
+        """`ripgrep` is the program to search with, if it is installed; None disables it.
 
-        `known_as` is another path that means this one, as that of the project does in a copy of it.
-        `known_to` is the repository that knows its files, where `.git` must not be asked.
-        `readable` are folders elsewhere that commands in it have to read, and `lent` those of the
-        project that a copy has not.
+        `alias_root` is a second path for the same root: in a copy, the path of the project.
+        `repository` is the repository that lists the files; without it, `.git` in the root is used.
+        `readable` and `shared_folders` are passed on to `Reach`.
         """
         self._readable = readable
-        self._lent = lent
-        self._seen_at = known_as or ""
+        self._shared_folders = shared_folders
+        self._mount_point = alias_root or ""
         self._root = os.path.realpath(root)
-        self._named_root = known_as or os.path.abspath(root)
-        self._known_to = known_to
-        self._open = opening or preferred()
+        self._named_root = alias_root or os.path.abspath(root)
+        self._repository = repository
+        self._open = opener or best_opener()
         self._listed: set[tuple[int, int]] = set()
         self._ripgrep = None if ripgrep is None else find_program(ripgrep)
         try:
@@ -105,8 +104,8 @@ class DirectoryWorkspace:
             write_scope=write_scope,
             network=network,
             readable=self._readable,
-            seen_at=self._seen_at,
-            lent=self._lent,
+            mount_point=self._mount_point,
+            shared_folders=self._shared_folders,
         )
 
     def inside(self, path: str) -> str | None:
@@ -133,10 +132,10 @@ class DirectoryWorkspace:
 
     def read_now(self, path: str, *, max_bytes: int) -> bytes | None:
         """The whole file if it is small and in memory: then reading it cannot block."""
-        if self._open is not open_at_once:
+        if self._open is not open_with_openat2:
             return None
         path = self._normal(path)
-        fd = open_without_waiting(self._fd, path)
+        fd = open_if_cached(self._fd, path)
         if fd is None:
             return None
         try:
@@ -166,10 +165,10 @@ class DirectoryWorkspace:
 
     def list_now(self, path: str) -> builtins.list[DirEntry] | None:
         """The directory if it was listed before: then it, and what is in it, is in memory."""
-        if self._open is not open_at_once:
+        if self._open is not open_with_openat2:
             return None
         path = self._normal(path)
-        fd = open_without_waiting(self._fd, path, DIRECTORY)
+        fd = open_if_cached(self._fd, path, DIRECTORY)
         if fd is None:
             return None
         try:
@@ -196,7 +195,7 @@ class DirectoryWorkspace:
                 continue
             if len(found) == limit:
                 return found, True
-            found.append(shown(path))
+            found.append(printable(path))
         return found, not complete
 
     def search(
@@ -212,7 +211,7 @@ class DirectoryWorkspace:
                 limit=limit + 1,
                 ripgrep=self._ripgrep,
             )
-        except TooSlow as late:
+        except SearchTimeout as late:
             if not late.found:
                 raise ToolFailure(
                     "The search took too long and found nothing until then. Use a simpler pattern,"
@@ -241,20 +240,20 @@ class DirectoryWorkspace:
         with self._explained(path):
             if path == ".":
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            parent = open_folder(self._open, self._fd, folder or ".")
+            parent = open_or_make_folder(self._open, self._fd, folder or ".")
             try:
                 before, like = self._existing(parent, path, name)
                 # Who was killed while writing is told so, and writes again.
-                sweep(parent)
+                remove_leftovers(parent)
                 if data != before:
-                    replace(parent, name, data, like)
+                    replace_file(parent, name, data, like)
             finally:
                 os.close(parent)
-        added, removed = changed_lines(before or b"", data)
+        added, removed = count_changed_lines(before or b"", data)
         was, now = None if before is None else sha256(before), sha256(data)
         return WriteResult(
             FileChange(
-                path=shown(path),
+                path=printable(path),
                 added=added,
                 removed=removed,
                 new=before is None,
@@ -322,7 +321,9 @@ class DirectoryWorkspace:
                 os.close(fd)
         if not folder:
             return iter([under] if glob is None or matcher(glob)(under) else []), True
-        all_of = candidates(self._known_to or repository(self._root), self._fd, self._open, under)
+        all_of = list_files(
+            self._repository or find_repository(self._root), self._fd, self._open, under
+        )
         if glob is None:
             return iter(all_of.paths), all_of.complete
         matches = matcher(glob)
@@ -405,7 +406,7 @@ class DirectoryWorkspace:
         try:
             with os.scandir(fd) as entries:
                 for entry in entries:
-                    if not protected(entry.name):
+                    if not protected_name(entry.name):
                         names.append(entry.name)
                     if len(names) == _NAMES_FOR_A_HINT:
                         break
@@ -437,7 +438,7 @@ class DirectoryWorkspace:
         for depth in range(1, len(parts)):
             folder = "/".join(parts[:depth])
             try:
-                os.close(self._open(self._fd, folder, PASS, visit=_refuse))
+                os.close(self._open(self._fd, folder, TRAVERSE, visit=_refuse))
             except (OSError, ToolFailure):
                 return f"{quoted(folder)} is a file, so {quoted(path)} cannot exist."
         return f"{quoted(path)} is a file; use read_file."
@@ -447,7 +448,7 @@ _EFFECTIVE = os.access in os.supports_effective_ids
 
 
 def _refuse(path: str) -> None:
-    name = protected(path)
+    name = protected_name(path)
     if name is not None:
         raise ToolFailure(f"{quoted(path)} is off limits: file tools do not enter {quoted(name)}.")
 
@@ -464,7 +465,7 @@ def _entries(fd: int, path: str) -> list[DirEntry]:
     found: list[tuple[str, DirEntry]] = []
     with os.scandir(fd) as entries:
         for entry in entries:
-            if protected(entry.name):
+            if protected_name(entry.name):
                 continue
             if len(found) == MAX_ENTRIES:
                 raise ToolFailure(
@@ -477,7 +478,7 @@ def _entries(fd: int, path: str) -> list[DirEntry]:
 
 
 def _entry(entry: os.DirEntry[str]) -> DirEntry:
-    name = shown(entry.name)
+    name = printable(entry.name)
     if entry.is_file(follow_symlinks=False):
         try:
             return DirEntry(name, "file", entry.stat(follow_symlinks=False).st_size)

@@ -1,4 +1,4 @@
-"""The project and the working copies of agents: adapters of `FileTree` and `WorkingCopy`."""
+"""The project and the working copies of agents: adapters of `FileTree` and `CopyFolder`."""
 
 from __future__ import annotations
 
@@ -24,51 +24,62 @@ from retinue.ports.sandbox import Sandbox
 from retinue.ports.workspace import Workspace
 from retinue.threads import in_thread, in_thread_shielded
 from retinue.workspace import merge as merges
-from retinue.workspace.apply import Refused, apply, left_behind, recover
-from retinue.workspace.changes import changes, contents, described, problems
+from retinue.workspace.apply import ApplyRefused, apply, has_interrupted, recover_interrupted
+from retinue.workspace.change_recording import (
+    ConcurrentChanges,
+    RecordingSandbox,
+    RecordingWorkspace,
+    TreeState,
+)
 from retinue.workspace.cleanup import (
     COPIES_S,
     OBJECTS_S,
     STEPS_S,
     clean_copies,
+    clean_daily,
     clean_objects,
     clean_steps,
-    sweep_daily,
 )
-from retinue.workspace.copies import WorkingCopy, discard_copy, make_copy, reopen_copy
+from retinue.workspace.copies import CopyFolder, discard_copy, make_copy, reopen_copy
 from retinue.workspace.directory import DirectoryWorkspace
-from retinue.workspace.names import quoted, shown
-from retinue.workspace.private_git import Depot, Seal, is_foreign, set_aside
-from retinue.workspace.recorded import Ledger, Look, RecordedSandbox, RecordedTree
-from retinue.workspace.snapshot import Recent, Snapshot, take, unseen, users_tree
-from retinue.workspace.source import find_source
-from retinue.workspace.steps import (
-    again,
-    keep,
-    kept,
-    kept_ref,
-    patch,
-    renamed,
-    step_ref,
-    without,
+from retinue.workspace.file_names import printable, quoted
+from retinue.workspace.private_git import PrivateGit, Seal, is_foreign, move_foreign_aside
+from retinue.workspace.recorded_changes import (
+    change_ref,
+    list_changes,
+    move_refs,
+    reapply,
+    record_diff,
+    revert,
+    unified_diff,
+    unmerged_ref,
 )
+from retinue.workspace.snapshot import (
+    Snapshot,
+    SnapshotCache,
+    find_unseen_writes,
+    snapshot_user_tree,
+    take_snapshot,
+)
+from retinue.workspace.tree_diff import describe_changes, diff_trees, find_problems, read_blobs
+from retinue.workspace.user_repository import find_user_repository
 
 # Somebody may be writing the tree: a change that meets another is worked out anew.
-_TRIES = 3
+_ATTEMPTS = 3
 _UNDONE = {"steps": "undone", "made": "kept"}
 
 
-class Site(msgspec.Struct, frozen=True):
-    """A tree on disk: how to look at it, and how to be the only one of us who writes it.
+class TreeOnDisk(msgspec.Struct, frozen=True):
+    """A tree on disk: how to tree_state at it, and how to be the only one of us who writes it.
 
-    `beside` is a folder on the same file system that no agent can write.
+    `staging_parent` is a folder on the same file system that no agent can write.
     """
 
-    depot: Depot
+    private_git: PrivateGit
     top: str
-    beside: str
-    take: Callable[[], Snapshot]
-    alone: Callable[[], AbstractContextManager[None]]
+    staging_parent: str
+    take_snapshot: Callable[[], Snapshot]
+    lock: Callable[[], AbstractContextManager[None]]
 
 
 class _GitFileTree(ABC):
@@ -78,42 +89,42 @@ class _GitFileTree(ABC):
         """`project` is the directory as agents know it; copies are made below `worktrees`."""
         self._project = project
         self._worktrees = worktrees
-        self._ledger = Ledger()
+        self._concurrent_changes = ConcurrentChanges()
 
     @abstractmethod
-    def _site(self) -> Site:
+    def _on_disk(self) -> TreeOnDisk:
         """Blocks the first time."""
 
     @abstractmethod
     def workspace(self, directory: str) -> Workspace: ...
 
     async def why_no_copies(self) -> str:
-        return await in_thread(lambda: self._site().depot.source.why_not)
+        return await in_thread(lambda: self._on_disk().private_git.user_repository.why_no_copies)
 
     async def snapshot(self, after: str | None) -> str:
         return await in_thread(partial(self._state, after))
 
     def _state(self, after: str | None) -> str:
-        site = self._site()
-        with site.alone():
-            tree = site.take().tree
+        on_disk = self._on_disk()
+        with on_disk.lock():
+            tree = on_disk.take_snapshot().tree
         if after is None:
-            return site.depot.commit(tree)
-        same = tree == site.depot.tree_of(after)
-        return after if same else site.depot.commit(tree, parents=[after])
+            return on_disk.private_git.commit(tree)
+        same = tree == on_disk.private_git.tree_of(after)
+        return after if same else on_disk.private_git.commit(tree, parents=[after])
 
     async def copy(self, base: str, *, name: str, directory: str) -> AgentWorkingCopy:
         return await in_thread_shielded(partial(self._copy, base, name, directory))
 
     def _copy(self, base: str, name: str, directory: str) -> AgentWorkingCopy:
-        copy = make_copy(self._site().depot, os.path.join(self._worktrees, name), base)
+        copy = make_copy(self._on_disk().private_git, os.path.join(self._worktrees, name), base)
         return AgentWorkingCopy(copy, self._project, self._worktrees, directory)
 
     async def reopen(self, base: str, *, name: str, directory: str) -> AgentWorkingCopy:
         return await in_thread(partial(self._reopen, base, name, directory))
 
     def _reopen(self, base: str, name: str, directory: str) -> AgentWorkingCopy:
-        copy = reopen_copy(self._site().depot, os.path.join(self._worktrees, name), base)
+        copy = reopen_copy(self._on_disk().private_git, os.path.join(self._worktrees, name), base)
         return AgentWorkingCopy(copy, self._project, self._worktrees, directory)
 
     async def discard(self, names: Sequence[str]) -> None:
@@ -127,9 +138,9 @@ class _GitFileTree(ABC):
         return await in_thread(partial(self._merge, head, commit, base, message))
 
     def _merge(self, head: str, commit: str, base: str, message: str) -> MergeResult:
-        depot = self._site().depot
-        merged = _brought(depot, base, commit, depot.tree_of(head))
-        made = depot.commit(merged.tree, parents=[head, commit], message=message)
+        private_git = self._on_disk().private_git
+        merged = _merge_change(private_git, base, commit, private_git.tree_of(head))
+        made = private_git.commit(merged.tree, parents=[head, commit], message=message)
         return MergeResult(
             commit=made,
             conflicts=tuple(
@@ -140,42 +151,42 @@ class _GitFileTree(ABC):
 
     def _called(self, path: str) -> str:
         """A path from the top, as it is called in the project."""
-        return shown(_from(self._within(self._project), path))
+        return printable(_relative(self._within(self._project), path))
 
     async def commit_resolution(self, commit: str, *, parents: Sequence[str], message: str) -> str:
         return await in_thread(partial(self._settle, commit, parents, message))
 
     def _settle(self, commit: str, parents: Sequence[str], message: str) -> str:
-        depot = self._site().depot
-        return depot.commit(depot.tree_of(commit), parents=parents, message=message)
+        private_git = self._on_disk().private_git
+        return private_git.commit(private_git.tree_of(commit), parents=parents, message=message)
 
     async def keep_unmerged(
         self, base: str, commit: str, *, run_id: str, agent_id: str, message: str
     ) -> None:
-        ref = kept_ref(run_id, agent_id)
+        ref = unmerged_ref(run_id, agent_id)
         await in_thread_shielded(partial(self._keep, base, commit, ref, message))
 
     def _keep(self, base: str, commit: str, ref: str, message: str) -> None:
-        depot = self._site().depot
-        keep(depot, ref, changes(depot, base, commit), message)
+        private_git = self._on_disk().private_git
+        record_diff(private_git, ref, diff_trees(private_git, base, commit), message)
 
     async def apply(
         self, base: str, commit: str, recorder: ChangeRecorder | None, *, message: str
     ) -> ApplyResult:
-        def wanted(depot: Depot, now: str) -> merges.Merged:
-            return _brought(depot, base, commit, now)
+        def wanted(private_git: PrivateGit, now: str) -> merges.MergedTree:
+            return _merge_change(private_git, base, commit, now)
 
         return await in_thread_shielded(partial(self._change, wanted, recorder, message))
 
     def _change(
         self,
-        wanted: Callable[[Depot, str], merges.Merged],
+        wanted: Callable[[PrivateGit, str], merges.MergedTree],
         recorder: ChangeRecorder | None,
         message: str,
     ) -> ApplyResult:
         """Make of the tree what `wanted` makes of its present state, as a step."""
-        done = change(self._site(), wanted, self._called, recorder, message)
-        self._ledger.changed(done.paths)
+        done = change_tree(self._on_disk(), wanted, self._called, recorder, message)
+        self._concurrent_changes.changed(done.paths)
         return done.applied
 
     def with_recording(
@@ -187,23 +198,27 @@ class _GitFileTree(ABC):
     ) -> tuple[Workspace, Sandbox | None]:
         tree = workspace
         if recorder is not None:
-            tree = RecordedTree(workspace, lambda: self._site().depot, recorder, self._ledger)
+            tree = RecordingWorkspace(
+                workspace, lambda: self._on_disk().private_git, recorder, self._concurrent_changes
+            )
         if sandbox is not None:
-            sandbox = RecordedSandbox(
-                sandbox, partial(self._look, directory), self._ledger, recorder
+            sandbox = RecordingSandbox(
+                sandbox, partial(self._tree_state, directory), self._concurrent_changes, recorder
             )
         return tree, sandbox
 
-    def _look(self, directory: str) -> Look:
-        site = self._site()
-        with site.alone():
-            taken = site.take()
+    def _tree_state(self, directory: str) -> TreeState:
+        on_disk = self._on_disk()
+        with on_disk.lock():
+            taken = on_disk.take_snapshot()
         unseen = frozenset((*taken.nested, *taken.left_out))
-        return Look(site.depot, taken.tree, partial(_from, self._within(directory)), unseen)
+        return TreeState(
+            on_disk.private_git, taken.tree, partial(_relative, self._within(directory)), unseen
+        )
 
     def _within(self, directory: str) -> str:
         """Where a directory of the project is, from the top of the tree."""
-        return os.path.relpath(directory, self._site().depot.source.top)
+        return os.path.relpath(directory, self._on_disk().private_git.top)
 
 
 class UserFileTree(_GitFileTree):
@@ -223,11 +238,11 @@ class UserFileTree(_GitFileTree):
         super().__init__(project, worktrees)
         self._state_folder = state_folder
         self._seal = seal
-        self._news: list[str] = []
+        self._recovery_notes: list[str] = []
         self._home = home
         self._config_home = config_home
         self._opening = threading.Lock()
-        self._opened: Site | None = None
+        self._opened: TreeOnDisk | None = None
         self._trees: dict[str, DirectoryWorkspace] = {}
 
     def workspace(self, directory: str) -> DirectoryWorkspace:
@@ -235,58 +250,64 @@ class UserFileTree(_GitFileTree):
             self._trees[directory] = DirectoryWorkspace(directory)
         return self._trees[directory]
 
-    def _site(self) -> Site:
+    def _on_disk(self) -> TreeOnDisk:
         with self._opening:
             if self._opened is None:
                 self._opened = self._open()
-                sweep_daily(self._opened.depot, self._worktrees)
+                clean_daily(self._opened.private_git, self._worktrees)
         return self._opened
 
-    def _open(self) -> Site:
+    def _open(self) -> TreeOnDisk:
         """What a process that was killed has left half done in the tree is put back."""
-        source = find_source(self._project, home=self._home, config_home=self._config_home)
+        source = find_user_repository(self._project, home=self._home, config_home=self._config_home)
         kind = "git" if source.object_format == "sha1" else f"git-{source.object_format}"
         path = os.path.join(self._state_folder, kind)
-        if away := set_aside(path, self._seal):
-            self._news.append(
+        if away := move_foreign_aside(path, self._seal):
+            self._recovery_notes.append(
                 f"the history of files was not made by you on this machine, and is in {away} now"
             )
-        depot = Depot(path, source, seal=self._seal)
-        beside = os.path.join(depot.path, "tmp")
-        with depot.locked():
-            found = recover(depot, beside)
+        private_git = PrivateGit(path, source, seal=self._seal)
+        staging_parent = os.path.join(private_git.path, "tmp")
+        with private_git.lock():
+            found = recover_interrupted(private_git, staging_parent)
         if found.paths:
             paths = ", ".join(map(self._called_from(source.top), found.paths))
-            self._news.append(f"a change that was cut off was taken back: {paths}")
+            self._recovery_notes.append(f"a change that was cut off was taken back: {paths}")
         for folder in found.rescued:
-            self._news.append(f"files that could not be put back are in {folder}")
-        return Site(depot, source.top, beside, partial(users_tree, depot, Recent()), depot.locked)
+            self._recovery_notes.append(f"files that could not be put back are in {folder}")
+        return TreeOnDisk(
+            private_git,
+            source.top,
+            staging_parent,
+            partial(snapshot_user_tree, private_git, SnapshotCache()),
+            private_git.lock,
+        )
 
     def _called_from(self, top: str) -> Callable[[str], str]:
         within = os.path.relpath(self._project, top)
-        return lambda path: shown(_from(within, path))
+        return lambda path: printable(_relative(within, path))
 
-    async def news(self) -> tuple[str, ...]:
+    async def recovery_notes(self) -> tuple[str, ...]:
         """What an earlier process has left in disorder, and what has become of it; in words."""
-        return await in_thread_shielded(self._looked_for_news)
+        return await in_thread_shielded(self._find_recovery_notes)
 
-    def _looked_for_news(self) -> tuple[str, ...]:
+    def _find_recovery_notes(self) -> tuple[str, ...]:
         for kind in ("git", "git-sha256"):
             path = os.path.join(self._state_folder, kind)
-            if left_behind(os.path.join(path, "tmp")) or is_foreign(path, self._seal):
-                self._site()
-        return tuple(self._news)
+            if has_interrupted(os.path.join(path, "tmp")) or is_foreign(path, self._seal):
+                self._on_disk()
+        return tuple(self._recovery_notes)
 
-    async def clean(self, older_s: float | None, *, look: bool) -> list[Chore]:
+    async def clean(self, older_s: float | None, *, dry_run: bool) -> list[Chore]:
         """See `housekeeping`: what there was, and what of it has gone."""
 
         def work() -> list[Chore]:
-            depot, ages = self._site().depot, (COPIES_S, STEPS_S, OBJECTS_S)
+            private_git, ages = self._on_disk().private_git, (COPIES_S, STEPS_S, OBJECTS_S)
             copies_s, steps_s, objects_s = ages if older_s is None else (older_s,) * 3
             return [
-                clean_copies(self._worktrees, older_s=copies_s, look=look),
-                clean_steps(depot, older_s=steps_s, look=look),
-                clean_objects(depot, older_s=objects_s, look=look),
+                clean_copies(self._worktrees, older_s=copies_s, dry_run=dry_run),
+                clean_steps(private_git, older_s=steps_s, dry_run=dry_run),
+                clean_objects(private_git, older_s=objects_s, dry_run=dry_run),
             ]
 
         return await in_thread_shielded(work)
@@ -294,38 +315,44 @@ class UserFileTree(_GitFileTree):
     # The port History
 
     async def changes(self, run_id: str) -> list[RecordedChange]:
-        return await in_thread(lambda: kept(self._site().depot, run_id))
+        return await in_thread(lambda: list_changes(self._on_disk().private_git, run_id))
 
     async def patch(self, change: RecordedChange) -> str:
-        found = await in_thread(lambda: patch(self._site().depot, change.commit))
+        found = await in_thread(lambda: unified_diff(self._on_disk().private_git, change.commit))
         return found.decode("utf-8", "replace")
 
     async def undo(self, changes: Sequence[RecordedChange]) -> ApplyResult:
-        wanted = partial(reverted, [change.commit for change in changes])
+        wanted = partial(revert_all, [change.commit for change in changes])
         return await in_thread_shielded(partial(self._change, wanted, None, ""))
 
     async def redo(self, changes: Sequence[RecordedChange]) -> ApplyResult:
-        wanted = partial(repeated, [change.commit for change in changes])
+        wanted = partial(reapply_all, [change.commit for change in changes])
         return await in_thread_shielded(partial(self._change, wanted, None, ""))
 
     async def mark(self, changes: Sequence[RecordedChange], *, undone: bool) -> None:
         kinds = _UNDONE if undone else {after: before for before, after in _UNDONE.items()}
-        await in_thread_shielded(lambda: renamed(self._site().depot, kinds, changes))
+        await in_thread_shielded(lambda: move_refs(self._on_disk().private_git, kinds, changes))
 
 
 class AgentWorkingCopy(_GitFileTree):
     """An agent's own copy of a tree; the work of its children goes into it."""
 
-    def __init__(self, copy: WorkingCopy, project: str, worktrees: str, directory: str) -> None:
+    def __init__(self, copy: CopyFolder, project: str, worktrees: str, directory: str) -> None:
         super().__init__(project, worktrees)
         self._copied = copy
         self._directory = directory
         self._writing = threading.Lock()
         self._trees: dict[str, DirectoryWorkspace] = {}
 
-    def _site(self) -> Site:
+    def _on_disk(self) -> TreeOnDisk:
         copy = self._copied
-        return Site(copy.depot, copy.top, copy.folder, partial(take, copy.where), self._alone)
+        return TreeOnDisk(
+            copy.private_git,
+            copy.top,
+            copy.folder,
+            partial(take_snapshot, copy.repository),
+            self._alone,
+        )
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -342,10 +369,10 @@ class AgentWorkingCopy(_GitFileTree):
             os.makedirs(folder, exist_ok=True)
             self._trees[directory] = DirectoryWorkspace(
                 folder,
-                known_as=directory,
-                known_to=msgspec.structs.replace(self._copied.where, folder=folder),
-                readable=self._copied.borrowed,
-                lent=self._copied.lent(folder, directory),
+                alias_root=directory,
+                repository=msgspec.structs.replace(self._copied.repository, folder=folder),
+                readable=self._copied.object_links,
+                shared_folders=self._copied.share_dependencies(folder, directory),
             )
         return self._trees[directory]
 
@@ -353,14 +380,14 @@ class AgentWorkingCopy(_GitFileTree):
         return await in_thread_shielded(partial(self._propose, message))
 
     def _propose(self, message: str) -> Proposal:
-        copy, depot = self._copied, self._copied.depot
+        copy, private_git = self._copied, self._copied.private_git
         with self._writing:
-            taken = take(copy.where)
-            unknown = unseen(copy.where)
-        found = changes(depot, copy.base, taken.tree)
-        blobs = contents(depot, found)
+            taken = take_snapshot(copy.repository)
+            unknown = find_unseen_writes(copy.repository)
+        found = diff_trees(private_git, copy.base, taken.tree)
+        blobs = read_blobs(private_git, found)
         within = self._within(self._directory)
-        wrong = problems(found, blobs)
+        wrong = find_problems(found, blobs)
         wrong += [f"{quoted(path)} is a repository inside the copy" for path in taken.nested]
         wrong += [f"{quoted(path)} is too large, or no file" for path in taken.left_out]
         wrong += [
@@ -368,9 +395,9 @@ class AgentWorkingCopy(_GitFileTree):
             for path in unknown
         ]
         return Proposal(
-            commit=depot.commit(taken.tree, parents=[copy.base], message=message),
-            files=described(found, blobs, partial(_from, within)),
-            paths=tuple(_from(within, change.path) for change in found),
+            commit=private_git.commit(taken.tree, parents=[copy.base], message=message),
+            files=describe_changes(found, blobs, partial(_relative, within)),
+            paths=tuple(_relative(within, change.path) for change in found),
             problems=tuple(wrong),
         )
 
@@ -384,77 +411,88 @@ class AgentWorkingCopy(_GitFileTree):
         return self._copied.leave_to_user()
 
 
-class Changed(msgspec.Struct, frozen=True):
+class TreeChange(msgspec.Struct, frozen=True):
     applied: ApplyResult
     paths: tuple[str, ...] = ()
 
 
-def change(
-    site: Site,
-    wanted: Callable[[Depot, str], merges.Merged],
+def change_tree(
+    on_disk: TreeOnDisk,
+    wanted: Callable[[PrivateGit, str], merges.MergedTree],
     called: Callable[[str], str],
     recorder: ChangeRecorder | None,
     message: str,
-) -> Changed:
+) -> TreeChange:
     """Make of a tree what `wanted` makes of its present state. `called` names a path in words."""
-    depot = site.depot
+    private_git = on_disk.private_git
     refused: tuple[str, ...] = ()
-    for _ in range(_TRIES):
-        with site.alone():
-            now = site.take().tree
-            merged = wanted(depot, now)
+    for _ in range(_ATTEMPTS):
+        with on_disk.lock():
+            now = on_disk.take_snapshot().tree
+            merged = wanted(private_git, now)
             if merged.conflicts:
-                return Changed(ApplyResult(refused=tuple(called(s.path) for s in merged.conflicts)))
-            found = changes(depot, now, merged.tree)
+                return TreeChange(
+                    ApplyResult(refused=tuple(called(s.path) for s in merged.conflicts))
+                )
+            found = diff_trees(private_git, now, merged.tree)
             if not found:
-                return Changed(ApplyResult())
-            blobs = contents(depot, found)
-            if wrong := problems(found, blobs):
-                return Changed(ApplyResult(refused=tuple(wrong)))
+                return TreeChange(ApplyResult())
+            blobs = read_blobs(private_git, found)
+            if wrong := find_problems(found, blobs):
+                return TreeChange(ApplyResult(refused=tuple(wrong)))
             number = None if recorder is None else recorder.next_number()
-            ref = None if recorder is None or number is None else step_ref(recorder.run_id, number)
+            ref = (
+                None if recorder is None or number is None else change_ref(recorder.run_id, number)
+            )
             try:
-                commit = apply(depot, site.top, found, beside=site.beside, ref=ref, message=message)
-            except Refused as error:
+                commit = apply(
+                    private_git,
+                    on_disk.top,
+                    found,
+                    staging_parent=on_disk.staging_parent,
+                    ref=ref,
+                    message=message,
+                )
+            except ApplyRefused as error:
                 refused = (str(error),)
                 if error.rescued:
                     break  # Another try would not tell of it.
                 continue
-        files, paths = described(found, blobs, called), tuple(c.path for c in found)
+        files, paths = describe_changes(found, blobs, called), tuple(c.path for c in found)
         if recorder is not None and number is not None and commit is not None:
             recorder.record(number, commit, files)
-        return Changed(ApplyResult(commit=commit or "", files=files), paths)
-    return Changed(ApplyResult(refused=refused))
+        return TreeChange(ApplyResult(commit=commit or "", files=files), paths)
+    return TreeChange(ApplyResult(refused=refused))
 
 
-def reverted(commits: Sequence[str], depot: Depot, tree: str) -> merges.Merged:
+def revert_all(commits: Sequence[str], private_git: PrivateGit, tree: str) -> merges.MergedTree:
     """`tree` without these steps, the last taken back first; the first conflict ends it."""
-    merged = merges.Merged(tree)
+    merged = merges.MergedTree(tree)
     for commit in reversed(commits):
-        merged = without(depot, commit, merged.tree)
+        merged = revert(private_git, commit, merged.tree)
         if merged.conflicts:
             break
     return merged
 
 
-def repeated(commits: Sequence[str], depot: Depot, tree: str) -> merges.Merged:
+def reapply_all(commits: Sequence[str], private_git: PrivateGit, tree: str) -> merges.MergedTree:
     """`tree` with these changes once more, in their order; the first conflict ends it."""
-    merged = merges.Merged(tree)
+    merged = merges.MergedTree(tree)
     for commit in commits:
-        merged = again(depot, commit, merged.tree)
+        merged = reapply(private_git, commit, merged.tree)
         if merged.conflicts:
             break
     return merged
 
 
-def _brought(depot: Depot, base: str, commit: str, tree: str) -> merges.Merged:
+def _merge_change(private_git: PrivateGit, base: str, commit: str, tree: str) -> merges.MergedTree:
     """`tree` with what `commit` has over `base`."""
-    before, after = depot.tree_of(base), depot.tree_of(commit)
+    before, after = private_git.tree_of(base), private_git.tree_of(commit)
     if tree == before:
-        return merges.Merged(after)
-    return merges.merge_trees(depot, base=before, ours=tree, theirs=after)
+        return merges.MergedTree(after)
+    return merges.merge_trees(private_git, base=before, ours=tree, theirs=after)
 
 
-def _from(within: str, path: str) -> str:
+def _relative(within: str, path: str) -> str:
     """A path from the top, as it is called in a folder."""
     return path if within == "." else os.path.relpath(path, within)

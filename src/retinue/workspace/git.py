@@ -1,4 +1,4 @@
-"""The `git` binary, hardened: a tree that an agent could write must not make it run anything."""
+"""Running the `git` binary so that a tree that an agent wrote cannot make it run a program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from retinue.errors import GitError, WorkspaceError
 from retinue.programs import find_program
 
-_HARDENED = (
+_HARDENING = (
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
     "core.untrackedCache=false",
@@ -49,7 +49,7 @@ _ENVIRONMENT = {
     "GIT_COMMITTER_DATE": "@0 +0000",
 }
 
-_BLIND = {
+_NO_USER_SETTINGS = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_SYSTEM": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -69,7 +69,7 @@ class GitResult(msgspec.Struct, frozen=True):
 class Repository(msgspec.Struct, frozen=True, kw_only=True):
     """Where git looks, said explicitly: nothing is discovered from the tree.
 
-    `borrowed` are further folders to read objects from. `settings` are lines such as
+    `alternates` are further folders to read objects from. `settings` are lines such as
     `core.autocrlf=true`; where they contradict ours, ours count. `folder` is where git is started,
     for what it says about paths from there; the top of the tree if nothing is said.
     """
@@ -77,12 +77,12 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
     git_dir: str
     work_tree: str
     index_file: str
-    borrowed: tuple[str, ...] = ()
+    alternates: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     folder: str | None = None
 
 
-def repository(root: str) -> Repository | None:
+def find_repository(root: str) -> Repository | None:
     """The repository whose top is `root`, if there is one. A linked worktree counts."""
     git_dir = os.path.join(root, ".git")
     try:
@@ -99,7 +99,7 @@ def repository(root: str) -> Repository | None:
     return Repository(git_dir=git_dir, work_tree=root, index_file=os.path.join(git_dir, "index"))
 
 
-def git(
+def run_git(
     where: Repository,
     arguments: Sequence[str],
     *,
@@ -111,11 +111,11 @@ def git(
 
     `users_settings` are the variables by which git finds the user's own settings, for reading them.
     """
-    settings = [part for setting in (*where.settings, *_HARDENED) for part in ("-c", setting)]
-    blind = _BLIND if users_settings is None else users_settings
+    settings = [part for setting in (*where.settings, *_HARDENING) for part in ("-c", setting)]
+    blind = _NO_USER_SETTINGS if users_settings is None else users_settings
     try:
         done = subprocess.run(
-            [_program(), "--no-pager", *settings, *arguments],
+            [_git_path(), "--no-pager", *settings, *arguments],
             input=stdin,
             capture_output=True,
             cwd=where.folder or where.work_tree,
@@ -125,7 +125,9 @@ def git(
                 "GIT_DIR": where.git_dir,
                 "GIT_WORK_TREE": where.work_tree,
                 "GIT_INDEX_FILE": where.index_file,
-                "GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(map(_quoted, where.borrowed)),
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(
+                    map(_quote_for_list, where.alternates)
+                ),
             },
             timeout=timeout_s,
             check=False,
@@ -139,24 +141,24 @@ def git(
     return GitResult(done.returncode, done.stdout, done.stderr)
 
 
-def answer(
+def git_output(
     where: Repository, arguments: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 600.0
 ) -> bytes:
     """What git prints. GitError if it fails, with what it says about that."""
-    done = git(where, arguments, stdin=stdin, timeout_s=timeout_s)
+    done = run_git(where, arguments, stdin=stdin, timeout_s=timeout_s)
     if not done.ok:
         said = done.stderr.decode("utf-8", "backslashreplace").strip() or "it says nothing"
         raise GitError(f"git {arguments[0]} failed in {where.work_tree}: {said[:2000]}")
     return done.stdout
 
 
-def names(listed: bytes) -> list[str]:
+def split_paths(listed: bytes) -> list[str]:
     """The paths in a NUL-separated list, as Python spells any bytes."""
     return os.fsdecode(listed).split("\0")[:-1]
 
 
 @cache
-def version() -> tuple[int, ...] | None:
+def git_version() -> tuple[int, ...] | None:
     """The version of the installed git, such as (2, 39); None if there is none."""
     found = find_program("git")
     if found is None:
@@ -171,14 +173,14 @@ def version_line(path: str) -> str:
     return done.stdout.partition(b"\n")[0].decode("utf-8", "replace").strip()
 
 
-def _program() -> str:
+def _git_path() -> str:
     found = find_program("git")
     if found is None:
         raise WorkspaceError("git is not installed, or not on the PATH.")
     return found
 
 
-def _quoted(path: str) -> str:
+def _quote_for_list(path: str) -> str:
     """A path in a list that is separated by colons."""
     if not any(sign in path for sign in ':"\n\\'):
         return path

@@ -16,24 +16,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from retinue.errors import WorkspaceError
-from retinue.workspace.git import Repository, answer
+from retinue.workspace.git import Repository, git_output
 from retinue.workspace.removal import remove_folder
-from retinue.workspace.source import Source
+from retinue.workspace.user_repository import UserRepository
 
 # Our own state is no part of a tree, but for agents that people write; nor is half of a file that
 # somebody was killed over.
-_STATE = b"**/.retinue/*\n!**/.retinue/agents/\n.retinue-*.tmp\n"
+_EXCLUDED_STATE = b"**/.retinue/*\n!**/.retinue/agents/\n.retinue-*.tmp\n"
 
 
-_SEAL = "seal"
+_SEAL_FILE = "seal"
 # How folders in `tmp` are called in which a change of the user's tree is under way.
-CHANGING = "apply-"
+STAGING_PREFIX = "apply-"
 
 Seal = Callable[[str], str]
 """What only this user can make of a name, on this machine; "" where they have no key."""
 
 
-def set_aside(path: str, seal: Seal) -> str:
+def move_foreign_aside(path: str, seal: Seal) -> str:
     """Put a git dir away that this user has not made; where it is now, or "" if it may stay.
 
     It came with the project, and its settings could have git run anything.
@@ -62,48 +62,49 @@ def is_foreign(path: str, seal: Seal) -> bool:
 
 def _is_ours(path: str, seal: Seal) -> bool:
     try:
-        fd = os.open(os.path.join(path, _SEAL), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = os.open(os.path.join(path, _SEAL_FILE), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(fd, "rb") as file:
             name, _, found = file.read(1024).decode("ascii").partition(" ")
     except (OSError, ValueError):
         return False
-    real = _sealed(name, seal)
-    return secrets.compare_digest(found, real) if real else _is_harmless(path)
+    real = _seal_of(name, seal)
+    return secrets.compare_digest(found, real) if real else _looks_like_ours(path)
 
 
-def _sealed(name: str, seal: Seal) -> str:
+def _seal_of(name: str, seal: Seal) -> str:
     # Apart from the seals of runs, which others may have seen.
     return seal(f"files {name}")
 
 
-def _is_harmless(path: str) -> bool:
+def _looks_like_ours(path: str) -> bool:
     """Whether it is as we make them, as far as can be seen where the user has no key."""
     foreign = ("commondir", "config.worktree", "info/attributes", "objects/info/alternates")
     with suppress(OSError):
         with open(os.path.join(path, "config"), "rb") as file:
-            ours = file.read(4096) in map(_settings, ("sha1", "sha256"))
+            ours = file.read(4096) in map(_config_of, ("sha1", "sha256"))
         found = [os.path.join(folder, n) for folder, a, b in os.walk(path) for n in (*a, *b)]
         return (
             ours
             and not any(os.path.lexists(os.path.join(path, name)) for name in foreign)
             and not any(map(os.path.islink, found))
-            and not any(n.startswith(CHANGING) for n in os.listdir(os.path.join(path, "tmp")))
+            and not any(n.startswith(STAGING_PREFIX) for n in os.listdir(os.path.join(path, "tmp")))
         )
     return False
 
 
-class Depot:
+class PrivateGit:
     """Safe to use from many threads and processes at once; `locked` is for what must be alone."""
 
-    def __init__(self, path: str, source: Source, *, seal: Seal) -> None:
+    def __init__(self, path: str, user_repository: UserRepository, *, seal: Seal) -> None:
         self.path = path
-        self.source = source
+        self.user_repository = user_repository
         self._seal = seal
         self._config = os.path.join(path, "config")
         if not os.path.exists(self._config):
             self._make()
         os.makedirs(os.path.join(path, "tmp"), exist_ok=True)
-        _write(os.path.join(path, "info", "exclude"), source.excluded + _STATE)
+        exclude = user_repository.exclude_patterns + _EXCLUDED_STATE
+        _write_atomically(os.path.join(path, "info", "exclude"), exclude)
 
     def _make(self) -> None:
         folder = os.path.dirname(self.path)
@@ -111,9 +112,11 @@ class Depot:
             made = tempfile.mkdtemp(prefix="git-", dir=folder)
         except OSError as error:
             raise WorkspaceError(f"{folder} cannot be written ({error.strerror}).") from error
-        make_git_dir(made, self.source.object_format)
+        make_git_dir(made, self.user_repository.object_format)
         name = secrets.token_hex(8)
-        _write(os.path.join(made, _SEAL), f"{name} {_sealed(name, self._seal)}".encode())
+        _write_atomically(
+            os.path.join(made, _SEAL_FILE), f"{name} {_seal_of(name, self._seal)}".encode()
+        )
         try:
             os.rename(made, self.path)
         except OSError:
@@ -121,39 +124,44 @@ class Depot:
             shutil.rmtree(made)
 
     @property
-    def objects(self) -> tuple[str, ...]:
+    def top(self) -> str:
+        """The top of the user's tree."""
+        return self.user_repository.top
+
+    @property
+    def object_folders(self) -> tuple[str, ...]:
         """The folders that hold what commits of the depot are made of."""
-        borrowed = self.source.objects
+        borrowed = self.user_repository.objects_folder
         own = os.path.join(self.path, "objects")
         return (own,) if borrowed is None else (own, borrowed)
 
-    def at(self, work_tree: str, index_file: str, *, borrow: bool = True) -> Repository:
+    def repository(self, work_tree: str, index_file: str, *, borrow: bool = True) -> Repository:
         """The depot with that tree and that index. Without `borrow`, with its own objects only."""
         return Repository(
             git_dir=self.path,
             work_tree=work_tree,
             index_file=index_file,
-            borrowed=self.objects[1:] if borrow else (),
-            settings=self.source.settings,
+            alternates=self.object_folders[1:] if borrow else (),
+            settings=self.user_repository.settings,
         )
 
-    def ask(self, arguments: Sequence[str], *, stdin: bytes = b"", borrow: bool = True) -> bytes:
+    def run(self, arguments: Sequence[str], *, stdin: bytes = b"", borrow: bool = True) -> bytes:
         """What git says where neither a tree nor an index matters."""
         nowhere = os.path.join(self.path, "tmp", "no-index")
-        where = self.at(self.source.top, nowhere, borrow=borrow)
-        return answer(where, arguments, stdin=stdin)
+        where = self.repository(self.top, nowhere, borrow=borrow)
+        return git_output(where, arguments, stdin=stdin)
 
     def commit(self, tree: str, *, parents: Sequence[str] = (), message: str = "") -> str:
         """The commit of `tree`. The same arguments give the same commit, whenever and whoever."""
         before = [part for parent in parents for part in ("-p", parent)]
-        made = self.ask(["commit-tree", *before, tree], stdin=message.encode("utf-8", "replace"))
+        made = self.run(["commit-tree", *before, tree], stdin=message.encode("utf-8", "replace"))
         return made.decode().strip()
 
     def tree_of(self, commit: str) -> str:
-        return self.ask(["rev-parse", "--verify", f"{commit}^{{tree}}"]).decode().strip()
+        return self.run(["rev-parse", "--verify", f"{commit}^{{tree}}"]).decode().strip()
 
     @contextmanager
-    def temporary(self) -> Iterator[str]:
+    def temporary_folder(self) -> Iterator[str]:
         """A folder that is gone at the end."""
         folder = tempfile.mkdtemp(dir=os.path.join(self.path, "tmp"))
         try:
@@ -162,7 +170,7 @@ class Depot:
             remove_folder(folder)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Alone among all processes that work on this project."""
         fd = os.open(os.path.join(self.path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -176,18 +184,18 @@ def make_git_dir(path: str, object_format: str) -> None:
     """An empty repository in the folder `path`, without hooks and with no settings of anybody's."""
     for folder in ("objects", "refs/heads", "info"):
         os.makedirs(os.path.join(path, folder))
-    _write(os.path.join(path, "HEAD"), b"ref: refs/heads/retinue\n")
-    _write(os.path.join(path, "config"), _settings(object_format))
+    _write_atomically(os.path.join(path, "HEAD"), b"ref: refs/heads/retinue\n")
+    _write_atomically(os.path.join(path, "config"), _config_of(object_format))
 
 
-def _settings(object_format: str) -> bytes:
+def _config_of(object_format: str) -> bytes:
     sha1 = object_format == "sha1"
     lines = ["[core]", f"repositoryformatversion = {0 if sha1 else 1}", "bare = false"]
     lines += [] if sha1 else ["[extensions]", f"objectformat = {object_format}"]
     return "\n".join([*lines, ""]).encode()
 
 
-def _write(path: str, data: bytes) -> None:
+def _write_atomically(path: str, data: bytes) -> None:
     """Write a file that others may be reading."""
     with suppress(OSError), open(path, "rb") as file:
         if file.read() == data:

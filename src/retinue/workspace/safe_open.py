@@ -1,11 +1,11 @@
-"""Opening a path beneath a directory, whatever others do to the tree meanwhile.
+"""Opening a path beneath a directory safely, while other processes change the tree.
 
-Two ways with one contract. `open_at_once` lets the kernel resolve (`openat2`); `open_by_walking`
-goes from descriptor to descriptor with O_NOFOLLOW and works everywhere. Neither ever opens
-something by a path that was checked before, since what a path means can change in between.
+Two functions have one contract. `open_with_openat2` lets the kernel resolve the path;
+`open_by_walking` goes from descriptor to descriptor with O_NOFOLLOW and works everywhere. Neither
+checks a path first and opens it afterwards, since its meaning can change in between.
 
-Links are always resolved by walking, even where `openat2` could: a link may lead to a name that is
-off limits, and only who walks sees each name. So `openat2` serves the usual case, a path without
+Links are always resolved by walking, even where `openat2` could resolve them: a link may lead to a
+protected name, and only a walk sees each name. `openat2` serves the usual case, a path without
 links, in one call.
 """
 
@@ -21,11 +21,11 @@ from functools import cache
 from typing import Protocol
 
 # Nothing that is opened may block, become our terminal, or be inherited by a command.
-SAFE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-READ = os.O_RDONLY | SAFE
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | SAFE
+SAFE_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+READ = os.O_RDONLY | SAFE_FLAGS
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | SAFE_FLAGS
 # Passing through a directory needs no right to list it.
-PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+TRAVERSE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 
 _OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS = 0x02
@@ -37,11 +37,11 @@ _MAX_LINKS = 40
 # Each is a descriptor held while links are followed.
 _MAX_DEPTH = 256
 
-Visit = Callable[[str], None]
+OnName = Callable[[str], None]
 
 
-class Opening(Protocol):
-    def __call__(self, root_fd: int, path: str, flags: int, *, visit: Visit | None = None) -> int:
+class Opener(Protocol):
+    def __call__(self, root_fd: int, path: str, flags: int, *, visit: OnName | None = None) -> int:
         """Open `path`, which has no `..`, beneath the directory `root_fd`; an OSError if it fails.
 
         Without `visit` a link anywhere in the path is an ELOOP. With it links are followed, each
@@ -51,7 +51,7 @@ class Opening(Protocol):
         ...
 
 
-def open_by_walking(root_fd: int, path: str, flags: int, *, visit: Visit | None = None) -> int:
+def open_by_walking(root_fd: int, path: str, flags: int, *, visit: OnName | None = None) -> int:
     try:
         return _walk(root_fd, path, flags, None)
     except OSError as error:
@@ -60,7 +60,7 @@ def open_by_walking(root_fd: int, path: str, flags: int, *, visit: Visit | None 
     return _walk(root_fd, path, flags, visit)
 
 
-def _walk(root_fd: int, path: str, flags: int, visit: Visit | None) -> int:
+def _walk(root_fd: int, path: str, flags: int, visit: OnName | None) -> int:
     pending = path.split("/")[::-1]
     held: list[int] = []
     links = 0
@@ -82,9 +82,9 @@ def _walk(root_fd: int, path: str, flags: int, visit: Visit | None) -> int:
             try:
                 if not pending:
                     return os.open(name, flags | os.O_NOFOLLOW, dir_fd=here)
-                below = os.open(name, PASS | os.O_NOFOLLOW, dir_fd=here)
+                below = os.open(name, TRAVERSE | os.O_NOFOLLOW, dir_fd=here)
             except OSError as error:
-                target = _target(error, name, here)
+                target = _link_target(error, name, here)
                 if target is None:
                     raise
                 links += 1
@@ -105,8 +105,8 @@ def _walk(root_fd: int, path: str, flags: int, visit: Visit | None) -> int:
             os.close(fd)
 
 
-def open_at_once(root_fd: int, path: str, flags: int, *, visit: Visit | None = None) -> int:
-    how = _how(flags)
+def open_with_openat2(root_fd: int, path: str, flags: int, *, visit: OnName | None = None) -> int:
+    how = _open_how(flags)
     while True:
         fd = _syscall()(_OPENAT2, root_fd, os.fsencode(path), how, len(how))
         if fd >= 0:
@@ -118,32 +118,32 @@ def open_at_once(root_fd: int, path: str, flags: int, *, visit: Visit | None = N
             raise _os_error(number, path)
 
 
-def open_without_waiting(root_fd: int, path: str, flags: int = READ) -> int | None:
+def open_if_cached(root_fd: int, path: str, flags: int = READ) -> int | None:
     """Open a path without links for reading if the kernel has all of it in memory, else None."""
-    how = _how(flags, _RESOLVE | _RESOLVE_CACHED)
+    how = _open_how(flags, _RESOLVE | _RESOLVE_CACHED)
     # In ASCII every encoding of file names is the same.
     name = path.encode() if path.isascii() else os.fsencode(path)
-    fd = _syscall_held()(_OPENAT2, root_fd, name, how, len(how))
+    fd = _syscall_holding_gil()(_OPENAT2, root_fd, name, how, len(how))
     return fd if fd >= 0 else None
 
 
 @cache
-def preferred() -> Opening:
-    """`open_at_once` where the kernel has it and lets us use it."""
+def best_opener() -> Opener:
+    """`open_with_openat2` where the kernel has it and lets us use it."""
     if not sys.platform.startswith("linux"):
         return open_by_walking
-    here = os.open("/", PASS)
+    here = os.open("/", TRAVERSE)
     try:
-        os.close(open_at_once(here, ".", PASS))
+        os.close(open_with_openat2(here, ".", TRAVERSE))
     except OSError:
         # ENOSYS before Linux 5.6; EPERM from the seccomp profile of an older container engine.
         return open_by_walking
     finally:
         os.close(here)
-    return open_at_once
+    return open_with_openat2
 
 
-def _target(error: OSError, name: str, dir_fd: int) -> str | None:
+def _link_target(error: OSError, name: str, dir_fd: int) -> str | None:
     """Where the link goes that made an open fail; None if a link was not the reason."""
     # With O_DIRECTORY, a link is reported as "not a directory".
     if error.errno not in (errno.ELOOP, errno.ENOTDIR):
@@ -159,25 +159,25 @@ def _os_error(number: int, path: str) -> OSError:
 
 
 @cache
-def _how(flags: int, resolve: int = _RESOLVE) -> bytes:
+def _open_how(flags: int, resolve: int = _RESOLVE) -> bytes:
     return struct.pack("=QQQ", flags, 0, resolve)
 
 
 @cache
 def _syscall() -> Callable[..., int]:
-    return _openat2_of(ctypes.CDLL(None, use_errno=True))
+    return _typed_syscall(ctypes.CDLL(None, use_errno=True))
 
 
 @cache
-def _syscall_held() -> Callable[..., int]:
+def _syscall_holding_gil() -> Callable[..., int]:
     """The same, for a call that never blocks: it keeps the interpreter lock meanwhile.
 
     To give it up and ask for it again takes longer than the call.
     """
-    return _openat2_of(ctypes.PyDLL(None))
+    return _typed_syscall(ctypes.PyDLL(None))
 
 
-def _openat2_of(library: ctypes.CDLL) -> Callable[..., int]:
+def _typed_syscall(library: ctypes.CDLL) -> Callable[..., int]:
     syscall = library.syscall
     syscall.restype = ctypes.c_long
     syscall.argtypes = (

@@ -20,8 +20,8 @@ from typing import IO
 
 from retinue.errors import ToolFailure
 from retinue.ports.workspace import SearchMatch
-from retinue.workspace import grep
-from retinue.workspace.names import shown
+from retinue.workspace import grep_process as grep
+from retinue.workspace.file_names import printable
 
 TIME_LIMIT_S = 20.0
 MAX_FILE_BYTES = 4 * 1024 * 1024
@@ -33,11 +33,11 @@ _COLUMNS = 2_000
 _ARGUMENT_BYTES = 200_000
 _PIPED_BYTES = 8 * 1024 * 1024
 
-Read = Callable[[str], bytes | None]
+ReadFile = Callable[[str], bytes | None]
 """The bytes of a file, or None if it cannot or should not be read."""
 
 
-class TooSlow(Exception):
+class SearchTimeout(Exception):
     """The time is up; `found` is what there was until then."""
 
     def __init__(self, found: list[SearchMatch]) -> None:
@@ -45,7 +45,7 @@ class TooSlow(Exception):
         self.found = found
 
 
-class _NotItsDialect(Exception):
+class _PatternNotSupported(Exception):
     """ripgrep does not take the pattern; it has no look-around, for one."""
 
 
@@ -54,7 +54,7 @@ def search(
     paths: Iterable[str],
     *,
     root: str,
-    read: Read,
+    read: ReadFile,
     limit: int,
     ripgrep: str | None,
     time_limit_s: float = TIME_LIMIT_S,
@@ -73,19 +73,19 @@ def search(
     hits = _Hits(read, limit)
     if ripgrep is not None:
         try:
-            _by_ripgrep(ripgrep, pattern, paths, root, hits, deadline)
-        except _NotItsDialect:
+            _search_with_ripgrep(ripgrep, pattern, paths, root, hits, deadline)
+        except _PatternNotSupported:
             hits = _Hits(read, limit)
         else:
             return hits.found
-    _by_python(pattern, paths, hits, deadline)
+    _search_with_python(pattern, paths, hits, deadline)
     return hits.found
 
 
 class _Hits:
     """Hits as they come in, file after file, each with the text that our own opening gives."""
 
-    def __init__(self, read: Read, limit: int) -> None:
+    def __init__(self, read: ReadFile, limit: int) -> None:
         self._read = read
         self._limit = limit
         self._path: str | None = None
@@ -114,10 +114,10 @@ class _Hits:
 
     def take(self, path: str, number: int, line: bytes) -> None:
         text = line[: 4 * _COLUMNS].decode("utf-8", "replace")[:_COLUMNS]
-        self.found.append(SearchMatch(shown(path), number, text))
+        self.found.append(SearchMatch(printable(path), number, text))
 
 
-def _by_ripgrep(
+def _search_with_ripgrep(
     ripgrep: str, pattern: str, paths: list[str], root: str, hits: _Hits, deadline: float
 ) -> None:
     command = [
@@ -143,10 +143,10 @@ def _by_ripgrep(
         if failed and not hits.found:
             with _process([*command, os.devnull], deadline, hits, root=root) as process:
                 if process.wait() == 2:
-                    raise _NotItsDialect
+                    raise _PatternNotSupported
 
 
-def _by_python(pattern: str, paths: list[str], hits: _Hits, deadline: float) -> None:
+def _search_with_python(pattern: str, paths: list[str], hits: _Hits, deadline: float) -> None:
     batch: dict[str, bytes] = {}
     size = 0
     for path in paths:
@@ -203,7 +203,7 @@ def _process(
     """A process that ends with the block, or at the deadline and then TooSlow is raised."""
     left_s = deadline - time.monotonic()
     if left_s <= 0:
-        raise TooSlow(hits.found)
+        raise SearchTimeout(hits.found)
     late = threading.Event()
     with subprocess.Popen(
         command,
@@ -227,7 +227,7 @@ def _process(
             timer.cancel()
             process.kill()
     if late.is_set():
-        raise TooSlow(hits.found)
+        raise SearchTimeout(hits.found)
 
 
 def _batches(paths: list[str]) -> Iterator[list[str]]:

@@ -14,16 +14,16 @@ import time
 import msgspec
 
 from retinue.errors import GitError, WorkspaceError
-from retinue.workspace.git import Repository, answer, git, names
-from retinue.workspace.private_git import Depot
+from retinue.workspace.git import Repository, git_output, run_git, split_paths
+from retinue.workspace.private_git import PrivateGit
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_NEW_FILES = 50_000
 MAX_NEW_BYTES = 1024 * 1024 * 1024
 # A file may be written, or be removed, while git reads it.
-_TRIES = 3
+_ATTEMPTS = 3
 # What nobody has asked for in longer may have been swept away.
-_RECENT_S = 3600.0
+_CACHE_S = 3600.0
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     nested: tuple[str, ...] = ()
 
 
-class _Differing(msgspec.Struct, frozen=True):
+class _Differences(msgspec.Struct, frozen=True):
     """The paths that the index does not know as they are; and those to leave out, and why.
 
     `seen` is how the files looked, and `latest_ns` when the last of them was changed.
@@ -47,64 +47,69 @@ class _Differing(msgspec.Struct, frozen=True):
     latest_ns: int
 
 
-class Recent:
+class SnapshotCache:
     """The last snapshot of the user's tree, which is right as long as nothing looks different."""
 
     def __init__(self) -> None:
-        self._known: tuple[str, _Differing] | None = None
+        self._known: tuple[str, _Differences] | None = None
         self._taken = Snapshot("")
         self._until = 0.0
 
-    def get(self, seed: str, differing: _Differing) -> Snapshot | None:
+    def get(self, seed: str, differing: _Differences) -> Snapshot | None:
         same = self._known == (seed, differing) and time.monotonic() < self._until
         return self._taken if same else None
 
-    def put(self, seed: str, differing: _Differing, taken: Snapshot, begun_ns: int) -> None:
+    def put(self, seed: str, differing: _Differences, taken: Snapshot, begun_ns: int) -> None:
         """`begun_ns` is from before the files were looked at, by the file system's own clock."""
         # What was written in the same tick can be written once more and look the same.
         settled = differing.latest_ns < begun_ns
         self._known = (seed, differing) if settled else None
-        self._taken, self._until = taken, time.monotonic() + _RECENT_S
+        self._taken, self._until = taken, time.monotonic() + _CACHE_S
 
 
-def users_tree(depot: Depot, recent: Recent | None = None) -> Snapshot:
+def snapshot_user_tree(private_git: PrivateGit, recent: SnapshotCache | None = None) -> Snapshot:
     """The user's tree as it is now. Who looks often gives the same `recent` along."""
-    source = depot.source
-    with depot.temporary() as folder:
+    source = private_git.user_repository
+    with private_git.temporary_folder() as folder:
         index_file = os.path.join(folder, "index")
         if source.index_file is None:
-            kept = os.path.join(depot.path, "index")
-            _copy(kept, index_file)
-            where = depot.at(source.top, index_file)
+            kept = os.path.join(private_git.path, "index")
+            _copy_index(kept, index_file)
+            where = private_git.repository(source.top, index_file)
             _forget_ignored(where)
-            taken = take(where)
+            taken = take_snapshot(where)
             os.replace(index_file, kept)
             return taken
-        seed = _seed(depot, source.index_file)
-        _copy(seed, index_file)
+        seed = _base_index(private_git, source.index_file)
+        _copy_index(seed, index_file)
         begun_ns = os.stat(folder).st_ctime_ns
-        return _taken(depot.at(source.top, index_file), recent or Recent(), seed, begun_ns)
+        return _snapshot(
+            private_git.repository(source.top, index_file),
+            recent or SnapshotCache(),
+            seed,
+            begun_ns,
+        )
 
 
-def take(where: Repository) -> Snapshot:
+def take_snapshot(where: Repository) -> Snapshot:
     """The state of a work tree; its index is brought up to date with it."""
-    return _taken(where, Recent(), "", 0)
+    return _snapshot(where, SnapshotCache(), "", 0)
 
 
-def _taken(where: Repository, recent: Recent, seed: str, begun_ns: int) -> Snapshot:
-    for attempt in range(1, _TRIES + 1):
-        differing = _differing(where)
+def _snapshot(where: Repository, recent: SnapshotCache, seed: str, begun_ns: int) -> Snapshot:
+    for attempt in range(1, _ATTEMPTS + 1):
+        differing = _find_differences(where)
         if (known := recent.get(seed, differing)) is not None:
             return known
         paths = differing.paths
         try:
             if paths:
                 update = ["update-index", "-z", "--add", "--remove", "--replace", "--stdin"]
-                answer(where, update, stdin=b"".join(os.fsencode(p) + b"\0" for p in paths))
+                git_output(where, update, stdin=b"".join(os.fsencode(p) + b"\0" for p in paths))
             # In a partial clone, a blob that was never checked out need not be here.
-            tree = answer(where, ["write-tree", "--missing-ok"]).decode().strip()
+            tree = git_output(where, ["write-tree", "--missing-ok"]).decode().strip()
         except GitError:
-            if attempt == _TRIES:
+            if attempt == _ATTEMPTS:
                 raise
         else:
             taken = Snapshot(tree, differing.left_out, differing.nested)
@@ -113,10 +118,10 @@ def _taken(where: Repository, recent: Recent, seed: str, begun_ns: int) -> Snaps
     raise AssertionError("the last try returns or raises")
 
 
-def unseen(where: Repository) -> list[str]:
+def find_unseen_writes(where: Repository) -> list[str]:
     """Paths with files in places that no snapshot looks at: submodules, and what is left out."""
     found = []
-    for line in answer(where, ["ls-files", "-z", "-t", "--stage"]).split(b"\0"):
+    for line in git_output(where, ["ls-files", "-z", "-t", "--stage"]).split(b"\0"):
         about, _, name = line.partition(b"\t")
         path = os.fsdecode(name)
         full = os.path.join(where.work_tree, path)
@@ -129,14 +134,14 @@ def unseen(where: Repository) -> list[str]:
     return found
 
 
-def _differing(where: Repository) -> _Differing:
+def _find_differences(where: Repository) -> _Differences:
     listing = ["ls-files", "-z", "--others", "--modified", "--deleted", "--exclude-standard"]
     paths: list[str] = []
     left_out: list[str] = []
     nested: list[str] = []
     seen: list[tuple[int, ...]] = []
     size_bytes = latest_ns = 0
-    for path in dict.fromkeys(names(answer(where, listing))):
+    for path in dict.fromkeys(split_paths(git_output(where, listing))):
         if path.endswith("/"):
             nested.append(path[:-1])
             continue
@@ -167,31 +172,31 @@ def _differing(where: Repository) -> _Differing:
                 f" {MAX_NEW_FILES:,}, or {MAX_NEW_BYTES // 2**30} GiB). Add what is no part of the"
                 " project to .gitignore."
             )
-    return _Differing(tuple(paths), tuple(left_out), tuple(nested), tuple(seen), latest_ns)
+    return _Differences(tuple(paths), tuple(left_out), tuple(nested), tuple(seen), latest_ns)
 
 
-def _seed(depot: Depot, users_index: str) -> str:
+def _base_index(private_git: PrivateGit, users_index: str) -> str:
     """A copy of the user's index that is fit to begin with, made anew when theirs has changed."""
     try:
         found = os.stat(users_index)
     except FileNotFoundError:
         return users_index  # Nothing was ever added.
     signature = f"{found.st_mtime_ns:x}-{found.st_size:x}-{found.st_ino:x}"
-    kept = os.path.join(depot.path, f"seed-{signature}")
+    kept = os.path.join(private_git.path, f"seed-{signature}")
     if os.path.exists(kept):
         return kept
-    with depot.temporary() as folder:
+    with private_git.temporary_folder() as folder:
         index_file = os.path.join(folder, "index")
-        _copy(users_index, index_file)
+        _copy_index(users_index, index_file)
         for entry in os.scandir(os.path.dirname(users_index)):
             # An index may be a difference to another file, that git looks for in its git dir.
             if entry.name.startswith("sharedindex."):
-                _copy(entry.path, os.path.join(depot.path, entry.name))
-        where = depot.at(depot.source.top, index_file)
-        _trust_nothing(where)
+                _copy_index(entry.path, os.path.join(private_git.path, entry.name))
+        where = private_git.repository(private_git.top, index_file)
+        _clear_assume_unchanged(where)
         # Files that only look changed are found out once, instead of by each snapshot.
-        git(where, ["update-index", "-q", "--refresh"])
-        for entry in os.scandir(depot.path):
+        run_git(where, ["update-index", "-q", "--refresh"])
+        for entry in os.scandir(private_git.path):
             if entry.name.startswith("seed-"):
                 os.unlink(entry.path)
         if os.path.exists(index_file):
@@ -199,23 +204,23 @@ def _seed(depot: Depot, users_index: str) -> str:
     return kept
 
 
-def _trust_nothing(where: Repository) -> None:
+def _clear_assume_unchanged(where: Repository) -> None:
     """Look at files again that the user has told git not to look at: they may have changed."""
-    listed = answer(where, ["ls-files", "-z", "-v", "--cached"])
+    listed = git_output(where, ["ls-files", "-z", "-v", "--cached"])
     blindly = [line[2:] for line in listed.split(b"\0") if line[:1].islower()]
     if blindly:
         update = ["update-index", "-z", "--no-assume-unchanged", "--stdin"]
-        answer(where, update, stdin=b"".join(path + b"\0" for path in blindly))
+        git_output(where, update, stdin=b"".join(path + b"\0" for path in blindly))
 
 
 def _forget_ignored(where: Repository) -> None:
     """Without a repository nothing is tracked: what is ignored by now is no part of the tree."""
-    ignored = answer(where, ["ls-files", "-z", "--cached", "--ignored", "--exclude-standard"])
+    ignored = git_output(where, ["ls-files", "-z", "--cached", "--ignored", "--exclude-standard"])
     if ignored:
-        answer(where, ["update-index", "-z", "--force-remove", "--stdin"], stdin=ignored)
+        git_output(where, ["update-index", "-z", "--force-remove", "--stdin"], stdin=ignored)
 
 
-def _copy(source: str, target: str) -> None:
+def _copy_index(source: str, target: str) -> None:
     """Copy an index with its time: git tells by it which files may have changed unnoticed."""
     try:
         shutil.copy2(source, target)

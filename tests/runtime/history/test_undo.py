@@ -18,8 +18,8 @@ from retinue.project import open_journal, open_revision
 from retinue.runtime.delegation.task import Task
 from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.runtime import Runtime
-from retinue.workspace.steps import Entry as File
-from retinue.workspace.steps import step_ref, store
+from retinue.workspace.recorded_changes import FileState as File
+from retinue.workspace.recorded_changes import change_ref, record_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -266,7 +266,7 @@ async def test_a_number_is_never_taken_a_second_time(
         assert (await rt.undo(run_id)).ok
         # As by a process that was killed before it could say what it has done.
         file = File("c", 0o100644, b"1\n")
-        store(repo.depot(), step_ref(run_id, 2), [], [file], "write c")
+        record_files(repo.private_git(), change_ref(run_id, 2), [], [file], "write c")
     gate.set()
     async with opened(model=model, mode="auto") as rt:
         assert (await rt.resume(run_id)).ok

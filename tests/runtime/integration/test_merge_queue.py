@@ -22,7 +22,7 @@ from retinue.project import open_journal
 from retinue.runtime.delegation.task import Task
 from retinue.runtime.history.audit import audit
 from retinue.runtime.runtime import Runtime
-from retinue.workspace.steps import kept
+from retinue.workspace.recorded_changes import list_changes
 
 if TYPE_CHECKING:
     from tests.conftest import Repo
@@ -341,7 +341,7 @@ async def test_a_conflict_fails_the_child_and_names_files_sides_and_who_else(
     (conflict,) = child.conflicts
     assert (conflict.path, conflict.sibling) == ("shared.txt", "a0 (root)")
     blobs = {conflict.ours, conflict.theirs}
-    texts = {repo.depot().ask(["cat-file", "blob", blob]).decode() for blob in blobs}
+    texts = {repo.private_git().run(["cat-file", "blob", blob]).decode() for blob in blobs}
     assert {text.splitlines()[2] for text in texts} == {"by the root", "by the child"}
     assert [str(file) for file in child.kept] == ["shared.txt (+1/-1 lines)"]
     assert "by the root" in (project / "shared.txt").read_text()
@@ -750,7 +750,7 @@ async def test_a_child_that_fails_leaves_its_work_behind_for_the_user(
         result = await rt.spawn("executor", "Write.", max_turns=2)
     assert (result.status, result.kept) == ("budget_exceeded", True)
     assert not (project / "b").exists()
-    assert [(one.run_id, one.kind, one.name) for one in kept(repo.depot())] == [
+    assert [(one.run_id, one.kind, one.name) for one in list_changes(repo.private_git())] == [
         (result.run_id, "kept", "a1")
     ]
 

@@ -415,7 +415,8 @@ class Run:
             workspace=workspace,
             sandbox=sandbox,
             reach=reach,
-            directory=(reach.seen_at if sandbox is None or sandbox.relocates else "") or reach.root,
+            directory=(reach.mount_point if sandbox is None or sandbox.relocates else "")
+            or reach.root,
             agent_id=agent.id,
             path=agent.path,
             ask=around.ask if agent is self.root else None,

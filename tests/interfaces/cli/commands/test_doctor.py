@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import pytest
 
 from retinue.config.environment import Environment
-from retinue.sandbox.choice import choose
+from retinue.sandbox.selection import select_sandbox
 from retinue.testing.server import Received, failing
 
 
@@ -79,11 +79,11 @@ def test_a_healthy_patient(cli: Cli, script: Script, monkeypatch: pytest.MonkeyP
 
 def test_the_sandbox(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which one this machine has is told, with what it does not hold."""
-    choice = asyncio.run(choose(Environment.current().passed_on()))
+    choice = asyncio.run(select_sandbox(Environment.current().passed_on()))
     _, (found, *more) = examine("sandbox")
     assert [text for _, text, _ in more] == [
         *(f"not held: {leak}" for leak in choice.leaks),
-        *(f"not there: {lack}" for lack in choice.lacks),
+        *(f"not there: {lack}" for lack in choice.unsupported),
     ]
     if choice.tier == "none":
         assert found[0] == "note"

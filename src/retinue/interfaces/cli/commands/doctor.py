@@ -330,25 +330,27 @@ async def sandbox(patient: Patient) -> AsyncIterator[Finding]:
     if not patient.layers.merged.shell:
         yield _note("sandbox", "shell commands are off in the settings")
         return
-    from retinue.sandbox.choice import FULL, choose
+    from retinue.sandbox.selection import FULL_TIER_HINT, select_sandbox
 
-    choice = await choose(patient.environment.passed_on(), cache=str(patient.environment.cache))
+    choice = await select_sandbox(
+        patient.environment.passed_on(), cache=str(patient.environment.cache)
+    )
     rejected = "; ".join(choice.rejected)
     if choice.sandbox is None:
         yield _note(
             "sandbox",
             f"none, so agents have no shell commands ({rejected})",
-            f"{FULL}\nOr --unsafe-no-sandbox: commands that nothing confines.",
+            f"{FULL_TIER_HINT}\nOr --unsafe-no-sandbox: commands that nothing confines.",
         )
         return
-    told = f"{choice.tier}, by {choice.name}: {choice.holds}"
+    told = f"{choice.tier}, by {choice.name}: {choice.enforces}"
     if choice.tier == "full":
         yield _ok("sandbox", told)
     else:
-        yield _note("sandbox", f"{told} ({rejected})", FULL)
+        yield _note("sandbox", f"{told} ({rejected})", FULL_TIER_HINT)
     for leak in choice.leaks:
         yield _note("sandbox", f"not held: {leak}")
-    for lack in choice.lacks:
+    for lack in choice.unsupported:
         yield _note("sandbox", f"not there: {lack}")
 
 

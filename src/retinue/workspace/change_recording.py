@@ -18,14 +18,14 @@ from retinue.ports.file_tree import ChangeRecorder
 from retinue.ports.sandbox import CommandResult, Sandbox
 from retinue.ports.workspace import DirEntry, SearchMatch, Workspace, WriteResult
 from retinue.threads import in_thread, in_thread_shielded
-from retinue.workspace.changes import changes, contents, described
-from retinue.workspace.names import quoted
-from retinue.workspace.private_git import Depot
-from retinue.workspace.steps import Entry as File
-from retinue.workspace.steps import keep, step_ref, store
+from retinue.workspace.file_names import quoted
+from retinue.workspace.private_git import PrivateGit
+from retinue.workspace.recorded_changes import FileState as File
+from retinue.workspace.recorded_changes import change_ref, record_diff, record_files
+from retinue.workspace.tree_diff import describe_changes, diff_trees, read_blobs
 
 
-class Ledger:
+class ConcurrentChanges:
     """Which paths of a tree were changed by whom: a command is not blamed for what others did."""
 
     def __init__(self) -> None:
@@ -49,88 +49,88 @@ class Ledger:
                 others.update(paths)
 
 
-class Look(msgspec.Struct, frozen=True):
+class TreeState(msgspec.Struct, frozen=True):
     """The state of a tree. `from_directory` says what a path is called where the agent works.
 
     `unseen` are repositories in it, and what is too large: no step has what is done to those.
     """
 
-    depot: Depot
+    private_git: PrivateGit
     tree: str
     from_directory: Callable[[str], str]
     unseen: frozenset[str] = frozenset()
 
 
-class RecordedTree:
+class RecordingWorkspace:
     """A Workspace whose writes become steps."""
 
     def __init__(
         self,
-        tree: Workspace,
-        depot: Callable[[], Depot],
+        workspace: Workspace,
+        private_git: Callable[[], PrivateGit],
         recorder: ChangeRecorder,
-        ledger: Ledger,
+        concurrent: ConcurrentChanges,
     ) -> None:
-        self._tree = tree
-        self._depot = depot
+        self._workspace = workspace
+        self._private_git = private_git
         self._recorder = recorder
-        self._ledger = ledger
+        self._concurrent = concurrent
 
     @property
     def root(self) -> str:
-        return self._tree.root
+        return self._workspace.root
 
     def reach(self, write_scope: Groups, network: Network = Network.NONE) -> Reach:
-        return self._tree.reach(write_scope, network)
+        return self._workspace.reach(write_scope, network)
 
     def inside(self, path: str) -> str | None:
-        return self._tree.inside(path)
+        return self._workspace.inside(path)
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
-        return self._tree.read(path, max_bytes=max_bytes)
+        return self._workspace.read(path, max_bytes=max_bytes)
 
     def read_now(self, path: str, *, max_bytes: int) -> bytes | None:
-        return self._tree.read_now(path, max_bytes=max_bytes)
+        return self._workspace.read_now(path, max_bytes=max_bytes)
 
     def list_now(self, path: str) -> Sequence[DirEntry] | None:
-        return self._tree.list_now(path)
+        return self._workspace.list_now(path)
 
     def list(self, path: str) -> Sequence[DirEntry]:
-        return self._tree.list(path)
+        return self._workspace.list(path)
 
     def find(self, pattern: str, *, under: str, limit: int) -> tuple[Sequence[str], bool]:
-        return self._tree.find(pattern, under=under, limit=limit)
+        return self._workspace.find(pattern, under=under, limit=limit)
 
     def search(
         self, pattern: str, *, under: str, glob: str | None, limit: int
     ) -> tuple[Sequence[SearchMatch], bool]:
-        return self._tree.search(pattern, under=under, glob=glob, limit=limit)
+        return self._workspace.search(pattern, under=under, glob=glob, limit=limit)
 
     def fingerprint(self, under: str) -> str:
-        return self._tree.fingerprint(under)
+        return self._workspace.fingerprint(under)
 
     def write(self, path: str, data: bytes) -> WriteResult:
-        written = self._tree.write(path, data)
+        written = self._workspace.write(path, data)
         if written.before == data:
             return written
-        depot = self._depot()
-        from_top = os.path.relpath(os.path.join(self.root, written.path), depot.source.top)
+        private_git = self._private_git()
+        from_top = os.path.relpath(os.path.join(self.root, written.path), private_git.top)
         mode = 0o100755 if written.program else 0o100644
         before = [] if written.before is None else [File(from_top, mode, written.before)]
         number = self._recorder.next_number()
-        commit = store(
-            depot,
-            step_ref(self._recorder.run_id, number),
+        commit = record_files(
+            private_git,
+            change_ref(self._recorder.run_id, number),
             before,
             [File(from_top, mode, data)],
             f"write {written.change.path}",
         )
-        self._ledger.changed([from_top])
+        self._concurrent.changed([from_top])
         self._recorder.record(number, commit, (written.change,))
         return written
 
 
-class RecordedSandbox:
+class RecordingSandbox:
     """A Sandbox that looks at the tree before and after each command, and tells what it changed.
 
     With `steps`, that becomes one. A tree that cannot be looked at stops no command: it is told.
@@ -139,13 +139,13 @@ class RecordedSandbox:
     def __init__(
         self,
         sandbox: Sandbox,
-        look: Callable[[], Look],
-        ledger: Ledger,
+        tree_state: Callable[[], TreeState],
+        concurrent: ConcurrentChanges,
         recorder: ChangeRecorder | None,
     ) -> None:
         self._sandbox = sandbox
-        self._look = look
-        self._ledger = ledger
+        self._tree_state = tree_state
+        self._concurrent = concurrent
         self._recorder = recorder
         self._told = False
 
@@ -161,13 +161,13 @@ class RecordedSandbox:
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
         try:
-            before = await in_thread(self._look)
+            before = await in_thread(self._tree_state)
         except WorkspaceError as error:
             done = await self._sandbox.run(
                 command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
             )
             return self._with_a_word(done, error)
-        others = self._ledger.begin()
+        others = self._concurrent.begin()
         changed: tuple[FileChange, ...] = ()
         unseen: Sequence[str] = ()
         blind: WorkspaceError | None = None
@@ -184,7 +184,7 @@ class RecordedSandbox:
                 # What the command itself ended with, a cancellation above all, counts for more.
                 blind = error
             finally:
-                self._ledger.end(others)
+                self._concurrent.end(others)
         done = msgspec.structs.replace(done, changed=changed)
         if unseen:
             paths = ", ".join(map(quoted, unseen))
@@ -193,23 +193,27 @@ class RecordedSandbox:
         return done if blind is None else self._with_a_word(done, blind)
 
     def _record(
-        self, before: Look, others: set[str], command: str, reach: Reach
+        self, before: TreeState, others: set[str], command: str, reach: Reach
     ) -> tuple[tuple[FileChange, ...], Sequence[str]]:
         """What the command has changed, and what it has made that cannot be looked at."""
-        after = self._look()
+        after = self._tree_state()
         unseen = [after.from_directory(path) for path in sorted(after.unseen - before.unseen)]
-        found = [c for c in changes(after.depot, before.tree, after.tree) if c.path not in others]
+        found = [
+            c
+            for c in diff_trees(after.private_git, before.tree, after.tree)
+            if c.path not in others
+        ]
         if self.tier != "none":
             # What the sandbox has made impossible was somebody else, such as the user.
             found = [c for c in found if reach.may_write(after.from_directory(c.path))]
         if not found:
             return (), unseen
-        files = described(found, contents(after.depot, found), after.from_directory)
+        files = describe_changes(found, read_blobs(after.private_git, found), after.from_directory)
         if self._recorder is not None:
             number = self._recorder.next_number()
-            ref = step_ref(self._recorder.run_id, number)
-            commit = keep(after.depot, ref, found, f"run {command}")
-            self._ledger.changed([change.path for change in found])
+            ref = change_ref(self._recorder.run_id, number)
+            commit = record_diff(after.private_git, ref, found, f"run {command}")
+            self._concurrent.changed([change.path for change in found])
             self._recorder.record(number, commit, files)
         return files, unseen
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.workspace.names import protected, quoted, shown
+from retinue.workspace.file_names import printable, protected_name, quoted
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from retinue.workspace.names import protected, quoted, shown
     ],
 )
 def test_protected(path: str, name: str | None) -> None:
-    assert protected(path) == name
+    assert protected_name(path) == name
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_protected(path: str, name: str | None) -> None:
     ],
 )
 def test_shown(path: str, text: str) -> None:
-    assert shown(path) == text
+    assert printable(path) == text
 
 
 @given(st.text(st.characters(), max_size=300))

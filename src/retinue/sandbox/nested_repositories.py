@@ -7,15 +7,15 @@ import os
 from collections import deque
 from collections.abc import Iterable
 
-from retinue.sandbox.openings import MAX_FOLDERS
+from retinue.sandbox.writable_paths import MAX_FOLDERS
 
 _NAME = ".git"
 # Where tools keep checkouts of their own, and have to write.
-_OF_TOOLS = frozenset({"_deps", "node_modules"})
-_known: dict[str, tuple[str, ...]] = {}
+_TOOL_FOLDERS = frozenset({"_deps", "node_modules"})
+_found: dict[str, tuple[str, ...]] = {}
 
 
-async def repositories(folders: Iterable[str]) -> list[str]:
+async def find_nested_git_dirs(folders: Iterable[str]) -> list[str]:
     """The paths of the `.git` in and below `folders` when this was asked of them first.
 
     What came later was made by commands, which may go on with it. In a tree of more than
@@ -23,14 +23,14 @@ async def repositories(folders: Iterable[str]) -> list[str]:
     """
     found: list[str] = []
     for folder in folders:
-        if folder not in _known:
+        if folder not in _found:
             # In a thread: a large tree takes its time.
-            _known[folder] = await asyncio.to_thread(_look, folder)
-        found += _known[folder]
+            _found[folder] = await asyncio.to_thread(_find_git_dirs, folder)
+        found += _found[folder]
     return found
 
 
-def _look(top: str) -> tuple[str, ...]:
+def _find_git_dirs(top: str) -> tuple[str, ...]:
     found: list[str] = []
     pending, seen = deque([top]), 0
     while pending and seen < MAX_FOLDERS:
@@ -43,6 +43,6 @@ def _look(top: str) -> tuple[str, ...]:
         for entry in entries:
             if entry.name.casefold() == _NAME:
                 found.append(entry.path)
-            elif entry.is_dir(follow_symlinks=False) and entry.name not in _OF_TOOLS:
+            elif entry.is_dir(follow_symlinks=False) and entry.name not in _TOOL_FOLDERS:
                 pending.append(entry.path)
     return tuple(found)

@@ -11,11 +11,11 @@ import os
 import msgspec
 
 from retinue.errors import WorkspaceError
-from retinue.workspace.git import Repository, git, names, repository, version
+from retinue.workspace.git import Repository, find_repository, git_version, run_git, split_paths
 
 # The first with `merge-tree --write-tree`, by which nothing is merged in anybody's tree.
-OLDEST_GIT = (2, 38)
-_READING = (
+MIN_GIT_VERSION = (2, 38)
+_READING_SETTINGS = (
     "core.autocrlf",
     "core.checkstat",
     "core.eol",
@@ -26,64 +26,68 @@ _READING = (
     "core.trustctime",
 )
 # What a repository would ignore, for trees that are none.
-_NOT_FILES_OF_A_PROJECT = b"node_modules\n.venv\n__pycache__\n"
+_DEFAULT_EXCLUDES = b"node_modules\n.venv\n__pycache__\n"
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class UserRepository(msgspec.Struct, frozen=True, kw_only=True):
     """`top` is where the tree begins, and `prefix` where the project lies in it ("" at the top).
 
-    `index_file` is None where there is no repository; then `why_not` says so to the user.
+    `index_file` is None where there is no repository; then `why_no_copies` says so to the user.
     """
 
     top: str
     prefix: str = ""
     index_file: str | None = None
-    objects: str | None = None
+    objects_folder: str | None = None
     object_format: str = "sha1"
     settings: tuple[str, ...] = ()
-    excluded: bytes = _NOT_FILES_OF_A_PROJECT
+    exclude_patterns: bytes = _DEFAULT_EXCLUDES
     """Patterns of the repository's own, beside those in its .gitignore files."""
-    sparse: bool = False
-    why_not: str = ""
+    is_sparse: bool = False
+    why_no_copies: str = ""
 
 
-def find_source(root: str, *, home: str, config_home: str) -> Source:
+def find_user_repository(root: str, *, home: str, config_home: str) -> UserRepository:
     """The tree that `root` belongs to. `home` and `config_home` have the user's own settings."""
-    installed = version()
+    installed = git_version()
     if installed is None:
-        return Source(top=root, why_not="git is not installed")
-    found = _above(root)
+        return UserRepository(top=root, why_no_copies="git is not installed")
+    found = _enclosing_repository(root)
     if found is None:
-        return Source(top=root, why_not="the project is no git repository")
-    if installed < OLDEST_GIT:
-        needed, have = (".".join(map(str, v)) for v in (OLDEST_GIT, installed))
-        return Source(top=root, why_not=f"it takes git {needed} or newer, and this is {have}")
-    top, common = found.work_tree, _common(found.git_dir)
+        return UserRepository(top=root, why_no_copies="the project is no git repository")
+    if installed < MIN_GIT_VERSION:
+        needed, have = (".".join(map(str, v)) for v in (MIN_GIT_VERSION, installed))
+        return UserRepository(
+            top=root, why_no_copies=f"it takes git {needed} or newer, and this is {have}"
+        )
+    top, common = found.work_tree, _common_git_dir(found.git_dir)
     prefix = "" if top == root else os.path.relpath(root, top)
     if prefix and _ignores(found, prefix):
-        return Source(top=root, why_not="the repository around the project ignores it")
-    settings = _settings(found, home, config_home)
+        return UserRepository(
+            top=root, why_no_copies="the repository around the project ignores it"
+        )
+    settings = _read_settings(found, home, config_home)
     ignored = settings.get("core.excludesfile") or os.path.join(config_home, "git", "ignore")
-    return Source(
+    return UserRepository(
         top=top,
         prefix=prefix,
         index_file=found.index_file,
-        objects=os.path.join(common, "objects"),
+        objects_folder=os.path.join(common, "objects"),
         object_format=settings.get("extensions.objectformat", "sha1"),
         settings=(
-            *(f"{name}={settings[name]}" for name in _READING if name in settings),
-            f"core.excludesFile={_expanded(ignored, home)}",
+            *(f"{name}={settings[name]}" for name in _READING_SETTINGS if name in settings),
+            f"core.excludesFile={_expand_home(ignored, home)}",
         ),
-        excluded=_content(os.path.join(common, "info", "exclude")),
-        sparse=settings.get("core.sparsecheckout") == "true",
+        exclude_patterns=_read_or_empty(os.path.join(common, "info", "exclude")),
+        is_sparse=settings.get("core.sparsecheckout") == "true",
     )
 
 
-def _above(root: str) -> Repository | None:
+def _enclosing_repository(root: str) -> Repository | None:
     """The repository at `root`, or the nearest around it that belongs to the same user."""
     folder = root
     while True:
-        found = repository(folder)
+        found = find_repository(folder)
         if found is not None:
             # Around a project may be a folder that others can write, such as /tmp.
             ours = folder == root or _owner(found.git_dir) in (os.geteuid(), _owner(root))
@@ -96,13 +100,13 @@ def _above(root: str) -> Repository | None:
 
 def _is_git_dir(path: str) -> bool:
     """As git tells it. A folder that is only named so is none."""
-    objects = os.path.join(_common(path), "objects")
+    objects = os.path.join(_common_git_dir(path), "objects")
     return os.path.lexists(os.path.join(path, "HEAD")) and os.path.isdir(objects)
 
 
 def _ignores(where: Repository, prefix: str) -> bool:
     listing = ["ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
-    listed = names(git(where, [*listing, "--", prefix]).stdout)
+    listed = split_paths(run_git(where, [*listing, "--", prefix]).stdout)
     return any(f"{prefix}/".startswith(path) for path in listed)
 
 
@@ -113,15 +117,15 @@ def _owner(path: str) -> int | None:
         return None
 
 
-def _common(git_dir: str) -> str:
+def _common_git_dir(git_dir: str) -> str:
     """Where a linked worktree has its objects: in the repository it was made from."""
-    pointer = _content(os.path.join(git_dir, "commondir")).strip()
+    pointer = _read_or_empty(os.path.join(git_dir, "commondir")).strip()
     return os.path.normpath(os.path.join(git_dir, os.fsdecode(pointer))) if pointer else git_dir
 
 
-def _settings(where: Repository, home: str, config_home: str) -> dict[str, str]:
+def _read_settings(where: Repository, home: str, config_home: str) -> dict[str, str]:
     """All that is set for the repository, names in lower case. Listing them runs nothing."""
-    listed = git(
+    listed = run_git(
         where,
         ["config", "--list", "-z"],
         users_settings={"HOME": home, "XDG_CONFIG_HOME": config_home},
@@ -137,11 +141,11 @@ def _settings(where: Repository, home: str, config_home: str) -> dict[str, str]:
     return found
 
 
-def _expanded(path: str, home: str) -> str:
+def _expand_home(path: str, home: str) -> str:
     return os.path.join(home, path[2:]) if path.startswith("~/") else path
 
 
-def _content(path: str) -> bytes:
+def _read_or_empty(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()

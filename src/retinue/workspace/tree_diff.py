@@ -11,18 +11,18 @@ import msgspec
 from retinue.domain.paths import inside
 from retinue.domain.result import FileChange
 from retinue.errors import GitError
-from retinue.workspace.git import names
-from retinue.workspace.names import protected, quoted, shown
-from retinue.workspace.private_git import Depot
-from retinue.workspace.replacement import changed_lines, sha256
+from retinue.workspace.atomic_write import count_changed_lines, sha256
+from retinue.workspace.file_names import printable, protected_name, quoted
+from retinue.workspace.git import split_paths
+from retinue.workspace.private_git import PrivateGit
 
 # Of larger files, neither lines nor hashes are told: they would have to be held in memory.
-_MAX_TOLD_BYTES = 8 * 1024 * 1024
+_MAX_DESCRIBED_BYTES = 8 * 1024 * 1024
 
 GITLINK = 0o160000
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class DiffEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One path. A mode is git's, and 0 where there is nothing; an id names a blob."""
 
     path: str
@@ -46,15 +46,15 @@ def is_gitlink(mode: int) -> bool:
     return mode == GITLINK
 
 
-def changes(depot: Depot, before: str, after: str) -> list[Change]:
+def diff_trees(private_git: PrivateGit, before: str, after: str) -> list[DiffEntry]:
     """The difference of two trees, or commits, sorted by path."""
     raw = ["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-ext-diff", before, after]
-    parts = names(depot.ask(raw))
+    parts = split_paths(private_git.run(raw))
     found = []
     for about, path in zip(parts[::2], parts[1::2], strict=True):
         old_mode, new_mode, old_id, new_id, _ = about.lstrip(":").split(" ")
         found.append(
-            Change(
+            DiffEntry(
                 path=path,
                 old_mode=int(old_mode, 8),
                 new_mode=int(new_mode, 8),
@@ -65,19 +65,19 @@ def changes(depot: Depot, before: str, after: str) -> list[Change]:
     return found
 
 
-def contents(
-    depot: Depot, changed: Sequence[Change], *, max_bytes: int = _MAX_TOLD_BYTES
+def read_blobs(
+    private_git: PrivateGit, changed: Sequence[DiffEntry], *, max_bytes: int = _MAX_DESCRIBED_BYTES
 ) -> dict[str, bytes]:
     """The blobs that the changes speak of, without large ones. GitError if one is missing."""
     wanted = list(dict.fromkeys(blob for change in changed for blob in change.ids))
     small = []
-    for line in depot.ask(["cat-file", "--batch-check"], stdin=_lines(wanted)).splitlines():
+    for line in private_git.run(["cat-file", "--batch-check"], stdin=_lines(wanted)).splitlines():
         blob, kind, *size = line.decode().split()
         if kind == "missing":
             raise GitError(f"The object {blob} is gone: the repository that had it was pruned.")
         if int(size[0]) <= max_bytes:
             small.append(blob)
-    answered = depot.ask(["cat-file", "--batch"], stdin=_lines(small))
+    answered = private_git.run(["cat-file", "--batch"], stdin=_lines(small))
     found: dict[str, bytes] = {}
     at = 0
     for blob in small:
@@ -92,19 +92,19 @@ def _lines(words: Sequence[str]) -> bytes:
     return "".join(f"{word}\n" for word in words).encode()
 
 
-def described(
-    changed: Sequence[Change], blobs: Mapping[str, bytes], called: Callable[[str], str] = str
+def describe_changes(
+    changed: Sequence[DiffEntry], blobs: Mapping[str, bytes], called: Callable[[str], str] = str
 ) -> tuple[FileChange, ...]:
     """The changes for people and receipts, with lines and hashes. `called` names the paths."""
-    return tuple(_described(change, blobs, called(change.path)) for change in changed)
+    return tuple(_describe(change, blobs, called(change.path)) for change in changed)
 
 
-def _described(change: Change, blobs: Mapping[str, bytes], path: str) -> FileChange:
+def _describe(change: DiffEntry, blobs: Mapping[str, bytes], path: str) -> FileChange:
     before, after = blobs.get(change.old_id), blobs.get(change.new_id)
     known = len(change.ids) == (before is not None) + (after is not None)
-    added, removed = changed_lines(before or b"", after or b"") if known else (0, 0)
+    added, removed = count_changed_lines(before or b"", after or b"") if known else (0, 0)
     return FileChange(
-        path=shown(path),
+        path=printable(path),
         added=added,
         removed=removed,
         new=not change.old_mode,
@@ -114,12 +114,12 @@ def _described(change: Change, blobs: Mapping[str, bytes], path: str) -> FileCha
     )
 
 
-def problems(changed: Sequence[Change], blobs: Mapping[str, bytes]) -> list[str]:
+def find_problems(changed: Sequence[DiffEntry], blobs: Mapping[str, bytes]) -> list[str]:
     """Why some of the changes must not be integrated, a line each."""
     found = []
     for change in changed:
         path, name = change.path, quoted(change.path)
-        if off_limits := protected(path):
+        if off_limits := protected_name(path):
             found.append(f"{name} is off limits: it is in {quoted(off_limits)}")
         elif is_gitlink(change.new_mode) or is_gitlink(change.old_mode):
             found.append(f"{name} is a repository inside the repository")
@@ -127,13 +127,13 @@ def problems(changed: Sequence[Change], blobs: Mapping[str, bytes]) -> list[str]
             target = blobs[change.new_id].decode("utf-8", "surrogateescape")
             if target.startswith("/"):
                 found.append(f"{name} is a link to an absolute path, {quoted(target)}")
-            elif _lead_to(path, target) is None:
+            elif _link_target(path, target) is None:
                 found.append(f"{name} is a link that leaves the project, to {quoted(target)}")
-            elif off_limits := protected(_lead_to(path, target) or ""):
+            elif off_limits := protected_name(_link_target(path, target) or ""):
                 found.append(f"{name} is a link into {quoted(off_limits)}")
     return found
 
 
-def _lead_to(path: str, target: str) -> str | None:
+def _link_target(path: str, target: str) -> str | None:
     """Where a link leads, as a path from the top; None if that is outside."""
     return inside(posixpath.join(posixpath.dirname(path), target), "/")

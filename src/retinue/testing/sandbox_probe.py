@@ -12,7 +12,7 @@ from retinue.domain.scope import NOWHERE, Groups
 from retinue.ports.sandbox import CommandResult, Sandbox
 
 
-class Cell(msgspec.Struct, frozen=True):
+class SandboxProbe(msgspec.Struct, frozen=True):
     """A sandbox, a workspace in it, and a folder outside that nothing in it may touch."""
 
     sandbox: Sandbox

@@ -47,45 +47,45 @@ _FAILED = 125
 
 
 def main() -> NoReturn:
-    os.set_inheritable(_telling(), False)
+    os.set_inheritable(_failure_fd(), False)
     try:
         # Not by the command line, which everybody on the machine can read.
         with open(int(sys.argv[1]), "rb") as file:
             order = marshal.load(file)
-        _supervise(order["parent"])
+        _become_supervisor(order["parent"])
         child = os.fork()
     except OSError as error:
         _fail(f"{error.strerror}")
     if child == 0:
-        _become(order)
-    _see_through(child)
+        _exec_command(order)
+    _wait_for_command(child)
 
 
-def _supervise(parent: int) -> None:
+def _become_supervisor(parent: int) -> None:
     """Become somebody who can signal the command and nobody else, and whom it cannot signal."""
     _prctl(_SUBREAPER, 1)
     _prctl(_NO_NEW_PRIVS, 1)
     _drop_capabilities()
     _restrict(_ruleset(files=0, network=0, scoped=_SIGNALS))
-    _expect_no_signals(parent)
+    _check_signals_blocked(parent)
     # Not before that: who buries kills everybody in reach.
-    signal.signal(signal.SIGTERM, lambda *_: _bury())
+    signal.signal(signal.SIGTERM, lambda *_: _kill_all_and_exit())
     # With the parent goes the supervisor, and it takes everything along.
     _prctl(_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(_FAILED)
 
 
-def _become(order: dict[str, Any]) -> NoReturn:
+def _exec_command(order: dict[str, Any]) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     filter = order["filter"]
     code = ctypes.create_string_buffer(filter, len(filter))
     program = struct.pack("@HxxxxxxP", len(filter) // 8, ctypes.addressof(code))
     try:
         os.setsid()
-        _limit(order["limits"])
+        _set_limits(order["limits"])
         # A domain inside of the supervisor's: what is in it reaches nothing around it.
-        _landlock(order)
+        _restrict_files_and_network(order)
         _prctl(_SECCOMP, _SECCOMP_FILTER, program)
         os.chdir(order["directory"])
         os.execve("/bin/sh", ["/bin/sh", "-c", order["command"]], order["environment"])
@@ -93,7 +93,7 @@ def _become(order: dict[str, Any]) -> NoReturn:
         _fail(f"{error.strerror}")
 
 
-def _limit(limits: dict[str, int]) -> None:
+def _set_limits(limits: dict[str, int]) -> None:
     # When memory runs out, this goes first and the user's own programs stay.
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
@@ -113,7 +113,7 @@ def _drop_capabilities() -> None:
     _call(_CAPSET[os.uname().machine], header, nothing)
 
 
-def _landlock(order: dict[str, Any]) -> None:
+def _restrict_files_and_network(order: dict[str, Any]) -> None:
     files = _READING | _WRITE_FILE | _MAKING_AND_REMOVING | _REFER | _TRUNCATE | _IOCTL_DEV
     network = 0 if order["network"] else _BIND_TCP | _CONNECT_TCP
     ruleset = _ruleset(files=files, network=network, scoped=_ABSTRACT_SOCKETS | _SIGNALS)
@@ -152,7 +152,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         os.close(fd)
 
 
-def _expect_no_signals(pid: int) -> None:
+def _check_signals_blocked(pid: int) -> None:
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -162,7 +162,7 @@ def _expect_no_signals(pid: int) -> None:
     _fail("signals reach the outside")
 
 
-def _see_through(child: int) -> NoReturn:
+def _wait_for_command(child: int) -> NoReturn:
     while True:
         try:
             pid, status = os.wait()
@@ -171,10 +171,10 @@ def _see_through(child: int) -> NoReturn:
         if pid == child:
             break
     code = os.waitstatus_to_exitcode(status)
-    _bury(code if code >= 0 else 128 - code)
+    _kill_all_and_exit(code if code >= 0 else 128 - code)
 
 
-def _bury(code: int = 128 + signal.SIGKILL) -> NoReturn:
+def _kill_all_and_exit(code: int = 128 + signal.SIGKILL) -> NoReturn:
     """Kill all that is left of the command, and end. Only for who was seen to reach no others."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
@@ -200,11 +200,11 @@ def _call(number: int, *arguments: int | bytes | None) -> int:
 
 def _fail(why: str) -> NoReturn:
     # Not as output: a command could say the same.
-    os.write(_telling(), why.encode())
+    os.write(_failure_fd(), why.encode())
     os._exit(_FAILED)
 
 
-def _telling() -> int:
+def _failure_fd() -> int:
     return int(sys.argv[2])
 
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 import unicodedata
 
-PROTECTED = frozenset({".git", ".retinue"})
-_SHOWN_LENGTH = 200
+PROTECTED_NAMES = frozenset({".git", ".retinue"})
+_MAX_QUOTED_CHARS = 200
 
 
-def protected(path: str) -> str | None:
+def protected_name(path: str) -> str | None:
     """The first name in `path` that file tools must not enter.
 
     Case is ignored, since `.GIT` is `.git` on some file systems.
     """
     if path[:1] != "." and "/." not in path:
         return None  # No name in it begins like theirs.
-    return next((name for name in path.split("/") if name.casefold() in PROTECTED), None)
+    return next((name for name in path.split("/") if name.casefold() in PROTECTED_NAMES), None)
 
 
-def shown(path: str) -> str:
+def printable(path: str) -> str:
     """`path` as text that is valid UTF-8 and stays on its line."""
     if path.isprintable():
         return path
-    text = os.fsencode(path).decode("utf-8", "backslashreplace") if _encodes(path) else path
+    text = os.fsencode(path).decode("utf-8", "backslashreplace") if _can_encode(path) else path
     return "".join(
         c
         if c.isprintable() or unicodedata.category(c) == "Zs"
@@ -34,13 +34,13 @@ def shown(path: str) -> str:
 
 def quoted(path: str) -> str:
     """`path` for an error message: shown, in quotes, and never longer than a message should be."""
-    text = shown(path)
-    if len(text) > _SHOWN_LENGTH:
-        text = text[: _SHOWN_LENGTH // 2] + "…" + text[-_SHOWN_LENGTH // 2 :]
+    text = printable(path)
+    if len(text) > _MAX_QUOTED_CHARS:
+        text = text[: _MAX_QUOTED_CHARS // 2] + "…" + text[-_MAX_QUOTED_CHARS // 2 :]
     return f"'{text}'"
 
 
-def _encodes(path: str) -> bool:
+def _can_encode(path: str) -> bool:
     try:
         os.fsencode(path)
     except UnicodeEncodeError:

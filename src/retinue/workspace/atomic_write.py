@@ -9,7 +9,7 @@ import secrets
 import stat
 from collections import Counter
 
-from retinue.workspace.safe_open import DIRECTORY, PASS, SAFE, Opening
+from retinue.workspace.safe_open import DIRECTORY, SAFE_FLAGS, TRAVERSE, Opener
 
 _PREFIX, _SUFFIX = ".retinue-", ".tmp"
 
@@ -28,15 +28,15 @@ def read_regular(fd: int, max_bytes: int) -> bytes | None:
     return None
 
 
-def replace(directory_fd: int, name: str, data: bytes, like: os.stat_result | None) -> None:
+def replace_file(directory_fd: int, name: str, data: bytes, like: os.stat_result | None) -> None:
     """Put `data` under `name`, with the mode and owner of `like`, the file that it replaces."""
     temporary = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | SAFE
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | SAFE_FLAGS
     fd = os.open(temporary, flags, 0o666, dir_fd=directory_fd)
     try:
         try:
             if like is not None:
-                take_after(fd, like)
+                copy_owner_and_mode(fd, like)
             view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]
@@ -48,8 +48,8 @@ def replace(directory_fd: int, name: str, data: bytes, like: os.stat_result | No
         raise
 
 
-def sweep(directory_fd: int) -> None:
-    """Remove what processes that were killed in the middle of a `replace` have left in a folder."""
+def remove_leftovers(directory_fd: int) -> None:
+    """Remove temporary files of processes that were killed during `replace_file`."""
     # It may have been opened only to be passed through, and cannot be listed then.
     listed = os.open(".", DIRECTORY, dir_fd=directory_fd)
     try:
@@ -74,7 +74,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def take_after(fd: int, like: os.stat_result) -> None:
+def copy_owner_and_mode(fd: int, like: os.stat_result) -> None:
     """Give an open file the owner and the mode of another."""
     own = os.fstat(fd)
     if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
@@ -85,10 +85,10 @@ def take_after(fd: int, like: os.stat_result) -> None:
     os.fchmod(fd, stat.S_IMODE(like.st_mode) & 0o777)
 
 
-def open_folder(opening: Opening, root_fd: int, folder: str) -> int:
+def open_or_make_folder(opening: Opener, root_fd: int, folder: str) -> int:
     """The folder beneath the root, made where it is missing. A link in the way is an error."""
     try:
-        return opening(root_fd, folder, PASS)
+        return opening(root_fd, folder, TRAVERSE)
     except FileNotFoundError:
         here = os.dup(root_fd)
     for name in folder.split("/"):
@@ -96,7 +96,7 @@ def open_folder(opening: Opening, root_fd: int, folder: str) -> int:
             # It may be there, or be made by somebody else in this moment.
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, dir_fd=here)
-            below = opening(here, name, PASS)
+            below = opening(here, name, TRAVERSE)
         finally:
             os.close(here)
         here = below
@@ -107,7 +107,7 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def changed_lines(before: bytes, after: bytes) -> tuple[int, int]:
+def count_changed_lines(before: bytes, after: bytes) -> tuple[int, int]:
     """How many lines came and how many went.
 
     Lines are counted as a bag: linear in the size, where a true diff can be quadratic, and the same

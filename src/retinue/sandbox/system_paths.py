@@ -14,7 +14,17 @@ ETC_FOLDERS = (
     "alternatives", "ca-certificates", "fonts", "java-11-openjdk", "java-17-openjdk",
     "java-21-openjdk", "perl", "pki", "ssl/certs", "terminfo",
 )  # fmt: skip
-PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
+PROGRAM_FOLDERS = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/opt",
+    "/nix/store",
+)
 
 
 def etc_files() -> list[str]:
@@ -27,6 +37,6 @@ def etc_folders() -> list[str]:
     return [path for name in ETC_FOLDERS if os.path.isdir(path := f"/etc/{name}")]
 
 
-def programs() -> list[str]:
+def program_folders() -> list[str]:
     """Where programs and their libraries are; some of them may be links to others."""
-    return [path for path in PROGRAMS if os.path.isdir(path)]
+    return [path for path in PROGRAM_FOLDERS if os.path.isdir(path)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.sandbox.sockets import sockets_in
+from retinue.sandbox.unix_sockets import has_sockets
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux lists them")
 
@@ -23,12 +23,12 @@ def test_a_socket_is_seen_where_it_is(
     monkeypatch.chdir(here)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(spelled.format(folder=here, name=here.name))
-        assert sockets_in([str(here)])
-        assert sockets_in([str(tmp_path)])
-        assert not sockets_in([str(there)])
+        assert has_sockets([str(here)])
+        assert has_sockets([str(tmp_path)])
+        assert not has_sockets([str(there)])
 
 
 def test_one_without_a_file_is_in_no_folder(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"\0retinue-{os.getpid()}")
-        assert not sockets_in([str(tmp_path)])
+        assert not has_sockets([str(tmp_path)])

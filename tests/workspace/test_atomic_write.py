@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.workspace.replacement import changed_lines, replace, sweep
+from retinue.workspace.atomic_write import count_changed_lines, remove_leftovers, replace_file
 from retinue.workspace.safe_open import DIRECTORY
 
 
@@ -24,7 +24,7 @@ from retinue.workspace.safe_open import DIRECTORY
     ],
 )
 def test_changed_lines(before: bytes, after: bytes, expected: tuple[int, int]) -> None:
-    assert changed_lines(before, after) == expected
+    assert count_changed_lines(before, after) == expected
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     fd = os.open(tmp_path, DIRECTORY)
     try:
         with pytest.raises(IsADirectoryError):
-            replace(fd, "taken", b"x", None)
+            replace_file(fd, "taken", b"x", None)
     finally:
         os.close(fd)
     assert os.listdir(tmp_path) == ["taken"]
@@ -48,7 +48,7 @@ def test_what_a_killed_process_has_left_is_swept_away(tmp_path: Path) -> None:
         (tmp_path / name).write_text("kept")
     fd = os.open(tmp_path, DIRECTORY)
     try:
-        sweep(fd)
+        remove_leftovers(fd)
     finally:
         os.close(fd)
     assert set(os.listdir(tmp_path)) == kept

@@ -12,42 +12,42 @@ from collections.abc import Iterator
 import msgspec
 
 from retinue.errors import WorkspaceError
-from retinue.workspace.git import Repository, git, names
-from retinue.workspace.names import protected
-from retinue.workspace.safe_open import DIRECTORY, Opening
+from retinue.workspace.file_names import protected_name
+from retinue.workspace.git import Repository, run_git, split_paths
+from retinue.workspace.safe_open import DIRECTORY, Opener
 
 MAX_ENTRIES = 200_000
 _GIT_TIMEOUT_S = 20.0
 # What a repository would ignore, for trees that are none.
-_SKIPPED = frozenset({"node_modules", ".venv", "__pycache__"})
+_SKIPPED_FOLDERS = frozenset({"node_modules", ".venv", "__pycache__"})
 
 
-class Candidates(msgspec.Struct, frozen=True):
+class FileListing(msgspec.Struct, frozen=True):
     """Paths from the root, sorted; `complete` is false if there were too many to look at."""
 
     paths: list[str]
     complete: bool
 
 
-def candidates(where: Repository | None, root_fd: int, opening: Opening, under: str) -> Candidates:
+def list_files(where: Repository | None, root_fd: int, opening: Opener, under: str) -> FileListing:
     """The files below the folder `under`; `where` is the repository that knows them, if any."""
-    known = None if where is None else _known_to_git(where, under)
+    known = None if where is None else _listed_by_git(where, under)
     # An ignored folder that is asked for by its name is meant: git has nothing to say about it.
     if known is None or (not known and under != "."):
-        return _walked(root_fd, opening, under)
+        return _walk(root_fd, opening, under)
     paths: set[str] = set()
     complete = len(known) <= MAX_ENTRIES
     for path in known[:MAX_ENTRIES]:
-        if protected(path):
+        if protected_name(path):
             continue
         if path.endswith("/"):
             # A repository inside the repository: git names it and stays out.
-            inner = _walked(root_fd, opening, path[:-1])
+            inner = _walk(root_fd, opening, path[:-1])
             paths.update(inner.paths)
             complete = complete and inner.complete
         else:
             paths.add(path)
-    return Candidates(sorted(paths), complete)
+    return FileListing(sorted(paths), complete)
 
 
 def size_of(root_fd: int, path: str) -> int | None:
@@ -59,9 +59,9 @@ def size_of(root_fd: int, path: str) -> int | None:
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
-def _known_to_git(where: Repository, under: str) -> list[str] | None:
+def _listed_by_git(where: Repository, under: str) -> list[str] | None:
     try:
-        listed = git(
+        listed = run_git(
             where,
             ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", under],
             timeout_s=_GIT_TIMEOUT_S,
@@ -70,10 +70,10 @@ def _known_to_git(where: Repository, under: str) -> list[str] | None:
         return None
     if not listed.ok:
         return None
-    return names(listed.stdout)
+    return split_paths(listed.stdout)
 
 
-def _walked(root_fd: int, opening: Opening, under: str) -> Candidates:
+def _walk(root_fd: int, opening: Opener, under: str) -> FileListing:
     paths: list[str] = []
     folders = [under]
     seen = 0
@@ -82,19 +82,19 @@ def _walked(root_fd: int, opening: Opening, under: str) -> Candidates:
         for entry in _entries(root_fd, opening, folder):
             seen += 1
             if seen > MAX_ENTRIES:
-                return Candidates(sorted(paths), False)
-            if protected(entry.name):
+                return FileListing(sorted(paths), False)
+            if protected_name(entry.name):
                 continue
             path = entry.name if folder == "." else f"{folder}/{entry.name}"
             if entry.is_dir(follow_symlinks=False):
-                if entry.name not in _SKIPPED:
+                if entry.name not in _SKIPPED_FOLDERS:
                     folders.append(path)
             elif entry.is_file(follow_symlinks=False):
                 paths.append(path)
-    return Candidates(sorted(paths), True)
+    return FileListing(sorted(paths), True)
 
 
-def _entries(root_fd: int, opening: Opening, folder: str) -> Iterator[os.DirEntry[str]]:
+def _entries(root_fd: int, opening: Opener, folder: str) -> Iterator[os.DirEntry[str]]:
     try:
         fd = opening(root_fd, folder, DIRECTORY)
     except OSError:

@@ -21,28 +21,28 @@ import msgspec
 
 from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import RecordedChange
-from retinue.workspace.changes import GITLINK, Change, contents, is_gitlink
-from retinue.workspace.git import Repository, answer
-from retinue.workspace.merge import Merged, merge_trees
-from retinue.workspace.names import quoted
-from retinue.workspace.private_git import Depot
+from retinue.workspace.file_names import quoted
+from retinue.workspace.git import Repository, git_output
+from retinue.workspace.merge import MergedTree, merge_trees
+from retinue.workspace.private_git import PrivateGit
 from retinue.workspace.snapshot import MAX_FILE_BYTES
+from retinue.workspace.tree_diff import GITLINK, DiffEntry, is_gitlink, read_blobs
 
 ROOT = "refs/retinue"
 _FILE = b"100"
 
 
-class Entry(msgspec.Struct, frozen=True):
+class FileState(msgspec.Struct, frozen=True):
     path: str
     mode: int
     data: bytes
 
 
-def step_ref(run_id: str, number: int) -> str:
+def change_ref(run_id: str, number: int) -> str:
     return f"{ROOT}/{run_id}/steps/{number}"
 
 
-def kept_ref(run_id: str, agent_id: str) -> str:
+def unmerged_ref(run_id: str, agent_id: str) -> str:
     return f"{ROOT}/{run_id}/kept/{agent_id}"
 
 
@@ -50,41 +50,51 @@ def ref_of(change: RecordedChange) -> str:
     return f"{ROOT}/{change.run_id}/{change.kind}/{change.name}"
 
 
-def keep(depot: Depot, ref: str, changed: Sequence[Change], message: str) -> str:
+def record_diff(
+    private_git: PrivateGit, ref: str, changed: Sequence[DiffEntry], message: str
+) -> str:
     """Store a change of trees under `ref`; the commit of the state after it."""
-    blobs = contents(depot, changed, max_bytes=MAX_FILE_BYTES)
+    blobs = read_blobs(private_git, changed, max_bytes=MAX_FILE_BYTES)
     before = [_entry(c.path, c.old_mode, c.old_id, blobs) for c in changed if c.old_mode]
     after = [_entry(c.path, c.new_mode, c.new_id, blobs) for c in changed if c.new_mode]
-    return store(depot, ref, before, after, message)
+    return record_files(private_git, ref, before, after, message)
 
 
-def _entry(path: str, mode: int, blob: str, blobs: Mapping[str, bytes]) -> Entry:
+def _entry(path: str, mode: int, blob: str, blobs: Mapping[str, bytes]) -> FileState:
     if blob in blobs:
-        return Entry(path, mode, blobs[blob])
-    return Entry(path, GITLINK, blob.encode())
+        return FileState(path, mode, blobs[blob])
+    return FileState(path, GITLINK, blob.encode())
 
 
-def store(
-    depot: Depot, ref: str, before: Sequence[Entry], after: Sequence[Entry], message: str
+def record_files(
+    private_git: PrivateGit,
+    ref: str,
+    before: Sequence[FileState],
+    after: Sequence[FileState],
+    message: str,
 ) -> str:
     """Store two states of some files under `ref`; the commit of the second."""
     stream = [
         f"feature done\nreset {ref}\n\n".encode(),
-        _commit(ref, message, before),
-        _commit(ref, message, after, mark=b"mark :1\n"),
+        _commit_command(ref, message, before),
+        _commit_command(ref, message, after, mark=b"mark :1\n"),
         b"get-mark :1\ndone\n",
     ]
     # What is borrowed is not seen here, and so is stored once more.
-    made = depot.ask(["fast-import", "--quiet", "--force"], stdin=b"".join(stream), borrow=False)
+    made = private_git.run(
+        ["fast-import", "--quiet", "--force"], stdin=b"".join(stream), borrow=False
+    )
     return made.decode().strip()
 
 
-def kept(depot: Depot, run_id: str = "") -> list[RecordedChange]:
+def list_changes(private_git: PrivateGit, run_id: str = "") -> list[RecordedChange]:
     """All that is kept of a run, or of every run, in the order in which it was made."""
     under = f"{ROOT}/{run_id}/" if run_id else f"{ROOT}/"
     told = "--format=%(objectname) %(refname) %(contents:subject)"
     found = []
-    for line in depot.ask(["for-each-ref", told, under]).decode("utf-8", "replace").splitlines():
+    for line in (
+        private_git.run(["for-each-ref", told, under]).decode("utf-8", "replace").splitlines()
+    ):
         commit, ref, title = line.split(" ", 2)
         run, kind, name = ref.removeprefix(f"{ROOT}/").split("/", 2)
         found.append(RecordedChange(run_id=run, kind=kind, name=name, commit=commit, title=title))
@@ -92,19 +102,19 @@ def kept(depot: Depot, run_id: str = "") -> list[RecordedChange]:
     return sorted(found, key=lambda one: (one.run_id, one.number or float("inf")))
 
 
-def again(depot: Depot, commit: str, tree: str) -> Merged:
+def reapply(private_git: PrivateGit, commit: str, tree: str) -> MergedTree:
     """`tree` with the change that `commit` keeps."""
-    before, after = _overlaid(depot, commit, tree, expected=0)
-    return merge_trees(depot, base=before, ours=tree, theirs=after)
+    before, after = _overlay(private_git, commit, tree, expected=0)
+    return merge_trees(private_git, base=before, ours=tree, theirs=after)
 
 
-def without(depot: Depot, commit: str, tree: str) -> Merged:
+def revert(private_git: PrivateGit, commit: str, tree: str) -> MergedTree:
     """`tree` without the change that `commit` keeps; what was done since stays, or conflicts."""
-    before, after = _overlaid(depot, commit, tree, expected=1)
-    return merge_trees(depot, base=after, ours=tree, theirs=before)
+    before, after = _overlay(private_git, commit, tree, expected=1)
+    return merge_trees(private_git, base=after, ours=tree, theirs=before)
 
 
-def _overlaid(depot: Depot, commit: str, tree: str, *, expected: int) -> tuple[str, str]:
+def _overlay(private_git: PrivateGit, commit: str, tree: str, *, expected: int) -> tuple[str, str]:
     """`tree` with the paths of a step as they were before it, and as they were after it.
 
     `expected` is which of the two the tree should be like, but for what was done since.
@@ -112,58 +122,58 @@ def _overlaid(depot: Depot, commit: str, tree: str, *, expected: int) -> tuple[s
     Other files are the same in all three: a merge of the small trees alone takes one of them for
     a file of the step that was renamed, and rewrites it.
     """
-    states = [_listed(depot, name) for name in (f"{commit}^", commit)]
+    states = [_commit_entries(private_git, name) for name in (f"{commit}^", commit)]
     # A file may be a folder in the other state, so all of them make room first.
     gone = b"".join(b"0 %b\t%b\0" % (b"0" * len(tree), path) for path in {**states[0], **states[1]})
     trees = []
-    with depot.temporary() as folder:
-        where = depot.at(depot.source.top, os.path.join(folder, "index"))
-        answer(where, ["read-tree", tree])
-        now = _staged(where)
+    with private_git.temporary_folder() as folder:
+        where = private_git.repository(private_git.top, os.path.join(folder, "index"))
+        git_output(where, ["read-tree", tree])
+        now = _index_entries(where)
         for path, entry in list(states[expected].items()):
-            if _differ_by_line_ends(depot, entry, now.get(path, b"")):
+            if _differ_by_line_ends(private_git, entry, now.get(path, b"")):
                 for state in states:
                     if path in state:
-                        state[path] = _with_plain_line_ends(depot, state[path])
+                        state[path] = _with_plain_line_ends(private_git, state[path])
         for state in states:
             entries = [b"%b\t%b\0" % (about, path) for path, about in state.items()]
             update = ["update-index", "-z", "--replace", "--index-info"]
-            answer(where, update, stdin=gone + b"".join(entries))
-            trees.append(answer(where, ["write-tree", "--missing-ok"]).decode().strip())
+            git_output(where, update, stdin=gone + b"".join(entries))
+            trees.append(git_output(where, ["write-tree", "--missing-ok"]).decode().strip())
     before, after = trees
     return before, after
 
 
-def _staged(where: Repository) -> dict[bytes, bytes]:
+def _index_entries(where: Repository) -> dict[bytes, bytes]:
     """The files of an index: path, and mode and blob."""
     found = {}
-    for line in answer(where, ["ls-files", "-z", "--stage"]).split(b"\0")[:-1]:
+    for line in git_output(where, ["ls-files", "-z", "--stage"]).split(b"\0")[:-1]:
         about, path = line.split(b"\t", 1)
         found[path] = about.rpartition(b" ")[0]
     return found
 
 
-def _differ_by_line_ends(depot: Depot, step: bytes, now: bytes) -> bool:
+def _differ_by_line_ends(private_git: PrivateGit, step: bytes, now: bytes) -> bool:
     """Has a file tool written CRLF, where git is told to see LF? A tree never has those."""
     if step == now or not (step.startswith(_FILE) and now.startswith(_FILE)):
         return False
-    return b"\r\n" in _blob(depot, step) and b"\r\n" not in _blob(depot, now)
+    return b"\r\n" in _blob(private_git, step) and b"\r\n" not in _blob(private_git, now)
 
 
-def _with_plain_line_ends(depot: Depot, entry: bytes) -> bytes:
-    text = _blob(depot, entry).replace(b"\r\n", b"\n")
-    made = depot.ask(["hash-object", "-w", "--stdin"], stdin=text)
+def _with_plain_line_ends(private_git: PrivateGit, entry: bytes) -> bytes:
+    text = _blob(private_git, entry).replace(b"\r\n", b"\n")
+    made = private_git.run(["hash-object", "-w", "--stdin"], stdin=text)
     return entry.partition(b" ")[0] + b" " + made.strip()
 
 
-def _blob(depot: Depot, entry: bytes) -> bytes:
-    return depot.ask(["cat-file", "blob", entry.partition(b" ")[2].decode()])
+def _blob(private_git: PrivateGit, entry: bytes) -> bytes:
+    return private_git.run(["cat-file", "blob", entry.partition(b" ")[2].decode()])
 
 
-def _listed(depot: Depot, commit: str) -> dict[bytes, bytes]:
+def _commit_entries(private_git: PrivateGit, commit: str) -> dict[bytes, bytes]:
     """The files of a commit: path, and mode and blob. WorkspaceError if one was not kept."""
     found = {}
-    for line in depot.ask(["ls-tree", "-r", "-z", commit]).split(b"\0")[:-1]:
+    for line in private_git.run(["ls-tree", "-r", "-z", commit]).split(b"\0")[:-1]:
         about, path = line.split(b"\t", 1)
         mode, kind, blob = about.split(b" ")
         if kind == b"commit":
@@ -176,27 +186,31 @@ def _listed(depot: Depot, commit: str) -> dict[bytes, bytes]:
     return found
 
 
-def renamed(depot: Depot, kinds: Mapping[str, str], moved: Sequence[RecordedChange]) -> None:
+def move_refs(
+    private_git: PrivateGit, kinds: Mapping[str, str], moved: Sequence[RecordedChange]
+) -> None:
     """Keep changes under another kind from now on: all of them or none."""
     orders = [
         f"update {ref_of(msgspec.structs.replace(one, kind=kinds[one.kind]))} {one.commit}\n"
         f"delete {ref_of(one)}\n"
         for one in moved
     ]
-    depot.ask(["update-ref", "--stdin"], stdin="".join(orders).encode())
+    private_git.run(["update-ref", "--stdin"], stdin="".join(orders).encode())
 
 
-def unmark(depot: Depot, ref: str) -> None:
-    depot.ask(["update-ref", "-d", ref])
+def delete_ref(private_git: PrivateGit, ref: str) -> None:
+    private_git.run(["update-ref", "-d", ref])
 
 
-def patch(depot: Depot, commit: str) -> bytes:
+def unified_diff(private_git: PrivateGit, commit: str) -> bytes:
     """The change as a unified diff."""
     diff = ["diff-tree", "-p", "--no-ext-diff", "--no-textconv", "--no-color", "-M"]
-    return depot.ask([*diff, f"{commit}^", commit])
+    return private_git.run([*diff, f"{commit}^", commit])
 
 
-def _commit(ref: str, message: str, files: Sequence[Entry], *, mark: bytes = b"") -> bytes:
+def _commit_command(
+    ref: str, message: str, files: Sequence[FileState], *, mark: bytes = b""
+) -> bytes:
     text = message.encode("utf-8", "replace")
     parts = [
         f"commit {ref}\n".encode() + mark + b"committer retinue <retinue@localhost> 0 +0000\n",
@@ -204,14 +218,14 @@ def _commit(ref: str, message: str, files: Sequence[Entry], *, mark: bytes = b""
     ]
     for file in files:
         if is_gitlink(file.mode):
-            parts.append(b"M %o %b %b\n" % (file.mode, file.data, _quoted(file.path)))
+            parts.append(b"M %o %b %b\n" % (file.mode, file.data, _quote_path(file.path)))
             continue
-        head = b"M %o inline %b\ndata %d\n" % (file.mode, _quoted(file.path), len(file.data))
+        head = b"M %o inline %b\ndata %d\n" % (file.mode, _quote_path(file.path), len(file.data))
         parts += [head, file.data, b"\n"]
     return b"".join([*parts, b"\n"])
 
 
-def _quoted(path: str) -> bytes:
+def _quote_path(path: str) -> bytes:
     signs = (
         b"%c" % sign if 32 < sign < 127 and sign not in b'"\\' else b"\\%03o" % sign
         for sign in os.fsencode(path)

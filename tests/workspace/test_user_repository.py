@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retinue.errors import WorkspaceError
-from retinue.workspace.source import Source, find_source
+from retinue.workspace.user_repository import UserRepository, find_user_repository
 
 if TYPE_CHECKING:
     from tests.conftest import Repo
 
 
-def found(repo: Repo, directory: Path | None = None) -> Source:
-    return find_source(
+def found(repo: Repo, directory: Path | None = None) -> UserRepository:
+    return find_user_repository(
         str(directory or repo.root), home=str(repo.home), config_home=str(repo.config)
     )
 
@@ -23,15 +23,15 @@ def test_a_plain_folder(repo: Repo) -> None:
     source = found(repo)
     assert source.top == str(repo.root)
     assert source.index_file is None
-    assert source.why_not == "the project is no git repository"
-    assert b"node_modules" in source.excluded
+    assert source.why_no_copies == "the project is no git repository"
+    assert b"node_modules" in source.exclude_patterns
 
 
 def test_a_repository(repo: Repo) -> None:
     repo.init()
     source = found(repo)
-    assert (source.top, source.prefix, source.why_not) == (str(repo.root), "", "")
-    assert source.objects == str(repo.root / ".git" / "objects")
+    assert (source.top, source.prefix, source.why_no_copies) == (str(repo.root), "", "")
+    assert source.objects_folder == str(repo.root / ".git" / "objects")
 
 
 def test_a_folder_inside_of_a_repository(repo: Repo) -> None:
@@ -48,7 +48,7 @@ def test_a_folder_that_the_repository_around_it_ignores(repo: Repo) -> None:
     inner.mkdir()
     source = found(repo, inner)
     assert source.top == str(inner)
-    assert source.why_not == "the repository around the project ignores it"
+    assert source.why_no_copies == "the repository around the project ignores it"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -57,7 +57,7 @@ def test_a_repository_of_somebody_else_around_the_project_is_not_trusted(repo: R
     inner = repo.root / "mine"
     inner.mkdir()
     os.chown(repo.root / ".git", 12345, 12345)
-    assert found(repo, inner).why_not == "the project is no git repository"
+    assert found(repo, inner).why_no_copies == "the project is no git repository"
 
 
 def test_a_linked_worktree_has_its_objects_elsewhere(repo: Repo) -> None:
@@ -65,7 +65,7 @@ def test_a_linked_worktree_has_its_objects_elsewhere(repo: Repo) -> None:
     linked = repo.root.parent / "linked"
     repo.git("worktree", "add", "-q", str(linked))
     source = found(repo, linked)
-    assert source.objects == str(repo.root / ".git" / "objects")
+    assert source.objects_folder == str(repo.root / ".git" / "objects")
     assert source.index_file == str(repo.root / ".git" / "worktrees" / "linked" / "index")
 
 

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 
-from retinue.sandbox.system import etc_files, etc_folders
+from retinue.sandbox.system_paths import etc_files, etc_folders
 
 # Shown with the network only, and from the machine itself: it may change at any time.
 RESOLVER = "/etc/resolv.conf"
@@ -22,26 +22,26 @@ _PREFIX = "etc-"
 _copies: dict[str | None, str] = {}
 
 
-def etc(folder: str | None) -> str:
+def etc_copy(folder: str | None) -> str:
     """The path of the copy, kept in `folder` if that can be; else it is for this process alone."""
     path = _copies.get(folder)
     if path is None or not os.path.isdir(path):
         try:
-            path = _kept(folder) if folder is not None else _passing()
+            path = _cached_copy(folder) if folder is not None else _temporary_copy()
         except OSError:
-            path = _passing()
+            path = _temporary_copy()
         _copies[folder] = path
     return path
 
 
-def _kept(folder: str) -> str:
-    path = os.path.join(folder, f"{_PREFIX}{_state()}")
+def _cached_copy(folder: str) -> str:
+    path = os.path.join(folder, f"{_PREFIX}{_fingerprint()}")
     if os.path.isdir(path):
         return path
     os.makedirs(folder, mode=0o700, exist_ok=True)
     with os.scandir(folder) as listing:
         old = [entry.path for entry in listing if entry.name.startswith(_PREFIX)]
-    made = _copy(tempfile.mkdtemp(prefix=".etc-", dir=folder))
+    made = _copy_etc(tempfile.mkdtemp(prefix=".etc-", dir=folder))
     try:
         os.rename(made, path)
     except OSError:  # Somebody else was quicker.
@@ -51,13 +51,13 @@ def _kept(folder: str) -> str:
     return path
 
 
-def _passing() -> str:
+def _temporary_copy() -> str:
     folder = tempfile.mkdtemp(prefix=f"retinue-{_PREFIX}")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return _copy(folder)
+    return _copy_etc(folder)
 
 
-def _copy(to: str) -> str:
+def _copy_etc(to: str) -> str:
     for path in etc_folders():
         # What cannot be read is left out.
         with contextlib.suppress(shutil.Error):
@@ -73,7 +73,7 @@ def _copy(to: str) -> str:
     return to
 
 
-def _state() -> str:
+def _fingerprint() -> str:
     """A name for what the machine has there now; a new file shows in its folder's time."""
     folders = (folder for top in etc_folders() for folder, _, _ in os.walk(top))
     seen = hashlib.sha256()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import io
 
-from retinue.workspace import grep
+from retinue.workspace import grep_process as grep
 
 
 def answers(pattern: bytes, *files: bytes) -> bytes:

@@ -12,7 +12,7 @@ from retinue.errors import WorkspaceError
 _LISTING = "/proc/net/unix"
 
 
-class Watch:
+class SocketMonitor:
     """That nobody puts a socket into one of these folders while a command can speak to it."""
 
     def __init__(self, places: Sequence[str]) -> None:
@@ -20,14 +20,14 @@ class Watch:
 
     def check(self) -> None:
         """Raise WorkspaceError when somebody has. The next command gets no such sockets."""
-        if sockets_in(self._places, if_unsure=False):
+        if has_sockets(self._places, if_unsure=False):
             raise WorkspaceError(
                 "The command was ended: another program has made a socket among the files that it"
                 " could see. Run it again: it will have no unix sockets then."
             )
 
 
-def sockets_in(places: Iterable[str], *, if_unsure: bool = True) -> bool:
+def has_sockets(places: Iterable[str], *, if_unsure: bool = True) -> bool:
     """Has a program of this machine a socket with a name in one of these folders?
 
     Where that cannot be told, the answer is `if_unsure`. What is in another network namespace (a
@@ -38,28 +38,28 @@ def sockets_in(places: Iterable[str], *, if_unsure: bool = True) -> bool:
             lines = file.read().splitlines()[1:]
     except OSError:
         return if_unsure
-    folders = tuple(f"{_real(place)}/" for place in places)
+    folders = tuple(f"{_realpath(place)}/" for place in places)
     for line in lines:
         fields = line.split(None, 7)
         # Without a name there is no such field; one that begins with @ is no file.
         if len(fields) == 8 and not fields[7].startswith(b"@"):
-            path = _path(fields[6].decode(), os.fsdecode(fields[7]))
+            path = _socket_path(fields[6].decode(), os.fsdecode(fields[7]))
             if if_unsure if path is None else path.startswith(folders):
                 return True
     return False
 
 
 @lru_cache(4096)
-def _real(path: str) -> str:
+def _realpath(path: str) -> str:
     return os.path.realpath(path)
 
 
 @lru_cache(4096)
-def _path(inode: str, name: str) -> str | None:
+def _socket_path(inode: str, name: str) -> str | None:
     """Where a socket is. One that was named from where its program was is looked for there."""
     if name.startswith("/"):
         return os.path.realpath(name)
-    for folder in _folders_of(inode):
+    for folder in _working_folders(inode):
         path = os.path.realpath(os.path.join(folder, name))
         try:
             if stat.S_ISSOCK(os.lstat(path).st_mode):
@@ -69,7 +69,7 @@ def _path(inode: str, name: str) -> str | None:
     return None
 
 
-def _folders_of(inode: str) -> Iterator[str]:
+def _working_folders(inode: str) -> Iterator[str]:
     """Where the programs are that have a socket open, as far as we may look."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

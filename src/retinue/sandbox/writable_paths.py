@@ -17,12 +17,12 @@ from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, contains
 MAX_FOLDERS = 20_000
 MAX_FILES = 200
 # Never opened, whatever a scope says: what is in there runs on the host, or is our own record.
-CLOSED = frozenset({".git", ".retinue"})
-_WILD = "*?"
+PROTECTED_NAMES = frozenset({".git", ".retinue"})
+_WILDCARDS = "*?"
 _ANY_NAME = "\x01"
 
 
-def openings(root: str, write_scope: Groups, *, whole_root: bool = True) -> list[str]:
+def writable_paths(root: str, write_scope: Groups, *, whole_root: bool = True) -> list[str]:
     """The paths below `root` to be made writable, absolute; those above others come first.
 
     Without `whole_root` it is not the root itself, for those who cannot close anything below what
@@ -31,10 +31,10 @@ def openings(root: str, write_scope: Groups, *, whole_root: bool = True) -> list
     if write_scope == NOWHERE:
         return []
     if write_scope == ANYWHERE:
-        return [root] if whole_root else _in_root(root)
+        return [root] if whole_root else _entries_of_root(root)
     found: list[str] = []
     files = 0
-    for folder, names in _folders(root, write_scope):
+    for folder, names in _walk_folders(root, write_scope):
         if names is None:
             found.append(os.path.join(root, folder))
             continue
@@ -46,14 +46,14 @@ def openings(root: str, write_scope: Groups, *, whole_root: bool = True) -> list
     return found
 
 
-def must_be_looked_for(write_scope: Groups) -> bool:
+def needs_walk(write_scope: Groups) -> bool:
     """Does it take a walk through the tree to find the openings?"""
     return write_scope not in (NOWHERE, ANYWHERE) and not all(
-        folder and inside_with_all_below(folder, write_scope) for folder in _beginnings(write_scope)
+        folder and contains_all_below(folder, write_scope) for folder in _walk_roots(write_scope)
     )
 
 
-def around(path: str, closed: Iterable[str]) -> list[str]:
+def without_protected(path: str, closed: Iterable[str]) -> list[str]:
     """`path`, or all in it but what is `closed`: for those who cannot close what is open above.
 
     In a folder that leads to something closed no new names can be made then.
@@ -65,28 +65,28 @@ def around(path: str, closed: Iterable[str]) -> list[str]:
     with contextlib.suppress(OSError), os.scandir(path) as listing:
         for entry in sorted(listing, key=lambda entry: entry.name):
             if entry.path not in within and not entry.is_symlink():
-                found += around(entry.path, within)
+                found += without_protected(entry.path, within)
     return found
 
 
-def _in_root(root: str) -> list[str]:
+def _entries_of_root(root: str) -> list[str]:
     with os.scandir(root) as listing:
         return sorted(
             entry.path
             for entry in listing
-            if entry.name.casefold() not in CLOSED
+            if entry.name.casefold() not in PROTECTED_NAMES
             and (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False))
         )
 
 
-def _folders(root: str, scope: Groups) -> Iterator[tuple[str, list[str] | None]]:
+def _walk_folders(root: str, scope: Groups) -> Iterator[tuple[str, list[str] | None]]:
     """Folders that may matter, with their files; None for one that is inside with all it holds."""
-    pending = _beginnings(scope)
+    pending = _walk_roots(scope)
     seen = 0
     while pending and seen < MAX_FOLDERS:
         folder = pending.pop(0)
         seen += 1
-        if folder and inside_with_all_below(folder, scope):
+        if folder and contains_all_below(folder, scope):
             # Not listed first: there may be any number of files in it.
             if os.path.isdir(os.path.join(root, folder)):
                 yield folder, None
@@ -98,7 +98,7 @@ def _folders(root: str, scope: Groups) -> Iterator[tuple[str, list[str] | None]]
             continue
         files: list[str] = []
         for entry in entries:
-            if entry.name.casefold() in CLOSED or entry.is_symlink():
+            if entry.name.casefold() in PROTECTED_NAMES or entry.is_symlink():
                 continue
             if entry.is_dir(follow_symlinks=False):
                 pending.append(os.path.join(folder, entry.name) if folder else entry.name)
@@ -107,30 +107,30 @@ def _folders(root: str, scope: Groups) -> Iterator[tuple[str, list[str] | None]]
         yield folder, files
 
 
-def inside_with_all_below(folder: str, scope: Groups) -> bool:
+def contains_all_below(folder: str, scope: Groups) -> bool:
     """Is whatever may ever be below `folder` inside?"""
     below = f"{folder}/{_ANY_NAME}"
     return all(
         any(
             contains(((glob,),), below)
-            and (glob.endswith("**") or not any(c in glob for c in _WILD))
+            and (glob.endswith("**") or not any(c in glob for c in _WILDCARDS))
             for glob in group
         )
         for group in scope
     )
 
 
-def _beginnings(scope: Groups) -> list[str]:
+def _walk_roots(scope: Groups) -> list[str]:
     """Where to begin to look: the folders before the first wildcard of the narrowest group."""
-    groups = [sorted({_literal(glob) for glob in group}) for group in scope]
+    groups = [sorted({_literal_folder(glob) for glob in group}) for group in scope]
     starts = min(groups, key=lambda group: ("" in group, len(group)))
     return [start for start in starts if not any(_is_above(other, start) for other in starts)]
 
 
-def _literal(glob: str) -> str:
+def _literal_folder(glob: str) -> str:
     parts: list[str] = []
     for part in glob.split("/"):
-        if any(c in part for c in _WILD):
+        if any(c in part for c in _WILDCARDS):
             return "/".join(parts)
         parts.append(part)
     # A name without wildcards is a folder, or a file in one: look at it from above.
