@@ -22,7 +22,7 @@ from benchmarks.workload import INSTRUCTIONS, PLAIN, STREAM, task
 from retinue.domain.messages import Request, SystemMessage, UserMessage
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
-from retinue.models.repair.model import Repaired
+from retinue.models.repair.model import RepairedModel
 
 LAPS = 100
 _AT_ONCE = 8
@@ -174,7 +174,7 @@ async def _cost(base_url: str, name: str, calls: int) -> Cost:
     barest = _plain if name == PLAIN else _streamed
     endpoint = Endpoint(base_url=base_url, model=name, api_key="bench")
     # Repaired, as every model of a run is.
-    async with _session() as session, aclosing(Repaired(OpenAIModel(endpoint))) as model:
+    async with _session() as session, aclosing(RepairedModel(OpenAIModel(endpoint))) as model:
 
         async def bare(on_text: OnText) -> int:
             return (await barest(session, url, on_text))[1].completion_tokens

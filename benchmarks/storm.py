@@ -25,7 +25,7 @@ import retinue
 from benchmarks.workload import ANSWER, SCRIPTS, task, write_notes
 from retinue.config.environment import Environment
 from retinue.domain.events import Event
-from retinue.models.scripted.model import Answer, call, say
+from retinue.models.scripted.model import ScriptedReply, call, say
 from retinue.testing.server import ModelServer, Received, failing
 from retinue.testing.trouble import Trouble
 
@@ -53,7 +53,7 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     happened: dict[str, int]
 
 
-def _answer(request: Received) -> Answer:
+def _answer(request: Received) -> ScriptedReply:
     calls = SCRIPTS["bench"]
     done = request.body.count(b'"role":"tool"')
     return call(calls[done].tool, path=calls[done].path) if done < len(calls) else say(ANSWER)

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from retinue.interfaces.cli.commands.demo import bundled, copy
-from retinue.models.scripted.model import Answer, Step, call, calls, say
+from retinue.models.scripted.model import ScriptedReply, Step, call, calls, say
 from retinue.testing.server import ModelServer, Received, Response, streamed
 
 TASK = "Make short codes longer, and have the README tell the truth about how long links stay."
@@ -44,11 +44,11 @@ def test_a_link_is_found_again(tmp_path):
 EDIT = ("30 days", "60 days")
 
 
-def child(role: str, task: str, **terms: Any) -> Answer:
+def child(role: str, task: str, **terms: Any) -> ScriptedReply:
     return call("spawn_agent", role=role, task=task, **terms)
 
 
-SAYS: dict[str, list[Answer]] = {
+SAYS: dict[str, list[ScriptedReply]] = {
     TASK: [
         calls(
             child("researcher", CODES),

@@ -37,7 +37,7 @@ from retinue.domain.plan.plan_file import read as read_plan
 from retinue.domain.price import Price
 from retinue.interfaces.cli.commands.demo import bundled, copy
 from retinue.interfaces.cli.main import COMMANDS, cli, main
-from retinue.models.scripted.model import Answer, call, say
+from retinue.models.scripted.model import ScriptedReply, call, say
 from retinue.models.scripted.script_file import parse_script
 from retinue.testing.server import ModelServer, Received
 from retinue.tools.delegation import delegation_tools
@@ -448,7 +448,7 @@ def _looks_like(shown: str, actual: str) -> bool:
     return re.fullmatch(pattern, actual) is not None
 
 
-def _answer(request: Received) -> Answer:
+def _answer(request: Received) -> ScriptedReply:
     """What a model would: look once with a tool that it has, then answer."""
     body = request.json
     tools = {tool["function"]["name"] for tool in body.get("tools", ())}

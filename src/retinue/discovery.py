@@ -44,7 +44,7 @@ async def discover(
     of. A key is sent to nobody but them and the addresses that the user named for it.
     """
     # aiohttp costs a quarter of a second to import.
-    from retinue.models.server_info.inventory import look
+    from retinue.models.server_info.inventory import inspect_server
 
     keys = clouds(environment)
     tried = [*more, *named_places(environment, layers.user)]
@@ -52,7 +52,9 @@ async def discover(
     tried += map(as_place, keys) if cloud else []
     places = once_each(tried)
     looks = (
-        look(_endpoint(place, environment), within_s=_patience_s(place), provider=place.provider)
+        inspect_server(
+            _endpoint(place, environment), within_s=_patience_s(place), provider=place.provider
+        )
         for place in places
     )
     return DiscoveredModels(

@@ -21,9 +21,9 @@ from retinue.domain.budget import UNLIMITED
 from retinue.domain.price import PoolPrice, Price
 from retinue.domain.server_info import PER_SLOT_CACHE, EndpointLoad, ServedModel
 from retinue.errors import ConfigError, StoreError
-from retinue.models.repair.model import Repaired
-from retinue.models.routing.endpoint_queue import Gate, Line
-from retinue.models.routing.pool import Door, Pool
+from retinue.models.repair.model import RepairedModel
+from retinue.models.routing.endpoint_queue import EndpointModel, EndpointQueue
+from retinue.models.routing.pool import Pool, PoolMember
 from retinue.ports.clock import Clock
 from retinue.ports.model import Model
 
@@ -57,7 +57,7 @@ class ModelRegistry:
         self._replay: ReplayModel | None = None
         self._made: dict[str, Model] = {name: self._used(model) for name, model in given.items()}
         self._clients: dict[str, Model] = {}
-        self._gates: dict[str, Gate] = {}
+        self._queues: dict[str, EndpointQueue] = {}
         self._short_names = layers.user.models
         self._pools = layers.user.pools
         self._servers = {_origin(at): server for at, server in layers.user.servers.items()}
@@ -218,11 +218,11 @@ class ModelRegistry:
         meant = self._short_names.get(name, name)
         pool = self._pools.get(meant)
         if pool is None:
-            return Pool(self._full_name(meant), [self._door(meant)])
+            return Pool(self._full_name(meant), [self._member(meant)])
         weights = pool.weights or (1.0,) * len(pool.endpoints)
         return Pool(
             meant,
-            [self._door(*each) for each in zip(pool.endpoints, weights, strict=True)],
+            [self._member(*each) for each in zip(pool.endpoints, weights, strict=True)],
             in_order=pool.strategy is Strategy.ORDER,
         )
 
@@ -232,30 +232,30 @@ class ModelRegistry:
             return name
         return str(parse_route(self._short_names.get(name, name)))
 
-    def _door(self, name: str, weight: float = 1.0) -> Door:
+    def _member(self, name: str, weight: float = 1.0) -> PoolMember:
         """The way to a model. All pools share its client, and all runtimes its gate."""
         full = self._full_name(name)
-        gate = self._gates[full] = self._gate_of(full)
-        line = gate.line(full)
+        queue = self._queues[full] = self._gate_of(full)
+        endpoint_model = queue.model(full)
         if full in self._given:
-            return Door(full, self._made[full], line, weight=weight)
+            return PoolMember(full, self._made[full], endpoint_model, weight=weight)
         if full not in self._clients:
-            self._clients[full] = self._make(parse_route(full), line)
-        return Door(full, self._clients[full], line, weight=weight)
+            self._clients[full] = self._make(parse_route(full), endpoint_model)
+        return PoolMember(full, self._clients[full], endpoint_model, weight=weight)
 
-    def _gate_of(self, full: str) -> Gate:
+    def _gate_of(self, full: str) -> EndpointQueue:
         route = None if full in self._given else parse_route(full)
         if route is None or route.provider not in SERVICES:
-            gate = _gate(full)
+            queue = _queue(full)
             if route is not None and route.provider == EMBEDDED:
-                gate.serves(1)
-            return gate
+                queue.set_slots(1)
+            return queue
         origin = _origin(route.endpoint or self._url_of(SERVICES[route.provider]))
-        gate, server = _gate(origin), self._servers.get(origin, EndpointSettings())
-        gate.patience_s = server.patience_s
+        queue, server = _queue(origin), self._servers.get(origin, EndpointSettings())
+        queue.health.patience_s = server.patience_s
         if server.slots is not None:
-            gate.serves(server.slots)
-        return gate
+            queue.set_slots(server.slots)
+        return queue
 
     @property
     def replaying(self) -> bool:
@@ -278,7 +278,7 @@ class ModelRegistry:
         return self._served.get(name) if self._replay is None else self._replay.served(name)
 
     def loads(self) -> list[EndpointLoad]:
-        return [gate.load for gate in dict.fromkeys(self._gates.values())]
+        return [queue.load for queue in dict.fromkeys(self._queues.values())]
 
     async def _smallest(self, name: str) -> ServedModel | None:
         """What is said of a model; of a pool, the one with the smallest window: all must do."""
@@ -314,10 +314,10 @@ class ModelRegistry:
 
     def _tell(self, served: ServedModel, url: str, full: str) -> None:
         """Let the gate know what is known of its endpoint."""
-        gate, server = _gate(_origin(url)), self._servers.get(_origin(url))
+        queue, server = _queue(_origin(url)), self._servers.get(_origin(url))
         if served.slots is not None and (server is None or server.slots is None):
-            gate.serves(served.slots)
-        gate.line(full).warmth.by_slot = served.server in PER_SLOT_CACHE
+            queue.set_slots(served.slots)
+        queue.model(full).prefix_cache.per_slot = served.server in PER_SLOT_CACHE
 
     async def __aenter__(self) -> Self:
         return self
@@ -362,10 +362,10 @@ class ModelRegistry:
     def _used(self, model: Model) -> Model:
         """A model as it is used: mended, and recorded as it is before that."""
         if self._recorder is not None:
-            from retinue.models.replay.recorder import Recorded
+            from retinue.models.replay.recorder import RecordedModel
 
-            model = Recorded(model, self._recorder)
-        return Repaired(model)
+            model = RecordedModel(model, self._recorder)
+        return RepairedModel(model)
 
     def _replayed(self, route: Route) -> ReplayModel:
         from retinue.models.replay.model import ReplayModel
@@ -379,7 +379,7 @@ class ModelRegistry:
             clock=None if file == route.model else self._clock,
         )
 
-    def _make(self, route: Route, line: Line) -> Model:
+    def _make(self, route: Route, endpoint_model: EndpointModel) -> Model:
         if route.provider == "replay":
             return self._replayed(route)
         if route.provider == "scripted":
@@ -405,11 +405,14 @@ class ModelRegistry:
             from retinue.models.anthropic.model import AnthropicModel
 
             return AnthropicModel(
-                endpoint, name=str(route), thinking=route.thinking, on_head=line.heard
+                endpoint,
+                name=str(route),
+                thinking=route.thinking,
+                on_head=endpoint_model.on_headers,
             )
         from retinue.models.openai.model import OpenAIModel
 
-        return OpenAIModel(endpoint, name=str(route), on_head=line.heard)
+        return OpenAIModel(endpoint, name=str(route), on_head=endpoint_model.on_headers)
 
     def _endpoint(self, url: str, model: str, service: Service) -> Endpoint:
         variable = self._owner(service, url).key_variable
@@ -451,16 +454,16 @@ def redaction_of(root: Path, environment: Environment) -> Redaction:
 
 # One gate for each endpoint, whoever asks: what one runtime learns of an endpoint holds for all.
 # By event loop, since what waits on one cannot be woken from another.
-_gates: dict[asyncio.AbstractEventLoop, dict[str, Gate]] = {}
+_queues: dict[asyncio.AbstractEventLoop, dict[str, EndpointQueue]] = {}
 
 
-def _gate(origin: str) -> Gate:
+def _queue(origin: str) -> EndpointQueue:
     loop = asyncio.get_running_loop()
-    if loop not in _gates:
-        for over in [other for other in _gates if other.is_closed()]:
-            del _gates[over]
-        _gates[loop] = {}
-    return _gates[loop].setdefault(origin, Gate(origin))
+    if loop not in _queues:
+        for over in [other for other in _queues if other.is_closed()]:
+            del _queues[over]
+        _queues[loop] = {}
+    return _queues[loop].setdefault(origin, EndpointQueue(origin))
 
 
 def _origin(url: str) -> str:

@@ -13,7 +13,16 @@ import retinue
 from retinue.domain.events import AgentClosed, AgentTold, Event, ModelReplied, ToolFinished
 from retinue.domain.messages import Message, Request, ToolMessage, UserMessage
 from retinue.errors import ProviderError
-from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, calls, fail, hold, say
+from retinue.models.scripted.model import (
+    ScriptedModel,
+    ScriptedReply,
+    Step,
+    call,
+    calls,
+    fail,
+    hold,
+    say,
+)
 from retinue.project import open_journal
 from retinue.runtime.history.audit import audit
 from retinue.runtime.runtime import Runtime
@@ -37,7 +46,7 @@ def told(messages: tuple[Message, ...]) -> list[str]:
     return [m.content for m in messages[2:] if isinstance(m, UserMessage)]
 
 
-def background(task: str, **more: object) -> Answer:
+def background(task: str, **more: object) -> ScriptedReply:
     return call("spawn_agent", task=task, background=True, **more)
 
 

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 import retinue
 from retinue.domain.events import AgentClosed, AgentTold, Event
 from retinue.domain.messages import Request, ToolMessage, UserMessage
-from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, calls, hold, say
+from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, calls, hold, say
 from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
@@ -22,7 +22,7 @@ def answers(model: ScriptedModel) -> list[str]:
     return [m.content for m in last.messages if isinstance(m, ToolMessage)]
 
 
-def background(task: str) -> Answer:
+def background(task: str) -> ScriptedReply:
     return call("spawn_agent", task=task, background=True)
 
 

@@ -16,7 +16,7 @@ from retinue.domain.events import ModelReplied
 from retinue.domain.messages import Usage
 from retinue.domain.report import job_block
 from retinue.errors import ConfigError
-from retinue.models.scripted.model import Answer, ScriptedModel, call, calls, say, think
+from retinue.models.scripted.model import ScriptedModel, ScriptedReply, call, calls, say, think
 from retinue.project import open_journal
 from retinue.runtime.runtime import Runtime
 from retinue.testing.server import ModelServer, Received, Response, failing
@@ -239,7 +239,7 @@ async def test_a_child_without_tools_is_held_to_its_schema_at_once(opened: Any) 
 
 
 async def test_a_server_without_schemas_loses_nothing(opened: Any) -> None:
-    def server(request: Received) -> Answer | Response:
+    def server(request: Received) -> ScriptedReply | Response:
         if b"response_format" in request.body or b"tool_choice" in request.body:
             return failing(400, "This response_format type is unavailable now")
         return say('```json\n{"age": 7}\n```')

@@ -11,7 +11,7 @@ import pytest
 
 from retinue.domain.contract import Contract
 from retinue.domain.events import AgentCreated, ContextCompacted, Event
-from retinue.models.scripted.model import Answer, call, say
+from retinue.models.scripted.model import ScriptedReply, call, say
 from retinue.runtime.runtime import Runtime
 from retinue.testing.server import ModelServer, Received
 
@@ -51,7 +51,7 @@ SMALL = (
 async def test_a_contract_is_no_wider_than_the_window(
     opened: Opened, contracts: Contracts, window: int, root: int, child: int
 ) -> None:
-    script: list[Answer] = [call("spawn_agent", task="Look"), say("seen"), say("done")]
+    script: list[ScriptedReply] = [call("spawn_agent", task="Look"), say("seen"), say("done")]
     async with ModelServer(script, pages=vllm(window)) as server, opened(model=named(server)) as rt:
         assert (await rt.run("Go.")).ok
     found = await contracts()
@@ -126,7 +126,7 @@ async def test_a_window_that_is_too_small_is_told_once_at_the_start(
 async def test_another_model_is_told_of_where_it_is_used(opened: Opened, who: str) -> None:
     seen: list[Event] = []
 
-    def answer(request: Received) -> Answer:
+    def answer(request: Received) -> ScriptedReply:
         if request.json["model"] == "m" or "tool" in {m["role"] for m in request.json["messages"]}:
             return say("ok")
         return call("spawn_agent", task="Look", model="m")
@@ -163,7 +163,10 @@ async def test_the_conversation_is_kept_inside_the_window(opened: Opened, projec
     for number in range(8):
         (project / f"{number}.txt").write_text("word " * 600)
     seen: list[Event] = []
-    script: list[Answer] = [*(call("read_file", path=f"{n}.txt") for n in range(8)), say("read")]
+    script: list[ScriptedReply] = [
+        *(call("read_file", path=f"{n}.txt") for n in range(8)),
+        say("read"),
+    ]
     async with (
         ModelServer(script, pages=vllm(4096)) as server,
         opened(model=named(server), on_event=seen.append) as rt,

@@ -28,7 +28,7 @@ from retinue.domain.events import (
     ToolStarted,
 )
 from retinue.domain.run_state import RunState
-from retinue.models.scripted.model import Answer, call, calls, say
+from retinue.models.scripted.model import ScriptedReply, call, calls, say
 from retinue.project import open_journal
 from retinue.runtime.agent.tool_calls import INTERRUPTED
 from retinue.runtime.history.audit import audit, read_all
@@ -37,11 +37,11 @@ from retinue.testing.server import Answering, ModelServer, Received, failing
 WORK = Path(__file__).parent / "programs" / "work.py"
 
 
-def spawn(task: str, role: str = "researcher", **terms: object) -> Answer:
+def spawn(task: str, role: str = "researcher", **terms: object) -> ScriptedReply:
     return call("spawn_agent", task=task, role=role, **terms)
 
 
-def writer(name: str) -> list[Answer]:
+def writer(name: str) -> list[ScriptedReply]:
     return [
         call("write_file", path=f"{name}/one.txt", content=f"{name} one\n"),
         call("note", text=name),
@@ -55,7 +55,7 @@ def as_text(**value: object) -> str:
 
 
 LOOK = [calls(call("list_dir"), call("read_file", path="notes.txt")), say("Looked.")]
-SCRIPTS: Mapping[str, list[Answer]] = {
+SCRIPTS: Mapping[str, list[ScriptedReply]] = {
     "parent:": [
         calls(
             spawn("reader: of parent, in the background", role="reviewer", background=True),
@@ -120,7 +120,7 @@ PLAN = {
 }
 AROUND = [step("c", "writer: c", "a", role="executor", writes=["c/**"])]
 FOUND = [{"task": "mender: a", "files": ["a/one.txt"]}]
-PLANNED: Mapping[str, list[Answer]] = {
+PLANNED: Mapping[str, list[ScriptedReply]] = {
     **SCRIPTS,
     "A step of the plan": [say(as_text(summary="Another way", steps=AROUND))],
     "Review what was done": [say(as_text(summary="Seen.", findings=FOUND))],
@@ -143,7 +143,7 @@ NO = failing(400, "I will not.")
 class Sales:
     """Answers as the scripts say, and knows what was sold: each reply has a number of its own."""
 
-    def __init__(self, scripts: Mapping[str, list[Answer]]) -> None:
+    def __init__(self, scripts: Mapping[str, list[ScriptedReply]]) -> None:
         self._scripts = scripts
         self.asked: list[str] = []
         """What was asked for with each reply."""

@@ -26,7 +26,7 @@ from retinue.domain.events import (
 from retinue.domain.messages import Request
 from retinue.domain.run_state import RunState
 from retinue.errors import ProviderError, RunError
-from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, calls, fail, say
+from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, calls, fail, say
 from retinue.project import open_journal
 from retinue.runtime.agent.tool_calls import INTERRUPTED
 from retinue.runtime.history.audit import audit, read_all
@@ -35,19 +35,19 @@ from retinue.runtime.runtime import Runtime
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 
-def small(answer: Answer) -> Answer:
+def small(answer: ScriptedReply) -> ScriptedReply:
     return answer.using(200, 20)
 
 
-def spawn(task: str, **terms: object) -> Answer:
+def spawn(task: str, **terms: object) -> ScriptedReply:
     return call("spawn_agent", task=task, **terms)
 
 
 def family(asked: Counter[str]) -> ScriptedModel:
     """A root with children of every kind; `asked` counts who was asked with how many messages."""
 
-    def counted(steps: list[Answer]) -> list[Step]:
-        def of(step: Answer) -> Step:
+    def counted(steps: list[ScriptedReply]) -> list[Step]:
+        def of(step: ScriptedReply) -> Step:
             def answer(request: Request) -> Step:
                 asked[f"{request.agent_path} {len(request.messages)}"] += 1
                 return small(step)

@@ -147,11 +147,11 @@ async def test_one_that_does_not_come_back_is_given_up_with_the_way_out(
         )
     assert {result.status for result in results} == {"error"}
     told = [result.error or "" for result in results]
-    given_up = [error for error in told if error.startswith(f"{origin} has been gone for ")]
+    given_up = [error for error in told if error.startswith(f"{origin} has been down for ")]
     # The first two to fail may think it an accident, and try again by themselves.
     assert len(given_up) >= 6
     assert given_up[0].endswith(
-        f" s: Cannot reach {origin}/v1: connection refused. Start it again, choose another with -m,"
-        " or let agents wait longer with patience_s under"
+        f" s: Cannot reach {origin}/v1: connection refused. Start it again, choose another model"
+        " with -m, or let agents wait longer with patience_s under"
         f' [servers."{origin}"] in your settings.'
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.events import Event, ModelFailed, ModelReplied
-from retinue.models.scripted.model import Answer, call, say
+from retinue.models.scripted.model import ScriptedReply, call, say
 from retinue.runtime.runtime import Runtime
 from retinue.testing.server import ModelServer, Received, failing
 from retinue.testing.trouble import Trouble
@@ -24,7 +24,7 @@ SLOTS = 8
 IMPATIENT = '[servers."{url}"]\nfirst_byte_timeout_s = 4\nidle_timeout_s = 4\n'
 
 
-def two_turns(request: Received) -> Answer:
+def two_turns(request: Received) -> ScriptedReply:
     return say("Done.") if b'"role":"tool"' in request.body else call("list_dir", path=".")
 
 

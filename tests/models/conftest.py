@@ -17,15 +17,15 @@ from retinue.domain.messages import (
     UserMessage,
 )
 from retinue.errors import ModelError
-from retinue.models.routing.endpoint_queue import Gate, Line
-from retinue.models.routing.pool import Door, Pool
+from retinue.models.routing.endpoint_queue import EndpointModel, EndpointQueue
+from retinue.models.routing.pool import Pool, PoolMember
 from retinue.testing.clock import FakeClock
 
 ADDRESS = "http://127.0.0.1:8080"
 REPLY = Reply(message=AssistantMessage("Yes."), usage=Usage(10, 0, 5), finish=Finish.STOP)
 
 
-class Visit:
+class ReceivedCall:
     """One request that has reached the model."""
 
     def __init__(self, name: str, on_text: Callable[[str], None] | None) -> None:
@@ -47,22 +47,22 @@ class Visit:
         await settled()
 
 
-class Desk:
+class FakeEndpoint:
     """A model, and everybody who is with it or wants to be."""
 
     name = "m"
 
-    def __init__(self, gate: Gate) -> None:
-        self.gate = gate
-        self.line: Line = gate.line("m")
-        self.pool = Pool("m", [Door("m", self, self.line)])
-        self.visits: list[Visit] = []
+    def __init__(self, queue: EndpointQueue) -> None:
+        self.queue = queue
+        self.model: EndpointModel = queue.model("m")
+        self.pool = Pool("m", [PoolMember("m", self, self.model)])
+        self.visits: list[ReceivedCall] = []
         self.errors: list[ModelError] = []
         self.said = REPLY
         self.tasks: dict[str, asyncio.Task[Reply]] = {}
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
-        visit = Visit(request.messages[-1].content, on_text)
+        visit = ReceivedCall(request.messages[-1].content, on_text)
         self.visits.append(visit)
         try:
             return await visit.outcome
@@ -99,7 +99,7 @@ class Desk:
     def present(self) -> list[str]:
         return [visit.name for visit in self.visits]
 
-    def __getitem__(self, name: str) -> Visit:
+    def __getitem__(self, name: str) -> ReceivedCall:
         return next(visit for visit in self.visits if visit.name == name)
 
     async def known(self) -> None:
@@ -116,7 +116,7 @@ class Desk:
         for task in self.tasks.values():
             task.cancel()
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
-        assert self.gate.under_way == self.gate.waiting == 0
+        assert self.queue.in_flight == self.queue.waiting == 0
 
 
 async def settled() -> None:
@@ -129,19 +129,19 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-Opened = Callable[..., Desk]
+Opened = Callable[..., FakeEndpoint]
 
 
 @pytest.fixture
-async def desk(clock: FakeClock) -> AsyncIterator[Opened]:
+async def endpoint(clock: FakeClock) -> AsyncIterator[Opened]:
     """Makes desks, and sees that nothing is left of their gates' work at the end."""
-    desks: list[Desk] = []
+    endpoints: list[FakeEndpoint] = []
 
-    def opened(slots: int | None = 1, patience_s: float = 120.0) -> Desk:
-        gate = Gate(ADDRESS, slots=slots, patience_s=patience_s, timers=clock)
-        desks.append(Desk(gate))
-        return desks[-1]
+    def opened(slots: int | None = 1, patience_s: float = 120.0) -> FakeEndpoint:
+        queue = EndpointQueue(ADDRESS, slots=slots, patience_s=patience_s, timers=clock)
+        endpoints.append(FakeEndpoint(queue))
+        return endpoints[-1]
 
     yield opened
-    for one in desks:
+    for one in endpoints:
         await one.closed()

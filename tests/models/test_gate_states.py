@@ -12,15 +12,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from retinue.domain.messages import AssistantMessage, Finish, Reply, Request, Usage, UserMessage
 from retinue.errors import ModelError, ProviderError, RateLimited, Unreachable
-from retinue.models.routing.endpoint_queue import Gate
-from retinue.models.routing.pool import Door, Pool
+from retinue.models.routing.endpoint_queue import EndpointQueue
+from retinue.models.routing.pool import Pool, PoolMember
 from retinue.testing.clock import FakeClock
 
 LANES = ("red", "green", "blue")
 REPLY = Reply(message=AssistantMessage("Yes."), usage=Usage(10, 0, 5), finish=Finish.STOP)
 
 
-class Desk:
+class FakeEndpoint:
     """A model whose every reply waits until the test says what becomes of it."""
 
     def __init__(self, name: str, on_ask: Callable[[Request], None]) -> None:
@@ -51,14 +51,17 @@ class Waiting(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.clock = FakeClock()
-        self.gates = [
-            Gate(f"http://host{n}", slots=self.slots, patience_s=1e9, timers=self.clock)
+        self.queues = [
+            EndpointQueue(f"http://host{n}", slots=self.slots, patience_s=1e9, timers=self.clock)
             for n in range(self.endpoints)
         ]
-        self.desks = [Desk(f"m{n}", self.granted) for n in range(self.endpoints)]
+        self.desks = [FakeEndpoint(f"m{n}", self.granted) for n in range(self.endpoints)]
         self.pool = Pool(
             "pool",
-            [Door(d.name, d, g.line(d.name)) for d, g in zip(self.desks, self.gates, strict=True)],
+            [
+                PoolMember(d.name, d, g.model(d.name))
+                for d, g in zip(self.desks, self.queues, strict=True)
+            ],
         )
         self.numbers = 0
         self.lane_of: dict[float, str] = {}
@@ -92,28 +95,28 @@ class Waiting(RuleBasedStateMachine):
         self.tasks[number] = self.loop.create_task(self.asking(request))
         self.settle()
 
-    @precondition(lambda self: any(desk.open for desk in self.desks))
+    @precondition(lambda self: any(endpoint.open for endpoint in self.desks))
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
         self.begin()
         self.pick(data).set_result(REPLY)
         self.settle()
 
-    @precondition(lambda self: any(desk.open for desk in self.desks))
+    @precondition(lambda self: any(endpoint.open for endpoint in self.desks))
     @rule(data=st.data(), rest_s=st.sampled_from([None, 1.0, 20.0]))
     def refuse(self, data: st.DataObject, rest_s: float | None) -> None:
         self.begin()
         self.pick(data).set_exception(RateLimited("Not now.", retry_after_s=rest_s))
         self.settle()
 
-    @precondition(lambda self: any(desk.open for desk in self.desks))
+    @precondition(lambda self: any(endpoint.open for endpoint in self.desks))
     @rule(data=st.data(), retryable=st.booleans())
     def fail(self, data: st.DataObject, retryable: bool) -> None:
         self.begin()
         self.pick(data).set_exception(ProviderError("Broken.", retryable=retryable))
         self.settle()
 
-    @precondition(lambda self: any(desk.open for desk in self.desks))
+    @precondition(lambda self: any(endpoint.open for endpoint in self.desks))
     @rule(data=st.data())
     def vanish(self, data: st.DataObject) -> None:
         self.begin()
@@ -127,7 +130,7 @@ class Waiting(RuleBasedStateMachine):
         data.draw(st.sampled_from(self.unfinished)).cancel()
         self.settle()
 
-    @precondition(lambda self: any(desk.open for desk in self.desks) and self.next_ones)
+    @precondition(lambda self: any(endpoint.open for endpoint in self.desks) and self.next_ones)
     @rule(data=st.data(), steps=st.integers(0, 3))
     def cancel_while_places_change_hands(self, data: st.DataObject, steps: int) -> None:
         self.begin()
@@ -180,10 +183,10 @@ class Waiting(RuleBasedStateMachine):
 
     @invariant()
     def never_more_than_the_slots(self) -> None:
-        for gate, desk in zip(self.gates, self.desks, strict=True):
-            assert gate.under_way == len(desk.open)
+        for queue, endpoint in zip(self.queues, self.desks, strict=True):
+            assert queue.in_flight == len(endpoint.open)
             if self.slots is not None:
-                assert gate.under_way <= self.slots
+                assert queue.in_flight <= self.slots
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
@@ -192,17 +195,17 @@ class Waiting(RuleBasedStateMachine):
         if not set(waiting) - self.in_flight:
             return
         assert self.clock.next_call_s is not None, "nobody will ever look again"
-        for gate in self.gates:
-            if gate.waiting:
-                assert gate.under_way >= gate.limit or gate.opens_at > now
+        for queue in self.queues:
+            if queue.waiting:
+                assert queue.in_flight >= queue.limit or queue.health.available_at > now
 
     def teardown(self) -> None:
         try:
             for _ in range(200):
                 if not self.unfinished:
                     break
-                for desk in self.desks:
-                    for outcome in desk.open.values():
+                for endpoint in self.desks:
+                    for outcome in endpoint.open.values():
                         if not outcome.done():
                             outcome.set_result(REPLY)
                 self.begin()
@@ -210,7 +213,7 @@ class Waiting(RuleBasedStateMachine):
                 self.let_pass(0.5)
                 self.settle()
             assert not self.unfinished, "somebody never had their turn"
-            assert all(gate.under_way == 0 and gate.waiting == 0 for gate in self.gates)
+            assert all(queue.in_flight == 0 and queue.waiting == 0 for queue in self.queues)
         finally:
             for task in self.unfinished:
                 task.cancel()
@@ -221,7 +224,7 @@ class Waiting(RuleBasedStateMachine):
 
     @property
     def in_flight(self) -> set[float]:
-        return {number for desk in self.desks for number in desk.open}
+        return {number for endpoint in self.desks for number in endpoint.open}
 
     @property
     def unfinished(self) -> list[asyncio.Task[Reply]]:
@@ -237,7 +240,7 @@ class Waiting(RuleBasedStateMachine):
         return list(first.values())
 
     def pick(self, data: st.DataObject) -> asyncio.Future[Reply]:
-        open_ones = [o for desk in self.desks for o in desk.open.values() if not o.done()]
+        open_ones = [o for endpoint in self.desks for o in endpoint.open.values() if not o.done()]
         return data.draw(st.sampled_from(open_ones))
 
     def begin(self) -> None:

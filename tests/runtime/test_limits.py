@@ -28,7 +28,7 @@ from retinue.domain.messages import (
     UserMessage,
 )
 from retinue.errors import ContractError
-from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, calls, hold, say
+from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, calls, hold, say
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
@@ -49,7 +49,7 @@ async def ping() -> str:
     return "pong"
 
 
-def pings(count: int) -> Answer:
+def pings(count: int) -> ScriptedReply:
     return calls(*(call("ping") for _ in range(count)), text="Still at it.")
 
 

@@ -20,7 +20,7 @@ from retinue.domain.events import AgentCreated
 from retinue.domain.result import Result
 from retinue.errors import ConfigError, UsageError
 from retinue.models.replay.model import ReplayModel
-from retinue.models.scripted.model import Answer, ScriptedModel, call, calls, say
+from retinue.models.scripted.model import ScriptedModel, ScriptedReply, call, calls, say
 from retinue.project import open_journal
 from retinue.runtime.runtime import Runtime
 from retinue.testing.server import Answering, ModelServer, Received, failing, streamed
@@ -112,7 +112,7 @@ class Crew:
         return say(f"Part {number} was checked by {first}.").using(900, 9, tokens_cached=800)
 
 
-def _spawn(role: str, task: str, **more: Any) -> Answer:
+def _spawn(role: str, task: str, **more: Any) -> ScriptedReply:
     return call("spawn_agent", role=role, task=task, **more)
 
 

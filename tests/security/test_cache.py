@@ -15,7 +15,15 @@ import pytest
 import retinue
 from retinue.domain.events import AgentCached, AgentCreated, Event
 from retinue.domain.result import Result
-from retinue.models.scripted.model import Answer, ScriptedModel, call, calls, hold, raw_call, say
+from retinue.models.scripted.model import (
+    ScriptedModel,
+    ScriptedReply,
+    call,
+    calls,
+    hold,
+    raw_call,
+    say,
+)
 from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
@@ -48,7 +56,7 @@ class Asked:
         self.count = 0
 
     async def __call__(
-        self, look: Answer, role: str = "researcher", settings: Any = None, **terms: Any
+        self, look: ScriptedReply, role: str = "researcher", settings: Any = None, **terms: Any
     ) -> Result:
         self.count += 1
         settings = settings or {}
@@ -372,7 +380,7 @@ async def test_a_change_while_the_child_was_at_work_is_noticed(
 ) -> None:
     """What counts is what it saw, not what was there when it ended."""
 
-    def change(request: object) -> Answer:
+    def change(request: object) -> ScriptedReply:
         (project / "a.txt").write_text("changed\n")
         return say("Answer 1.")
 

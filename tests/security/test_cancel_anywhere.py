@@ -19,7 +19,7 @@ from retinue.domain.messages import Request
 from retinue.domain.reach import Reach
 from retinue.domain.run_state import RunState
 from retinue.domain.scope import NOWHERE
-from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, calls, hold, say
+from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, calls, hold, say
 from retinue.project import open_journal
 from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.runtime import Runtime
@@ -59,7 +59,7 @@ async def all_gone(home: Path) -> bool:
     return all([await asyncio.to_thread(is_gone, int(pid)) for pid in processes_of(home)])
 
 
-def small(answer: Answer) -> Answer:
+def small(answer: ScriptedReply) -> ScriptedReply:
     return answer.using(200, 20)
 
 
@@ -70,7 +70,7 @@ def busy_tree() -> ScriptedModel:
     grandchildren; one works through a plan; others wait for a slot, and for tokens.
     """
 
-    def spawn(task: str, **terms: object) -> Answer:
+    def spawn(task: str, **terms: object) -> ScriptedReply:
         return call("spawn_agent", task=task, **terms)
 
     root: list[Step] = [

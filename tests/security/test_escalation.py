@@ -39,7 +39,7 @@ from retinue.domain.result import Status
 from retinue.domain.role import Role
 from retinue.domain.scope import ANYWHERE, Groups, contains, scope
 from retinue.errors import ContractError, UsageError
-from retinue.models.scripted.model import Answer, ScriptedModel, call, calls, say
+from retinue.models.scripted.model import ScriptedModel, ScriptedReply, call, calls, say
 from retinue.project import open_journal
 from retinue.runtime.history.audit import audit
 from retinue.runtime.runtime import Runtime
@@ -135,11 +135,11 @@ EFFECTS = {
 # The routes
 
 
-def as_call(loot: Loot) -> list[Answer]:
+def as_call(loot: Loot) -> list[ScriptedReply]:
     return [call(loot.tool, **loot.arguments)]
 
 
-def as_aliases(loot: Loot) -> list[Answer]:
+def as_aliases(loot: Loot) -> list[ScriptedReply]:
     return [call(alias, **loot.arguments) for alias in loot.aliases]
 
 
@@ -147,23 +147,23 @@ def _written(loot: Loot) -> str:
     return json.dumps({"name": loot.tool, "arguments": loot.arguments})
 
 
-def as_tagged_text(loot: Loot) -> list[Answer]:
+def as_tagged_text(loot: Loot) -> list[ScriptedReply]:
     return [say(f"<tool_call>{_written(loot)}</tool_call>")]
 
 
-def as_fenced_text(loot: Loot) -> list[Answer]:
+def as_fenced_text(loot: Loot) -> list[ScriptedReply]:
     return [say(f"I shall do it.\n```json\n{_written(loot)}\n```")]
 
 
-def as_bare_text(loot: Loot) -> list[Answer]:
+def as_bare_text(loot: Loot) -> list[ScriptedReply]:
     return [say(_written(loot))]
 
 
-def hidden_in_a_call(loot: Loot) -> list[Answer]:
+def hidden_in_a_call(loot: Loot) -> list[ScriptedReply]:
     return [call("tool", name=loot.tool, arguments=loot.arguments)]
 
 
-def any_way(loot: Loot) -> list[Answer]:
+def any_way(loot: Loot) -> list[ScriptedReply]:
     """What a child tries, once it is there: call, alias, text, and a child of its own."""
     return [
         calls(*as_call(loot)),
@@ -173,23 +173,23 @@ def any_way(loot: Loot) -> list[Answer]:
     ]
 
 
-Route = Callable[[Loot], list[Answer]]
+Route = Callable[[Loot], list[ScriptedReply]]
 
 
 def by_child(**terms: Any) -> Route:
-    def route(loot: Loot) -> list[Answer]:
+    def route(loot: Loot) -> list[ScriptedReply]:
         filled = {k: [loot.tool] if v == "IT" else v for k, v in terms.items()}
         return [call("spawn_agent", task=f"child: {loot.tool}", **filled)]
 
     return route
 
 
-def by_plan(loot: Loot) -> list[Answer]:
+def by_plan(loot: Loot) -> list[ScriptedReply]:
     subtasks = [{"task": f"child: {loot.tool}", "role": role} for role in ("executor", "tester")]
     return [call("delegate_task", plan="heist", subtasks=subtasks)]
 
 
-def by_other_names(loot: Loot) -> list[Answer]:
+def by_other_names(loot: Loot) -> list[ScriptedReply]:
     task = f"child: {loot.tool}"
     return [
         call("spawn_task", prompt=task, subagent_type="executor"),
@@ -203,7 +203,7 @@ def by_other_names(loot: Loot) -> list[Answer]:
     ]
 
 
-def in_background(loot: Loot) -> list[Answer]:
+def in_background(loot: Loot) -> list[ScriptedReply]:
     task = f"child: {loot.tool}"
     return [
         call("spawn_agent", task=task, role="executor", mode="dangerous", background=True),
@@ -346,7 +346,7 @@ class Burglary:
     def __init__(self, jail: Jail) -> None:
         self._jail = jail
 
-    def __call__(self, request: Request) -> Answer:
+    def __call__(self, request: Request) -> ScriptedReply:
         opening = next(m.content for m in request.messages if isinstance(m, UserMessage))
         turn = sum(isinstance(m, AssistantMessage) for m in request.messages)
         who, _, rest = opening.split("\n")[0].partition(": ")
@@ -658,7 +658,7 @@ async def test_no_spelling_of_a_path_leaves_the_scope(
     inside = call("write_file", path="src/fine.txt", content="fine")
     many = {"max_tool_calls": 90, "max_turns": 90, "max_tokens": 1_000_000}
 
-    def prisoner(request: Request) -> Answer:
+    def prisoner(request: Request) -> ScriptedReply:
         if through == "itself" or "grandchild" in str(request.messages[1]):
             return calls(*crimes, inside)
         task = "grandchild: go"

@@ -19,7 +19,7 @@ from retinue.domain.approval import ApprovalRequest
 from retinue.domain.messages import Request, ToolMessage
 from retinue.domain.result import Result
 from retinue.errors import ConfigError
-from retinue.models.scripted.model import Answer, ScriptedModel, call, calls, say
+from retinue.models.scripted.model import ScriptedModel, ScriptedReply, call, calls, say
 from retinue.runtime.delegation.task import Task
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
@@ -278,7 +278,7 @@ async def test_a_result_is_used_again_unless_a_server_had_a_part_in_it(
 ) -> None:
     user.configure(more=READING)
 
-    async def child(*steps: Answer) -> Result:
+    async def child(*steps: ScriptedReply) -> Result:
         async with opened(model=ScriptedModel([*steps]), cache=True) as rt:
             result: Result = await rt.spawn("researcher", steps[0].text or "with a server")
             return result

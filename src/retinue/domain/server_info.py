@@ -41,7 +41,7 @@ class EndpointLoad(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How busy an endpoint is: requests that it works on, how many it is given, how many wait."""
 
     address: str
-    under_way: int
+    in_flight: int
     limit: int
     waiting: int
     known: bool

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from retinue.domain.messages import Finish
-from retinue.models.scripted.model import Answer
+from retinue.models.scripted.model import ScriptedReply
 
 PIECE_CHARS = 12
 
 
-def streamed(answer: Answer) -> bytes:
+def streamed(answer: ScriptedReply) -> bytes:
     """The events of a stream: a few characters to each."""
     usage = _usage(answer)
     start: dict[str, Any] = {"type": "message", "role": "assistant", "content": []}
@@ -31,7 +31,7 @@ def streamed(answer: Answer) -> bytes:
     return b"".join(sent)
 
 
-def whole(answer: Answer) -> dict[str, Any]:
+def whole(answer: ScriptedReply) -> dict[str, Any]:
     """The message in one piece, from a server that does not stream."""
     made: dict[str, Any] = {
         "type": "message",
@@ -69,7 +69,7 @@ def forged(request: Any) -> str | None:
     return None
 
 
-def _blocks(answer: Answer) -> Iterator[dict[str, Any]]:
+def _blocks(answer: ScriptedReply) -> Iterator[dict[str, Any]]:
     if answer.thought:
         signature = _signature(answer.thought)
         yield {"type": "thinking", "thinking": answer.thought, "signature": signature}
@@ -111,13 +111,13 @@ def _bits(text: str) -> list[str]:
     return [text[start : start + PIECE_CHARS] for start in range(0, len(text), PIECE_CHARS)]
 
 
-def _stop_reason(answer: Answer) -> str:
+def _stop_reason(answer: ScriptedReply) -> str:
     if answer.finish is Finish.LENGTH:
         return "max_tokens"
     return "tool_use" if answer.calls else "end_turn"
 
 
-def _usage(answer: Answer) -> dict[str, int] | None:
+def _usage(answer: ScriptedReply) -> dict[str, int] | None:
     usage = answer.usage
     if usage is None:
         return None

@@ -26,7 +26,7 @@ from retinue.domain.messages import (
     Usage,
     UserMessage,
 )
-from retinue.models.scripted.model import Answer, call, calls, say, think
+from retinue.models.scripted.model import ScriptedReply, call, calls, say, think
 from retinue.ports.model import Model
 
 SPEC = ToolSpec(
@@ -39,7 +39,7 @@ SCHEMA = '{"type":"object","properties":{"lines":{"type":"integer"}},"required":
 
 
 class ModelContract:
-    def opened(self, *steps: Answer) -> AbstractAsyncContextManager[Model]:
+    def opened(self, *steps: ScriptedReply) -> AbstractAsyncContextManager[Model]:
         """A model that will reply with these steps."""
         raise NotImplementedError
 

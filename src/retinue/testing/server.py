@@ -21,7 +21,7 @@ from typing import Any, Self
 import msgspec
 
 from retinue.domain.messages import Finish
-from retinue.models.scripted.model import Answer, Gate
+from retinue.models.scripted.model import ScriptedReply, Waitable
 from retinue.testing import messages
 
 
@@ -56,7 +56,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     framing: Framing = Framing.CHUNKED
     ending: ResponseEnding = ResponseEnding.PROPER
     raw: bytes | None = None
-    gate: Gate | None = None
+    gate: Waitable | None = None
     work_s: float = 0.0
 
     def pieces(self) -> list[bytes]:
@@ -81,7 +81,7 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(self.body)
 
 
-Answering = Response | Answer
+Answering = Response | ScriptedReply
 
 
 class ModelServer:
@@ -203,7 +203,7 @@ class ModelServer:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> bool:
-        response = _spoken(answer, request) if isinstance(answer, Answer) else answer
+        response = _spoken(answer, request) if isinstance(answer, ScriptedReply) else answer
         if response.gate is not None and not await self._opened(response.gate, reader):
             return False
         if response.work_s:
@@ -228,7 +228,7 @@ class ModelServer:
         page = page(request) if callable(page) else page
         return page if isinstance(page, Answering) else as_json(page)
 
-    async def _opened(self, gate: Gate, reader: asyncio.StreamReader) -> bool:
+    async def _opened(self, gate: Waitable, reader: asyncio.StreamReader) -> bool:
         """Wait for the gate; False if the client was gone first."""
         opened = asyncio.ensure_future(gate.wait())
         gone = asyncio.ensure_future(reader.read(1))
@@ -340,7 +340,7 @@ def failing(
     )
 
 
-def _spoken(answer: Answer, request: Received) -> Response:
+def _spoken(answer: ScriptedReply, request: Received) -> Response:
     """A step in the API that was asked. What it shall take longer, it pauses in its middle."""
     if request.target.partition("?")[0].endswith("/messages"):
         if (place := messages.forged(request.json)) is not None:
@@ -366,7 +366,7 @@ def as_json(value: object, *, status: int = 200) -> Response:
     )
 
 
-def whole(answer: Answer) -> Response:
+def whole(answer: ScriptedReply) -> Response:
     """A step as one JSON body, from a server that does not stream."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
     if answer.thought:
@@ -387,7 +387,7 @@ def whole(answer: Answer) -> Response:
     return as_json(reply)
 
 
-def streamed(answer: Answer) -> Response:
+def streamed(answer: ScriptedReply) -> Response:
     """A step as OpenAI streams it: a few characters to a chunk."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{"reasoning_content": piece} for piece in _bits(answer.thought, 12)]
@@ -425,13 +425,13 @@ def _bits(text: str, size: int) -> list[str]:
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-def _finish_reason(answer: Answer) -> str:
+def _finish_reason(answer: ScriptedReply) -> str:
     if answer.finish is Finish.LENGTH:
         return "length"
     return "tool_calls" if answer.calls else "stop"
 
 
-def _usage(answer: Answer) -> dict[str, Any]:
+def _usage(answer: ScriptedReply) -> dict[str, Any]:
     usage = answer.usage
     assert usage is not None
     return {

@@ -33,7 +33,7 @@ from retinue.errors import ContextOverflow, ModelError, ProviderError
 from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
-from retinue.models.server_info.inventory import look
+from retinue.models.server_info.inventory import inspect_server
 from retinue.ports.model import Model
 
 SPEC = ToolSpec(
@@ -221,7 +221,7 @@ class ServerContract:
         assert isinstance(error, ContextOverflow), error
 
     async def test_it_tells_what_it_serves(self) -> None:
-        found = await look(self.endpoint)
+        found = await inspect_server(self.endpoint)
         assert found.problem == ""
         assert found.find(self.endpoint.model) is not None
 

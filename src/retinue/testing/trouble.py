@@ -15,7 +15,7 @@ from random import Random
 
 import msgspec
 
-from retinue.models.scripted.model import Answer
+from retinue.models.scripted.model import ScriptedReply
 from retinue.testing.server import Received, Response, ResponseEnding, events, streamed
 
 
@@ -24,7 +24,7 @@ class Trouble:
 
     def __init__(
         self,
-        answer: Callable[[Received], Answer],
+        answer: Callable[[Received], ScriptedReply],
         *,
         drops: float = 0.0,
         stalls: float = 0.0,

@@ -82,7 +82,7 @@ def test_before_anything_has_begun_there_is_nothing_to_tell() -> None:
 
 
 def load(*, busy: int = 4, limit: int = 4, queued: int = 0, known: bool = True) -> EndpointLoad:
-    return EndpointLoad(address="a", under_way=busy, limit=limit, waiting=queued, known=known)
+    return EndpointLoad(address="a", in_flight=busy, limit=limit, waiting=queued, known=known)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from retinue.models.anthropic.events import decode_event
 from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.anthropic.reply import MessageDraft
 from retinue.models.http.endpoint import Endpoint
-from retinue.models.scripted.model import Answer, call, calls, say, think
+from retinue.models.scripted.model import ScriptedReply, call, calls, say, think
 from retinue.ports.model import Model
 from retinue.testing.messages import event, streamed, whole
 from retinue.testing.model_contract import ModelContract
@@ -45,7 +45,7 @@ def model_of(
     return AnthropicModel(endpoint, thinking=thinking)
 
 
-async def replied(*answers: Response | Answer, **fields: Any) -> Reply:
+async def replied(*answers: Response | ScriptedReply, **fields: Any) -> Reply:
     """The reply to the first of these answers."""
     async with ModelServer(answers) as server, model_of(server, **fields) as model:
         return await model.reply(HI)
@@ -53,14 +53,14 @@ async def replied(*answers: Response | Answer, **fields: Any) -> Reply:
 
 class TestAnthropicModel(ModelContract):
     @asynccontextmanager
-    async def opened(self, *steps: Answer) -> AsyncIterator[Model]:
+    async def opened(self, *steps: ScriptedReply) -> AsyncIterator[Model]:
         async with ModelServer(steps) as server, model_of(server) as model:
             yield model
 
 
 class TestAnthropicModelWithoutStreaming(ModelContract):
     @asynccontextmanager
-    async def opened(self, *steps: Answer) -> AsyncIterator[Model]:
+    async def opened(self, *steps: ScriptedReply) -> AsyncIterator[Model]:
         answers = [as_json(whole(step)) for step in steps]
         async with ModelServer(answers) as server, model_of(server) as model:
             yield model
@@ -68,7 +68,7 @@ class TestAnthropicModelWithoutStreaming(ModelContract):
 
 class TestAnthropicModelThatThinks(ModelContract):
     @asynccontextmanager
-    async def opened(self, *steps: Answer) -> AsyncIterator[Model]:
+    async def opened(self, *steps: ScriptedReply) -> AsyncIterator[Model]:
         thinking = ThinkingOptions(on=True, budget_tokens=2000)
         async with ModelServer(steps) as server, model_of(server, thinking) as model:
             yield model

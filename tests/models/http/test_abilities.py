@@ -25,7 +25,7 @@ from retinue.errors import ProviderError, RequestRefused
 from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
-from retinue.models.scripted.model import Answer, call, say
+from retinue.models.scripted.model import ScriptedReply, call, say
 from retinue.testing import messages
 from retinue.testing.server import (
     ModelServer,
@@ -67,7 +67,7 @@ class Picky:
         self._text = text
         self.seen: list[str] = []
 
-    def __call__(self, request: Received) -> Answer | Response:
+    def __call__(self, request: Received) -> ScriptedReply | Response:
         form = form_of(request)
         self.seen.append(form)
         if form not in self._taken:
@@ -82,7 +82,7 @@ def of(serving: ModelServer, client: Client = OpenAIModel) -> OpenAIModel | Anth
 
 
 async def answers(
-    server: Callable[[Received], Answer | Response], client: Client, *requests: Request
+    server: Callable[[Received], ScriptedReply | Response], client: Client, *requests: Request
 ) -> list[AssistantMessage]:
     async with ModelServer(server) as serving, of(serving, client) as model:
         return [(await model.reply(request)).message for request in requests]
@@ -152,7 +152,7 @@ async def test_what_was_heard_already_is_not_asked_otherwise() -> None:
 
 
 async def test_a_schema_that_is_refused_does_not_spoil_the_others() -> None:
-    def server(request: Received) -> Answer | Response:
+    def server(request: Received) -> ScriptedReply | Response:
         seen.append(form_of(request))
         if seen[-1] == "json_schema" and b'"b"' in request.body:
             return failing(400, "The schema is too complex.")
@@ -173,7 +173,7 @@ async def test_a_schema_that_is_refused_does_not_spoil_the_others() -> None:
 async def test_a_form_that_is_ignored_is_not_used_again(client: Client, seen: list[str]) -> None:
     """llama.cpp takes `output_config` on /v1/messages and does nothing about it."""
 
-    def server(request: Received) -> Answer:
+    def server(request: Received) -> ScriptedReply:
         found.append(form_of(request))
         return say("Surely: it is 1.")
 
@@ -233,7 +233,7 @@ async def test_a_tool_that_takes_the_answer() -> None:
 # Things that a request can do without
 
 
-def refusing(words: str, message: str) -> Callable[[Received], Answer | Response]:
+def refusing(words: str, message: str) -> Callable[[Received], ScriptedReply | Response]:
     """A server that complains as long as something is in the body."""
     return lambda request: failing(400, message) if words.encode() in request.body else say("ok")
 
@@ -272,7 +272,7 @@ async def test_where_leaving_it_out_does_not_help_the_refusal_is_told() -> None:
 async def test_fastapi_names_the_field_elsewhere() -> None:
     detail = [{"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "Extra inputs"}]
 
-    def server(request: Received) -> Answer | Response:
+    def server(request: Received) -> ScriptedReply | Response:
         if b"stream_options" in request.body:
             return as_json({"detail": detail}, status=422)
         return say("ok")
@@ -293,7 +293,7 @@ NINE = "Tool call IDs should be alphanumeric strings with length 9!"
 CALLED = AssistantMessage("", (ToolCall("call_0", "read_file", "{}"),))
 
 
-def mistral(request: Received) -> Answer | Response:
+def mistral(request: Received) -> ScriptedReply | Response:
     """As the chat template of Mistral's models has it, in llama.cpp."""
     spoken = 0
     for message in request.json["messages"]:
@@ -341,7 +341,7 @@ async def test_a_template_that_wants_strict_turns_and_short_ids_gets_them() -> N
     ],
 )
 async def test_what_mistrals_own_api_says_is_understood_too(message: str) -> None:
-    answers: list[Response | Answer] = [failing(400, message), say("ok")]
+    answers: list[Response | ScriptedReply] = [failing(400, message), say("ok")]
     async with ModelServer(answers) as serving, of(serving) as model:
         talk = (UserMessage("Hi."), CALLED, ToolMessage("call_0", "x"), UserMessage("And?"))
         assert (await model.reply(Request(messages=talk))).message == AssistantMessage("ok")
@@ -388,7 +388,7 @@ async def test_thoughts_that_a_server_does_not_take_are_kept_from_it() -> None:
 async def test_thoughts_that_a_server_misses_are_empty() -> None:
     """DeepSeek wants a thought with every call, also with those of another model."""
 
-    def server(request: Received) -> Answer | Response:
+    def server(request: Received) -> ScriptedReply | Response:
         calls = request.json["messages"][1:]
         if all("reasoning_content" in one for one in calls if one["role"] == "assistant"):
             return say("ok")
@@ -415,7 +415,7 @@ async def test_thoughts_that_a_server_misses_are_empty() -> None:
 async def test_what_an_anthropic_server_does_not_know_is_left_out(
     words: str, message: str, thinking: ThinkingOptions | None
 ) -> None:
-    def server(request: Received) -> Answer | Response:
+    def server(request: Received) -> ScriptedReply | Response:
         if words.encode() in request.body:
             return as_json(messages.error(message, kind="invalid_request_error"), status=400)
         return say("ok")

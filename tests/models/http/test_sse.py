@@ -11,7 +11,7 @@ from retinue.domain.messages import Request, UserMessage
 from retinue.models.http.sse import MAX_LINE_BYTES, EventSplitter, LineTooLong
 from retinue.models.openai.chunks import decode_chunk
 from retinue.models.openai.reply import Draft
-from retinue.models.scripted.model import Answer, call, calls, say
+from retinue.models.scripted.model import ScriptedReply, call, calls, say
 from retinue.testing.server import streamed
 
 REQUEST = Request(messages=(UserMessage("Hi."),))
@@ -90,7 +90,7 @@ ANSWERS = st.one_of(
 
 @given(answer=ANSWERS, newline=st.sampled_from([b"\n", b"\r\n"]), data=st.data())
 def test_the_reply_does_not_depend_on_how_the_bytes_are_cut(
-    answer: Answer, newline: bytes, data: st.DataObject
+    answer: ScriptedReply, newline: bytes, data: st.DataObject
 ) -> None:
     body = streamed(answer).body.replace(b"\n", newline)
     cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=40).map(sorted))

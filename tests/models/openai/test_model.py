@@ -21,7 +21,7 @@ from retinue.domain.messages import (
 from retinue.errors import ConfigError, ProviderError, RateLimited
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
-from retinue.models.scripted.model import Answer, call, say
+from retinue.models.scripted.model import ScriptedReply, call, say
 from retinue.ports.model import Model
 from retinue.testing.model_contract import ModelContract
 from retinue.testing.server import (
@@ -44,7 +44,7 @@ def model_of(server: ModelServer, **fields: Any) -> OpenAIModel:
     return OpenAIModel(Endpoint(base_url=server.base_url, model="m", **fields))
 
 
-async def replied(*answers: Response | Answer, **fields: Any) -> Reply:
+async def replied(*answers: Response | ScriptedReply, **fields: Any) -> Reply:
     """The reply to the first of these answers."""
     async with ModelServer(answers) as server, model_of(server, **fields) as model:
         return await model.reply(HI)
@@ -52,14 +52,14 @@ async def replied(*answers: Response | Answer, **fields: Any) -> Reply:
 
 class TestOpenAIModel(ModelContract):
     @asynccontextmanager
-    async def opened(self, *steps: Answer) -> AsyncIterator[Model]:
+    async def opened(self, *steps: ScriptedReply) -> AsyncIterator[Model]:
         async with ModelServer(steps) as server, model_of(server) as model:
             yield model
 
 
 class TestOpenAIModelWithoutStreaming(ModelContract):
     @asynccontextmanager
-    async def opened(self, *steps: Answer) -> AsyncIterator[Model]:
+    async def opened(self, *steps: ScriptedReply) -> AsyncIterator[Model]:
         async with ModelServer(map(whole, steps)) as server, model_of(server) as model:
             yield model
 

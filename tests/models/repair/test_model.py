@@ -21,7 +21,7 @@ from retinue.domain.messages import (
     Usage,
     UserMessage,
 )
-from retinue.models.repair.model import Repaired, repair
+from retinue.models.repair.model import RepairedModel, repair
 from retinue.models.scripted.model import ScriptedModel, call, raw_call, say
 from retinue.ports.model import Model
 from retinue.tools.builtin import builtin_tools
@@ -260,7 +260,7 @@ class TestLimits:
 class TestRepaired:
     async def test_replies_are_mended(self) -> None:
         scripted = ScriptedModel([raw_call("cat", "{'file': 'a.py'}"), say("done")])
-        model: Model = Repaired(scripted)
+        model: Model = RepairedModel(scripted)
         request = Request(messages=(UserMessage("Go."),), tools=TOOLS)
         first = await model.reply(request)
         assert called(first) == [{"read_file": {"path": "a.py"}}]
@@ -271,7 +271,7 @@ class TestRepaired:
 
     async def test_ids_go_on_where_the_conversation_is(self) -> None:
         text = '<tool_call>{"name": "list_dir", "arguments": {}}</tool_call>'
-        model = Repaired(ScriptedModel([say(text), say(text)]))
+        model = RepairedModel(ScriptedModel([say(text), say(text)]))
         request = Request(messages=(UserMessage("Go."),), tools=TOOLS)
         first = (await model.reply(request)).message
         second = (
@@ -281,13 +281,13 @@ class TestRepaired:
 
     async def test_text_is_streamed_as_it_comes(self) -> None:
         heard: list[str] = []
-        model = Repaired(ScriptedModel([say("<think>\nHm.\n</think>\nFour.")]))
+        model = RepairedModel(ScriptedModel([say("<think>\nHm.\n</think>\nFour.")]))
         told = await model.reply(Request(messages=(UserMessage("2 + 2?"),)), heard.append)
         assert told.message.content == "Four."
         assert "".join(heard) == "<think>\nHm.\n</think>\nFour."
 
     async def test_it_has_the_name_of_its_model_and_closes_it(self) -> None:
-        model = Repaired(ScriptedModel([call("list_dir")], name="small"))
+        model = RepairedModel(ScriptedModel([call("list_dir")], name="small"))
         assert model.name == "small"
         with pytest.raises(AssertionError, match="not used"):
             await model.aclose()

@@ -23,7 +23,7 @@ from retinue.domain.messages import (
 )
 from retinue.errors import ContextOverflow, ModelError, ProviderError, RateLimited
 from retinue.models.replay.model import ReplayModel
-from retinue.models.replay.recorder import Recorded, Recorder
+from retinue.models.replay.recorder import RecordedModel, Recorder
 from retinue.models.replay.recording import read_recording
 from retinue.models.replay.redaction import Redaction
 from retinue.models.scripted.model import ScriptedModel, Step, call, fail, hold, say
@@ -57,7 +57,7 @@ def path(tmp_path: Path) -> Path:
 async def record(path: Path, *exchanges: tuple[Request, Step], directory: str = "") -> None:
     redaction = Redaction(directory=directory)
     with closing(Recorder(path, redaction=redaction, clock=SystemClock())) as recorder:
-        model = Recorded(ScriptedModel([step for _, step in exchanges]), recorder)
+        model = RecordedModel(ScriptedModel([step for _, step in exchanges]), recorder)
         for request, _ in exchanges:
             with suppress(ModelError):
                 await model.reply(request)
@@ -301,7 +301,7 @@ async def test_at_its_own_pace_everything_takes_as_long_as_it_took(path: Path) -
     slow = RateLimited("Slow down.", retry_after_s=7.0)
     with closing(Recorder(path, redaction=Redaction(), clock=clock)) as recorder:
         steps: list[Step] = [hold(gate, say("Two words.")), fail(slow)]
-        model = Recorded(ScriptedModel(steps), recorder)
+        model = RecordedModel(ScriptedModel(steps), recorder)
         task = asyncio.create_task(model.reply(asked()))
         await asyncio.sleep(0)
         clock.advance(2.5)
@@ -325,7 +325,7 @@ async def test_at_its_own_pace_everything_takes_as_long_as_it_took(path: Path) -
 
 async def test_a_call_that_was_given_up_is_never_answered(path: Path) -> None:
     with closing(Recorder(path, redaction=Redaction(), clock=SystemClock())) as recorder:
-        model = Recorded(ScriptedModel([hold(asyncio.Event(), say("Never."))]), recorder)
+        model = RecordedModel(ScriptedModel([hold(asyncio.Event(), say("Never."))]), recorder)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
                 await model.reply(asked())

@@ -25,10 +25,10 @@ from retinue.domain.messages import (
     UserMessage,
 )
 from retinue.errors import ConfigError, RateLimited, StoreError, UsageError
-from retinue.models.replay.recorder import Recorded, Recorder
-from retinue.models.replay.recording import Failure, Take, read_recording
+from retinue.models.replay.recorder import RecordedModel, Recorder
+from retinue.models.replay.recording import LoadedExchange, RecordedFailure, read_recording
 from retinue.models.replay.redaction import Redaction
-from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, fail, hold, say
+from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, fail, hold, say
 from retinue.ports.model import Model
 from retinue.runtime.core.clock import SystemClock
 from retinue.testing.clock import FakeClock
@@ -41,13 +41,13 @@ def recorder(path: Path, **redaction: Any) -> Recorder:
     return Recorder(path, redaction=Redaction(**redaction), clock=SystemClock())
 
 
-async def recorded(path: Path, *steps: Step, asking: tuple[Request, ...]) -> list[Take]:
+async def recorded(path: Path, *steps: Step, asking: tuple[Request, ...]) -> list[LoadedExchange]:
     with closing(recorder(path)) as writing:
-        model = Recorded(ScriptedModel(steps), writing)
+        model = RecordedModel(ScriptedModel(steps), writing)
         for request in asking:
             with suppress(RateLimited):
                 await model.reply(request)
-    return read_recording(path).takes
+    return read_recording(path).exchanges
 
 
 def asked(*messages: Message, agent_path: str = "root") -> Request:
@@ -60,9 +60,9 @@ class TestRecorded(ModelContract):
         self.path = tmp_path / "run.jsonl"
 
     @asynccontextmanager
-    async def opened(self, *steps: Answer) -> AsyncIterator[Model]:
+    async def opened(self, *steps: ScriptedReply) -> AsyncIterator[Model]:
         with closing(recorder(self.path)) as writing:
-            yield Recorded(ScriptedModel(steps), writing)
+            yield RecordedModel(ScriptedModel(steps), writing)
 
 
 async def test_an_exchange_can_be_read_again(tmp_path: Path) -> None:
@@ -70,13 +70,13 @@ async def test_an_exchange_can_be_read_again(tmp_path: Path) -> None:
     with closing(Recorder(tmp_path / "r", redaction=Redaction(), clock=clock)) as writing:
         clock.advance(1.5)
         gate = asyncio.Event()
-        model = Recorded(ScriptedModel([hold(gate, say("It is empty."))]), writing)
+        model = RecordedModel(ScriptedModel([hold(gate, say("It is empty."))]), writing)
         task = asyncio.create_task(model.reply(asked()))
         await asyncio.sleep(0)
         clock.advance(2.25)
         gate.set()
         reply = await task
-    (take,) = read_recording(tmp_path / "r").takes
+    (take,) = read_recording(tmp_path / "r").exchanges
     exchange = take.exchange
     assert take.request == asked()
     assert (exchange.agent, exchange.model) == ("root", "scripted")
@@ -100,7 +100,7 @@ async def test_what_was_told_before_is_not_told_again(tmp_path: Path) -> None:
 async def test_a_failure_keeps_its_kind_and_what_it_carries(tmp_path: Path) -> None:
     error = RateLimited("Too many.", retry_after_s=3.0)
     (take,) = await recorded(tmp_path / "r", fail(error), asking=(asked(),))
-    assert take.exchange.failure == Failure(
+    assert take.exchange.failure == RecordedFailure(
         kind="RateLimited", message="Too many.", fields={"retry_after_s": 3.0}
     )
 
@@ -110,20 +110,22 @@ async def test_an_adapter_that_breaks_is_written_down_and_raises(tmp_path: Path)
         raise KeyError("choices")
 
     with closing(recorder(tmp_path / "r")) as writing, pytest.raises(KeyError):
-        await Recorded(ScriptedModel([broken]), writing).reply(asked())
-    (take,) = read_recording(tmp_path / "r").takes
-    assert take.exchange.failure == Failure(kind="ProviderError", message="KeyError: 'choices'")
+        await RecordedModel(ScriptedModel([broken]), writing).reply(asked())
+    (take,) = read_recording(tmp_path / "r").exchanges
+    assert take.exchange.failure == RecordedFailure(
+        kind="ProviderError", message="KeyError: 'choices'"
+    )
 
 
 async def test_a_call_that_is_given_up_is_written_down(tmp_path: Path) -> None:
     with closing(recorder(tmp_path / "r")) as writing:
-        model = Recorded(ScriptedModel([hold(asyncio.Event(), say("Never."))]), writing)
+        model = RecordedModel(ScriptedModel([hold(asyncio.Event(), say("Never."))]), writing)
         task = asyncio.create_task(model.reply(asked()))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    (take,) = read_recording(tmp_path / "r").takes
+    (take,) = read_recording(tmp_path / "r").exchanges
     assert take.exchange.reply is None
     assert take.exchange.failure is None
 
@@ -135,7 +137,7 @@ async def test_no_secret_is_written(tmp_path: Path) -> None:
     request = Request(messages=leaking, tools=(spec,))
     steps = [call("read_file", path=f"/{secret}"), say(f"It is {secret}.")]
     with closing(recorder(path, directory=str(tmp_path), secrets={"PASS": secret})) as writing:
-        model = Recorded(ScriptedModel(steps), writing)
+        model = RecordedModel(ScriptedModel(steps), writing)
         await model.reply(request)
         await model.reply(request)
     text = path.read_text()
@@ -183,10 +185,10 @@ def test_wherever_it_is_cut_off_the_rest_is_good(
     cut = data.draw(st.integers(first, len(whole)))
     path = tmp_path_factory.getbasetemp() / "cut"
     path.write_bytes(whole)
-    takes = read_recording(path).takes
+    takes = read_recording(path).exchanges
     path.write_bytes(whole[:cut])
     ended = [line for line in whole[:cut].split(b"\n") if b'"type":"exchange"' in line]
-    left = read_recording(path).takes
+    left = read_recording(path).exchanges
     assert left == takes[: len(left)]
     assert len(left) in (len(ended), len(ended) - 1)
 
@@ -263,7 +265,7 @@ async def test_a_reader_that_goes_away_ends_the_recording_and_not_the_run(tmp_pa
     reader.start()
     writing = recorder(pipe)
     reader.join()
-    model = Recorded(ScriptedModel([say("One."), say("Two.")]), writing)
+    model = RecordedModel(ScriptedModel([say("One."), say("Two.")]), writing)
     await model.reply(asked())
     assert (await model.reply(asked())).message.content == "Two."
     with pytest.raises(StoreError, match=r"pipe' is not whole: Broken pipe\. The run is"):

@@ -32,7 +32,7 @@ from retinue.models.replay.redaction import Redaction
     ],
 )
 def test_what_looks_like_a_key_is_hidden(text: str, hidden: str) -> None:
-    assert Redaction().hide(text) == hidden
+    assert Redaction().redact(text) == hidden
 
 
 @pytest.mark.parametrize(
@@ -47,16 +47,16 @@ def test_what_looks_like_a_key_is_hidden(text: str, hidden: str) -> None:
     ],
 )
 def test_what_only_resembles_one_is_left_alone(text: str) -> None:
-    assert Redaction().hide(text) == text
+    assert Redaction().redact(text) == text
 
 
 def test_the_values_of_secret_variables_are_hidden_by_name() -> None:
     redaction = Redaction(secrets={"DB_PASSWORD": "hunter2hunter2", "MORE": "hunter2hunter2-more"})
-    assert redaction.hide({"role": "tool", "content": ["x hunter2hunter2-more", 3, None]}) == {
+    assert redaction.redact({"role": "tool", "content": ["x hunter2hunter2-more", 3, None]}) == {
         "role": "tool",
         "content": ["x ⟨hidden MORE⟩", 3, None],
     }
-    assert redaction.hide("(hunter2hunter2)") == "(⟨hidden DB_PASSWORD⟩)"
+    assert redaction.redact("(hunter2hunter2)") == "(⟨hidden DB_PASSWORD⟩)"
 
 
 @pytest.mark.parametrize(
@@ -70,21 +70,21 @@ def test_the_values_of_secret_variables_are_hidden_by_name() -> None:
 )
 def test_the_project_can_be_moved(text: str, marked: str | None) -> None:
     there = Redaction(directory="/home/me/app")
-    assert there.hide(text) == (marked or text)
+    assert there.redact(text) == (marked or text)
     here = Redaction(directory="/srv/x")
-    assert here.show(there.hide(text)) == (marked or text).replace("⟨project⟩", "/srv/x")
+    assert here.restore(there.redact(text)) == (marked or text).replace("⟨project⟩", "/srv/x")
 
 
 def test_a_project_at_the_root_of_the_file_system_has_no_mark() -> None:
-    assert Redaction(directory="/").hide("a/b") == "a/b"
+    assert Redaction(directory="/").redact("a/b") == "a/b"
 
 
 @given(st.text())
 def test_what_was_hidden_is_not_changed_by_hiding_it_again(text: str) -> None:
     redaction = Redaction(directory="/p", secrets={"TOKEN": "0123456789"})
-    once = redaction.hide(text)
-    assert redaction.hide(once) == once
+    once = redaction.redact(text)
+    assert redaction.redact(once) == once
 
 
 def test_half_a_surrogate_pair_can_be_written() -> None:
-    assert Redaction().hide("caf\udce9") == "caf?"
+    assert Redaction().redact("caf\udce9") == "caf?"

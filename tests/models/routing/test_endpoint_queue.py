@@ -11,14 +11,14 @@ import pytest
 from retinue.domain.messages import Request, UserMessage
 from retinue.domain.server_info import EndpointLoad
 from retinue.errors import ModelError, Overloaded, ProviderError, RateLimited, Unreachable
-from retinue.models.routing.endpoint_queue import Gate
-from retinue.models.routing.pool import Door, Pool
+from retinue.models.routing.endpoint_queue import EndpointQueue
+from retinue.models.routing.pool import Pool, PoolMember
 from retinue.testing.clock import FakeClock
 
 if TYPE_CHECKING:
-    from tests.models.conftest import Desk
+    from tests.models.conftest import FakeEndpoint
 
-Opened = Callable[..., "Desk"]
+Opened = Callable[..., "FakeEndpoint"]
 
 ADDRESS = "http://127.0.0.1:8080"
 GONE = "Cannot reach http://127.0.0.1:8080/v1: connection refused."
@@ -38,9 +38,9 @@ async def passing(clock: FakeClock, seconds: float) -> None:
 
 
 async def test_a_free_place_is_taken_as_if_there_were_no_gate(
-    desk: Opened, clock: FakeClock
+    endpoint: Opened, clock: FakeClock
 ) -> None:
-    d = desk()
+    d = endpoint()
     heard: list[str] = []
     await d.ask("one", on_text=heard.append)
     assert d["one"].on_text == heard.append
@@ -49,13 +49,13 @@ async def test_a_free_place_is_taken_as_if_there_were_no_gate(
     assert await d.tasks["one"] is d.said
 
 
-async def test_who_has_to_wait_is_told_how_long_it_was(desk: Opened, clock: FakeClock) -> None:
-    d = desk()
+async def test_who_has_to_wait_is_told_how_long_it_was(endpoint: Opened, clock: FakeClock) -> None:
+    d = endpoint()
     await d.ask("one")
     await d.ask("two")
-    assert (d.present, d.gate.waiting) == (["one"], 1)
-    assert d.gate.load == EndpointLoad(
-        address=d.gate.address, under_way=1, limit=1, waiting=1, known=True
+    assert (d.present, d.queue.waiting) == (["one"], 1)
+    assert d.queue.load == EndpointLoad(
+        address=d.queue.address, in_flight=1, limit=1, waiting=1, known=True
     )
     clock.advance(7)
     await d["one"].answered()
@@ -64,8 +64,8 @@ async def test_who_has_to_wait_is_told_how_long_it_was(desk: Opened, clock: Fake
     assert (await d.tasks["two"]).timing.queued_s == 7.0
 
 
-async def test_runs_take_turns(desk: Opened, clock: FakeClock) -> None:
-    d = desk()
+async def test_runs_take_turns(endpoint: Opened, clock: FakeClock) -> None:
+    d = endpoint()
     for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
         await d.ask(name, lane=name[0])
     order = []
@@ -75,9 +75,9 @@ async def test_runs_take_turns(desk: Opened, clock: FakeClock) -> None:
     assert order == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
 
 
-async def test_waiting_is_no_silence(desk: Opened, clock: FakeClock) -> None:
+async def test_waiting_is_no_silence(endpoint: Opened, clock: FakeClock) -> None:
     """The watchdog takes an empty text for a sign of life."""
-    d = desk()
+    d = endpoint()
     signs: list[str] = []
     await d.ask("one")
     await d.ask("two", on_text=signs.append)
@@ -87,8 +87,8 @@ async def test_waiting_is_no_silence(desk: Opened, clock: FakeClock) -> None:
     assert set(signs) == {""}
 
 
-async def test_let_in_and_cancelled_in_the_same_moment(desk: Opened, clock: FakeClock) -> None:
-    d = desk()
+async def test_let_in_and_cancelled_in_the_same_moment(endpoint: Opened, clock: FakeClock) -> None:
+    d = endpoint()
     for name in ("one", "two", "three"):
         await d.ask(name)
     d["one"].outcome.set_result(d.said)
@@ -100,26 +100,31 @@ async def test_let_in_and_cancelled_in_the_same_moment(desk: Opened, clock: Fake
     assert d.present == ["three"]
 
 
-async def test_the_number_of_slots_may_become_known_later(desk: Opened, clock: FakeClock) -> None:
-    d = desk(slots=1)
+async def test_the_number_of_slots_may_become_known_later(
+    endpoint: Opened, clock: FakeClock
+) -> None:
+    d = endpoint(slots=1)
     for name in ("one", "two", "three"):
         await d.ask(name)
-    d.gate.serves(3)
+    d.queue.set_slots(3)
     await settled()
     assert d.present == ["one", "two", "three"]
 
 
 async def test_a_gate_says_how_it_is_doing(clock: FakeClock) -> None:
-    assert repr(Gate(ADDRESS, slots=4, timers=clock)) == f"Gate('{ADDRESS}', 0 of 4 under way)"
+    assert (
+        repr(EndpointQueue(ADDRESS, slots=4, timers=clock))
+        == f"EndpointQueue('{ADDRESS}', 0 of 4 in flight)"
+    )
 
 
 # Refusals
 
 
 async def test_who_is_refused_is_first_when_there_is_room_again(
-    desk: Opened, clock: FakeClock
+    endpoint: Opened, clock: FakeClock
 ) -> None:
-    d = desk(slots=2)
+    d = endpoint(slots=2)
     for name in ("one", "two", "three"):
         await d.ask(name)
     await d["two"].failed(RateLimited("Too many."))
@@ -131,9 +136,9 @@ async def test_who_is_refused_is_first_when_there_is_room_again(
 
 @pytest.mark.parametrize("kind", [RateLimited, Overloaded])
 async def test_one_refusal_lets_everybody_rest(
-    desk: Opened, clock: FakeClock, kind: type[ModelError]
+    endpoint: Opened, clock: FakeClock, kind: type[ModelError]
 ) -> None:
-    d = desk(slots=2)
+    d = endpoint(slots=2)
     for name in ("one", "two", "three"):
         await d.ask(name)
     await d["two"].failed(kind("Come back.", retry_after_s=20.0))
@@ -144,8 +149,10 @@ async def test_one_refusal_lets_everybody_rest(
     assert d.present[0] == "two"
 
 
-async def test_without_a_word_of_the_server_the_rests_grow(desk: Opened, clock: FakeClock) -> None:
-    d = desk()
+async def test_without_a_word_of_the_server_the_rests_grow(
+    endpoint: Opened, clock: FakeClock
+) -> None:
+    d = endpoint()
     await d.ask("one")
     rests = []
     for _ in range(8):
@@ -157,9 +164,9 @@ async def test_without_a_word_of_the_server_the_rests_grow(desk: Opened, clock: 
 
 
 async def test_who_refuses_everything_is_given_up_in_the_end(
-    desk: Opened, clock: FakeClock
+    endpoint: Opened, clock: FakeClock
 ) -> None:
-    d = desk(patience_s=60)
+    d = endpoint(patience_s=60)
     await d.ask("one")
     await d.ask("two")
     for _ in range(7):
@@ -168,36 +175,36 @@ async def test_who_refuses_everything_is_given_up_in_the_end(
     for name in ("one", "two"):
         error = await d.error_of(name)
         assert str(error) == (
-            f"{ADDRESS} has refused everything for 60 s: Too many. Come back later, choose another"
-            f' with -m, or let agents wait longer with patience_s under [servers."{ADDRESS}"] in'
-            " your settings."
+            f"{ADDRESS} has refused every request for 60 s: Too many. Try again later, choose"
+            " another model with -m, or let agents wait longer with patience_s under"
+            f' [servers."{ADDRESS}"] in your settings.'
         )
         assert not error.retryable
 
 
 async def test_a_rest_that_is_longer_than_anybody_waits_is_an_error_at_once(
-    desk: Opened,
+    endpoint: Opened,
     clock: FakeClock,
 ) -> None:
-    d = desk()
+    d = endpoint()
     await d.ask("one")
     await d.ask("two")
     await d["one"].failed(RateLimited("The day's share is used.", retry_after_s=3600.0))
     for name in ("one", "two"):
         assert str(await d.error_of(name)) == (
-            f"{ADDRESS} wants to be left alone for 3,600 s: The day's share is used. Come back"
-            " then, choose another with -m, or let agents wait longer with patience_s under"
+            f"{ADDRESS} accepts no requests for another 3,600 s: The day's share is used. Try again"
+            " then, choose another model with -m, or let agents wait longer with patience_s under"
             f' [servers."{ADDRESS}"] in your settings.'
         )
     await d.ask("three")
     await passing(clock, 0.0)
-    assert "left alone" in str(await d.error_of("three"))
+    assert "accepts no requests" in str(await d.error_of("three"))
 
 
 async def test_other_failures_are_none_of_the_gates_business(
-    desk: Opened, clock: FakeClock
+    endpoint: Opened, clock: FakeClock
 ) -> None:
-    d = desk()
+    d = endpoint()
     await d.ask("one")
     await d.ask("two")
     await d["one"].failed(ProviderError("It broke off.", retryable=True))
@@ -208,9 +215,11 @@ async def test_other_failures_are_none_of_the_gates_business(
 # An endpoint that goes, and comes back
 
 
-async def test_one_that_never_answered_is_told_of_at_once(desk: Opened, clock: FakeClock) -> None:
+async def test_one_that_never_answered_is_told_of_at_once(
+    endpoint: Opened, clock: FakeClock
+) -> None:
     """It may be a wrong address; nobody should wait two minutes to read that."""
-    d = desk(slots=4)
+    d = endpoint(slots=4)
     for n in range(5):
         await d.ask(f"{n}")
         await d.visits[0].failed(Unreachable(GONE, retryable=True))
@@ -218,10 +227,10 @@ async def test_one_that_never_answered_is_told_of_at_once(desk: Opened, clock: F
 
 
 async def test_everybody_sleeps_while_one_asks_and_wakes_when_it_is_back(
-    desk: Opened,
+    endpoint: Opened,
     clock: FakeClock,
 ) -> None:
-    d = desk(slots=4)
+    d = endpoint(slots=4)
     await d.known()
     for n in range(4):
         await d.ask(f"{n}")
@@ -240,15 +249,15 @@ async def test_everybody_sleeps_while_one_asks_and_wakes_when_it_is_back(
         await d.visits[0].failed(Unreachable(GONE, retryable=True))
     assert asked == ["2"] * 7
     await passing(clock, 15)
-    d.line.heard(200, {})
+    d.model.on_headers(200, {})
     await settled()
     assert d.present == ["2", "3", "4", "5"]
 
 
 async def test_one_that_is_up_and_drops_what_it_is_asked_is_not_back(
-    desk: Opened, clock: FakeClock
+    endpoint: Opened, clock: FakeClock
 ) -> None:
-    d = desk()
+    d = endpoint()
     await d.known()
     await gone(d, clock)
     await d.visits[0].failed(ProviderError("It broke off.", retryable=True))
@@ -257,8 +266,10 @@ async def test_one_that_is_up_and_drops_what_it_is_asked_is_not_back(
     assert d.present == []
 
 
-async def test_if_who_asks_is_cancelled_the_next_one_asks(desk: Opened, clock: FakeClock) -> None:
-    d = desk()
+async def test_if_who_asks_is_cancelled_the_next_one_asks(
+    endpoint: Opened, clock: FakeClock
+) -> None:
+    d = endpoint()
     await d.known()
     await gone(d, clock)
     await d.ask("other")
@@ -269,32 +280,32 @@ async def test_if_who_asks_is_cancelled_the_next_one_asks(desk: Opened, clock: F
 
 
 async def test_one_that_stays_away_is_given_up_and_the_way_out_told(
-    desk: Opened, clock: FakeClock
+    endpoint: Opened, clock: FakeClock
 ) -> None:
-    d = desk(slots=2, patience_s=10)
+    d = endpoint(slots=2, patience_s=10)
     await d.known()
     await gone(d, clock)
     await d.ask("waiting")
     (asking,) = d.present
     await passing(clock, 10)
     words = (
-        f"{ADDRESS} has been gone for 10 s: {GONE} Start it again, choose another with -m, or let"
-        f' agents wait longer with patience_s under [servers."{ADDRESS}"] in your settings.'
+        f"{ADDRESS} has been down for 10 s: {GONE} Start it again, choose another model with -m, or"
+        f' let agents wait longer with patience_s under [servers."{ADDRESS}"] in your settings.'
     )
     assert str(await d.error_of("waiting")) == words
     await d[asking].failed(Unreachable(GONE, retryable=True))
     error = await d.error_of(asking)
-    assert "has been gone for" in str(error)
+    assert "has been down for" in str(error)
     assert not error.retryable
     await d.ask("late")
     await passing(clock, 0.0)
-    assert "has been gone for" in str(await d.error_of("late"))
+    assert "has been down for" in str(await d.error_of("late"))
 
 
 async def test_a_wrong_name_of_a_host_is_no_endpoint_that_is_gone(
-    desk: Opened, clock: FakeClock
+    endpoint: Opened, clock: FakeClock
 ) -> None:
-    d = desk(slots=4)
+    d = endpoint(slots=4)
     await d.known()
     for n in range(4):
         await d.ask(f"{n}")
@@ -302,7 +313,7 @@ async def test_a_wrong_name_of_a_host_is_no_endpoint_that_is_gone(
         assert not (await d.error_of(f"{n}")).held
 
 
-async def gone(d: Desk, clock: FakeClock) -> None:
+async def gone(d: FakeEndpoint, clock: FakeClock) -> None:
     """Let the endpoint be gone, and somebody be asking whether it is back."""
     for n in range(3):
         await d.ask(f"lost {n}")
@@ -315,10 +326,10 @@ async def gone(d: Desk, clock: FakeClock) -> None:
 # Limits per minute
 
 
-async def test_a_limit_is_kept_before_it_is_reached(desk: Opened, clock: FakeClock) -> None:
-    d = desk(slots=8)
+async def test_a_limit_is_kept_before_it_is_reached(endpoint: Opened, clock: FakeClock) -> None:
+    d = endpoint(slots=8)
     await d.ask("one")
-    d.line.heard(
+    d.model.on_headers(
         200,
         {
             "x-ratelimit-limit-requests": "60",
@@ -336,10 +347,10 @@ async def test_a_limit_is_kept_before_it_is_reached(desk: Opened, clock: FakeClo
 
 
 async def test_what_one_model_has_used_up_another_may_still_have(
-    desk: Opened, clock: FakeClock
+    endpoint: Opened, clock: FakeClock
 ) -> None:
-    d = desk(slots=8)
-    d.line.heard(
+    d = endpoint(slots=8)
+    d.model.on_headers(
         200,
         {
             "x-ratelimit-limit-tokens": "1000",
@@ -351,7 +362,7 @@ async def test_what_one_model_has_used_up_another_may_still_have(
     await d["small"].answered()
     await d.ask("large")
     assert d.present == []
-    other = Pool("other", [Door("other", d, d.gate.line("other"))])
+    other = Pool("other", [PoolMember("other", d, d.queue.model("other"))])
     task = asyncio.create_task(
         other.reply(Request(messages=(UserMessage("elsewhere"),), run_id="another run"))
     )
@@ -367,9 +378,9 @@ SPENT_FOR_A_DAY = {
 }
 
 
-async def test_in_the_same_run_too(desk: Opened, clock: FakeClock) -> None:
-    d = desk(slots=1)
-    d.line.heard(
+async def test_in_the_same_run_too(endpoint: Opened, clock: FakeClock) -> None:
+    d = endpoint(slots=1)
+    d.model.on_headers(
         200,
         {
             "x-ratelimit-limit-requests": "10",
@@ -377,7 +388,7 @@ async def test_in_the_same_run_too(desk: Opened, clock: FakeClock) -> None:
             "x-ratelimit-reset-requests": "600s",
         },
     )
-    other = Pool("other", [Door("other", d, d.gate.line("other"))])
+    other = Pool("other", [PoolMember("other", d, d.queue.model("other"))])
     await d.ask("first")
     late = asyncio.create_task(
         other.reply(Request(messages=(UserMessage("late"),), run_id="run", asked_at=9.0))
@@ -392,16 +403,16 @@ async def test_in_the_same_run_too(desk: Opened, clock: FakeClock) -> None:
 
 
 async def test_a_limit_that_is_used_up_for_longer_than_anybody_waits_is_an_error_at_once(
-    desk: Opened, clock: FakeClock
+    endpoint: Opened, clock: FakeClock
 ) -> None:
-    d = desk(slots=8)
+    d = endpoint(slots=8)
     await d.ask("one")
-    d.line.heard(200, SPENT_FOR_A_DAY)
+    d.model.on_headers(200, SPENT_FOR_A_DAY)
     await d.ask("two")
     assert str(await d.error_of("two")) == (
         f"{ADDRESS} allows no more requests of that model for another 1,728 s, by the limits in its"
-        " own headers. Come back then, choose another with -m, or let agents wait longer with"
-        f' patience_s under [servers."{ADDRESS}"] in your settings.'
+        " own headers. Try again then, choose another model with -m, or let agents wait longer"
+        f' with patience_s under [servers."{ADDRESS}"] in your settings.'
     )
     await d["one"].answered()
     await passing(clock, 1_728)
@@ -410,13 +421,13 @@ async def test_a_limit_that_is_used_up_for_longer_than_anybody_waits_is_an_error
 
 
 async def test_in_a_pool_another_model_of_the_endpoint_is_waited_for(
-    desk: Opened, clock: FakeClock
+    endpoint: Opened, clock: FakeClock
 ) -> None:
-    d = desk(slots=1)
+    d = endpoint(slots=1)
     await d.ask("one")
-    d.line.heard(200, SPENT_FOR_A_DAY)
-    spare = d.gate.line("spare")
-    pool = Pool("both", [Door("m", d, d.line), Door("spare", d, spare)])
+    d.model.on_headers(200, SPENT_FOR_A_DAY)
+    spare = d.queue.model("spare")
+    pool = Pool("both", [PoolMember("m", d, d.model), PoolMember("spare", d, spare)])
     asked = asyncio.create_task(pool.reply(Request(messages=(UserMessage("two"),))))
     await settled()
     assert d.present == ["one"]

@@ -16,9 +16,9 @@ from retinue.errors import (
     RateLimited,
     Unreachable,
 )
-from retinue.models.routing.endpoint_queue import Gate
-from retinue.models.routing.pool import Door, Pool
-from retinue.models.scripted.model import Answer, ScriptedModel
+from retinue.models.routing.endpoint_queue import EndpointQueue
+from retinue.models.routing.pool import Pool, PoolMember
+from retinue.models.scripted.model import ScriptedModel, ScriptedReply
 from retinue.ports.model import Model
 from retinue.testing.clock import FakeClock
 from retinue.testing.model_contract import ModelContract
@@ -32,9 +32,9 @@ def broke() -> ModelError:
 
 class TestAPoolOfOne(ModelContract):
     @asynccontextmanager
-    async def opened(self, *steps: Answer) -> AsyncIterator[Model]:
+    async def opened(self, *steps: ScriptedReply) -> AsyncIterator[Model]:
         model = ScriptedModel(steps, name="mine")
-        yield Pool("mine", [Door("mine", model, Gate("scripted").line("mine"))])
+        yield Pool("mine", [PoolMember("mine", model, EndpointQueue("scripted").model("mine"))])
 
 
 class Member:
@@ -42,8 +42,8 @@ class Member:
 
     def __init__(self, name: str, clock: FakeClock, slots: int) -> None:
         self.name = name
-        self.gate = Gate(f"http://{name}", slots=slots, timers=clock)
-        self.line = self.gate.line(name)
+        self.queue = EndpointQueue(f"http://{name}", slots=slots, timers=clock)
+        self.model = self.queue.model(name)
         self.open: dict[str, asyncio.Future[Reply]] = {}
         self.closed = False
 
@@ -59,7 +59,7 @@ class Member:
         self.closed = True
 
     async def answers(self, name: str) -> None:
-        self.line.heard(200, {})
+        self.model.on_headers(200, {})
         self.open[name].set_result(REPLY)
         await settled()
 
@@ -81,11 +81,11 @@ class Trio:
     ) -> None:
         self.clock = clock
         self.a, self.b, self.c = self.members = [Member(n, clock, slots) for n in "abc"]
-        doors = [
-            Door(member.name, member, member.line, weight=weight)
+        members = [
+            PoolMember(member.name, member, member.model, weight=weight)
             for member, weight in zip(self.members, weights, strict=True)
         ]
-        self.pool = Pool("smart", doors, in_order=in_order)
+        self.pool = Pool("smart", members, in_order=in_order)
         self.tasks: dict[str, asyncio.Task[Reply]] = {}
         self.errors: list[ModelError] = []
 
@@ -135,8 +135,8 @@ async def trio() -> AsyncIterator[Callable[..., Trio]]:
         for task in one.tasks.values():
             task.cancel()
         await asyncio.gather(*one.tasks.values(), return_exceptions=True)
-        assert all(member.gate.under_way == 0 for member in one.members)
-        assert all(member.gate.waiting == 0 for member in one.members)
+        assert all(member.queue.in_flight == 0 for member in one.members)
+        assert all(member.queue.waiting == 0 for member in one.members)
 
 
 Made = Callable[..., Trio]
@@ -318,10 +318,12 @@ async def test_when_there_is_no_hope_for_any_the_last_words_are_told(trio: Made)
     await t.ask("1")
     for member in t.members:
         await member.fails("1", RateLimited("Not today.", retry_after_s=5000.0))
-    with pytest.raises(ProviderError, match=r"http://c wants to be left alone for 5,000 s"):
+    with pytest.raises(ProviderError, match=r"http://c accepts no requests for another 5,000 s"):
         await t.tasks["1"]
     await t.ask("2")
-    with pytest.raises(ProviderError, match=r"wants to be left alone for 5,000 s: Not today\."):
+    with pytest.raises(
+        ProviderError, match=r"accepts no requests for another 5,000 s: Not today\."
+    ):
         await t.tasks["2"]
 
 

@@ -10,9 +10,9 @@ from retinue.errors import ProviderError
 from retinue.testing.clock import FakeClock
 
 if TYPE_CHECKING:
-    from tests.models.conftest import Desk
+    from tests.models.conftest import FakeEndpoint
 
-Opened = Callable[..., "Desk"]
+Opened = Callable[..., "FakeEndpoint"]
 
 LONG = "Read this first. " * 300
 OTHER = "Read that first. " * 300
@@ -20,7 +20,7 @@ EIGHT = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
 LLAMA = {"server": "llama.cpp"}
 
 
-async def siblings(d: Desk, *names: str, system: str = LONG) -> None:
+async def siblings(d: FakeEndpoint, *names: str, system: str = LONG) -> None:
     for name in names:
         await d.ask(name, system=system, on_text=lambda _: None)
 
@@ -34,8 +34,8 @@ async def passing(clock: FakeClock, seconds: float) -> None:
 # One cache for all, as cloud providers and vLLM have it
 
 
-async def test_the_first_goes_ahead_until_its_first_token(desk: Opened) -> None:
-    d = desk(slots=8)
+async def test_the_first_goes_ahead_until_its_first_token(endpoint: Opened) -> None:
+    d = endpoint(slots=8)
     await siblings(d, "one", "two", "three")
     assert d.present == ["one"]
     await d["one"].first_token()
@@ -44,15 +44,15 @@ async def test_the_first_goes_ahead_until_its_first_token(desk: Opened) -> None:
     assert d.present == ["one", "two", "three", "four"]
 
 
-async def test_a_reply_without_a_text_is_waited_for_to_its_end(desk: Opened) -> None:
-    d = desk(slots=8)
+async def test_a_reply_without_a_text_is_waited_for_to_its_end(endpoint: Opened) -> None:
+    d = endpoint(slots=8)
     await siblings(d, "one", "two", "three")
     await d["one"].answered()
     assert d.present == ["two", "three"]
 
 
-async def test_if_the_first_fails_the_next_goes_ahead(desk: Opened) -> None:
-    d = desk(slots=8)
+async def test_if_the_first_fails_the_next_goes_ahead(endpoint: Opened) -> None:
+    d = endpoint(slots=8)
     await siblings(d, "one", "two", "three")
     await d["one"].failed(ProviderError("Broken.", retryable=True))
     assert d.present == ["two"]
@@ -62,8 +62,8 @@ async def test_if_the_first_fails_the_next_goes_ahead(desk: Opened) -> None:
     assert d.present == ["three", "another"]
 
 
-async def test_each_prefix_is_read_for_itself(desk: Opened) -> None:
-    d = desk(slots=8)
+async def test_each_prefix_is_read_for_itself(endpoint: Opened) -> None:
+    d = endpoint(slots=8)
     await siblings(d, "one", "two")
     await siblings(d, "red", "blue", system=OTHER)
     assert d.present == ["one", "red"]
@@ -71,21 +71,23 @@ async def test_each_prefix_is_read_for_itself(desk: Opened) -> None:
     assert d.present == ["one", "red", "blue"]
 
 
-async def test_a_short_prefix_is_not_worth_waiting_for(desk: Opened) -> None:
-    d = desk(slots=8)
+async def test_a_short_prefix_is_not_worth_waiting_for(endpoint: Opened) -> None:
+    d = endpoint(slots=8)
     await siblings(d, "one", "two", system="Be brief.")
     assert d.present == ["one", "two"]
 
 
-async def test_an_endpoint_that_works_on_one_at_a_time_needs_no_order(desk: Opened) -> None:
-    d = desk(slots=1)
+async def test_an_endpoint_that_works_on_one_at_a_time_needs_no_order(endpoint: Opened) -> None:
+    d = endpoint(slots=1)
     await siblings(d, "one", "two")
     await d["one"].answered()
     assert d.present == ["two"]
 
 
-async def test_nobody_waits_for_ever_for_one_that_is_stuck(desk: Opened, clock: FakeClock) -> None:
-    d = desk(slots=8)
+async def test_nobody_waits_for_ever_for_one_that_is_stuck(
+    endpoint: Opened, clock: FakeClock
+) -> None:
+    d = endpoint(slots=8)
     await siblings(d, "one", "two", "three")
     await passing(clock, 29)
     assert d.present == ["one"]
@@ -93,9 +95,9 @@ async def test_nobody_waits_for_ever_for_one_that_is_stuck(desk: Opened, clock: 
     assert d.present == ["one", "two"]
 
 
-async def test_a_slow_machine_is_given_time_to_read(desk: Opened, clock: FakeClock) -> None:
-    d = desk(slots=4)
-    d.line.warmth.by_slot = True
+async def test_a_slow_machine_is_given_time_to_read(endpoint: Opened, clock: FakeClock) -> None:
+    d = endpoint(slots=4)
+    d.model.prefix_cache.per_slot = True
     await siblings(d, "one", "two", "three")
     await passing(clock, 599)
     assert d.present == ["one"]
@@ -103,8 +105,10 @@ async def test_a_slow_machine_is_given_time_to_read(desk: Opened, clock: FakeClo
     assert d.present == ["one", "two"]
 
 
-async def test_what_nobody_used_for_a_while_is_cold_again(desk: Opened, clock: FakeClock) -> None:
-    d = desk(slots=8)
+async def test_what_nobody_used_for_a_while_is_cold_again(
+    endpoint: Opened, clock: FakeClock
+) -> None:
+    d = endpoint(slots=8)
     await siblings(d, "one")
     await d["one"].answered()
     await passing(clock, 299)
@@ -120,16 +124,16 @@ async def test_what_nobody_used_for_a_while_is_cold_again(desk: Opened, clock: F
 # A cache in each slot, as llama.cpp has it
 
 
-async def read_in(d: Desk, clock: FakeClock, seconds: float) -> None:
+async def read_in(d: FakeEndpoint, clock: FakeClock, seconds: float) -> None:
     """Let `one` and its siblings ask, and `one` have its first token after some time."""
     await siblings(d, *EIGHT)
     await passing(clock, seconds)
-    d.line.heard(200, LLAMA)
+    d.model.on_headers(200, LLAMA)
     await d["one"].first_token()
 
 
-async def test_siblings_wait_for_a_warm_slot(desk: Opened, clock: FakeClock) -> None:
-    d = desk(slots=4)
+async def test_siblings_wait_for_a_warm_slot(endpoint: Opened, clock: FakeClock) -> None:
+    d = endpoint(slots=4)
     await read_in(d, clock, 28.0)
     order = []
     while d.present:
@@ -140,9 +144,9 @@ async def test_siblings_wait_for_a_warm_slot(desk: Opened, clock: FakeClock) -> 
 
 
 async def test_a_cold_slot_is_used_when_waiting_would_cost_more(
-    desk: Opened, clock: FakeClock
+    endpoint: Opened, clock: FakeClock
 ) -> None:
-    d = desk(slots=4)
+    d = endpoint(slots=4)
     await read_in(d, clock, 28.0)
     # Seven wait. A second slot saves them half of it, so it pays when they have waited 2/7 of what
     # it costs to read the prefix there.
@@ -162,9 +166,9 @@ async def test_a_cold_slot_is_used_when_waiting_would_cost_more(
 
 
 async def test_where_reading_costs_little_all_slots_are_used_soon(
-    desk: Opened, clock: FakeClock
+    endpoint: Opened, clock: FakeClock
 ) -> None:
-    d = desk(slots=4)
+    d = endpoint(slots=4)
     await read_in(d, clock, 0.5)
     await passing(clock, 3.0)
     assert d.present == ["one", "two", "three", "four"]

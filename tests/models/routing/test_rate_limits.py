@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.models.routing.rate_limits import Limits, Pace, Window, limits_of
+from retinue.models.routing.rate_limits import (
+    RateLimiter,
+    RateLimits,
+    RateWindow,
+    parse_rate_limits,
+)
 
 NOW = "Wed, 21 Oct 2026 07:28:00 GMT"
 
@@ -23,7 +28,7 @@ NOW = "Wed, 21 Oct 2026 07:28:00 GMT"
                 "x-ratelimit-remaining-tokens": "29500",
                 "x-ratelimit-reset-tokens": "1s",
             },
-            Limits(Window(500, 499, 0.12), Window(30_000, 29_500, 1.0)),
+            RateLimits(RateWindow(500, 499, 0.12), RateWindow(30_000, 29_500, 1.0)),
         ),
         (
             {
@@ -38,7 +43,7 @@ NOW = "Wed, 21 Oct 2026 07:28:00 GMT"
                 "anthropic-ratelimit-output-tokens-remaining": "8000",
                 "anthropic-ratelimit-output-tokens-reset": "2026-10-21T07:28:00Z",
             },
-            Limits(Window(50, 0, 30.0), Window(20_000, 1_000, 57.0)),
+            RateLimits(RateWindow(50, 0, 30.0), RateWindow(20_000, 1_000, 57.0)),
         ),
         (
             {
@@ -47,7 +52,7 @@ NOW = "Wed, 21 Oct 2026 07:28:00 GMT"
                 "x-ratelimit-reset": "1792567690000",
                 "date": NOW,
             },
-            Limits(Window(20, 3, 10.0), None),
+            RateLimits(RateWindow(20, 3, 10.0), None),
         ),
         ({"x-ratelimit-remaining-requests": "3"}, None),
         (
@@ -84,54 +89,54 @@ NOW = "Wed, 21 Oct 2026 07:28:00 GMT"
         ),
     ],
 )
-def test_headers(headers: dict[str, str], limits: Limits | None) -> None:
-    assert limits_of(headers) == limits
+def test_headers(headers: dict[str, str], limits: RateLimits | None) -> None:
+    assert parse_rate_limits(headers) == limits
 
 
 def test_nothing_is_waited_for_until_a_limit_is_known() -> None:
-    pace = Pace()
+    limiter = RateLimiter()
     for _ in range(100):
-        pace.sent()
-        pace.used(1_000_000)
-    assert pace.wait_s(0.0) == 0.0
+        limiter.record_request()
+        limiter.record_reply(1_000_000)
+    assert limiter.wait_s(0.0) == 0.0
 
 
 def test_requests_are_spread_before_they_are_refused() -> None:
-    pace = Pace()
-    pace.learn(Limits(Window(60, 2, 58.0)), under_way=0, now=100.0)
+    limiter = RateLimiter()
+    limiter.update(RateLimits(RateWindow(60, 2, 58.0)), in_flight=0, now=100.0)
     waits = []
     for _ in range(4):
-        waits.append(pace.wait_s(100.0))
-        pace.sent()
+        waits.append(limiter.wait_s(100.0))
+        limiter.record_request()
     # Two are left; the others come back one a second.
     assert waits == [0.0, 0.0, 1.0, 2.0]
-    assert pace.wait_s(101.5) == pytest.approx(1.5)
+    assert limiter.wait_s(101.5) == pytest.approx(1.5)
 
 
 def test_requests_under_way_may_not_have_been_counted() -> None:
-    pace = Pace()
-    pace.learn(Limits(Window(60, 2, 58.0)), under_way=2, now=0.0)
-    assert pace.wait_s(0.0) == 1.0
+    limiter = RateLimiter()
+    limiter.update(RateLimits(RateWindow(60, 2, 58.0)), in_flight=2, now=0.0)
+    assert limiter.wait_s(0.0) == 1.0
 
 
 def test_tokens_are_those_of_the_usual_reply() -> None:
-    pace = Pace()
-    pace.used(4_000)
-    pace.used(5_000)
-    pace.learn(Limits(tokens=Window(10_000, 1_200, 60.0)), under_way=0, now=0.0)
-    assert pace.wait_s(0.0) == pytest.approx((4_200 - 1_200) / (8_800 / 60))
+    limiter = RateLimiter()
+    limiter.record_reply(4_000)
+    limiter.record_reply(5_000)
+    limiter.update(RateLimits(tokens=RateWindow(10_000, 1_200, 60.0)), in_flight=0, now=0.0)
+    assert limiter.wait_s(0.0) == pytest.approx((4_200 - 1_200) / (8_800 / 60))
 
 
 def test_a_reply_larger_than_the_limit_does_not_wait_for_ever() -> None:
-    pace = Pace()
-    pace.used(50_000)
-    pace.learn(Limits(tokens=Window(10_000, 5_000, 30.0)), under_way=0, now=0.0)
-    assert pace.wait_s(0.0) == 30.0
-    assert pace.wait_s(30.0) == 0.0
+    limiter = RateLimiter()
+    limiter.record_reply(50_000)
+    limiter.update(RateLimits(tokens=RateWindow(10_000, 5_000, 30.0)), in_flight=0, now=0.0)
+    assert limiter.wait_s(0.0) == 30.0
+    assert limiter.wait_s(30.0) == 0.0
 
 
 def test_an_empty_window_that_tells_no_rate_is_waited_for() -> None:
-    pace = Pace()
-    pace.learn(Limits(Window(10, 10, 5.0)), under_way=12, now=0.0)
-    assert pace.wait_s(0.0) == 5.0
-    assert pace.wait_s(6.0) == 0.0
+    limiter = RateLimiter()
+    limiter.update(RateLimits(RateWindow(10, 10, 5.0)), in_flight=12, now=0.0)
+    assert limiter.wait_s(0.0) == 5.0
+    assert limiter.wait_s(6.0) == 0.0

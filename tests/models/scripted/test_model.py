@@ -17,8 +17,8 @@ from retinue.domain.messages import (
 )
 from retinue.errors import ModelError, ProviderError, RateLimited
 from retinue.models.scripted.model import (
-    Answer,
     ScriptedModel,
+    ScriptedReply,
     Step,
     call,
     calls,
@@ -57,7 +57,7 @@ async def talk(model: ScriptedModel, *opening: Message) -> list[str]:
 
 class TestScriptedModel(ModelContract):
     @asynccontextmanager
-    async def opened(self, *steps: Answer) -> AsyncIterator[Model]:
+    async def opened(self, *steps: ScriptedReply) -> AsyncIterator[Model]:
         async with ScriptedModel(steps) as model:
             yield model
 

@@ -14,7 +14,7 @@ import pytest
 
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.scripted.model import say
-from retinue.models.server_info.inventory import look, served
+from retinue.models.server_info.inventory import inspect_server, served
 from retinue.testing.proxy import ForwardingProxy
 from retinue.testing.server import (
     ModelServer,
@@ -94,7 +94,7 @@ async def test_a_server_tells_about_its_models(
     pages: dict[str, Any], kind: str, found: list[tuple[str, int | None, int | None, bool | None]]
 ) -> None:
     async with ModelServer(pages=pages) as server:
-        inventory = await look(at(server), within_s=10)
+        inventory = await inspect_server(at(server), within_s=10)
         assert inventory.address == server.base_url
     assert inventory.server == kind
     assert [(m.model, m.window, m.slots, m.tools) for m in inventory.models] == found
@@ -107,9 +107,9 @@ async def test_a_server_tells_about_its_models(
 async def test_a_server_of_many_models_is_not_made_to_load_them() -> None:
     props = {"/v1/models": page("llama_cpp_router"), "/props": page("llama_cpp_props")}
     async with ModelServer(pages=props) as server:
-        inventory = await look(at(server), within_s=10)
+        inventory = await inspect_server(at(server), within_s=10)
     assert [(m.window, m.loaded) for m in inventory.models] == [(512, True), (None, False)]
-    assert [visit.target for visit in server.visits] == [
+    assert [inspection.target for inspection in server.visits] == [
         "/v1/models",
         "/props?model=ggml-org/gemma-3-4b-it-GGUF:Q4_K_M&autoload=false",
     ]
@@ -133,7 +133,9 @@ async def test_the_port_tells_only_what_the_server_confirms(
     # By a proxy, so that it does not matter what runs on this machine.
     async with ModelServer(pages=at_usual_port) as proxy:
         url = proxy.base_url.removesuffix("/v1")
-        found = await look(Endpoint(base_url=f"{there}/v1", model="", proxy=url), within_s=10)
+        found = await inspect_server(
+            Endpoint(base_url=f"{there}/v1", model="", proxy=url), within_s=10
+        )
     assert found.server == kind
     assert [m.server for m in found.models] == [kind] * len(cards or [])
 
@@ -141,7 +143,7 @@ async def test_the_port_tells_only_what_the_server_confirms(
 @pytest.mark.parametrize("pages", [LLAMA_CPP, OLLAMA, LM_STUDIO])
 async def test_what_a_server_does_not_tell_is_left_out(pages: dict[str, Any]) -> None:
     async with ModelServer(pages={"/v1/models": pages["/v1/models"]}) as server:
-        inventory = await look(at(server), within_s=10)
+        inventory = await inspect_server(at(server), within_s=10)
     assert inventory.models
     assert {m.slots for m in inventory.models} == {None}
 
@@ -149,7 +151,7 @@ async def test_what_a_server_does_not_tell_is_left_out(pages: dict[str, Any]) ->
 async def test_what_a_server_does_not_tell_in_time_is_left_out() -> None:
     pages = {**LLAMA_CPP, "/props": Response(ending=ResponseEnding.HANG)}
     async with ModelServer(pages=pages) as server:
-        inventory = await look(at(server), within_s=0.2)
+        inventory = await inspect_server(at(server), within_s=0.2)
     assert [(m.window, m.slots) for m in inventory.models] == [(512, None)]
 
 
@@ -157,7 +159,7 @@ async def test_what_a_server_does_not_tell_in_time_is_left_out() -> None:
 
 
 async def problem_of(server: ModelServer, **fields: Any) -> tuple[str, bool]:
-    found = await look(at(server, **fields), within_s=10)
+    found = await inspect_server(at(server, **fields), within_s=10)
     assert found.models == ()
     return found.problem, found.no_server
 
@@ -166,20 +168,20 @@ async def test_nothing_listens() -> None:
     with closing(socket.socket()) as unused:
         unused.bind(("127.0.0.1", 0))  # Bound and not listening: it refuses.
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
-        found = await look(Endpoint(base_url=url, model=""))
+        found = await inspect_server(Endpoint(base_url=url, model=""))
     assert (found.problem, found.no_server) == ("nothing listens there", True)
 
 
 async def test_a_server_that_accepts_and_never_answers() -> None:
     async with ModelServer(pages={"/v1/models": Response(gate=asyncio.Event())}) as server:
-        found = await look(at(server), within_s=0.2)
+        found = await inspect_server(at(server), within_s=0.2)
     assert (found.problem, found.no_server) == ("no answer within 0.2 s", False)
 
 
 async def test_a_server_that_begins_to_answer_and_never_ends() -> None:
     hanging = Response(body=b'{"data": [', ending=ResponseEnding.HANG)
     async with ModelServer(pages={"/v1/models": hanging}) as server:
-        found = await look(at(server), within_s=0.2)
+        found = await inspect_server(at(server), within_s=0.2)
     assert (found.problem, found.no_server) == ("no answer within 0.2 s", False)
 
 
@@ -211,7 +213,9 @@ async def test_a_server_with_another_answer(
 
 
 async def test_a_host_that_does_not_exist() -> None:
-    found = await look(Endpoint(base_url="http://nowhere.invalid/v1", model=""), within_s=10)
+    found = await inspect_server(
+        Endpoint(base_url="http://nowhere.invalid/v1", model=""), within_s=10
+    )
     assert found.problem == "no host 'nowhere.invalid' is known"
 
 
@@ -219,7 +223,7 @@ async def test_certificates_that_are_none(tmp_path: Path) -> None:
     empty = tmp_path / "ca.pem"
     empty.write_text("")
     endpoint = Endpoint(base_url="https://127.0.0.1:1/v1", model="", ca_file=str(empty))
-    assert (await look(endpoint)).problem == f"{empty} has no certificates in it"
+    assert (await inspect_server(endpoint)).problem == f"{empty} has no certificates in it"
 
 
 # Keys
@@ -227,29 +231,33 @@ async def test_certificates_that_are_none(tmp_path: Path) -> None:
 
 async def test_a_key_is_sent_only_if_the_endpoint_has_one() -> None:
     async with ModelServer(pages=LLAMA_CPP) as server:
-        await look(at(server), within_s=10)
-        assert not any("authorization" in visit.headers for visit in server.visits)
-        await look(at(server, api_key="sk-secret"), within_s=10)
+        await inspect_server(at(server), within_s=10)
+        assert not any("authorization" in inspection.headers for inspection in server.visits)
+        await inspect_server(at(server, api_key="sk-secret"), within_s=10)
         assert server.visits[-1].headers["authorization"] == "Bearer sk-secret"
 
 
 async def test_anthropic_takes_the_key_in_its_own_way() -> None:
     async with ModelServer(pages={"/v1/models": page("anthropic_models")}) as server:
-        found = await look(at(server, api_key="sk-secret"), within_s=10, provider="anthropic")
+        found = await inspect_server(
+            at(server, api_key="sk-secret"), within_s=10, provider="anthropic"
+        )
     assert [m.model for m in found.models] == ["claude-sonnet-4-6"]
-    (visit,) = server.visits
-    assert visit.headers["x-api-key"] == "sk-secret"
-    assert "anthropic-version" in visit.headers
-    assert "authorization" not in visit.headers
+    (inspection,) = server.visits
+    assert inspection.headers["x-api-key"] == "sk-secret"
+    assert "anthropic-version" in inspection.headers
+    assert "authorization" not in inspection.headers
 
 
 async def test_of_a_key_and_a_password_the_key_counts() -> None:
     async with ModelServer(pages=VLLM) as server:
         url = server.base_url.replace("http://", "http://me:secret@")
-        found = await look(Endpoint(base_url=url, model="", api_key="sk-key"), within_s=10)
+        found = await inspect_server(
+            Endpoint(base_url=url, model="", api_key="sk-key"), within_s=10
+        )
         assert found.address == server.base_url
-        await look(Endpoint(base_url=url, model=""), within_s=10)
-    with_key, with_password = (visit.headers["authorization"] for visit in server.visits)
+        await inspect_server(Endpoint(base_url=url, model=""), within_s=10)
+    with_key, with_password = (inspection.headers["authorization"] for inspection in server.visits)
     assert with_key == "Bearer sk-key"
     assert with_password.startswith("Basic ")
 
@@ -280,7 +288,11 @@ async def test_one_model_is_asked_for_by_itself() -> None:
         found = await served(at(server, "gemma3"))
     assert found is not None
     assert (found.model, found.window) == ("gemma3:latest", 4096)
-    assert [visit.target for visit in server.visits] == ["/v1/models", "/api/ps", "/api/show"]
+    assert [inspection.target for inspection in server.visits] == [
+        "/v1/models",
+        "/api/ps",
+        "/api/show",
+    ]
 
 
 async def test_a_model_that_is_not_there_is_not_known() -> None:
@@ -339,7 +351,7 @@ async def test_a_look_can_be_cancelled() -> None:
         return Response(gate=asyncio.Event())
 
     async with ModelServer(pages={"/v1/models": never}) as server:
-        task = asyncio.create_task(look(at(server), within_s=60))
+        task = asyncio.create_task(inspect_server(at(server), within_s=60))
         await asked.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -353,7 +365,7 @@ async def test_a_proxy_is_not_shown_the_key(provider: str) -> None:
         endpoint = Endpoint(
             base_url="https://example.invalid/v1", model="", api_key="sk-secret", proxy=proxy.url
         )
-        assert (await look(endpoint, provider=provider)).problem
+        assert (await inspect_server(endpoint, provider=provider)).problem
     (seen,) = proxy.requests
     assert (seen.method, seen.target) == ("CONNECT", "example.invalid:443")
     assert "sk-secret" not in str(seen.headers)

@@ -21,7 +21,7 @@ def page(name: str) -> Any:
 
 
 def entries(name: str) -> list[cards.Card]:
-    found = cards.listed(page(name))
+    found = cards.parse_model_list(page(name))
     assert found is not None
     return found
 
@@ -39,24 +39,24 @@ def entries(name: str) -> list[cards.Card]:
     ],
 )
 def test_the_list_tells_what_kind_of_server_it_is(name: str, server: str) -> None:
-    assert cards.server_of(entries(name)) == server
+    assert cards.detect_server(entries(name)) == server
 
 
 def test_llama_cpp() -> None:
-    (plain,) = cards.plain(entries("llama_cpp_models"), "llama.cpp")
+    (plain,) = cards.chat_models(entries("llama_cpp_models"), "llama.cpp")
     assert plain == ServedModel(
         model="/models/SmolLM2-135M-Instruct.Q4_1.gguf",
         server="llama.cpp",
         window=512,
         max_window=8192,
     )
-    found = cards.with_props(plain, page("llama_cpp_props"))
+    found = cards.add_llama_cpp_props(plain, page("llama_cpp_props"))
     # It was started with 1,024 tokens for two slots: half of it is what a call may have.
     assert (found.window, found.slots, found.tools) == (512, 2, False)
 
 
 def test_llama_cpp_with_many_models() -> None:
-    found = cards.plain(entries("llama_cpp_router"), "llama.cpp")
+    found = cards.chat_models(entries("llama_cpp_router"), "llama.cpp")
     assert [(one.model, one.loaded) for one in found] == [
         ("ggml-org/gemma-3-4b-it-GGUF:Q4_K_M", True),
         ("Qwen3-8B-Q4_K_M", False),
@@ -64,9 +64,12 @@ def test_llama_cpp_with_many_models() -> None:
 
 
 def test_ollama() -> None:
-    listed = cards.plain(entries("ollama_models"), "Ollama")
+    listed = cards.chat_models(entries("ollama_models"), "Ollama")
     shown = page("ollama_show")
-    found = [cards.with_show(m, shown[m.model]) for m in cards.ollama(listed, page("ollama_ps"))]
+    found = [
+        cards.add_ollama_details(m, shown[m.model])
+        for m in cards.add_ollama_running(listed, page("ollama_ps"))
+    ]
     assert found == [
         ServedModel(
             model="qwen2.5:7b", server="Ollama", max_window=32_768, tools=True, loaded=False
@@ -93,18 +96,20 @@ def test_ollama() -> None:
 
 def test_ollama_will_load_a_model_as_its_modelfile_says() -> None:
     unloaded = ServedModel(model="gemma3:latest", server="Ollama", loaded=False)
-    found = cards.with_show(unloaded, page("ollama_show")["gemma3:latest"])
+    found = cards.add_ollama_details(unloaded, page("ollama_show")["gemma3:latest"])
     assert found is not None
     assert (found.window, found.loaded) == (2048, False)
 
 
 def test_ollama_knows_models_that_only_embed() -> None:
     embedding = ServedModel(model="x", server="Ollama", loaded=False)
-    assert cards.with_show(embedding, page("ollama_show")["nomic-embed-text:latest"]) is None
+    assert (
+        cards.add_ollama_details(embedding, page("ollama_show")["nomic-embed-text:latest"]) is None
+    )
 
 
 def test_lm_studio() -> None:
-    assert cards.lm_studio(page("lm_studio_v1")) == [
+    assert cards.parse_lm_studio(page("lm_studio_v1")) == [
         ServedModel(
             model="google/gemma-4-e4b",
             server="LM Studio",
@@ -125,7 +130,7 @@ def test_lm_studio() -> None:
 
 
 def test_an_older_lm_studio() -> None:
-    assert cards.lm_studio(page("lm_studio_v0")) == [
+    assert cards.parse_lm_studio(page("lm_studio_v0")) == [
         ServedModel(
             model="google/gemma-4-e4b",
             server="LM Studio",
@@ -141,7 +146,7 @@ def test_an_older_lm_studio() -> None:
 
 
 def test_vllm() -> None:
-    assert cards.plain(entries("vllm_models"), "vLLM") == [
+    assert cards.chat_models(entries("vllm_models"), "vLLM") == [
         ServedModel(
             model="meta-llama/Meta-Llama-3.1-8B-Instruct",
             server="vLLM",
@@ -151,14 +156,14 @@ def test_vllm() -> None:
 
 
 def test_of_a_clouds_models_only_those_that_converse_are_listed() -> None:
-    assert [one.model for one in cards.plain(entries("openai_models"), "")] == ["gpt-5-mini"]
-    (claude,) = cards.plain(entries("anthropic_models"), "")
+    assert [one.model for one in cards.chat_models(entries("openai_models"), "")] == ["gpt-5-mini"]
+    (claude,) = cards.chat_models(entries("anthropic_models"), "")
     assert (claude.model, claude.window) == ("claude-sonnet-4-6", 200_000)
 
 
 @pytest.mark.parametrize("key", ["context_length", "context_window", "max_context_length"])
 def test_other_names_for_a_window(key: str) -> None:
-    (found,) = cards.plain([{"id": "m", key: 32_000}], "")
+    (found,) = cards.chat_models([{"id": "m", key: 32_000}], "")
     assert found.window == 32_000
 
 
@@ -167,31 +172,33 @@ def test_other_names_for_a_window(key: str) -> None:
     [None, [], "models", 1, {}, {"models": []}, {"data": "none"}, {"data": {"id": "m"}}],
 )
 def test_what_is_no_list_of_models(value: Any) -> None:
-    assert cards.listed(value) is None
+    assert cards.parse_model_list(value) is None
 
 
 def test_an_empty_list_is_one() -> None:
-    assert cards.listed({"object": "list", "data": None}) == []
+    assert cards.parse_model_list({"object": "list", "data": None}) == []
 
 
 def test_a_model_that_is_listed_twice_is_one() -> None:
     first, second = {"id": "m", "max_model_len": 8}, {"id": "m", "max_model_len": 9}
-    assert cards.listed({"data": [first, {"id": "n"}, second]}) == [first, {"id": "n"}]
+    assert cards.parse_model_list({"data": [first, {"id": "n"}, second]}) == [first, {"id": "n"}]
 
 
 def test_numbers_of_nonsense_say_nothing() -> None:
-    (served,) = cards.plain([{"id": "m", "max_model_len": 10**30}], "")
+    (served,) = cards.chat_models([{"id": "m", "max_model_len": 10**30}], "")
     assert served.window is None
     props = {"total_slots": 10**30, "default_generation_settings": {"n_ctx": 2**63}}
-    assert cards.with_props(served, props) == served
-    shown = cards.with_show(served, {"parameters": f"num_ctx {'9' * 5000}"})
+    assert cards.add_llama_cpp_props(served, props) == served
+    shown = cards.add_ollama_details(served, {"parameters": f"num_ctx {'9' * 5000}"})
     assert shown is not None
     assert shown.window is None
 
 
 def test_names_that_a_terminal_would_obey_are_left_out() -> None:
     bad = ["\x1b[2Jm", "two\nlines", "", "m" * 513, None, 3]
-    assert cards.listed({"data": [{"id": name} for name in bad] + [{"id": "m"}]}) == [{"id": "m"}]
+    assert cards.parse_model_list({"data": [{"id": name} for name in bad] + [{"id": "m"}]}) == [
+        {"id": "m"}
+    ]
 
 
 KEYS = """
@@ -211,14 +218,14 @@ pages = st.recursive(
 @settings(max_examples=40)
 def test_no_page_of_any_shape_breaks_the_reading(first: Any, second: Any) -> None:
     served = ServedModel(model="m", server="Ollama", loaded=False)
-    for found in (cards.listed(first) or [], [{"id": "m", **_table(first)}]):
-        cards.server_of(found)
-        cards.plain(found, "")
-    cards.with_props(served, first)
-    cards.ollama([served], second)
-    cards.with_show(served, first)
-    cards.lm_studio(second)
+    for found in (cards.parse_model_list(first) or [], [{"id": "m", **_as_dict(first)}]):
+        cards.detect_server(found)
+        cards.chat_models(found, "")
+    cards.add_llama_cpp_props(served, first)
+    cards.add_ollama_running([served], second)
+    cards.add_ollama_details(served, first)
+    cards.parse_lm_studio(second)
 
 
-def _table(value: Any) -> dict[str, Any]:
+def _as_dict(value: Any) -> dict[str, Any]:
     return {k: v for k, v in value.items() if k != "id"} if isinstance(value, dict) else {}

@@ -13,7 +13,7 @@ import pytest
 from retinue.domain.events import Event, StepsUndone
 from retinue.domain.run_state import fold
 from retinue.errors import RunError, UsageError
-from retinue.models.scripted.model import Answer, ScriptedModel, Step, call, hold, say
+from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, hold, say
 from retinue.project import open_journal, open_revision
 from retinue.runtime.delegation.task import Task
 from retinue.runtime.history.audit import audit, read_all
@@ -30,7 +30,7 @@ Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 LINES = "".join(f"line {number}\n" for number in range(1, 21))
 
 
-def edit(old: str, new: str) -> Answer:
+def edit(old: str, new: str) -> ScriptedReply:
     return call("edit_file", path="shared.txt", old_text=old, new_text=new)
 
 

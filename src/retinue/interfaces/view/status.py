@@ -54,7 +54,7 @@ def _slots(loads: Sequence[EndpointLoad]) -> list[Span]:
     queued = sum(load.waiting for load in loads)
     if not queued and not all(load.known for load in loads):
         return []
-    busy, limit = sum(load.under_way for load in loads), sum(load.limit for load in loads)
+    busy, limit = sum(load.in_flight for load in loads), sum(load.limit for load in loads)
     text = f"{busy:,}/{limit:,} slots{f', {queued:,} queued' if queued else ''}"
     return [Span(text, Tone.DIM)] if limit else []
 

@@ -39,7 +39,7 @@ _THINK, _THOUGHT = "<think>", "</think>"
 _SHOWN_CHARS = 40
 
 
-class Repaired:
+class RepairedModel:
     """A model whose replies are mended before anybody sees them. The text that is streamed is not:
     it is shown as it comes.
     """

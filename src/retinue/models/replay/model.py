@@ -25,8 +25,14 @@ from retinue import errors
 from retinue.domain.messages import Reply, Request
 from retinue.domain.server_info import ServedModel
 from retinue.errors import ModelError, ProviderError
-from retinue.models.replay.recording import Exchange, Failure, Recording, Take, read_recording
-from retinue.models.replay.redaction import Redaction, mapped
+from retinue.models.replay.recording import (
+    Exchange,
+    LoadedExchange,
+    RecordedFailure,
+    Recording,
+    read_recording,
+)
+from retinue.models.replay.redaction import Redaction, map_texts
 from retinue.ports.clock import Clock
 
 _AGENT = re.compile(r"\ba\d+\b")
@@ -58,12 +64,13 @@ class ReplayModel:
         self._clock = clock
         self._missed: str | None = None
         self._served = recording.served
-        self._scenes = [
-            _Scene(take, _Said(take.request, self._redaction)) for take in recording.takes
+        self._candidates = [
+            _Candidate(take, _NormalizedRequest(take.request, self._redaction))
+            for take in recording.exchanges
         ]
-        self._left: dict[bytes, list[_Scene]] = {}
-        for scene in self._scenes:
-            self._left.setdefault(scene.said.fingerprint, []).append(scene)
+        self._left: dict[bytes, list[_Candidate]] = {}
+        for candidate in self._candidates:
+            self._left.setdefault(candidate.said.fingerprint, []).append(candidate)
 
     @classmethod
     def from_file(
@@ -86,7 +93,7 @@ class ReplayModel:
         exchange, ids = self._taken(request)
 
         def here(value: Any) -> Any:
-            return self._redaction.show(mapped(value, lambda text: _renamed(text, ids)))
+            return self._redaction.restore(map_texts(value, lambda text: _renamed(text, ids)))
 
         reply: Reply | None = None
         said = here(exchange.said)
@@ -108,7 +115,7 @@ class ReplayModel:
 
     def leftovers(self) -> list[str]:
         """The exchanges that nobody has asked for, in words."""
-        left = [scene.take for scenes in self._left.values() for scene in scenes]
+        left = [candidate.take for scenes in self._left.values() for candidate in scenes]
         left.sort(key=lambda take: take.line)
         return [f"line {take.line}, of {take.exchange.agent}" for take in left]
 
@@ -117,14 +124,14 @@ class ReplayModel:
 
     def _taken(self, request: Request) -> tuple[Exchange, Mapping[str, str]]:
         """The exchange for this request; and what the agents in it are called here."""
-        asked = _Said(request, self._redaction)
+        asked = _NormalizedRequest(request, self._redaction)
         left = self._left.get(asked.fingerprint, [])
         # The agent's own first; the sort is stable, so otherwise in the order of the recording.
-        for scene in sorted(left, key=lambda scene: scene.agent != request.agent_path):
-            ids = _renaming(scene.said.ids, asked.ids)
+        for candidate in sorted(left, key=lambda candidate: candidate.agent != request.agent_path):
+            ids = _renaming(candidate.said.ids, asked.ids)
             if ids is not None:
-                left.remove(scene)
-                return scene.take.exchange, ids
+                left.remove(candidate)
+                return candidate.take.exchange, ids
         # Who misses something after that misses it because of the first, and need not say more.
         self._missed = self._missed or self._missing(asked, request.agent_path or "a program")
         raise ProviderError(self._missed)
@@ -145,7 +152,7 @@ class ReplayModel:
         if self._clock is not None and seconds > 0:
             await self._clock.sleep(seconds)
 
-    def _error(self, failure: Failure, here: Callable[[Any], Any]) -> ModelError:
+    def _error(self, failure: RecordedFailure, here: Callable[[Any], Any]) -> ModelError:
         kind = getattr(errors, failure.kind, None)
         if not (isinstance(kind, type) and issubclass(kind, ModelError)):
             kind = ProviderError
@@ -155,11 +162,15 @@ class ReplayModel:
             error.retry_after_s = None
         return error
 
-    def _missing(self, asked: _Said, agent_path: str) -> str:
+    def _missing(self, asked: _NormalizedRequest, agent_path: str) -> str:
         """Why there is no exchange for a request."""
-        if not self._scenes:
+        if not self._candidates:
             return f"{self._name} holds no exchanges; record a run with --record."
-        same = [scene for scene in self._scenes if scene.said.fingerprint == asked.fingerprint]
+        same = [
+            candidate
+            for candidate in self._candidates
+            if candidate.said.fingerprint == asked.fingerprint
+        ]
         if same and not self._left[asked.fingerprint]:
             why = (
                 f"{agent_path} asks again for what was recorded {len(same)} times, lastly in line"
@@ -167,8 +178,11 @@ class ReplayModel:
             )
         else:
             nearest = max(
-                self._scenes,
-                key=lambda scene: (scene.said.shared(asked), scene.agent == agent_path),
+                self._candidates,
+                key=lambda candidate: (
+                    candidate.said.common_messages(asked),
+                    candidate.agent == agent_path,
+                ),
             )
             line = f"line {nearest.take.line}, of {nearest.agent}"
             difference = _difference(nearest.said, asked, line)
@@ -179,27 +193,27 @@ class ReplayModel:
         )
 
 
-class _Said:
+class _NormalizedRequest:
     """What is said in a request, without what would tell one machine or moment from another."""
 
     def __init__(self, request: Request, redaction: Redaction) -> None:
-        plain = redaction.hide(msgspec.to_builtins(request.messages))
+        plain = redaction.redact(msgspec.to_builtins(request.messages))
         self.ids = [agent for text in _texts(plain) for agent in _AGENT.findall(text)]
-        self.messages = mapped(plain, lambda text: _VARYING.sub("#", text))
+        self.messages = map_texts(plain, lambda text: _VARYING.sub("#", text))
         tools = {tool.name: msgspec.json.encode(tool).decode() for tool in request.tools}
-        self.tools = redaction.hide(tools)
-        self.schema = redaction.hide(request.schema)
+        self.tools = redaction.redact(tools)
+        self.schema = redaction.redact(request.schema)
         said = msgspec.json.encode((self.messages, self.tools, self.schema))
         self.fingerprint = hashlib.sha256(said).digest()
 
-    def shared(self, other: _Said) -> int:
+    def common_messages(self, other: _NormalizedRequest) -> int:
         """How many messages both begin with."""
         return _shared(self.messages, other.messages)
 
 
-class _Scene(msgspec.Struct, frozen=True):
-    take: Take
-    said: _Said
+class _Candidate(msgspec.Struct, frozen=True):
+    take: LoadedExchange
+    said: _NormalizedRequest
 
     @property
     def agent(self) -> str:
@@ -219,8 +233,8 @@ def _renamed(text: str, ids: Mapping[str, str]) -> str:
     return _AGENT.sub(lambda found: ids.get(found[0], found[0]), text)
 
 
-def _difference(recorded: _Said, asked: _Said, line: str) -> str:
-    number = recorded.shared(asked)
+def _difference(recorded: _NormalizedRequest, asked: _NormalizedRequest, line: str) -> str:
+    number = recorded.common_messages(asked)
     old, new = recorded.messages[number:], asked.messages[number:]
     if old and new:
         after, before = _told_apart(new[0], old[0])

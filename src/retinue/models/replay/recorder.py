@@ -16,8 +16,8 @@ from retinue.errors import ConfigError, ModelError, ProviderError, StoreError, U
 from retinue.models.replay.recording import (
     FORMAT,
     Exchange,
-    Failure,
-    Opening,
+    Header,
+    RecordedFailure,
     ServedLine,
     ToolSet,
     read_recording,
@@ -40,14 +40,14 @@ class Recorder:
         """Raises UsageError for a file that cannot be recorded to."""
         self.clock = clock
         self._path = str(path)
-        self._hide = redaction.hide
+        self._redact = redaction.redact
         self._began_at = clock.monotonic()
         self._exchanges = 0
         self._tools: dict[str, int] = {}
         self._latest: dict[str, tuple[int, tuple[Message, ...]]] = {}
         self._problem: str | None = None
         self._file = _opened(self._path)
-        self._write(Opening(format=FORMAT, retinue=VERSION))
+        self._write(Header(format=FORMAT, retinue=VERSION))
 
     def add(
         self,
@@ -57,7 +57,7 @@ class Recorder:
         began_at: float,
         heard: Sequence[tuple[float, str]],
         reply: Reply | None,
-        failure: Failure | None,
+        failure: RecordedFailure | None,
     ) -> None:
         """Write down an exchange that is over. `heard` is what was streamed, and when."""
         number = self._exchanges = self._exchanges + 1
@@ -81,12 +81,12 @@ class Recorder:
             said="" if reply is not None else "".join(text for _, text in heard),
             pieces=tuple((round(at - began_at, 3), len(text)) for at, text in heard),
         )
-        self._write(self._hide(msgspec.to_builtins(exchange)))
+        self._write(self._redact(msgspec.to_builtins(exchange)))
 
     def add_served(self, name: str, served: ServedModel) -> None:
         """Write down what a server says about a model."""
         line = ServedLine(name=name, served=served)
-        self._write(self._hide(msgspec.to_builtins(line)))
+        self._write(self._redact(msgspec.to_builtins(line)))
 
     def close(self) -> None:
         """Raises StoreError if something is missing in the file."""
@@ -97,7 +97,7 @@ class Recorder:
             )
 
     def _tool_set(self, tools: tuple[ToolSpec, ...]) -> int:
-        text = self._hide(_encode(tools).decode())
+        text = self._redact(_encode(tools).decode())
         if text not in self._tools:
             self._tools[text] = len(self._tools) + 1
             specs = msgspec.json.decode(text, type=tuple[ToolSpec, ...])
@@ -113,7 +113,7 @@ class Recorder:
             self._problem = error.strerror or str(error)
 
 
-class Recorded:
+class RecordedModel:
     """A model whose exchanges are recorded."""
 
     def __init__(self, model: Model, recorder: Recorder) -> None:
@@ -138,17 +138,17 @@ class Recorded:
                 on_text(text)
 
         reply: Reply | None = None
-        failure: Failure | None = None
+        failure: RecordedFailure | None = None
         try:
             reply = await self._model.reply(request, hear)
         except ModelError as error:
-            failure = Failure(
+            failure = RecordedFailure(
                 kind=type(error).__name__, message=str(error), fields=dict(vars(error))
             )
             raise
         except Exception as error:
             broke = f"{type(error).__name__}: {error}"
-            failure = Failure(kind=ProviderError.__name__, message=broke)
+            failure = RecordedFailure(kind=ProviderError.__name__, message=broke)
             raise
         finally:
             # Also of one that is being cancelled, which has neither.

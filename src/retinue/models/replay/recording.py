@@ -25,7 +25,7 @@ from retinue.version import VERSION
 FORMAT = 1
 
 
-class Opening(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="recording"):
+class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="recording"):
     format: int
     retinue: str
 
@@ -42,7 +42,7 @@ class ServedLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     served: ServedModel
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RecordedFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An error of a model: its class, its words, and what else it carries."""
 
     kind: str
@@ -68,14 +68,14 @@ class Exchange(
     schema: str | None = None
     max_output_tokens: int | None = None
     reply: Reply | None = None
-    failure: Failure | None = None
+    failure: RecordedFailure | None = None
     said: str = ""
     """What was streamed, where no reply holds it."""
     pieces: tuple[tuple[float, int], ...] = ()
     """The text as it was streamed: seconds from the asking, and how many characters."""
 
 
-class Take(msgspec.Struct, frozen=True, kw_only=True):
+class LoadedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """An exchange as it is read: its line in the file, and all that was asked in it."""
 
     line: int
@@ -86,11 +86,11 @@ class Take(msgspec.Struct, frozen=True, kw_only=True):
 class Recording(msgspec.Struct, frozen=True):
     """What a file holds: the exchanges in the order in which they ended."""
 
-    takes: list[Take] = []
+    exchanges: list[LoadedExchange] = []
     served: dict[str, ServedModel] = {}
 
 
-_decode = msgspec.json.Decoder(Opening | ServedLine | ToolSet | Exchange).decode
+_decode = msgspec.json.Decoder(Header | ServedLine | ToolSet | Exchange).decode
 
 
 def read_recording(path: str | Path) -> Recording:
@@ -123,7 +123,7 @@ class _Reading:
             # Perhaps the end of a recording that was cut off. The next line tells.
             self._broken = self._broken or number
             return
-        if isinstance(found, Opening):
+        if isinstance(found, Header):
             self._open(found)
         elif not self._opened:
             raise self._not_one()
@@ -141,7 +141,7 @@ class _Reading:
             raise self._not_one()
         return self._recording
 
-    def _open(self, opening: Opening) -> None:
+    def _open(self, opening: Header) -> None:
         if opening.format != FORMAT:
             raise ConfigError(
                 f"The recording {self._path!r} is of format {opening.format}, by retinue"
@@ -163,7 +163,9 @@ class _Reading:
             schema=exchange.schema,
             agent_path=exchange.agent,
         )
-        self._recording.takes.append(Take(line=number, exchange=exchange, request=request))
+        self._recording.exchanges.append(
+            LoadedExchange(line=number, exchange=exchange, request=request)
+        )
 
     def _not_one(self) -> ConfigError:
         return ConfigError(f"{self._path!r} is not a recording; make one with --record.")

@@ -51,13 +51,13 @@ class Redaction:
         self._marks = marks
         self._directory = directory
 
-    def hide(self, value: Any) -> Any:
+    def redact(self, value: Any) -> Any:
         """The same tree of dicts, lists and scalars, with marks in its texts."""
-        return mapped(value, self._hidden)
+        return map_texts(value, self._hidden)
 
-    def show(self, value: Any) -> Any:
+    def restore(self, value: Any) -> Any:
         """The same tree with this project's directory in the place of its mark."""
-        return mapped(value, lambda text: text.replace(PROJECT, self._directory or PROJECT))
+        return map_texts(value, lambda text: text.replace(PROJECT, self._directory or PROJECT))
 
     def _hidden(self, text: str) -> str:
         if not text.isascii():
@@ -68,14 +68,14 @@ class Redaction:
         return _SHAPES.sub(HIDDEN, text)
 
 
-def mapped(value: Any, change: Callable[[str], str]) -> Any:
+def map_texts(value: Any, change: Callable[[str], str]) -> Any:
     """The same tree of dicts, lists and scalars, with its texts changed. Keys are kept."""
     match value:
         case str():
             return change(value)
         case dict():
-            return {key: mapped(item, change) for key, item in value.items()}
+            return {key: map_texts(item, change) for key, item in value.items()}
         case list() | tuple():
-            return [mapped(item, change) for item in value]
+            return [map_texts(item, change) for item in value]
         case _:
             return value

@@ -1,87 +1,87 @@
-"""How many requests an endpoint is given at a time: what it says, or what it turns out to take."""
+"""How many requests an endpoint is sent at a time: what it says, or what it turns out to accept."""
 
 from __future__ import annotations
 
-FIRST = 8
-MOST = 256
-MAX_RELUCTANCE = 64
-# To find out whether more is taken may cost this part of the time: 1 %.
-WORTH = 100
+INITIAL_LIMIT = 8
+MAX_LIMIT = 256
+MAX_PATIENCE = 64
+# Finding out whether more is accepted may cost this part of the time: 1 %.
+REST_FACTOR = 100
 
 
-class Throttle:
-    """`limit` grows while requests are accepted and falls to what is left when one is refused.
+class ConcurrencyLimit:
+    """`limit` grows while requests are accepted, and falls when one is refused.
 
-    It grows with every acceptance until the first refusal, which overshoots to twice what the
-    endpoint takes at most. After that it grows by one when the limit has been used up in full for a
+    The limit grows with every acceptance until the first refusal, which overshoots to twice what
+    the endpoint accepts at most. After that it grows by one when it has been used in full for a
     while; and less and less often where that is refused again, so that a fan-out of thousands meets
     a handful of refusals and not hundreds.
     """
 
     __slots__ = (
-        "_content_until",
-        "_half",
-        "_most",
-        "_peak",
+        "_accepted",
+        "_half_of_refused",
+        "_highest_proven",
+        "_max_limit",
+        "_no_growth_until",
+        "_patience",
+        "_refusals_below_proven",
         "_refused_at",
-        "_reluctance",
-        "_strikes",
-        "_taken",
-        "_threshold",
+        "_slow_from",
         "limit",
     )
 
     def __init__(self, slots: int | None = None) -> None:
-        self.limit = FIRST
-        self._refused_at = self._content_until = -1.0
-        self.know(slots)
+        self.limit = INITIAL_LIMIT
+        self._refused_at = self._no_growth_until = -1.0
+        self.set_slots(slots)
 
-    def know(self, slots: int | None) -> None:
-        """The endpoint works on so many at a time; None if nobody knows."""
-        self._most = slots or MOST
-        self.limit = slots or min(self.limit, self._most)
-        self._threshold = self._half = self._most
-        self._peak = slots or 0
-        self._reluctance = 1
-        self._strikes = 0
-        self._taken = 0
+    def set_slots(self, slots: int | None) -> None:
+        """Set how many requests the endpoint works on at a time; None if that is not known."""
+        self._max_limit = slots or MAX_LIMIT
+        self.limit = slots or min(self.limit, self._max_limit)
+        self._slow_from = self._half_of_refused = self._max_limit
+        self._highest_proven = slots or 0
+        self._patience = 1
+        self._refusals_below_proven = 0
+        self._accepted = 0
 
-    def accepted(self, under_way: int, *, now: float) -> bool:
-        """One of so many was accepted. True if there is room for one more now."""
+    def accepted(self, in_flight: int, *, now: float) -> bool:
+        """Record that one of `in_flight` requests was accepted. Returns whether the limit grew."""
         limit = self.limit
-        if under_way < limit or limit >= self._most:
-            return False  # What is not used up says nothing about what more would meet.
-        if limit >= self._threshold:
-            self._taken += 1
-            # What has lasted before is tried again soon; what never has, ever more seldom.
-            patience = 1 if limit < self._peak else self._reluctance
-            if self._taken < limit * patience:
+        if in_flight < limit or limit >= self._max_limit:
+            return False  # A limit that is not used in full says nothing about a higher one.
+        if limit >= self._slow_from:
+            self._accepted += 1
+            # A limit that has lasted before is tried again soon; a new one ever more seldom.
+            patience = 1 if limit < self._highest_proven else self._patience
+            if self._accepted < limit * patience:
                 return False
-            if limit >= self._peak and now < self._content_until:
+            if limit >= self._highest_proven and now < self._no_growth_until:
                 return False
-            self._peak = max(self._peak, limit)
-            self._strikes = 0
-        self._taken = 0
+            self._highest_proven = max(self._highest_proven, limit)
+            self._refusals_below_proven = 0
+        self._accepted = 0
         self.limit = limit + 1
         return True
 
-    def refused(self, under_way: int, *, sent_at: float, now: float, rest_s: float = 0.0) -> None:
-        """One was refused while so many others are under way, which is what the endpoint takes.
+    def refused(self, others: int, *, sent_at: float, now: float, rest_s: float = 0.0) -> None:
+        """Record a refusal while `others` are in flight, which is what the endpoint accepts.
 
-        `rest_s` is how long nobody may ask because of it.
+        `rest_s` is how long no request may be sent because of it.
         """
-        level = under_way + 1
+        level = others + 1
         if sent_at > self._refused_at:  # Else it belongs to a wave that is known already.
-            self._half = level // 2
-            if level > self._peak:
-                self._reluctance = min(2 * self._reluctance, MAX_RELUCTANCE)
+            self._half_of_refused = level // 2
+            if level > self._highest_proven:
+                self._patience = min(2 * self._patience, MAX_PATIENCE)
             else:
-                # Once may be the server's being late to see that a request is over.
-                self._strikes += 1
-                if self._strikes > 1:
-                    self._peak = under_way
+                # One refusal may mean that the server is late to notice the end of a request.
+                self._refusals_below_proven += 1
+                if self._refusals_below_proven > 1:
+                    self._highest_proven = others
         self._refused_at = now
-        self._content_until = max(self._content_until, now + WORTH * rest_s)
-        self._taken = 0
-        self.limit = max(1, min(self.limit, under_way))
-        self._threshold = max(self._half, self.limit)
+        self._no_growth_until = max(self._no_growth_until, now + REST_FACTOR * rest_s)
+        self._accepted = 0
+        self.limit = max(1, min(self.limit, others))
+        self._slow_from = max(self._half_of_refused, self.limit)

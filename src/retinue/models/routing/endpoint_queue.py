@@ -1,13 +1,13 @@
-"""One gate before each endpoint, for everybody in the process who wants something from it.
+"""One queue in front of each endpoint, shared by all requests of the process.
 
-The gate lets in as many as the endpoint takes at a time; the others wait in lanes, one for each
-run. Lanes take turns, so that no fan-out starves another, and in a lane it is first come, first
-served. What one request learns holds for all of them: a refusal slows everybody down, a limit per
-minute is kept before it is reached, and an endpoint that is gone is asked now and then by one of
-those who wait, who all wake up when it is back.
+The queue sends as many requests as the endpoint takes at a time; the others wait, in one line for
+each run. Runs take turns, so that no fan-out starves another; within a run the oldest request goes
+first. What one request learns holds for all of them: a refusal slows everybody down, and limits
+per minute are kept before they are reached. While an endpoint is down, one of the waiting requests
+probes it now and then, and all of them wake up when it is back.
 
-While a place is free and nothing is known against it, the gate costs a microsecond: no task, no
-future, no timer.
+While a slot is free and nothing is known against the endpoint, the queue costs a microsecond: no
+task, no future, no timer.
 """
 
 from __future__ import annotations
@@ -21,26 +21,20 @@ from typing import Protocol
 
 from retinue.domain.messages import Reply, Request
 from retinue.domain.server_info import EndpointLoad
-from retinue.errors import ModelError, Overloaded, ProviderError, RateLimited, Unreachable
-from retinue.models.routing.concurrency import Throttle
-from retinue.models.routing.prefix_cache import Prefix, Warmth
-from retinue.models.routing.rate_limits import Pace, limits_of
+from retinue.errors import ModelError, Overloaded, ProviderError, RateLimited
+from retinue.models.routing.concurrency import ConcurrencyLimit
+from retinue.models.routing.endpoint_health import PATIENCE_S, EndpointHealth
+from retinue.models.routing.prefix_cache import Prefix, PrefixCache
+from retinue.models.routing.rate_limits import RateLimiter, parse_rate_limits
 
-PATIENCE_S = 120.0
-
-# A single failure to connect may be a full backlog; so many in a row are an endpoint that is gone.
-_GONE_AFTER = 3
-_FIRST_REST_S = 0.5
-_LONGEST_REST_S = 30.0
-_LONGEST_PROBE_S = 15.0
-_BEAT_S = 10.0
+_HEARTBEAT_S = 10.0
 _NEVER = float("inf")
 
 OnText = Callable[[str], None]
 
 
 class Timers(Protocol):
-    """What a gate needs to know of time. An event loop has it."""
+    """The part of an event loop that a queue uses."""
 
     def time(self) -> float: ...
 
@@ -51,11 +45,11 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-class Gate:
-    """The gate of one endpoint.
+class EndpointQueue:
+    """The queue of one endpoint.
 
     `slots` is how many requests the endpoint works on at a time, if that is known. After
-    `patience_s` without an answer nobody waits for it any longer.
+    `patience_s` without a usable answer, requests stop waiting and fail.
     """
 
     def __init__(
@@ -67,56 +61,48 @@ class Gate:
         timers: Timers | None = None,
     ) -> None:
         self.address = address
-        self.patience_s = patience_s
-        self.under_way = 0
+        self.health = EndpointHealth(address, patience_s=patience_s)
+        self.in_flight = 0
         self._timers: Timers = timers or asyncio.get_running_loop()
         self.time = self._timers.time
-        self._throttle = Throttle(slots)
+        self._concurrency = ConcurrencyLimit(slots)
         self._slots = slots
-        self._lines: dict[str, Line] = {}
-        self._lanes: dict[str, list[_Place]] = {}
-        self._waiting: dict[Ticket, Line] = {}
-        self._holding: set[Prefix] = set()
-        self._alarm: Timer | None = None
-        self._alarm_at = _NEVER
-        self._beat_at = 0.0
-        # Nothing is let in before this moment.
-        self._closed_until = 0.0
-        self._rests = 0
-        # Since when all that is asked is refused, while nothing else is under way.
-        self._refusing_since: float | None = None
-        self._answered = False
-        self._missed = 0
-        self._down_since: float | None = None
-        self._probe: Visit | None = None
-        self._last_words = ""
+        self._models: dict[str, EndpointModel] = {}
+        # Waiting requests, a heap for each run. The dict's order is the order of turns. An entry
+        # whose waiter is not in `_waiting` any more is skipped.
+        self._entries: dict[str, list[_Entry]] = {}
+        self._waiting: dict[Waiter, EndpointModel] = {}
+        # Prefixes that some requests wait for to be read by another one.
+        self._cold_prefixes: set[Prefix] = set()
+        self._timer: Timer | None = None
+        self._timer_at = _NEVER
+        self._heartbeat_at = 0.0
 
     def __repr__(self) -> str:
-        return f"Gate({self.address!r}, {self.under_way} of {self.limit} under way)"
+        return f"EndpointQueue({self.address!r}, {self.in_flight} of {self.limit} in flight)"
 
-    def line(self, model: str) -> Line:
-        """Where that model is asked."""
-        if model not in self._lines:
-            self._lines[model] = Line(self)
-        return self._lines[model]
+    def model(self, name: str) -> EndpointModel:
+        if name not in self._models:
+            self._models[name] = EndpointModel(self)
+        return self._models[name]
 
-    def serves(self, slots: int | None) -> None:
-        """The endpoint works on so many requests at a time; None if nobody knows."""
+    def set_slots(self, slots: int | None) -> None:
+        """Set how many requests the endpoint works on at a time; None if that is not known."""
         if slots != self._slots:
             self._slots = slots
-            self._throttle.know(slots)
-            self._admit()
+            self._concurrency.set_slots(slots)
+            self._send_waiting()
 
     @property
     def limit(self) -> int:
-        """How many are let in at a time."""
-        return self._throttle.limit
+        """How many requests are sent at a time."""
+        return self._concurrency.limit
 
     @property
     def load(self) -> EndpointLoad:
         return EndpointLoad(
             address=self.address,
-            under_way=self.under_way,
+            in_flight=self.in_flight,
             limit=self.limit,
             waiting=len(self._waiting),
             known=self._slots is not None,
@@ -126,473 +112,392 @@ class Gate:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    @property
-    def opens_at(self) -> float:
-        """When it is worth a try: now, at the end of a rest, or to see whether it is back."""
-        return self._closed_until if self._probe is None else _NEVER
+    def call_at(self, moment: float, callback: Callable[[], None]) -> Timer:
+        return self._timers.call_later(max(moment - self.time(), 0.0), callback)
 
-    def hopeless(self, now: float) -> ModelError | None:
-        """Why nobody should wait here any longer."""
-        way_out = self._way_out
-        if self._down_since is not None and now - self._down_since >= self.patience_s:
-            return Unreachable(
-                f"{self.address} has been gone for {now - self._down_since:,.0f} s:"
-                f" {self._last_words} Start it again, {way_out}"
-            )
-        if self._down_since is None and self._closed_until - now > self.patience_s:
-            return ProviderError(
-                f"{self.address} wants to be left alone for {self._closed_until - now:,.0f} s:"
-                f" {self._last_words} Come back then, {way_out}"
-            )
-        since = self._refusing_since
-        if since is not None and now - since >= self.patience_s:
-            return ProviderError(
-                f"{self.address} has refused everything for {now - since:,.0f} s:"
-                f" {self._last_words} Come back later, {way_out}"
-            )
-        return None
+    # Entering
 
-    @property
-    def _way_out(self) -> str:
-        return (
-            "choose another with -m, or let agents wait longer with patience_s under"
-            f' [servers."{self.address}"] in your settings.'
-        )
-
-    def _used_up(self, wait_s: float) -> ModelError:
-        return ProviderError(
-            f"{self.address} allows no more requests of that model for another {wait_s:,.0f} s, by"
-            f" the limits in its own headers. Come back then, {self._way_out}"
-        )
-
-    def remind(self, at: float, callback: Callable[[], None]) -> Timer:
-        return self._timers.call_later(max(at - self.time(), 0.0), callback)
-
-    # Coming in
-
-    def enter(self, line: Line, request: Request) -> Visit | None:
-        """Take a place at once, if one is free and nobody waits for it."""
-        now = self.time()
+    def try_send(self, model: EndpointModel, request: Request) -> InFlightRequest | None:
+        """Take a slot at once, if one is free and no other request waits for it."""
+        now, health = self.time(), self.health
         if (
             self._waiting
-            or self.under_way >= self._throttle.limit
-            or now < self._closed_until
-            or self._probe is not None
-            or (line.pace is not None and line.pace.wait_s(now) > 0)
+            or self.in_flight >= self._concurrency.limit
+            or now < health.paused_until
+            or health.probe is not None
+            or (model.rate_limiter is not None and model.rate_limiter.wait_s(now) > 0)
         ):
             return None
-        prefix = line.warmth.prefix(request, now) if self._throttle.limit > 1 else None
-        if prefix is not None and not prefix.room(now):
+        prefix = self._cold_prefix(model, request, now)
+        if prefix is not None and not prefix.free_slots(now):
             return None
-        return self._let_in(line, prefix, now)
+        return self._send(model, prefix, now)
 
-    def join(self, ticket: Ticket, line: Line) -> None:
-        """Wait here; whoever holds the ticket is told when it is its turn."""
-        hopeless = self.hopeless(self.time())
-        if hopeless is not None:
-            ticket.abandon(self, hopeless)
+    def enqueue(self, waiter: Waiter, model: EndpointModel) -> None:
+        """Let `waiter` wait here. It is given a slot, or an error when waiting is pointless."""
+        error = self.health.give_up_error(self.time())
+        if error is not None:
+            waiter.give_up(self, error)
             return
-        self._waiting[ticket] = line
-        lane = self._lanes.setdefault(ticket.request.run_id, [])
-        heappush(lane, (ticket.request.asked_at, ticket.number, next(_numbers), ticket, line))
-        self._admit()
+        self._waiting[waiter] = model
+        request = waiter.request
+        entries = self._entries.setdefault(request.run_id, [])
+        heappush(entries, (request.asked_at, waiter.number, next(_numbers), waiter, model))
+        self._send_waiting()
 
-    def forget(self, ticket: Ticket) -> None:
-        """It waits no longer. What is left of it in the lanes is passed over."""
-        self._waiting.pop(ticket, None)
+    def remove(self, waiter: Waiter) -> None:
+        self._waiting.pop(waiter, None)
         if not self._waiting:
-            self._lanes.clear()
-            for prefix in self._holding:
-                prefix.held.clear()
-                prefix.released = 0
-            self._holding.clear()
-            self._disarm()
+            self._entries.clear()
+            for prefix in self._cold_prefixes:
+                prefix.waiting.clear()
+                prefix.let_through = 0
+            self._cold_prefixes.clear()
+            self._cancel_timer()
 
-    def _let_in(self, line: Line, prefix: Prefix | None, now: float) -> Visit:
-        self.under_way += 1
-        if line.pace is not None:
-            line.pace.sent()
+    def _cold_prefix(self, model: EndpointModel, request: Request, now: float) -> Prefix | None:
+        # With one slot, requests follow each other anyway.
+        if self._concurrency.limit == 1:
+            return None
+        return model.prefix_cache.cold_prefix(request, now)
+
+    def _send(self, model: EndpointModel, prefix: Prefix | None, now: float) -> InFlightRequest:
+        self.in_flight += 1
+        if model.rate_limiter is not None:
+            model.rate_limiter.record_request()
         if prefix is not None:
-            prefix.enter(now)
-        visit = Visit(line, prefix, now)
-        if self._down_since is not None:
-            self._probe = visit
-        return visit
+            prefix.acquire(now)
+        request = InFlightRequest(model, prefix, now)
+        self.health.sent(request)
+        return request
 
-    def _admit(self) -> None:
-        """Let in who can be let in, and see to it that the rest is looked at in time."""
+    def _send_waiting(self) -> None:
+        """Send what can be sent now, and set the timer for the rest."""
         if not self._waiting:
             return
-        now = self.time()
-        wake_at = self._beat(now)
-        if self.under_way < self._throttle.limit:
-            self._release(now)
-        passed = 0
-        while passed < len(self._lanes) and self.under_way < self._throttle.limit:
-            if now < self._closed_until or self._probe is not None:
+        now, health = self.time(), self.health
+        wake_at = self._send_heartbeat(now)
+        if self.in_flight < self._concurrency.limit:
+            self._requeue_for_prefixes(now)
+        skipped = 0
+        while skipped < len(self._entries) and self.in_flight < self._concurrency.limit:
+            if now < health.paused_until or health.probe is not None:
                 break
-            # Lanes take turns: this one is the last from now on.
-            name = next(iter(self._lanes))
-            lane = self._lanes.pop(name)
-            wait_s = self._first_of(lane, now)
-            if lane and self._waiting:
-                self._lanes[name] = lane
-            passed = passed + 1 if wait_s else 0
+            # Runs take turns: this one is the last from now on.
+            run_id = next(iter(self._entries))
+            entries = self._entries.pop(run_id)
+            wait_s = self._send_first(entries, now)
+            if entries and self._waiting:
+                self._entries[run_id] = entries
+            skipped = skipped + 1 if wait_s else 0
             wake_at = min(wake_at, now + wait_s) if wait_s else wake_at
-        self._arm(wake_at, now)
+        self._set_timer(wake_at, now)
 
-    def _first_of(self, lane: list[_Place], now: float) -> float:
-        """Let in the first of a lane whose model has something left of its limits per minute.
+    def _send_first(self, entries: list[_Entry], now: float) -> float:
+        """Send a run's first request whose model has something left of its limits per minute.
 
-        If there is none, answers how long that will take.
+        If there is none, return the seconds until there will be.
         """
         soonest_s = 0.0
-        passed_over: list[_Place] = []
-        while lane:
-            place = lane[0]
-            *_, ticket, line = place
-            if ticket not in self._waiting:
-                heappop(lane)
+        passed_over: list[_Entry] = []
+        while entries:
+            entry = entries[0]
+            *_, waiter, model = entry
+            if waiter not in self._waiting:
+                heappop(entries)
                 continue
-            wait_s = 0.0 if line.pace is None else line.pace.wait_s(now)
-            if 0 < wait_s <= self.patience_s:
+            wait_s = 0.0 if model.rate_limiter is None else model.rate_limiter.wait_s(now)
+            if 0 < wait_s <= self.health.patience_s:
                 soonest_s = min(soonest_s or wait_s, wait_s)
-                if len(self._lines) == 1:
-                    break  # All behind it want the same.
-                passed_over.append(heappop(lane))
+                if len(self._models) == 1:
+                    break  # All entries behind this one want the same model.
+                passed_over.append(heappop(entries))
                 continue
-            heappop(lane)
+            heappop(entries)
             if wait_s > 0:
-                ticket.abandon(self, self._used_up(wait_s), line)
+                waiter.give_up(self, self._limit_used_up(wait_s), model)
                 continue
-            warms = self._throttle.limit > 1
-            prefix = line.warmth.prefix(ticket.request, now) if warms else None
-            if prefix is not None and not prefix.room(now):
-                heappush(prefix.held, place)
-                self._holding.add(prefix)
+            prefix = self._cold_prefix(model, waiter.request, now)
+            if prefix is not None and not prefix.free_slots(now):
+                heappush(prefix.waiting, entry)
+                self._cold_prefixes.add(prefix)
                 continue
-            ticket.take(self._let_in(line, prefix, now))
+            waiter.grant(self._send(model, prefix, now))
             soonest_s = 0.0
             break
-        for place in passed_over:
-            heappush(lane, place)
+        for entry in passed_over:
+            heappush(entries, entry)
         return soonest_s
 
-    def _release(self, now: float) -> None:
-        """Put those back into their lanes who need not wait for a prefix any longer."""
-        for prefix in list(self._holding):
-            room = prefix.room(now)
-            while prefix.held and prefix.released < room:
-                place = heappop(prefix.held)
-                *_, ticket, _line = place
-                if ticket in self._waiting:
-                    heappush(self._lanes.setdefault(ticket.request.run_id, []), place)
-                    prefix.released += 1
-            if not prefix.held:
-                self._holding.discard(prefix)
+    def _limit_used_up(self, wait_s: float) -> ModelError:
+        return ProviderError(
+            f"{self.address} allows no more requests of that model for another {wait_s:,.0f} s, by"
+            f" the limits in its own headers. Try again then, {self.health.way_out}"
+        )
 
-    def _beat(self, now: float) -> float:
-        """Give a sign of life for all who wait, now and then. Answers when the next is due."""
-        if now >= self._beat_at:
-            self._beat_at = now + _BEAT_S
-            for ticket in self._waiting:
-                if ticket.on_text is not None:
-                    ticket.on_text("")
-        return self._beat_at
+    def _requeue_for_prefixes(self, now: float) -> None:
+        """Put requests back into their queues that need not wait for a prefix any longer."""
+        for prefix in list(self._cold_prefixes):
+            free = prefix.free_slots(now)
+            while prefix.waiting and prefix.let_through < free:
+                entry = heappop(prefix.waiting)
+                *_, waiter, _model = entry
+                if waiter in self._waiting:
+                    heappush(self._entries.setdefault(waiter.request.run_id, []), entry)
+                    prefix.let_through += 1
+            if not prefix.waiting:
+                self._cold_prefixes.discard(prefix)
 
-    def _arm(self, wake_at: float, now: float) -> None:
+    def _send_heartbeat(self, now: float) -> float:
+        """Report a sign of life for every waiting request. Returns when the next is due."""
+        if now >= self._heartbeat_at:
+            self._heartbeat_at = now + _HEARTBEAT_S
+            for waiter in self._waiting:
+                if waiter.on_text is not None:
+                    waiter.on_text("")
+        return self._heartbeat_at
+
+    def _set_timer(self, wake_at: float, now: float) -> None:
         if not self._waiting:
             return
-        if self._down_since is not None:
-            wake_at = min(wake_at, self._down_since + self.patience_s)
-        if self._refusing_since is not None:
-            wake_at = min(wake_at, self._refusing_since + self.patience_s)
-        if now < self._closed_until:
-            wake_at = min(wake_at, self._closed_until)
-        for prefix in self._holding:
-            # What has come is seen to when somebody leaves; an alarm would go off for ever.
-            if prefix.opens_at > now:
-                wake_at = min(wake_at, prefix.opens_at)
-        if wake_at < self._alarm_at or self._alarm is None:
-            self._disarm()
-            self._alarm_at = wake_at
-            self._alarm = self.remind(wake_at, self._wake)
+        wake_at = min(wake_at, self.health.next_change_at(now))
+        for prefix in self._cold_prefixes:
+            # A moment that has passed is seen to when a request ends; a timer would never stop.
+            if prefix.stop_waiting_at > now:
+                wake_at = min(wake_at, prefix.stop_waiting_at)
+        if wake_at < self._timer_at or self._timer is None:
+            self._cancel_timer()
+            self._timer_at = wake_at
+            self._timer = self.call_at(wake_at, self._on_timer)
 
-    def _disarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm, self._alarm_at = None, _NEVER
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = None, _NEVER
 
-    def _wake(self) -> None:
-        self._alarm, self._alarm_at = None, _NEVER
-        now = self.time()
-        hopeless = self.hopeless(now)
-        if hopeless is not None:
-            self._give_up(hopeless)
-        self._admit()
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at = None, _NEVER
+        error = self.health.give_up_error(self.time())
+        if error is not None:
+            self._give_up(error)
+        self._send_waiting()
 
-    def _give_up(self, hopeless: ModelError) -> None:
-        for ticket in list(self._waiting):
-            ticket.abandon(self, hopeless)
+    def _give_up(self, error: ModelError) -> None:
+        for waiter in list(self._waiting):
+            waiter.give_up(self, error)
 
-    # What comes of it
+    # What becomes of requests
 
-    def heard(self, status: int) -> None:
-        """The endpoint answers, for good or ill."""
-        more = self._down_since is not None
-        if more:
-            self._down_since, self._probe, self._closed_until, self._rests = None, None, 0.0, 0
-        self._answered, self._missed = True, 0
+    def on_response(self, status: int) -> None:
+        """Record that the endpoint answers, with any status."""
+        may_send = self.health.responded(status)
         if status < 400:
-            self._refusing_since, self._rests = None, 0
-            more = self._throttle.accepted(self.under_way, now=self.time()) or more
-        if more:
-            self._admit()
+            grew = self._concurrency.accepted(self.in_flight, now=self.time())
+            may_send = may_send or grew
+        if may_send:
+            self._send_waiting()
 
-    def left(self, visit: Visit) -> None:
-        """A visit is over, with or without an answer; somebody else may have its place."""
-        self.under_way -= 1
-        if visit.prefix is not None:
-            visit.prefix.leave()
-        if self._probe is visit:
-            self._probe = None  # Cancelled before it knew: the next one may find out.
+    def release(self, request: InFlightRequest) -> None:
+        """Free the slot of a request that is over, with or without an answer."""
+        self.in_flight -= 1
+        if request.prefix is not None:
+            request.prefix.release()
+        self.health.ended(request)
         if self._waiting:
-            self._admit()
+            self._send_waiting()
 
-    def failed(self, visit: Visit, error: ModelError) -> ModelError:
-        """A visit came to nothing. Answers what to raise: marked if the gate sees to the wait."""
+    def on_prefix_read(self, prefix: Prefix, sent_at: float) -> None:
+        """The first token after `prefix` has come, so the endpoint has the prefix in its cache."""
         now = self.time()
-        match error:
-            case RateLimited() | Overloaded():
-                self._refused(visit, error, now)
-            case Unreachable() if self._answered and error.retryable:
-                self._missing(visit, error, now)
-            case _ if self._probe is visit:
-                # It answers the door and does not keep its word: not back yet.
-                self._missing(visit, error, now)
-            case _:
-                pass
-        self.left(visit)
-        return self._verdict(error, now)
+        prefix.mark_read(now - sent_at, now)
+        self._send_waiting()
 
-    def _refused(self, visit: Visit, error: ModelError, now: float) -> None:
-        others = self.under_way - 1
-        rest_s = error.retry_after_s or 0.0
-        self._throttle.refused(others, sent_at=visit.since, now=now, rest_s=rest_s)
-        self._last_words = _without_advice(error)
-        if not others:
-            if self._refusing_since is None or now > self._closed_until + _LONGEST_REST_S:
-                self._refusing_since = now
-            # Nobody whose end could be waited for.
-            rest_s = rest_s or min(_FIRST_REST_S * 2**self._rests, _LONGEST_REST_S)
-            self._rests += 1
-        if rest_s:
-            self._closed_until = max(self._closed_until, now + rest_s)
-            error.retry_after_s = self._closed_until - now
-        error.held = True
+    def fail(self, request: InFlightRequest, error: ModelError) -> ModelError:
+        """Free the slot of a request that failed, and return the error to raise for it.
 
-    def _missing(self, visit: Visit, error: ModelError, now: float) -> None:
-        self._missed += 1
-        if self._missed < _GONE_AFTER and self._down_since is None:
-            return
-        error.held = True
-        if self._down_since is None:
-            self._down_since, self._rests = now, 0
-        elif self._probe is not visit:
-            return  # It was on its way before the endpoint was known to be gone.
-        self._last_words = _without_advice(error)
-        self._probe = None
-        error.retry_after_s = min(_FIRST_REST_S * 2**self._rests, _LONGEST_PROBE_S)
-        self._rests += 1
-        self._closed_until = now + error.retry_after_s
-
-    def _verdict(self, error: ModelError, now: float) -> ModelError:
-        """What to tell whoever failed; and nobody waits here who need not."""
+        An error that the queue waits out is marked `held`: the request can be made again at once.
+        """
+        now, others = self.time(), self.in_flight - 1
+        if isinstance(error, RateLimited | Overloaded):
+            rest_s = error.retry_after_s or 0.0
+            self._concurrency.refused(others, sent_at=request.sent_at, now=now, rest_s=rest_s)
+        self.health.failed(request, error, now, others=others)
+        self.release(request)
         if not error.held:
             return error
-        hopeless = self.hopeless(now)
-        if hopeless is not None:
-            self._give_up(hopeless)
-            return hopeless
-        if now < self._closed_until:
-            for ticket in list(self._waiting):
-                ticket.reconsider()
+        final = self.health.give_up_error(now)
+        if final is not None:
+            self._give_up(final)
+            return final
+        if now < self.health.paused_until:
+            for waiter in list(self._waiting):
+                waiter.reroute()
         return error
 
 
-class Line:
-    """One model at one endpoint: its limits per minute, and what it has read."""
+class EndpointModel:
+    """One model at one endpoint: its limits per minute, and the prefixes in its cache."""
 
-    __slots__ = ("_limited", "gate", "hears", "pace", "warmth")
+    __slots__ = ("_has_limits", "prefix_cache", "queue", "rate_limiter", "reports_headers")
 
-    def __init__(self, gate: Gate) -> None:
-        self.gate = gate
-        self.pace: Pace | None = None
-        self.warmth = Warmth()
-        self.hears = False
-        """Whether the client passes on what it hears; others are heard of when they are done."""
-        self._limited = False
+    def __init__(self, queue: EndpointQueue) -> None:
+        self.queue = queue
+        self.rate_limiter: RateLimiter | None = None
+        self.prefix_cache = PrefixCache()
+        self.reports_headers = False
+        """Whether the client calls `on_headers`. Else the end of a request is its first sign."""
+        self._has_limits = False
 
-    def heard(self, status: int, headers: Mapping[str, str]) -> None:
-        """The head of an answer, which the client passes on as soon as it comes."""
-        if not self.hears:
-            self.warmth.by_slot |= headers.get("server") == "llama.cpp"
-        if self._limited or not self.hears or status >= 400:
-            limits = limits_of(headers)
+    def on_headers(self, status: int, headers: Mapping[str, str]) -> None:
+        """Learn from the headers of a response. The client calls this as soon as they come."""
+        queue = self.queue
+        if not self.reports_headers:
+            self.prefix_cache.per_slot |= headers.get("server") == "llama.cpp"
+        if self._has_limits or not self.reports_headers or status >= 400:
+            limits = parse_rate_limits(headers)
             if limits is not None:
-                self._limited = True
-                self.pace = self.pace or Pace()
-                gate = self.gate
-                others = max(gate.under_way - 1, 0)
-                self.pace.learn(limits, under_way=others, now=gate.time())
-        self.hears = True
-        self.gate.heard(status)
+                self._has_limits = True
+                self.rate_limiter = self.rate_limiter or RateLimiter()
+                others = max(queue.in_flight - 1, 0)
+                self.rate_limiter.update(limits, in_flight=others, now=queue.time())
+        self.reports_headers = True
+        queue.on_response(status)
 
 
-class Visit:
-    """A request on its way."""
+class InFlightRequest:
+    """A request that holds a slot. It ends by `succeed`, `fail` or `cancel`."""
 
-    __slots__ = ("line", "prefix", "since")
+    __slots__ = ("model", "prefix", "sent_at")
 
-    def __init__(self, line: Line, prefix: Prefix | None, since: float) -> None:
-        self.line = line
+    def __init__(self, model: EndpointModel, prefix: Prefix | None, sent_at: float) -> None:
+        self.model = model
         self.prefix = prefix
-        self.since = since
+        self.sent_at = sent_at
 
-    def hearing(self, on_text: OnText | None) -> OnText | None:
-        """`on_text`, and the first token of whoever reads a prefix wakes those behind."""
+    def watch_first_token(self, on_text: OnText | None) -> OnText | None:
+        """Wrap `on_text`: the first token says that the endpoint has read the prefix."""
         prefix = self.prefix
-        if prefix is None or prefix.width:
+        if prefix is None or prefix.warm_slots:
             return on_text
 
-        def hear(text: str) -> None:
-            if not prefix.width:
-                self._has_read(prefix)
+        def watching(text: str) -> None:
+            if not prefix.warm_slots:
+                self.model.queue.on_prefix_read(prefix, self.sent_at)
             if on_text is not None:
                 on_text(text)
 
-        return hear
+        return watching
 
-    def _has_read(self, prefix: Prefix) -> None:
-        gate = self.line.gate
-        now = gate.time()
-        prefix.read(now - self.since, now)
-        gate._admit()
+    def succeed(self, reply: Reply) -> None:
+        model, queue = self.model, self.model.queue
+        if model.rate_limiter is not None:
+            model.rate_limiter.record_reply(reply.usage.tokens)
+        if self.prefix is not None and not self.prefix.warm_slots:
+            queue.on_prefix_read(self.prefix, self.sent_at)
+        if not model.reports_headers:
+            queue.on_response(200)
+        queue.release(self)
 
-    def answered(self, reply: Reply) -> None:
-        line = self.line
-        if line.pace is not None:
-            line.pace.used(reply.usage.tokens)
-        if self.prefix is not None and not self.prefix.width:
-            self._has_read(self.prefix)
-        if not line.hears:
-            line.gate.heard(200)
-        line.gate.left(self)
+    def fail(self, error: ModelError) -> ModelError:
+        """Return the error to raise instead of `error`, which may be the same."""
+        return self.model.queue.fail(self, error)
 
-    def failed(self, error: ModelError) -> ModelError:
-        """What to raise instead of `error`, which may be the same."""
-        return self.line.gate.failed(self, error)
-
-    def dropped(self) -> None:
-        """Nobody wants the answer any more."""
-        self.line.gate.left(self)
-
-
-def _without_advice(error: ModelError) -> str:
-    """What happened, and what the server said of it; the way out is another one by now."""
-    happened, *rest = str(error).split(". ")
-    said = rest[:1] if rest and rest[0].startswith("It said: ") else []
-    return ". ".join([happened, *said]).rstrip(".") + "."
+    def cancel(self) -> None:
+        self.model.queue.release(self)
 
 
 _numbers = itertools.count()
 
 
-class Ticket:
-    """Somebody who waits, before one gate or several: the first that has a place takes it."""
+class Waiter:
+    """A request that waits in one queue or in several; the first free slot takes it."""
 
     __slots__ = (
-        "_choosy",
-        "_fault",
-        "_hopeless",
-        "_lines",
-        "_told",
+        "_can_reroute",
+        "_error",
+        "_given_up",
+        "_models",
+        "_woken",
         "number",
         "on_text",
         "request",
-        "visit",
+        "sent",
     )
 
-    def __init__(self, request: Request, on_text: OnText | None, *, choosy: bool) -> None:
-        """`choosy` ones want to choose again when things change where they wait."""
+    def __init__(self, request: Request, on_text: OnText | None, *, can_reroute: bool) -> None:
+        """With `can_reroute`, the wait ends when an endpoint pauses, to choose endpoints anew."""
         self.request = request
         self.on_text = on_text
-        self._choosy = choosy
+        self._can_reroute = can_reroute
         self.number = next(_numbers)
-        self.visit: Visit | None = None
-        self._lines: Sequence[Line] = ()
-        self._told: asyncio.Future[None] | None = None
-        self._hopeless: set[Line] = set()
-        self._fault: ModelError | None = None
+        self.sent: InFlightRequest | None = None
+        self._models: Sequence[EndpointModel] = ()
+        self._woken: asyncio.Future[None] | None = None
+        self._given_up: set[EndpointModel] = set()
+        self._error: ModelError | None = None
 
-    async def turn(self, lines: Sequence[Line], *, until: float = _NEVER) -> Visit | None:
-        """Wait until one of them has a place. None if it is time to choose again.
+    async def wait(
+        self, models: Sequence[EndpointModel], *, until: float = _NEVER
+    ) -> InFlightRequest | None:
+        """Wait until one of the models has a slot. None if it is time to choose anew.
 
-        Raises what is wrong with the last of them when there is no hope for any.
+        Raises the error of the last model when waiting is pointless for all of them.
         """
-        self._lines, self._hopeless, self._told = lines, set(), None
-        for line in lines:
-            line.gate.join(self, line)
-            if self.visit is not None:
-                return self.visit
-        if self._fault is not None:
-            raise self._fault
-        self._told = asyncio.get_running_loop().create_future()
-        reminder = None if until == _NEVER else lines[0].gate.remind(until, self.reconsider)
+        self._models, self._given_up, self._woken = models, set(), None
+        for model in models:
+            model.queue.enqueue(self, model)
+            if self.sent is not None:
+                return self.sent
+        if self._error is not None:
+            raise self._error
+        self._woken = asyncio.get_running_loop().create_future()
+        timer = None if until == _NEVER else models[0].queue.call_at(until, self.reroute)
         try:
-            await self._told
+            await self._woken
         except BaseException:
-            self._leave()
-            if self.visit is not None:
-                # Let in and cancelled in the same moment.
-                self.visit.dropped()
+            self._leave_queues()
+            if self.sent is not None:
+                # A slot was granted and the task cancelled in the same moment.
+                self.sent.cancel()
             raise
         finally:
-            if reminder is not None:
-                reminder.cancel()
-        if self._fault is not None:
-            raise self._fault
-        return self.visit
+            if timer is not None:
+                timer.cancel()
+        if self._error is not None:
+            raise self._error
+        return self.sent
 
-    def take(self, visit: Visit) -> None:
-        self.visit = visit
-        self._leave()
-        self._tell()
+    def grant(self, request: InFlightRequest) -> None:
+        self.sent = request
+        self._leave_queues()
+        self._wake()
 
-    def reconsider(self) -> None:
-        if self._choosy and self.visit is None:
-            self._leave()
-            self._tell()
+    def reroute(self) -> None:
+        if self._can_reroute and self.sent is None:
+            self._leave_queues()
+            self._wake()
 
-    def abandon(self, gate: Gate, error: ModelError, line: Line | None = None) -> None:
-        """There is no hope for it at `gate`; or only at that `line` of it, if one is named."""
-        lines = {one for one in self._lines if one.gate is gate}
-        self._hopeless |= lines if line is None else {line}
-        if self._hopeless >= lines:
-            gate.forget(self)
-        if self._hopeless >= {*self._lines}:
-            # A copy, since raising the same one twice would mix up their tracebacks.
-            self._fault = copy.copy(error)
-            self._tell()
+    def give_up(
+        self, queue: EndpointQueue, error: ModelError, model: EndpointModel | None = None
+    ) -> None:
+        """Stop waiting in `queue`, or only for one `model` of it."""
+        models = {one for one in self._models if one.queue is queue}
+        self._given_up |= models if model is None else {model}
+        if self._given_up >= models:
+            queue.remove(self)
+        if self._given_up >= {*self._models}:
+            # A copy, since raising the same error twice would mix up the tracebacks.
+            self._error = copy.copy(error)
+            self._wake()
 
-    def _leave(self) -> None:
-        for line in self._lines:
-            line.gate.forget(self)
+    def _leave_queues(self) -> None:
+        for model in self._models:
+            model.queue.remove(self)
 
-    def _tell(self) -> None:
-        if self._told is not None and not self._told.done():
-            self._told.set_result(None)
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
 
 
-# The third is only there to tell apart two places of one ticket: lines have no order.
-_Place = tuple[float, int, int, Ticket, Line]
+# Ordered by age. The third number tells apart two entries of one waiter: models have no order.
+_Entry = tuple[float, int, int, Waiter, EndpointModel]

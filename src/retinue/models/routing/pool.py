@@ -1,4 +1,4 @@
-"""Models that can stand in for each other, each behind the gate of its endpoint."""
+"""Models that can stand in for each other, each behind the queue of its endpoint."""
 
 from __future__ import annotations
 
@@ -8,148 +8,154 @@ import msgspec
 
 from retinue.domain.messages import Reply, Request, Timing
 from retinue.errors import ContextOverflow, ModelError
-from retinue.models.routing.endpoint_queue import Line, Ticket, Visit
+from retinue.models.routing.endpoint_queue import EndpointModel, InFlightRequest, Waiter
 from retinue.ports.model import Model
 
-# Long enough for a request that has failed to be asked elsewhere; short enough that a connection
-# which drops now and then costs nothing. What fails again is left alone for longer.
-_FIRST_DOUBT_S = 0.05
-_DOUBT_GROWS = 4
-_LONGEST_DOUBT_S = 15.0
-# What is wrong with a key or a name does not pass by itself.
-_LASTING_DOUBT_S = 60.0
+# After a failure a member is avoided: long enough for the request to be made elsewhere, short
+# enough that a connection which drops now and then costs nothing. Each further failure makes that
+# time four times as long.
+_FIRST_AVOIDED_S = 0.05
+_AVOIDED_GROWTH = 4
+_LONGEST_AVOIDED_S = 15.0
+# A wrong key or a wrong name does not pass by itself.
+_AVOIDED_AFTER_FATAL_S = 60.0
 _NEVER = float("inf")
 
 
-class Door:
-    """One model of a pool. After a failure there is a doubt about it for a while."""
+class PoolMember:
+    """One model of a pool. After a failure it is avoided for a while."""
 
-    __slots__ = ("_doubted_at", "_doubted_until", "_failures", "line", "model", "name", "weight")
+    __slots__ = ("_avoided_until", "_failed_at", "_failures", "client", "model", "name", "weight")
 
-    def __init__(self, name: str, model: Model, line: Line, *, weight: float = 1.0) -> None:
+    def __init__(
+        self, name: str, client: Model, model: EndpointModel, *, weight: float = 1.0
+    ) -> None:
         self.name = name
+        self.client = client
         self.model = model
-        self.line = line
         self.weight = weight
-        self._doubted_at, self._doubted_until = -_NEVER, 0.0
+        self._failed_at, self._avoided_until = -_NEVER, 0.0
         self._failures = 0
 
     def load(self) -> float:
-        """How much of what it can take it would have, with one more."""
-        gate = self.line.gate
-        return (gate.under_way + 1) / (gate.limit * self.weight)
+        """Utilisation with one more request."""
+        queue = self.model.queue
+        return (queue.in_flight + 1) / (queue.limit * self.weight)
 
     @property
-    def opens_at(self) -> float:
-        """From when on it is worth a try."""
-        return max(self._doubted_until, self.line.gate.opens_at)
+    def available_at(self) -> float:
+        return max(self._avoided_until, self.model.queue.health.available_at)
 
-    def answered(self) -> None:
-        self._failures, self._doubted_until = 0, 0.0
+    def succeeded(self) -> None:
+        self._failures, self._avoided_until = 0, 0.0
 
     def failed(self, error: ModelError, *, sent_at: float, now: float) -> None:
         if not error.retryable:
-            self._doubted_until = now + _LASTING_DOUBT_S
-        elif sent_at > self._doubted_at:  # Else it was under way when another one failed.
-            doubt_s = min(_FIRST_DOUBT_S * _DOUBT_GROWS**self._failures, _LONGEST_DOUBT_S)
+            self._avoided_until = now + _AVOIDED_AFTER_FATAL_S
+        elif sent_at > self._failed_at:  # Else it was in flight when another request failed.
+            avoided_s = min(_FIRST_AVOIDED_S * _AVOIDED_GROWTH**self._failures, _LONGEST_AVOIDED_S)
             self._failures += 1
-            self._doubted_at, self._doubted_until = now, now + doubt_s
+            self._failed_at, self._avoided_until = now, now + avoided_s
 
 
 class Pool:
-    """Asks the model that has the most room; or with `in_order`, the first that has any.
+    """Asks the member with the lowest load; or with `in_order`, the first that has a free slot.
 
-    Where none has, the first to have some is asked. A request that failed at one is marked to be
-    made again at once if there is another that can be trusted. A model by itself is a pool of one.
+    If none has a free slot, the first to get one is asked. The error of a request that another
+    member can serve is marked to be retried at once. A model by itself is a pool of one.
     """
 
-    def __init__(self, name: str, doors: Sequence[Door], *, in_order: bool = False) -> None:
+    def __init__(self, name: str, members: Sequence[PoolMember], *, in_order: bool = False) -> None:
         self._name = name
-        self._doors = tuple(doors)
-        self._only = doors[0] if len(doors) == 1 else None
+        self._members = tuple(members)
+        self._sole_member = members[0] if len(members) == 1 else None
         self._in_order = in_order
-        self._named = len(doors) == 1 and doors[0].name == name
+        self._is_model = len(members) == 1 and members[0].name == name
 
     @property
     def name(self) -> str:
         return self._name
 
     def __repr__(self) -> str:
-        return f"Pool({self._name!r}, {', '.join(door.name for door in self._doors)})"
+        return f"Pool({self._name!r}, {', '.join(member.name for member in self._members)})"
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
-        door, queued_s = self._only, 0.0
-        visit = None if door is None else door.line.gate.enter(door.line, request)
-        if door is None or visit is None:
-            door, visit, queued_s = await self._admitted(request, on_text)
+        member, queued_s = self._sole_member, 0.0
+        sent = None if member is None else member.model.queue.try_send(member.model, request)
+        if member is None or sent is None:
+            member, sent, queued_s = await self._wait_for_slot(request, on_text)
         try:
-            reply = await door.model.reply(request, visit.hearing(on_text))
+            reply = await member.client.reply(request, sent.watch_first_token(on_text))
         except ModelError as error:
-            fault = error
+            failure = error
         except BaseException:
-            visit.dropped()
+            sent.cancel()
             raise
         else:
-            visit.answered(reply)
-            door.answered()
-            return reply if self._named and not queued_s else self._noted(reply, door, queued_s)
-        raise self._judged(fault, door, visit)
+            sent.succeed(reply)
+            member.succeeded()
+            if self._is_model and not queued_s:
+                return reply
+            return self._with_origin(reply, member, queued_s)
+        raise self._error_to_raise(failure, member, sent)
 
     async def aclose(self) -> None:
-        for door in self._doors:
-            await door.model.aclose()
+        for member in self._members:
+            await member.client.aclose()
 
-    def _noted(self, reply: Reply, door: Door, queued_s: float) -> Reply:
-        """The reply with how long it had to wait, and who gave it."""
+    def _with_origin(self, reply: Reply, member: PoolMember, queued_s: float) -> Reply:
+        """Add to the reply how long it was queued, and which member gave it."""
         timing = reply.timing
         return msgspec.structs.replace(
             reply,
             timing=Timing(queued_s, timing.first_token_s, timing.generating_s),
-            model="" if self._named else door.name,
+            model="" if self._is_model else member.name,
         )
 
-    async def _admitted(
+    async def _wait_for_slot(
         self, request: Request, on_text: Callable[[str], None] | None
-    ) -> tuple[Door, Visit, float]:
-        """A place with one of them, and how long it took to get it."""
-        time = self._doors[0].line.gate.time
-        since = time()
-        ticket = Ticket(request, on_text, choosy=self._only is None)
+    ) -> tuple[PoolMember, InFlightRequest, float]:
+        """Take a slot of one of the members. Also returns the seconds that this took."""
+        time = self._members[0].model.queue.time
+        began_at = time()
+        waiter = Waiter(request, on_text, can_reroute=self._sole_member is None)
         while True:
             now = time()
-            doors = self._choice(request, now)
-            for door in doors:
-                visit = door.line.gate.enter(door.line, request)
-                if visit is not None:
-                    return door, visit, time() - since
-            visit = await ticket.turn([door.line for door in doors], until=self._change_at(now))
-            if visit is not None:
-                line = visit.line
-                door = next(door for door in doors if door.line is line)
-                return door, visit, time() - since
+            members = self._candidates(request, now)
+            for member in members:
+                sent = member.model.queue.try_send(member.model, request)
+                if sent is not None:
+                    return member, sent, time() - began_at
+            models = [member.model for member in members]
+            sent = await waiter.wait(models, until=self._next_available_at(now))
+            if sent is not None:
+                member = next(one for one in members if one.model is sent.model)
+                return member, sent, time() - began_at
 
-    def _change_at(self, now: float) -> float:
-        """When one that is not worth asking will be."""
-        return min((door.opens_at for door in self._doors if door.opens_at > now), default=_NEVER)
+    def _next_available_at(self, now: float) -> float:
+        moments = (member.available_at for member in self._members)
+        return min((moment for moment in moments if moment > now), default=_NEVER)
 
-    def _choice(self, request: Request, now: float) -> list[Door]:
-        """Those worth asking, the best first; all of them if none is."""
-        doors = [door for door in self._doors if now >= door.opens_at] or list(self._doors)
+    def _candidates(self, request: Request, now: float) -> list[PoolMember]:
+        """The members that are available now, the best first; all members if none is."""
+        members = [one for one in self._members if now >= one.available_at] or list(self._members)
         if not self._in_order:
-            doors.sort(key=Door.load)
-        for door in doors:
-            if door.name == request.preferred_model:
-                doors.remove(door)
-                doors.insert(0, door)
+            members.sort(key=PoolMember.load)
+        for member in members:
+            if member.name == request.preferred_model:
+                members.remove(member)
+                members.insert(0, member)
                 break
-        return doors
+        return members
 
-    def _judged(self, error: ModelError, door: Door, visit: Visit) -> ModelError:
-        error = visit.failed(error)
-        if self._only is None and not isinstance(error, ContextOverflow):
-            now = visit.line.gate.time()
+    def _error_to_raise(
+        self, error: ModelError, member: PoolMember, sent: InFlightRequest
+    ) -> ModelError:
+        error = sent.fail(error)
+        if self._sole_member is None and not isinstance(error, ContextOverflow):
+            now = sent.model.queue.time()
             if not error.held:
-                door.failed(error, sent_at=visit.since, now=now)
-            if any(now >= other.opens_at for other in self._doors):
+                member.failed(error, sent_at=sent.sent_at, now=now)
+            if any(now >= other.available_at for other in self._members):
                 error.held, error.retry_after_s = True, None
         return error

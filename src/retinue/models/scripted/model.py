@@ -40,86 +40,88 @@ from retinue.domain.messages import (
 from retinue.errors import ModelError, ProviderError
 
 
-class Gate(Protocol):
+class Waitable(Protocol):
     """Anything that can be waited for, such as an asyncio.Event."""
 
     async def wait(self) -> Any: ...
 
 
-class CallPlan(msgspec.Struct, frozen=True):
+class ScriptedCall(msgspec.Struct, frozen=True):
     """A tool call to make. `arguments` is sent as it is, also if it is not JSON."""
 
     name: str
     arguments: str
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
     """A step that replies. Without `usage`, tokens are estimated."""
 
     thought: str = ""
     text: str = ""
-    calls: tuple[CallPlan, ...] = ()
+    calls: tuple[ScriptedCall, ...] = ()
     finish: Finish | None = None
     usage: Usage | None = None
     delay_s: float = 0.0
 
-    def using(self, tokens_in: int, tokens_out: int, *, tokens_cached: int = 0) -> Answer:
+    def using(self, tokens_in: int, tokens_out: int, *, tokens_cached: int = 0) -> ScriptedReply:
         """The same reply with the tokens that it shall have used."""
         usage = Usage(tokens_in, tokens_cached, tokens_out)
         return msgspec.structs.replace(self, usage=usage)
 
-    def after(self, delay_s: float) -> Answer:
+    def after(self, delay_s: float) -> ScriptedReply:
         """The same reply, spread over that time, so that a demonstration looks alive."""
         return msgspec.structs.replace(self, delay_s=delay_s)
 
 
-class Failure(msgspec.Struct, frozen=True):
+class ScriptedFailure(msgspec.Struct, frozen=True):
     """A step that raises. It answers one try; the next try gets the step after it."""
 
     error: ModelError
 
 
-class Hold(msgspec.Struct, frozen=True):
+class ScriptedHold(msgspec.Struct, frozen=True):
     """A step that waits for its gate to open, then goes on with another."""
 
-    gate: Gate
+    gate: Waitable
     then: Step
 
 
-Step: TypeAlias = "Answer | Failure | Hold | Callable[[Request], Step]"
+Step: TypeAlias = "ScriptedReply | ScriptedFailure | ScriptedHold | Callable[[Request], Step]"
 Script: TypeAlias = "Sequence[Step] | Mapping[str, Sequence[Step]]"
 
 
-def say(text: str, *, finish: Finish = Finish.STOP) -> Answer:
-    return Answer(text=text, finish=finish)
+def say(text: str, *, finish: Finish = Finish.STOP) -> ScriptedReply:
+    return ScriptedReply(text=text, finish=finish)
 
 
-def call(tool: str, /, **arguments: Any) -> Answer:
+def call(tool: str, /, **arguments: Any) -> ScriptedReply:
     """Call one tool."""
     return raw_call(tool, msgspec.json.encode(arguments).decode())
 
 
-def raw_call(tool: str, arguments: str) -> Answer:
+def raw_call(tool: str, arguments: str) -> ScriptedReply:
     """Call one tool with arguments that need not be JSON."""
-    return Answer(calls=(CallPlan(tool, arguments),))
+    return ScriptedReply(calls=(ScriptedCall(tool, arguments),))
 
 
-def calls(*steps: Answer, text: str = "") -> Answer:
+def calls(*steps: ScriptedReply, text: str = "") -> ScriptedReply:
     """Make the calls of several steps in one reply."""
-    return Answer(text=text, calls=tuple(planned for step in steps for planned in step.calls))
+    return ScriptedReply(
+        text=text, calls=tuple(planned for step in steps for planned in step.calls)
+    )
 
 
-def think(thought: str, then: Answer) -> Answer:
+def think(thought: str, then: ScriptedReply) -> ScriptedReply:
     """Think before a reply. The thought is no text; it is kept with the calls that it leads to."""
     return msgspec.structs.replace(then, thought=thought)
 
 
-def fail(error: ModelError) -> Failure:
-    return Failure(error)
+def fail(error: ModelError) -> ScriptedFailure:
+    return ScriptedFailure(error)
 
 
-def hold(gate: Gate, then: Step) -> Hold:
-    return Hold(gate, then)
+def hold(gate: Waitable, then: Step) -> ScriptedHold:
+    return ScriptedHold(gate, then)
 
 
 class ScriptedModel:
@@ -161,12 +163,12 @@ class ScriptedModel:
         # Before the first await, so that concurrent askers take different steps.
         self.requests.append(request)
         position, step = self._player.take(request)
-        while not isinstance(step, Answer):
+        while not isinstance(step, ScriptedReply):
             match step:
-                case Failure(error):
+                case ScriptedFailure(error):
                     # A copy, since raising the same one twice would mix up their tracebacks.
                     raise copy.copy(error)
-                case Hold(gate, then):
+                case ScriptedHold(gate, then):
                     await gate.wait()
                     step = then
                 case _:
@@ -250,10 +252,10 @@ class _Rule:
         self._answers: list[Step] = []
         # Failures leave no assistant message behind and so have no place of their own: those
         # before an answer are raised first, one for each try.
-        self._failures: dict[int, list[Failure]] = {}
+        self._failures: dict[int, list[ScriptedFailure]] = {}
         self._tries: dict[tuple[Any, ...], int] = {}
         for step in steps:
-            if isinstance(step, Failure):
+            if isinstance(step, ScriptedFailure):
                 self._failures.setdefault(len(self._answers), []).append(step)
             else:
                 self._answers.append(step)
@@ -280,7 +282,7 @@ def _opening(request: Request) -> list[str]:
     return texts if first_user is None else [*texts, first_user]
 
 
-async def _speak(step: Answer, on_text: Callable[[str], None] | None) -> None:
+async def _speak(step: ScriptedReply, on_text: Callable[[str], None] | None) -> None:
     if step.thought and on_text is not None:
         on_text("")
     words = re.findall(r"\s*\S+\s*$|\s*\S+|\s+", step.text)
@@ -294,7 +296,7 @@ async def _speak(step: Answer, on_text: Callable[[str], None] | None) -> None:
             await asyncio.sleep(pause_s)
 
 
-def _reply(step: Answer, position: int, request: Request, name: str) -> Reply:
+def _reply(step: ScriptedReply, position: int, request: Request, name: str) -> Reply:
     planned = tuple(
         ToolCall(f"call_{position}_{number}", plan.name, plan.arguments)
         for number, plan in enumerate(step.calls)
@@ -315,13 +317,13 @@ def _reply(step: Answer, position: int, request: Request, name: str) -> Reply:
 def describe(step: Step) -> str:
     """A step in a few words, as in the list of what is left over."""
     match step:
-        case Answer(text=text, calls=planned):
+        case ScriptedReply(text=text, calls=planned):
             if planned:
                 return "call " + ", ".join(f"{plan.name}({plan.arguments})" for plan in planned)
             return f"say {text[:40]!r}"
-        case Failure(error):
+        case ScriptedFailure(error):
             return f"fail with {type(error).__name__}"
-        case Hold(_, then):
+        case ScriptedHold(_, then):
             return f"hold, then {describe(then)}"
         case _ if callable(step):
             return "a step made by a function"

@@ -43,7 +43,7 @@ from retinue.errors import (
     ProviderError,
     RateLimited,
 )
-from retinue.models.scripted.model import Answer, CallPlan, Script, Step, fail
+from retinue.models.scripted.model import Script, ScriptedCall, ScriptedReply, Step, fail
 from retinue.models.scripted.yaml_lines import Node, tree
 
 _FAILURES: dict[str, tuple[Callable[[str], ModelError], str]] = {
@@ -116,35 +116,35 @@ class _Parser:
             raise self._error(
                 fields["args"], "'args' belongs to 'call'; write {call: TOOL, args: …}"
             )
-        planned: tuple[CallPlan, ...] = ()
+        planned: tuple[ScriptedCall, ...] = ()
         if "call" in kinds:
             planned = (self._call(fields),)
         elif "calls" in kinds:
             planned = tuple(
                 self._listed_call(item) for item in self._sequence(fields["calls"], "calls")
             )
-        return Answer(
+        return ScriptedReply(
             text=self._text(fields["say"], "say") if "say" in fields else "",
             calls=planned,
             usage=self._tokens(fields["tokens"]) if "tokens" in fields else None,
             delay_s=self._seconds(fields["delay_s"]) if "delay_s" in fields else 0.0,
         )
 
-    def _listed_call(self, node: Node) -> CallPlan:
+    def _listed_call(self, node: Node) -> ScriptedCall:
         fields = self._mapping(node, "a call", {"call", "args"})
         if "call" not in fields:
             raise self._error(node, "a call is {call: TOOL, args: {…}}")
         return self._call(fields)
 
-    def _call(self, fields: dict[str, Node]) -> CallPlan:
+    def _call(self, fields: dict[str, Node]) -> ScriptedCall:
         name = self._text(fields["call"], "call")
         if "args" not in fields:
-            return CallPlan(name, "{}")
+            return ScriptedCall(name, "{}")
         arguments = self._value(fields["args"])
         if not isinstance(arguments, dict):
             raise self._error(fields["args"], "'args' is a mapping, such as {path: a.txt}")
         try:
-            return CallPlan(name, msgspec.json.encode(arguments).decode())
+            return ScriptedCall(name, msgspec.json.encode(arguments).decode())
         except TypeError as error:
             raise self._error(fields["args"], f"'args' must be JSON ({error})") from None
 

@@ -28,17 +28,17 @@ from retinue.models.http.faults import complaint_of
 from retinue.models.server_info import model_cards as cards
 from retinue.version import VERSION
 
-LOOK_S = 1.0
-LOADING_S = 300.0
+INSPECTION_TIMEOUT_S = 1.0
+LOADING_TIMEOUT_S = 300.0
 
 _MAX_BYTES = 16 * 1024 * 1024
 _USUAL = {port: server for server, port in DEFAULT_PORTS.items()}
 
 
-async def look(
+async def inspect_server(
     endpoint: Endpoint,
     *,
-    within_s: float = LOOK_S,
+    within_s: float = INSPECTION_TIMEOUT_S,
     provider: str = "openai",
     only: bool = False,
 ) -> ServerInventory:
@@ -53,23 +53,23 @@ async def look(
     except OSError:  # An SSLError is one, too.
         return _problem(endpoint, f"{endpoint.ca_file} has no certificates in it")
     async with session:
-        visit = _Visit(session, endpoint, provider, begun + within_s)
+        inspection = _Inspection(session, endpoint, provider, begun + within_s)
         try:
-            page = await visit.page(f"{visit.base}/models")
-        except _Unanswered as unanswered:
+            page = await inspection.page(f"{inspection.base}/models")
+        except _NoAnswer as unanswered:
             return _problem(endpoint, str(unanswered), no_server=unanswered.no_server)
         latency_s = loop.time() - begun
-        entries = cards.listed(page)
+        entries = cards.parse_model_list(page)
         if entries is None:
             return _problem(
                 endpoint, "it has no list of models; is that a model server?", no_server=True
             )
-        told = cards.server_of(entries)
+        told = cards.detect_server(entries)
         found = _inventory(endpoint, entries, told or _usual(endpoint), latency_s)
         models = found.models
         if only:
             models = tuple(one for one in models if one == found.find(endpoint.model))
-        detailed = await _detailed(visit, found.server, models)
+        detailed = await _detailed(inspection, found.server, models)
         if detailed is not None:
             return msgspec.structs.replace(found, models=tuple(detailed))
         # A port alone tells nothing, if the server that is usual there would have answered.
@@ -82,7 +82,7 @@ def _inventory(
     return ServerInventory(
         address=endpoint.address,
         server=server,
-        models=tuple(cards.plain(entries, server)),
+        models=tuple(cards.chat_models(entries, server)),
         latency_s=latency_s,
     )
 
@@ -94,56 +94,60 @@ async def served(endpoint: Endpoint) -> ServedModel | None:
     for one token, as the first call would have it loaded anyway, and before it is known whether the
     prompt of that call fits.
     """
-    found = (await look(endpoint, only=True)).find(endpoint.model)
+    found = (await inspect_server(endpoint, only=True)).find(endpoint.model)
     if found is None or found.loaded is not False or found.window is not None:
         return found
     async with _session(endpoint) as session:
-        visit = _Visit(session, endpoint, "openai", asyncio.get_running_loop().time() + LOADING_S)
+        inspection = _Inspection(
+            session, endpoint, "openai", asyncio.get_running_loop().time() + LOADING_TIMEOUT_S
+        )
         question = [{"role": "user", "content": "Hi"}]
         body = {"model": endpoint.model, "messages": question, "max_tokens": 1}
-        if await visit.page_if_any(f"{visit.base}/chat/completions", body) is None:
+        if await inspection.get_json_or_none(f"{inspection.base}/chat/completions", body) is None:
             return found
-    return (await look(endpoint, only=True)).find(endpoint.model) or found
+    return (await inspect_server(endpoint, only=True)).find(endpoint.model) or found
 
 
 async def _detailed(
-    visit: _Visit, server: str, served: Sequence[ServedModel]
+    inspection: _Inspection, server: str, served: Sequence[ServedModel]
 ) -> Sequence[ServedModel] | None:
     """`served` with all that such a server says in its own way; None if this one does not."""
     if server == LLAMA_CPP:
-        pages = await asyncio.gather(*(_props(visit, one) for one in served))
+        pages = await asyncio.gather(*(_props(inspection, one) for one in served))
         if not any(pages):
             return None
-        return [cards.with_props(one, page) for one, page in zip(served, pages, strict=True)]
+        return [
+            cards.add_llama_cpp_props(one, page) for one, page in zip(served, pages, strict=True)
+        ]
     if server == OLLAMA:
-        running = await visit.page_if_any(f"{visit.root}/api/ps")
+        running = await inspection.get_json_or_none(f"{inspection.root}/api/ps")
         if running is None:
             return None
-        asked = (_of_ollama(visit, one) for one in cards.ollama(served, running))
+        asked = (_of_ollama(inspection, one) for one in cards.add_ollama_running(served, running))
         return [one for one in await asyncio.gather(*asked) if one is not None]
     if server == LM_STUDIO:
         for version in ("v1", "v0"):
-            page = await visit.page_if_any(f"{visit.root}/api/{version}/models")
-            if (found := cards.lm_studio(page)) is not None:
+            page = await inspection.get_json_or_none(f"{inspection.root}/api/{version}/models")
+            if (found := cards.parse_lm_studio(page)) is not None:
                 names = {one.model for one in served}
                 return [one for one in found if one.model in names]
     return None
 
 
-async def _props(visit: _Visit, served: ServedModel) -> Any:
+async def _props(inspection: _Inspection, served: ServedModel) -> Any:
     if served.loaded is False:
         return None
     # A server of many models would load this one to answer, if it were not told to leave that.
     query = f"model={quote(served.model, safe='')}&autoload=false"
-    return await visit.page_if_any(f"{visit.root}/props?{query}")
+    return await inspection.get_json_or_none(f"{inspection.root}/props?{query}")
 
 
-async def _of_ollama(visit: _Visit, served: ServedModel) -> ServedModel | None:
-    page = await visit.page_if_any(f"{visit.root}/api/show", {"model": served.model})
-    return cards.with_show(served, page)
+async def _of_ollama(inspection: _Inspection, served: ServedModel) -> ServedModel | None:
+    page = await inspection.get_json_or_none(f"{inspection.root}/api/show", {"model": served.model})
+    return cards.add_ollama_details(served, page)
 
 
-class _Unanswered(Exception):
+class _NoAnswer(Exception):
     """There is no page to be had. `no_server`: because that is no model server."""
 
     def __init__(self, problem: str, *, no_server: bool = False) -> None:
@@ -151,7 +155,7 @@ class _Unanswered(Exception):
         self.no_server = no_server
 
 
-class _Visit:
+class _Inspection:
     """The requests of one look, which have to be over by the deadline together."""
 
     def __init__(
@@ -173,29 +177,29 @@ class _Visit:
             async with asyncio.timeout_at(self._deadline):
                 status, data = await self._answer(url, body)
         except TimeoutError:
-            raise _Unanswered(f"no answer within {self._deadline - begun:.2g} s") from None
+            raise _NoAnswer(f"no answer within {self._deadline - begun:.2g} s") from None
         except aiohttp.ClientConnectorDNSError as error:
-            raise _Unanswered(f"no host {error.host!r} is known") from None
+            raise _NoAnswer(f"no host {error.host!r} is known") from None
         except aiohttp.ClientConnectorError as error:
             refused = isinstance(error.os_error, ConnectionRefusedError)
             why = "nothing listens there" if refused else "it cannot be reached"
-            raise _Unanswered(why, no_server=refused) from None
+            raise _NoAnswer(why, no_server=refused) from None
         except (aiohttp.ClientError, ValueError):
-            raise _Unanswered("it does not speak HTTP", no_server=True) from None
+            raise _NoAnswer("it does not speak HTTP", no_server=True) from None
         if status != 200:
             raise self._refusal(status, data)
         try:
             return msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise _Unanswered(
+            raise _NoAnswer(
                 "it does not answer in JSON; is that a model server?", no_server=True
             ) from None
 
-    async def page_if_any(self, url: str, body: Any = None) -> Any:
+    async def get_json_or_none(self, url: str, body: Any = None) -> Any:
         """The JSON at `url`; None where there is none."""
         try:
             return await self.page(url, body)
-        except _Unanswered:
+        except _NoAnswer:
             return None
 
     async def _answer(self, url: str, body: Any) -> tuple[int, bytes]:
@@ -211,20 +215,20 @@ class _Visit:
                 size += len(piece)
             return response.status, b"".join(pieces)
 
-    def _refusal(self, status: int, data: bytes) -> _Unanswered:
+    def _refusal(self, status: int, data: bytes) -> _NoAnswer:
         endpoint = self._endpoint
         if status in (401, 403):
             if endpoint.api_key:
-                return _Unanswered(f"it refuses the key from {endpoint.key_source} ({status})")
+                return _NoAnswer(f"it refuses the key from {endpoint.key_source} ({status})")
             if endpoint.key_source:
-                return _Unanswered(f"it wants a key ({status}); set {endpoint.key_source}")
-            return _Unanswered(
+                return _NoAnswer(f"it wants a key ({status}); set {endpoint.key_source}")
+            return _NoAnswer(
                 f"it wants a key ({status}), which only an address that you name is sent:"
                 f" -m openai:MODEL@{endpoint.address}"
             )
         if status >= 500:
-            return _Unanswered(f"it answers {status}{_said(data)}")
-        return _Unanswered(f"it answers {status}; is that a model server?", no_server=True)
+            return _NoAnswer(f"it answers {status}{_said(data)}")
+        return _NoAnswer(f"it answers {status}; is that a model server?", no_server=True)
 
 
 def _said(data: bytes) -> str:

@@ -44,7 +44,7 @@ _WINDOWS = (
 )
 
 
-def listed(page: Any) -> list[Card] | None:
+def parse_model_list(page: Any) -> list[Card] | None:
     """The entries of `/v1/models`, one for each name; None if that is no list of models."""
     if not isinstance(page, dict) or "data" not in page:
         return None
@@ -63,7 +63,7 @@ def _is_name(text: Any) -> bool:
     return isinstance(text, str) and 0 < len(text) <= MAX_NAME_CHARS and text.isprintable()
 
 
-def server_of(cards: Iterable[Card]) -> str:
+def detect_server(cards: Iterable[Card]) -> str:
     """The kind of server that has these cards; empty if they do not tell."""
     for card in cards:
         owner = card.get("owned_by")
@@ -72,15 +72,15 @@ def server_of(cards: Iterable[Card]) -> str:
     return ""
 
 
-def plain(cards: Iterable[Card], server: str) -> list[ServedModel]:
+def chat_models(cards: Iterable[Card], server: str) -> list[ServedModel]:
     """All that `/v1/models` says. Models that do not converse are left out."""
-    return [_plain(card, server) for card in cards if _converses(card)]
+    return [_plain(card, server) for card in cards if _is_chat_model(card)]
 
 
 def _plain(card: Card, server: str) -> ServedModel:
-    meta = _table(card.get("meta"))
+    meta = _as_dict(card.get("meta"))
     window = next((n for key in _WINDOWS if (n := _count(card.get(key)))), None)
-    state = _table(card.get("status")).get("value")
+    state = _as_dict(card.get("status")).get("value")
     return ServedModel(
         model=card["id"],
         server=server,
@@ -90,8 +90,8 @@ def _plain(card: Card, server: str) -> ServedModel:
     )
 
 
-def _converses(card: Card) -> bool:
-    outputs = _table(card.get("architecture")).get("output_modalities")
+def _is_chat_model(card: Card) -> bool:
+    outputs = _as_dict(card.get("architecture")).get("output_modalities")
     if isinstance(outputs, list):
         return "text" in outputs
     return not _NO_CHAT.search(card["id"])
@@ -100,14 +100,14 @@ def _converses(card: Card) -> bool:
 # llama.cpp
 
 
-def with_props(served: ServedModel, props: Any) -> ServedModel:
+def add_llama_cpp_props(served: ServedModel, props: Any) -> ServedModel:
     """`served` with what `/props` of llama.cpp adds. The window there is that of one slot."""
-    settings = _table(_table(props).get("default_generation_settings"))
-    tools = _table(_table(props).get("chat_template_caps")).get("supports_tools")
+    settings = _as_dict(_as_dict(props).get("default_generation_settings"))
+    tools = _as_dict(_as_dict(props).get("chat_template_caps")).get("supports_tools")
     return msgspec.structs.replace(
         served,
         window=_count(settings.get("n_ctx")) or served.window,
-        slots=_count(_table(props).get("total_slots")) or served.slots,
+        slots=_count(_as_dict(props).get("total_slots")) or served.slots,
         tools=tools if isinstance(tools, bool) else None,
     )
 
@@ -115,22 +115,24 @@ def with_props(served: ServedModel, props: Any) -> ServedModel:
 # Ollama
 
 
-def ollama(served: Iterable[ServedModel], running: Any) -> list[ServedModel]:
+def add_ollama_running(served: Iterable[ServedModel], running: Any) -> list[ServedModel]:
     """`served` with what `/api/ps` says: which are loaded, and with how large a window."""
-    loaded = {_name(card): _count(card.get("context_length")) for card in _rows(running, "models")}
+    loaded = {
+        _name(card): _count(card.get("context_length")) for card in _dicts_under(running, "models")
+    }
     return [
         msgspec.structs.replace(one, window=loaded.get(one.model), loaded=one.model in loaded)
         for one in served
     ]
 
 
-def with_show(served: ServedModel, page: Any) -> ServedModel | None:
+def add_ollama_details(served: ServedModel, page: Any) -> ServedModel | None:
     """`served` with what `/api/show` of Ollama says; None if it is no model to converse with."""
-    card = _table(page)
+    card = _as_dict(page)
     abilities = card.get("capabilities")
     if isinstance(abilities, list) and "completion" not in abilities:
         return None
-    details = _table(card.get("model_info"))
+    details = _as_dict(card.get("model_info"))
     sizes = (_count(n) for key, n in details.items() if key.endswith(".context_length"))
     largest = next(sizes, None)
     # What a Modelfile sets is what the model will be loaded with.
@@ -150,21 +152,25 @@ def with_show(served: ServedModel, page: Any) -> ServedModel | None:
 # LM Studio
 
 
-def lm_studio(page: Any) -> list[ServedModel] | None:
+def parse_lm_studio(page: Any) -> list[ServedModel] | None:
     """The models of `/api/v1/models`, or of `/api/v0/models`, which older versions have."""
-    if _table(page).get("models") is not None:
-        return [_lm_studio_v1(card) for card in _rows(page, "models") if card.get("type") == "llm"]
-    if _table(page).get("data") is not None:
-        cards = _rows(page, "data")
+    if _as_dict(page).get("models") is not None:
+        return [
+            _lm_studio_v1(card)
+            for card in _dicts_under(page, "models")
+            if card.get("type") == "llm"
+        ]
+    if _as_dict(page).get("data") is not None:
+        cards = _dicts_under(page, "data")
         return [_lm_studio_v0(card) for card in cards if card.get("type") in ("llm", "vlm")]
     return None
 
 
 def _lm_studio_v1(card: Card) -> ServedModel:
-    instances = _rows(card, "loaded_instances")
+    instances = _dicts_under(card, "loaded_instances")
     # Several instances differ by a number behind the name; the plain name means the first.
-    config = _table(instances[0].get("config")) if instances else {}
-    tools = _table(card.get("capabilities")).get("trained_for_tool_use")
+    config = _as_dict(instances[0].get("config")) if instances else {}
+    tools = _as_dict(card.get("capabilities")).get("trained_for_tool_use")
     return ServedModel(
         model=str(card.get("key", "")),
         server=LM_STUDIO,
@@ -191,12 +197,12 @@ def _lm_studio_v0(card: Card) -> ServedModel:
 # Anything
 
 
-def _table(value: Any) -> Card:
+def _as_dict(value: Any) -> Card:
     return value if isinstance(value, dict) else {}
 
 
-def _rows(page: Any, key: str) -> list[Card]:
-    rows = _table(page).get(key)
+def _dicts_under(page: Any, key: str) -> list[Card]:
+    rows = _as_dict(page).get(key)
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 

@@ -31,7 +31,7 @@ from retinue.interfaces.cli.options import as_json as json_option
 from retinue.interfaces.cli.terminal.console import Console, Interrupts, perform
 from retinue.interfaces.cli.terminal.demo_output import Stage
 from retinue.model_registry import embedded_model
-from retinue.models.scripted.model import Answer, ScriptedModel, Step
+from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step
 from retinue.models.scripted.script_file import parse_script
 from retinue.ports.model import Model
 from retinue.project import STATE_DIR, open_run
@@ -289,7 +289,7 @@ def copy(source: Traversable, to: Path) -> None:
 
 
 def _at_once(step: Step) -> Step:
-    return step.after(0.0) if isinstance(step, Answer) else step
+    return step.after(0.0) if isinstance(step, ScriptedReply) else step
 
 
 @contextmanager
