@@ -327,9 +327,7 @@ async def test_a_session_that_is_at_work_is_not_gone_on_with(opened: Opened) -> 
 
 async def test_a_session_that_is_not_there_is_told(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
-        with pytest.raises(
-            UnknownRun, match="There is no session to go on with yet; `retinue run`"
-        ):
+        with pytest.raises(UnknownRun, match="There is no session to continue yet; `retinue run`"):
             await rt.run("Go on.", session="last")
         with pytest.raises(UnknownRun, match="No run 'zzz'"):
             await rt.run("Go on.", session="zzz")
@@ -338,7 +336,7 @@ async def test_a_session_that_is_not_there_is_told(opened: Opened) -> None:
 async def test_what_a_program_led_is_no_session(opened: Opened) -> None:
     async with opened(model=ScriptedModel([say("done")])) as rt:
         child = await rt.spawn("researcher", "Look.")
-        with pytest.raises(UnknownRun, match=f"Run {child.run_id} is no part of a session"):
+        with pytest.raises(UnknownRun, match=f"Run {child.run_id} does not belong to a session"):
             await rt.run("Go on.", session=child.run_id)
         with pytest.raises(UnknownRun, match="There is no session"):
             await rt.run("Go on.", session="last")

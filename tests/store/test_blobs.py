@@ -15,7 +15,7 @@ from retinue.domain.events import LimitReached
 from retinue.errors import ChainBroken
 from retinue.interfaces.cli.main import main
 from retinue.runtime.history.audit import audit
-from retinue.store.blobs import LARGE_BYTES, cut, joined, pack, unpack
+from retinue.store.blobs import LARGE_BYTES, compress, decompress, extract, restore
 from retinue.store.export import export_run
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.store_contract import Scribe
@@ -34,14 +34,14 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_a_payload_is_put_together_again_to_the_byte(value: object) -> None:
     payload = msgspec.json.encode(value)
-    found = cut(payload)
-    assert joined(found.payload, found.places, found.strings) == payload
+    found = extract(payload)
+    assert restore(found.payload, found.refs, found.strings) == payload
     # What is left has the same shape, and no string that is large.
-    assert len(cut(found.payload).strings) == 0
+    assert len(extract(found.payload).strings) == 0
     assert type(msgspec.json.decode(found.payload)) is type(value)
     for digest, string in found.strings.items():
         assert len(string) >= LARGE_BYTES
-        assert unpack(digest, pack(string)) == string
+        assert decompress(digest, compress(string)) == string
 
 
 def rows(path: Path, query: str) -> list[tuple[object, ...]]:

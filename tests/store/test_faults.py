@@ -60,7 +60,7 @@ def test_a_database_of_another_program(tmp_path: Path, write: bool) -> None:
     path = tmp_path / "retinue.db"
     change(path, "CREATE TABLE bookmarks (url)", "PRAGMA user_version = 99")
     error = refusal(path, write=write)
-    assert str(error) == f"{path} is a database of another program; move it away."
+    assert str(error) == f"{path} is a database of another program; move it."
 
 
 @pytest.mark.parametrize("write", [True, False])

@@ -212,7 +212,9 @@ def test_recall_takes_any_query(queries: list[str]) -> None:
 async def test_kinds_that_there_cannot_be(memory_store: SqliteMemoryStore, kind: str) -> None:
     with pytest.raises(UsageError) as caught:
         await keep(memory_store, "x", kind=kind)
-    assert str(caught.value) == f"A kind of memory is 1 to 40 of a-z and _, not {kind!r}."
+    assert (
+        str(caught.value) == f"A kind of memory is 1 to 40 characters of a-z and _, not {kind!r}."
+    )
 
 
 @pytest.mark.parametrize("text", ["", " \n\t"])

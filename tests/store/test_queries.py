@@ -5,7 +5,7 @@ from importlib.resources import files
 from itertools import pairwise
 
 from retinue.store.database import statements
-from retinue.store.queries import migrations, moving_script, queries, rows_of
+from retinue.store.queries import agent_moves_script, migrations, queries, with_rows
 
 
 def test_every_query_is_one_statement_without_its_comment() -> None:
@@ -23,13 +23,13 @@ def test_every_query_says_what_it_is_for() -> None:
 
 
 def test_rows_are_repeated_by_their_number() -> None:
-    text = rows_of("insert_agents", 2, 3)
+    text = with_rows("insert_agents", 2, 3)
     assert text.endswith("VALUES (?, ?), (?, ?), (?, ?)")
 
 
 def test_migrations_run_statement_by_statement_and_the_journal_fits_them() -> None:
     connection = sqlite3.connect(":memory:")
-    for script in (*migrations(), moving_script()):
+    for script in (*migrations(), agent_moves_script()):
         for statement in statements(script):
             connection.execute(statement)
     for name, text in queries().items():
@@ -38,7 +38,7 @@ def test_migrations_run_statement_by_statement_and_the_journal_fits_them() -> No
             continue
         if "{rows}" in text:
             columns = text[: text.index("VALUES")].count(",") + 1
-            text = rows_of(name, columns, 2)
+            text = with_rows(name, columns, 2)
         arguments = 1 if "?1" in text else text.count("?")
         connection.execute(f"EXPLAIN {text}", [None] * arguments)
     connection.close()

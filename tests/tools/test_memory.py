@@ -183,7 +183,10 @@ async def test_a_long_text_is_refused_with_the_way_out(
 async def test_what_cannot_be_kept(root_ctx: ToolContext) -> None:
     for arguments, message in (
         ({"text": " "}, "There is nothing to remember: the text is empty."),
-        ({"text": "x", "kind": "A B"}, "A kind of memory is 1 to 40 of a-z and _, not 'A B'."),
+        (
+            {"text": "x", "kind": "A B"},
+            "A kind of memory is 1 to 40 characters of a-z and _, not 'A B'.",
+        ),
     ):
         with pytest.raises(ToolFailure) as caught:
             await remember.run(arguments, root_ctx)

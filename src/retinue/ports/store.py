@@ -72,7 +72,7 @@ class MemoryStore(Protocol):
     async def remember(self, *, kind: str, text: str, run_id: str, agent_id: str) -> int:
         """Keep `text`; answers its id. UsageError for a kind or a text that cannot be kept.
 
-        A kind is 1 to 40 of a-z and _, and a text has something in it.
+        A kind is 1 to 40 characters of a-z and _, and a text has something in it.
         """
         ...
 

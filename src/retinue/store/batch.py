@@ -1,48 +1,48 @@
-"""What goes into one transaction, as the values that its statements take."""
+"""The events of one transaction, as the values that its SQL statements take."""
 
 from __future__ import annotations
 
 from retinue.domain.events import STATE_AFTER, Event
 from retinue.ports.store import NewAgent
-from retinue.store.blobs import Cut, write_places
+from retinue.store.blobs import Extracted, encode_refs
 
-# What somebody may write who has not begun the run: they own it from there on.
-_OF_ANYBODY = frozenset({"run.resumed", "run.pruned", "run.steps_undone", "run.steps_redone"})
-# As plain texts: whatever else sqlite3 gets it first looks for an adapter of.
+# Events that a process may write to a run that another process started: it owns the run from then.
+_CLAIMING = frozenset({"run.resumed", "run.pruned", "run.steps_undone", "run.steps_redone"})
+# Plain strings: for any other type, sqlite3 first looks for an adapter.
 _STATE_AFTER = {kind: str(state) for kind, state in STATE_AFTER.items()}
 
 
 class Batch:
-    """Filled by the event loop, and then written by the thread: never both.
+    """Filled by the event loop, then written by the thread; never both at once.
 
-    An event is taken apart when it is added. It is in the caches of the processor then, and goes
-    with its end; the thread would have to fetch it again.
+    An event is split into columns when it is added: it is in the processor's caches then, and is
+    freed afterwards. The thread would have to load it again.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.heads: dict[str, Event] = {}
         """The last event of each run."""
-        self.owned: list[Event] = []
-        """Those by which somebody begins a run, or may take it over."""
+        self.claims: list[Event] = []
+        """Events with which a process starts a run or takes it over."""
         self.agents: list[object] = []
         self.events: list[object] = []
-        """The columns of one after the other, without `blobs`."""
-        self.cut_events: list[object] = []
-        """Those that have blobs. None is no value for the others: sqlite3 would look for an adapter
-        of each, which takes it as long as two columns.
+        """The columns of all events in one list, without the column `blobs`."""
+        self.events_with_blobs: list[object] = []
+        """Kept apart so that the others need no None: sqlite3 would look for an adapter for each,
+        which takes as long as two columns.
         """
         self.strings: dict[str, bytes] = {}
-        """What was cut out of them, by its hash."""
-        self.packed: dict[str, bytes] = {}
-        """Those of the strings that may be new."""
+        """Large strings of the payloads, by hash."""
+        self.compressed: dict[str, bytes] = {}
+        """Those of `strings` that may be new, compressed."""
         self.moves: list[object] = []
-        """Those of agents to another state.
+        """State changes of agents.
 
-        A trigger on `events` would do without this, and cost every event 2 µs.
+        A trigger on `events` could make them, and would cost every event 2 µs.
         """
 
-    def add(self, event: Event, new_agent: NewAgent | None, cut: Cut | None) -> None:
+    def add(self, event: Event, new_agent: NewAgent | None, extracted: Extracted | None) -> None:
         run_id, kind = event.run_id, event.type
         columns = (
             run_id,
@@ -55,17 +55,17 @@ class Batch:
             kind,
             event.version,
             event.summary,
-            str(event.payload if cut is None else cut.payload, "utf-8"),
+            str(event.payload if extracted is None else extracted.payload, "utf-8"),
             event.hash,
         )
-        # Only now, since a payload that is no text is refused: it is no part of the batch then.
+        # Count the event only now: a payload that is not UTF-8 was refused by the line above.
         self.count += 1
         self.heads[run_id] = event
-        if cut is None:
+        if extracted is None:
             self.events += columns
         else:
-            self.cut_events += (*columns, write_places(cut.places))
-            self.strings |= cut.strings
+            self.events_with_blobs += (*columns, encode_refs(extracted.refs))
+            self.strings |= extracted.strings
         if new_agent is not None:
             self.agents += (
                 new_agent.run_id,
@@ -79,5 +79,5 @@ class Batch:
             )
         if kind in _STATE_AFTER:
             self.moves += (run_id, event.agent_id, _STATE_AFTER[kind])
-        if event.seq == 1 or kind in _OF_ANYBODY:
-            self.owned.append(event)
+        if event.seq == 1 or kind in _CLAIMING:
+            self.claims.append(event)

@@ -1,7 +1,7 @@
-"""Large strings of payloads, kept apart: each once, compressed, under the hash of what it holds.
+"""Large strings of payloads, stored apart: each once, compressed, under the hash of its content.
 
-A child's opening, the files it reads and what commands print are most of a journal, and siblings
-share much of them. A payload without its large strings is still JSON that SQL can look into.
+A child's opening messages, the files it reads and the output of commands are most of a journal, and
+siblings share much of them. A payload without its large strings is still JSON that SQL can query.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import NamedTuple
 import msgspec
 
 LARGE_BYTES = 1024
-# With level 6 a tenth less, for twice the time. The usual window and memory make no difference to
-# the size of a few KiB, and take twice the time to be set up.
+# Level 6 saves a tenth of the size for twice the time. The default window and memory level do not
+# change the size of a few KiB, and take twice the time to set up.
 _LEVEL, _WINDOW_BITS, _MEMORY_LEVEL = 1, 14, 7
 
-Places = list[tuple[int, str]]
-"""Where in the bytes that are left a string goes back to, and its hash."""
+BlobRefs = list[tuple[int, str]]
+"""For each string that was taken out: its offset in the remaining bytes, and its hash."""
 
 
-class Cut(NamedTuple):
-    """A payload, and the strings that were taken out of it, by their hashes."""
+class Extracted(NamedTuple):
+    """A payload without its large strings, and those strings by their hashes."""
 
     payload: bytes
-    places: Places
+    refs: BlobRefs
     strings: dict[str, bytes]
 
 
-def cut(payload: bytes) -> Cut:
-    """Take the large strings out of JSON, as they are written there."""
+def extract(payload: bytes) -> Extracted:
+    """Take the large strings out of JSON, in their escaped form."""
     kept: list[bytes] = []
-    places: Places = []
+    refs: BlobRefs = []
     strings: dict[str, bytes] = {}
-    # Without what is escaped, each quote begins a string or ends one. An expression would take ten
-    # times as long.
+    # With escapes blanked out, each quote starts or ends a string. A regular expression would take
+    # ten times as long.
     plain = payload.replace(b"\\\\", b"\0\0").replace(b'\\"', b"\0\0")
     start = end = size = 0
     for number, part in enumerate(plain.split(b'"')):
@@ -46,29 +46,29 @@ def cut(payload: bytes) -> Cut:
             strings[digest] = string
             kept.append(payload[end:start])
             size += start - end
-            places.append((size, digest))
+            refs.append((size, digest))
             end = start + len(part)
         start += len(part) + 1
-    return Cut(b"".join((*kept, payload[end:])), places, strings)
+    return Extracted(b"".join((*kept, payload[end:])), refs, strings)
 
 
-def joined(payload: bytes, places: Places, strings: Mapping[str, bytes]) -> bytes:
-    """The payload as it was. KeyError for the hash of a string that is not there."""
+def restore(payload: bytes, refs: BlobRefs, strings: Mapping[str, bytes]) -> bytes:
+    """The original payload. KeyError for the hash of a missing string."""
     parts: list[bytes] = []
     end = 0
-    for place, digest in places:
-        parts += (payload[end:place], strings[digest])
-        end = place
+    for offset, digest in refs:
+        parts += (payload[end:offset], strings[digest])
+        end = offset
     return b"".join((*parts, payload[end:]))
 
 
-def pack(string: bytes) -> bytes:
-    press = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL)
-    return press.compress(string) + press.flush()
+def compress(string: bytes) -> bytes:
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL)
+    return compressor.compress(string) + compressor.flush()
 
 
-def unpack(digest: str, data: object) -> bytes | None:
-    """The string of that hash; None if the data is not what was kept."""
+def decompress(digest: str, data: object) -> bytes | None:
+    """The string with that hash; None if the data was changed."""
     try:
         string = zlib.decompress(data) if isinstance(data, bytes) else b""
     except zlib.error:
@@ -76,10 +76,10 @@ def unpack(digest: str, data: object) -> bytes | None:
     return string if hashlib.sha256(string).hexdigest() == digest else None
 
 
-def write_places(places: Places) -> str | None:
-    return msgspec.json.encode(places).decode() if places else None
+def encode_refs(refs: BlobRefs) -> str | None:
+    return msgspec.json.encode(refs).decode() if refs else None
 
 
-def read_places(text: str) -> Places:
-    """Raises msgspec.DecodeError for what `write_places` has not written."""
-    return msgspec.json.decode(text, type=Places)
+def decode_refs(text: str) -> BlobRefs:
+    """Raises msgspec.DecodeError for text that `encode_refs` did not write."""
+    return msgspec.json.decode(text, type=BlobRefs)

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-from retinue.store.database import connect, named
+from retinue.store.database import connect, store_error
 from retinue.store.queries import queries
 
 T = TypeVar("T")
@@ -33,10 +33,10 @@ def sweep_blobs(path: Path) -> int:
     def work(connection: sqlite3.Connection) -> int:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            ((guard,),) = connection.execute(queries()["guard_of_blobs"]).fetchall()
+            ((trigger,),) = connection.execute(queries()["blobs_stay_trigger"]).fetchall()
             connection.execute("DROP TRIGGER blobs_stay")
-            gone = connection.execute(queries()["loose_blobs"]).rowcount
-            connection.execute(guard)
+            gone = connection.execute(queries()["delete_unused_blobs"]).rowcount
+            connection.execute(trigger)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -62,4 +62,4 @@ def _with(path: Path, work: Callable[[sqlite3.Connection], T], *, write: bool) -
         try:
             return work(connection)
         except sqlite3.Error as error:
-            raise named(error, path) from error
+            raise store_error(error, path) from error

@@ -1,4 +1,4 @@
-"""Opening a database file, bringing its schema up to date, and naming what goes wrong with it."""
+"""Open a database file, migrate its schema, and turn SQLite's errors into ours."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from retinue.errors import (
     StoreLocked,
     StoreReadOnly,
 )
-from retinue.store.queries import migrations, reading_old_script
+from retinue.store.queries import migrations, old_schema_script
 
-APPLICATION_ID = 0x52455449  # "RETI", so that `file` and we can tell whose database it is
+APPLICATION_ID = 0x52455449  # "RETI": identifies our databases, to us and to `file`
 BUSY_TIMEOUT_S = 10.0
 
 # Primary result codes of SQLite (the low byte of the extended ones).
 _BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 10, 11, 13, 14, 26
 
 PAGE_BYTES = 8_192
-WITH_BLOBS = 4  # the first version of the schema that has them
+FIRST_WITH_BLOBS = 4  # schema version
 
 
 def connect(
     path: Path, *, write: bool, busy_timeout_s: float = BUSY_TIMEOUT_S
 ) -> sqlite3.Connection:
-    """Open the database; with `write`, make it and migrate it where that is needed."""
+    """Open the database; with `write`, create and migrate it where needed."""
     opening = _connect_writing if write else _connect_reading
     try:
         if path.is_dir():
@@ -38,7 +38,7 @@ def connect(
     except PermissionError as error:
         raise StoreReadOnly(f"{path} cannot be opened; check the rights of its folder.") from error
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise named(error, path, busy_timeout_s) from error
+        raise store_error(error, path, busy_timeout_s) from error
 
 
 def _connect_writing(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
@@ -47,10 +47,10 @@ def _connect_writing(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
     )
     try:
         _check_owner(connection, path)
-        # Of a new file only. With SQLite's 4 KiB a child costs half as many writes again.
+        # For a new file. With SQLite's default of 4 KiB a child costs 1.5 times the writes.
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         _switch_to_wal(connection, busy_timeout_s)
-        # FULL: a commit survives a power cut too. With group commit it costs one fsync a batch.
+        # FULL: a commit survives a power cut. With group commit that costs one fsync a batch.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         _migrate(connection)
@@ -64,7 +64,7 @@ def _connect_reading(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
     if not path.exists():
         raise StoreError(f"There is no journal at {path} yet; run something first.")
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if _is_still(path) else ''}",
+        f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if _is_immutable(path) else ''}",
         uri=True,
         timeout=busy_timeout_s,
         isolation_level=None,
@@ -74,8 +74,8 @@ def _connect_reading(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
         _check_owner(connection, path)
         if _version(connection) == 0:
             raise StoreError(f"There is no journal at {path} yet; run something first.")
-        if _version(connection) < WITH_BLOBS:
-            for statement in statements(reading_old_script()):
+        if _version(connection) < FIRST_WITH_BLOBS:
+            for statement in statements(old_schema_script()):
                 connection.execute(statement)
     except BaseException:
         connection.close()
@@ -83,20 +83,20 @@ def _connect_reading(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
     return connection
 
 
-def _is_still(path: Path) -> bool:
-    """Is the file somewhere that cannot be written, and all there is of the database?
+def _is_immutable(path: Path) -> bool:
+    """Is the folder read-only, and is there no write-ahead log?
 
-    Otherwise SQLite would want to make the index of the write-ahead log beside it.
+    If not, SQLite creates the index of the write-ahead log next to the file.
     """
     return not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
-    # In this order: another process may make the tables, and sign them, between the two.
+    # In this order: another process may create and sign the tables between the two queries.
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if tables and application != APPLICATION_ID:
-        raise StoreError(f"{path} is a database of another program; move it away.")
+        raise StoreError(f"{path} is a database of another program; move it.")
     version = _version(connection)
     if version > len(migrations()):
         raise SchemaTooNew(
@@ -111,8 +111,8 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _switch_to_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
-    # SQLite does not call the busy handler for this pragma, so two processes that open a new file
-    # at the same moment would fail without a loop.
+    # SQLite does not call the busy handler for this pragma. Without a loop, two processes that open
+    # a new file at the same moment would fail.
     deadline = time.monotonic() + busy_timeout_s
     while True:
         try:
@@ -136,14 +136,14 @@ def _migrate(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA user_version = {len(migrations())}")
         connection.execute("COMMIT")
     except BaseException:
-        # SQLite has undone it already when the disk is full.
+        # With a full disk, SQLite has already rolled back.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
 
 
 def statements(script: str) -> list[str]:
-    """The statements of a script one by one: executescript would commit before each."""
+    """The statements of a script. `executescript` would commit before it runs them."""
     found, pending = [], ""
     for line in script.splitlines(keepends=True):
         pending += line
@@ -153,17 +153,17 @@ def statements(script: str) -> list[str]:
     return found
 
 
-def named(
+def store_error(
     error: sqlite3.Error | UnicodeDecodeError, path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S
 ) -> StoreError:
-    """SQLite's error as the one sentence that the user needs."""
+    """SQLite's error as a StoreError whose message says what to do."""
     if isinstance(error, UnicodeDecodeError):
-        # Python could not read SQLite's message, which quotes a name that is damaged.
+        # SQLite's message quotes a damaged name, which Python could not decode.
         return _damaged(path)
     match _code(error):
         case _ if isinstance(error, sqlite3.IntegrityError):
             return StoreError(f"The journal refused a write: {error}.")
-        # The second: no room for the index of the write-ahead log.
+        # SHMSIZE: no room for the index of the write-ahead log.
         case code if code == _FULL or _extended(error) == sqlite3.SQLITE_IOERR_SHMSIZE:
             return StoreFull(f"No room left on the disk of {path}; free some and resume the run.")
         case code if code in (_BUSY, _LOCKED):

@@ -1,4 +1,4 @@
-"""A run as a file of its own, to be read elsewhere: a database with that run and nothing else."""
+"""Export one run to a database file of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from retinue.errors import StoreError, UsageError
-from retinue.store.database import APPLICATION_ID, named, statements
+from retinue.store.database import APPLICATION_ID, statements, store_error
 from retinue.store.queries import migrations
 
 _TRIGGER = re.compile(r"^(CREATE|DROP) TRIGGER ", re.MULTILINE)
@@ -16,11 +16,11 @@ _TABLES = {"runs": "id", "sub_agents": "run_id", "events": "run_id"}
 
 
 def export_run(database: Path, run_id: str, target: Path) -> None:
-    """Write the run to the new file `target`. Rows are copied as they are, true or not."""
+    """Write the run to the new file `target`. Rows are copied unchanged, tampered ones included."""
     try:
         target.touch(exist_ok=False, mode=0o600)
     except FileExistsError:
-        raise UsageError(f"{str(target)!r} is there already; name another file.") from None
+        raise UsageError(f"{str(target)!r} exists already; name another file.") from None
     except OSError as error:
         raise StoreError(f"{target} cannot be written ({error.strerror}).") from error
     try:
@@ -29,28 +29,28 @@ def export_run(database: Path, run_id: str, target: Path) -> None:
     except BaseException as error:
         target.unlink()
         if isinstance(error, sqlite3.Error):
-            raise named(error, target) from error
+            raise store_error(error, target) from error
         raise
 
 
 def _copy(connection: sqlite3.Connection, database: Path, run_id: str) -> None:
-    made = [statement for script in migrations() for statement in statements(script)]
-    # Guards against changes would not let a row be what it has become.
-    guards = [statement for statement in made if _TRIGGER.search(statement)]
+    schema = [statement for script in migrations() for statement in statements(script)]
+    # Create the triggers last: they would refuse rows that were tampered with.
+    triggers = [statement for statement in schema if _TRIGGER.search(statement)]
     connection.execute("ATTACH ? AS journal", (f"{database.absolute().as_uri()}?mode=ro",))
     connection.execute("BEGIN")
-    for statement in made:
-        if statement not in guards:
+    for statement in schema:
+        if statement not in triggers:
             connection.execute(statement)
     for table, column in _TABLES.items():
-        # Both have the same columns in the same order.
+        # Both databases have the same columns in the same order.
         rows = f"SELECT * FROM journal.{table} WHERE {column} = ?"
         connection.execute(f"INSERT INTO {table} {rows}", (run_id,))
     connection.execute(
         "INSERT INTO blobs SELECT * FROM journal.blobs WHERE hash IN"
         " (SELECT json_extract(place.value, '$[1]') FROM events, json_each(events.blobs) AS place)"
     )
-    for statement in guards:
+    for statement in triggers:
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {len(migrations())}")

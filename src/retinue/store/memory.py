@@ -1,8 +1,8 @@
-"""What is remembered across runs, in the same file as the journal.
+"""Memories that outlive runs, stored in the same file as the journal.
 
-A query is words. Where SQLite has FTS5 they are looked up in a full-text index, and elsewhere, or
-where that finds nothing, by LIKE: the index sees neither signs nor emoji, nor a word within a
-sentence that is written without spaces.
+A query is a list of words. Where SQLite has FTS5, a full-text index looks them up. Without FTS5, or
+where the index finds nothing, LIKE does: the index ignores punctuation and emoji, and words in
+languages written without spaces.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 from retinue.errors import StoreError, UsageError
 from retinue.ports.clock import Clock
 from retinue.ports.store import MemoryEntry
-from retinue.store.database import BUSY_TIMEOUT_S, connect, named, statements
+from retinue.store.database import BUSY_TIMEOUT_S, connect, statements, store_error
 from retinue.store.queries import full_text_script, queries
 
 R = TypeVar("R")
@@ -35,8 +35,8 @@ _TRIGGERS = ("memories_index_insert", "memories_index_delete", "memories_index_u
 class SqliteMemoryStore:
     """A `MemoryStore` in one database file, with its own connection and thread.
 
-    The file is opened, and made where it is missing, by the first call. `full_text=False` does
-    without FTS5, as where SQLite has none.
+    The first call opens the file, and creates it if it is missing. `full_text=False` searches
+    without FTS5, as on a build of SQLite that lacks it.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class SqliteMemoryStore:
         self._clock = clock
         self._full_text = full_text
         self._busy_timeout_s = busy_timeout_s
-        # One thread: the connection is never used by two at once, and closing comes last.
+        # One thread: calls never overlap, and closing comes last.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="retinue-memory")
         self._connection: sqlite3.Connection | None = None
         self._closed = False
 
     async def remember(self, *, kind: str, text: str, run_id: str, agent_id: str) -> int:
         if not _KIND.fullmatch(kind):
-            raise UsageError(f"A kind of memory is 1 to 40 of a-z and _, not {kind!r}.")
+            raise UsageError(f"A kind of memory is 1 to 40 characters of a-z and _, not {kind!r}.")
         if not text.strip():
             raise UsageError("There is nothing to remember: the text is empty.")
         row = (kind, _storable(text), self._clock.now(), run_id, agent_id)
@@ -73,7 +73,7 @@ class SqliteMemoryStore:
         return [_memory(row) for row in rows]
 
     async def aclose(self) -> None:
-        """Let go of the file, when what is under way is done."""
+        """Close the file once pending calls are done."""
         if self._closed:
             return
         self._closed = True
@@ -84,7 +84,7 @@ class SqliteMemoryStore:
     async def _in_thread(self, work: Callable[[sqlite3.Connection], R]) -> R:
         if self._closed:
             raise StoreError(f"{self._path} is closed.")
-        # If cancelled, a write that has begun is completed: half of one is none.
+        # A cancelled call does not interrupt the thread: a write that began completes.
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
 
     # In the thread
@@ -95,12 +95,12 @@ class SqliteMemoryStore:
                 self._connection = self._open()
             return work(self._connection)
         except sqlite3.Error as error:
-            raise named(error, self._path, self._busy_timeout_s) from error
+            raise store_error(error, self._path, self._busy_timeout_s) from error
 
     def _open(self) -> sqlite3.Connection:
         connection = connect(self._path, write=True, busy_timeout_s=self._busy_timeout_s)
         try:
-            self._full_text = _settle_index(connection, wanted=self._full_text)
+            self._full_text = _switch_index(connection, wanted=self._full_text)
         except BaseException:
             connection.close()
             raise
@@ -134,14 +134,14 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _settle_index(connection: sqlite3.Connection, *, wanted: bool) -> bool:
-    """Have the full-text index kept up to date, or not at all; answers which."""
+def _switch_index(connection: sqlite3.Connection, *, wanted: bool) -> bool:
+    """Create or drop the triggers that maintain the full-text index; return whether it exists."""
 
-    def says(query: str) -> bool:
+    def is_true(query: str) -> bool:
         return bool(connection.execute(queries()[query]).fetchone()[0])
 
-    possible = wanted and says("has_full_text")
-    if possible != says("full_text_kept"):
+    possible = wanted and is_true("has_full_text")
+    if possible != is_true("full_text_kept"):
         drops = [f"DROP TRIGGER IF EXISTS {name}" for name in _TRIGGERS]
         with _transaction(connection):
             for statement in statements(full_text_script()) if possible else drops:
@@ -157,7 +157,7 @@ def _insert(connection: sqlite3.Connection, row: tuple[object, ...]) -> int:
 
 
 def _storable(text: str) -> str:
-    """`text` without half surrogates, which have no UTF-8, and NULs, which end a text in SQL."""
+    """`text` without lone surrogates, which have no UTF-8, and NULs, which end a text in SQL."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
@@ -166,12 +166,12 @@ def _words(query: str) -> list[str]:
 
 
 def _expression(words: Sequence[str]) -> str:
-    """For FTS5: any of the words, in quotes so that none is syntax; the last may be a beginning."""
+    """An FTS5 expression for any of the words, quoted; the last word matches as a prefix."""
     return " OR ".join('"' + word.replace('"', '""') + '"' for word in words) + "*"
 
 
 def _patterns(words: Sequence[str]) -> str:
-    """For LIKE with `\\` as its escape, as a JSON array."""
+    """LIKE patterns with `\\` as the escape character, as a JSON array."""
     return msgspec.json.encode(
         ["%" + re.sub(r"([%_\\])", r"\\\1", word) + "%" for word in words]
     ).decode()

@@ -1,4 +1,4 @@
-"""The SQL of the store, read from the files beside this one."""
+"""The SQL of the store, read from the folder `sql`."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def migrations() -> tuple[str, ...]:
 
 @cache
 def full_text_script() -> str:
-    """What makes the full-text index over the memories, where SQLite has FTS5."""
+    """Creates the full-text index over memories, where SQLite has FTS5."""
     return files(__package__).joinpath("sql", "full_text.sql").read_text("utf-8")
 
 
 @cache
-def reading_old_script() -> str:
-    """What stands in for what a file of an earlier version lacks, for reading only."""
-    return files(__package__).joinpath("sql", "reading_old.sql").read_text("utf-8")
+def old_schema_script() -> str:
+    """Temporary tables for reading a file of an older schema, which has no blobs."""
+    return files(__package__).joinpath("sql", "old_schema.sql").read_text("utf-8")
 
 
 @cache
-def moving_script() -> str:
-    """What `move_agents` needs on a connection that writes."""
-    return files(__package__).joinpath("sql", "moving.sql").read_text("utf-8")
+def agent_moves_script() -> str:
+    """The temporary view and trigger that the query `move_agents` inserts into."""
+    return files(__package__).joinpath("sql", "agent_moves.sql").read_text("utf-8")
 
 
 @cache
-def rows_of(query: str, columns: int, count: int) -> str:
-    """`query` with place holders for `count` rows."""
+def with_rows(query: str, columns: int, count: int) -> str:
+    """`query` with placeholders for `count` rows."""
     row = "(" + ", ".join("?" * columns) + ")"
     return queries()[query].format(rows=", ".join([row] * count))

@@ -1,4 +1,4 @@
-"""Reports of steps, as files in the project."""
+"""Write the reports of children to files in the project."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
-# Written in a pause, since a new file costs 26 µs then, and ten times as much while the journal
-# keeps calling fsync beside it, which has to write every new file out as well.
+# Files are written when the journal pauses: a new file costs 26 µs then. While the journal calls
+# fsync, which flushes every new file too, one costs ten times as much.
 PAUSE_S = 1.0
 LATEST_S = 30.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -17,7 +17,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK |
 
 
 class FileReports:
-    """Implements the port `Reports`. Files are written by a thread, many at a time."""
+    """`Reports` as files, written by a thread, many at a time."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -32,26 +32,26 @@ class FileReports:
         loop = asyncio.get_running_loop()
         self._last = loop.time()
         if self._timer is None:
-            self._timer = loop.call_later(PAUSE_S, self._look, self._last + LATEST_S)
+            self._timer = loop.call_later(PAUSE_S, self._write_when_idle, self._last + LATEST_S)
 
     async def drained(self) -> None:
-        self._begin()
+        self._start()
         while self._writing is not None:
             writing, self._writing = self._writing, None
             await writing
             if self._pending:
-                self._begin()
+                self._start()
 
-    def _look(self, at_the_latest: float) -> None:
-        """Begin if nothing has come for a while, or if it has been long enough."""
+    def _write_when_idle(self, deadline: float) -> None:
+        """Start writing after a pause, or when the oldest report has waited long enough."""
         loop = asyncio.get_running_loop()
-        begin_at = min(self._last + PAUSE_S, at_the_latest)
-        if loop.time() >= begin_at:
-            self._begin()
+        start_at = min(self._last + PAUSE_S, deadline)
+        if loop.time() >= start_at:
+            self._start()
         else:
-            self._timer = loop.call_at(begin_at, self._look, at_the_latest)
+            self._timer = loop.call_at(start_at, self._write_when_idle, deadline)
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -61,14 +61,14 @@ class FileReports:
     def _write(self) -> None:
         while self._pending:
             name, text = self._pending.popleft()
-            # A report is a convenience: everything in it is in the journal.
+            # A report is a convenience: the journal holds everything in it.
             with suppress(OSError):
                 self._replace(name, text.encode("utf-8", "replace"))
 
     def _replace(self, path: str, data: bytes) -> None:
-        """Write the file without going through a link: a project may have put one in the way."""
-        above, name = os.path.split(path)
-        file = os.open(name, _WRITE, 0o644, dir_fd=self._folder(above))
+        """Write the file without following a link that a project may have planted."""
+        parent, name = os.path.split(path)
+        file = os.open(name, _WRITE, 0o644, dir_fd=self._folder(parent))
         try:
             while data:
                 data = data[os.write(file, data) :]
@@ -76,14 +76,14 @@ class FileReports:
             os.close(file)
 
     def _folder(self, path: str) -> int:
-        """A descriptor of a folder in the project, made where it is missing."""
+        """A descriptor of a folder in the project, which is created if it is missing."""
         if path not in self._folders:
             if path:
-                above, name = os.path.split(path)
-                inside = self._folder(above)
+                parent, name = os.path.split(path)
+                parent_fd = self._folder(parent)
                 with suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=inside)
-                self._folders[path] = os.open(name, _FOLDER, dir_fd=inside)
+                    os.mkdir(name, dir_fd=parent_fd)
+                self._folders[path] = os.open(name, _FOLDER, dir_fd=parent_fd)
             else:
                 self._folders[path] = os.open(self._root, _FOLDER)
         return self._folders[path]

@@ -241,7 +241,7 @@ class StoreContract:
                 with pytest.raises(UnknownRun) as caught:
                     await store.run(beginning)
                 assert str(caught.value) == (
-                    f"{beginning!r} is the beginning of several runs; write more of it."
+                    f"{beginning!r} is the beginning of several run ids; type more of it."
                 )
 
     async def test_a_run_that_is_not_there_is_told(self, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ class StoreContract:
     ) -> None:
         clock = FakeClock()
         async with self.opened(tmp_path) as store:
-            with pytest.raises(UnknownRun, match="There is no session to go on with yet"):
+            with pytest.raises(UnknownRun, match="There is no session to continue yet"):
                 await store.session()
             for run_id, kind, earlier in (
                 ("m2", "run", ()),
@@ -302,7 +302,7 @@ class StoreContract:
             await store.flush()
             assert [row.id for row in await store.session()] == ["m2", "b4"]
             assert (await store.run("p3")).session is None
-            with pytest.raises(UnknownRun, match="Run p3 is no part of a session"):
+            with pytest.raises(UnknownRun, match="Run p3 does not belong to a session"):
                 await store.session("p3")
 
     async def test_a_run_says_how_far_it_is(self, tmp_path: Path) -> None:

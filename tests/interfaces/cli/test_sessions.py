@@ -61,7 +61,7 @@ def test_r_goes_on_with_one_by_the_beginning_of_any_of_its_runs(cli: Cli, script
 
 def test_a_session_that_is_not_there_is_told(cli: Cli, script: Script, project: Path) -> None:
     model = script(COUNT)
-    begin = "There is no session to go on with yet; `retinue run` begins one."
+    begin = "There is no session to continue yet; `retinue run` starts one."
     assert cli("run", "-c", "-m", model, "x") == (1, "", f"retinue: {begin}\n")
     db = project / ".retinue" / "retinue.db"
     assert cli("run", "-r", "zz", "-m", model, "x") == (
@@ -74,8 +74,8 @@ def test_a_session_that_is_not_there_is_told(cli: Cli, script: Script, project: 
     assert cli("run", "-r", row["id"], "-m", model, "x") == (
         1,
         "",
-        f"retinue: Run {row['id']} is no part of a session: a program led it (spawn, fan-out), and"
-        " no model; `retinue runs` lists those that are.\n",
+        f"retinue: Run {row['id']} does not belong to a session: a program led it (spawn, fan-out),"
+        " not a model; `retinue runs` lists the runs that do.\n",
     )
 
 
@@ -91,7 +91,7 @@ def test_an_ambiguous_session_is_told(cli: Cli, script: Script) -> None:
     assert cli("run", "-r", twice, "-m", model, "x") == (
         1,
         "",
-        f"retinue: '{twice}' is the beginning of several runs; write more of it.\n",
+        f"retinue: '{twice}' is the beginning of several run ids; type more of it.\n",
     )
 
 

@@ -1,7 +1,7 @@
--- The full-text index over `memories`, for builds of SQLite that have FTS5. It can be run again.
+-- The full-text index over `memories`, for builds of SQLite that have FTS5. The script can be repeated.
 --
--- The index is complete exactly as long as its triggers exist: a build without FTS5 drops them, for
--- it could not insert otherwise, and the next one that has it runs this script.
+-- The index is complete as long as its triggers exist. A build without FTS5 drops them, because it
+-- could not insert otherwise; the next build with FTS5 runs this script again.
 
 CREATE VIRTUAL TABLE IF NOT EXISTS memories_index USING fts5(
     text, content = 'memories', content_rowid = 'id', tokenize = "unicode61 remove_diacritics 2"

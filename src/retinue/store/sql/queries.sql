@@ -1,32 +1,32 @@
--- Every query of the SQLite store. A line `-- name: x` begins one; the comment below it says what for.
+-- Every query of the SQLite store. A line `-- name: x` starts a query; the comment below says what it does.
 
 -- name: insert_run
--- A run begins, with an empty chain.
+-- Start a run, with an empty chain.
 INSERT INTO runs (id, kind, task, started_at, epoch, head_hash) VALUES (?, ?, ?, ?, ?, ?)
 
 -- name: insert_agents
--- New agents with their contracts. `{rows}` is as many rows as there are.
+-- Add agents with their contracts. `{rows}` stands for the placeholders of all rows.
 INSERT INTO sub_agents (run_id, id, parent_agent_id, step_idx, path, role, context_json, cache_key)
 VALUES {rows}
 
 -- name: insert_events
--- A batch of events in one statement: see `Writer` for why it is not executemany.
+-- Add a batch of events in one statement: `Writer` explains why it is not executemany.
 INSERT INTO events (run_id, seq, agent_id, parent_agent_id, attempt, epoch, time, type, version,
                     summary, payload, hash)
 VALUES {rows}
 
--- name: insert_cut_events
--- A batch of events that have blobs.
+-- name: insert_events_with_blobs
+-- Add a batch of events whose large strings are in `blobs`.
 INSERT INTO events (run_id, seq, agent_id, parent_agent_id, attempt, epoch, time, type, version,
                     summary, payload, hash, blobs)
 VALUES {rows}
 
--- name: blobs_there
--- Which of a JSON array of hashes there is a blob of.
+-- name: existing_blobs
+-- The hashes of a JSON array that exist in `blobs`.
 SELECT hash FROM blobs WHERE hash IN (SELECT value FROM json_each(?))
 
 -- name: insert_blobs
--- New blobs. `{rows}` is as many rows as there are.
+-- Add blobs.
 INSERT INTO blobs (hash, data) VALUES {rows}
 
 -- name: blobs_of
@@ -34,7 +34,7 @@ INSERT INTO blobs (hash, data) VALUES {rows}
 SELECT hash, data FROM blobs WHERE hash IN (SELECT value FROM json_each(?))
 
 -- name: move_agents
--- Move agents to their next states, one after the other. `{rows}` are (run id, agent id, state).
+-- Move agents to their next states, in order. A row is (run id, agent id, state).
 INSERT INTO moves (run_id, id, state) VALUES {rows}
 
 -- name: finish_run
@@ -42,33 +42,33 @@ INSERT INTO moves (run_id, id, state) VALUES {rows}
 UPDATE runs SET status = ?, finished_at = ? WHERE id = ?
 
 -- name: advance_head
--- Move the end of a chain. No row is changed if another owner has moved it: the batch is then undone.
+-- Move the end of a chain. If another owner has moved it, no row changes and the batch is rolled back.
 UPDATE runs SET head_seq = ?, head_hash = ? WHERE id = ? AND epoch = ? AND head_seq = ?
 
 -- name: take_over
--- Go on with a run as its next owner: whoever still thinks to be one is refused. An outcome that was
--- written meanwhile has moved the end.
+-- Become the next owner of a run; writes of the previous owner are refused from then on. No row changes
+-- if the run has ended or was claimed meanwhile.
 UPDATE runs SET epoch = ? WHERE id = ? AND epoch = ? AND head_seq = ?
 
 -- name: prune_events
--- Delete what an event says was cleaned away.
+-- Delete the events that a `run.pruned` event replaces.
 DELETE FROM events WHERE run_id = ? AND seq < ?
 
 -- name: prune_agents
--- Delete the agents of a run that was cleaned away.
+-- Delete the agents of a pruned run.
 DELETE FROM sub_agents WHERE run_id = ?
 
--- name: loose_blobs
--- Delete the blobs that no event needs.
+-- name: delete_unused_blobs
+-- Delete the blobs that no event refers to.
 DELETE FROM blobs WHERE hash NOT IN
     (SELECT json_extract(place.value, '$[1]') FROM events, json_each(events.blobs) AS place)
 
--- name: guard_of_blobs
--- The trigger that must be gone for a moment to delete them: it would look through all events for each.
+-- name: blobs_stay_trigger
+-- The trigger that `delete_unused_blobs` must drop for a moment.
 SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = 'blobs_stay'
 
 -- name: run_sizes
--- About how many bytes each journal takes: events, contracts, and all blobs that its events name.
+-- The approximate size of each journal in bytes: events, contracts, and all blobs its events refer to.
 SELECT run_id, sum(size) FROM (
     SELECT run_id, sum(length(CAST(payload AS BLOB)) + length(summary) + 200) AS size
     FROM events GROUP BY run_id
@@ -82,19 +82,19 @@ SELECT run_id, sum(size) FROM (
 ) GROUP BY run_id
 
 -- name: events_after
--- The events of a run behind a cursor.
+-- The events of a run after a sequence number.
 SELECT seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, version, summary, payload,
        hash, blobs
 FROM events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?
 
 -- name: events_of_agent
--- The events of one agent. Scans its run, which is fine for what happens once per cached result.
+-- The events of one agent. Scans its run, which is acceptable once per cached result.
 SELECT seq, run_id, agent_id, parent_agent_id, attempt, epoch, time, type, version, summary, payload,
        hash, blobs
 FROM events WHERE run_id = ? AND agent_id = ? ORDER BY seq
 
--- A run's session is in the first event of its journal. It is read from there, since a column would be
--- one more thing to agree with the journal, and files of earlier versions would not have it.
+-- The first event of a run names the earlier runs of its session. There is no column for it: a column
+-- could disagree with the journal, and older files do not have one.
 
 -- name: runs_latest
 -- The latest runs, of one kind or of any, newest first.
@@ -109,7 +109,7 @@ FROM runs LEFT JOIN events AS first
 WHERE kind = coalesce(?, kind) ORDER BY started_at DESC, id LIMIT ?
 
 -- name: runs_like
--- Runs whose id begins so (two are enough to know that it is ambiguous); `{` sorts after every id.
+-- Runs whose id has a prefix (two are enough to see that it is ambiguous); `{` sorts after every id.
 SELECT id, kind, task, status, started_at, finished_at,
        coalesce(json_array_length(first.payload, '$.agents'),
                 (SELECT count(*) FROM sub_agents WHERE run_id = runs.id)),
@@ -121,7 +121,7 @@ FROM runs LEFT JOIN events AS first
 WHERE id >= ?1 AND id < ?1 || '{' ORDER BY id = ?1 DESC, id LIMIT 2
 
 -- name: runs_of_session
--- The runs of a session with the runs that each goes on from, the longest chain last.
+-- The runs of a session, each with the runs it continues, the longest chain last.
 SELECT id, kind, task, status, started_at, finished_at,
        coalesce(json_array_length(first.payload, '$.agents'),
                 (SELECT count(*) FROM sub_agents WHERE run_id = runs.id)),
@@ -134,22 +134,22 @@ FROM runs LEFT JOIN events AS first
 WHERE session = ? ORDER BY json_array_length(first.payload, '$.earlier'), started_at, id
 
 -- name: agents_of
--- The agents of a run with their contracts, in order of birth.
+-- The agents of a run with their contracts, in the order of creation.
 SELECT run_id, id, parent_agent_id, path, role, state, context_json
 FROM sub_agents WHERE run_id = ? ORDER BY length(id), id
 
 -- name: agents_cached
--- The closed agents of a cache key, the latest first.
+-- The closed agents with a cache key, latest first.
 SELECT run_id, id FROM sub_agents WHERE cache_key = ? AND state = 'closed'
 ORDER BY rowid DESC LIMIT ?
 
 -- name: cache_keys
--- Every cache key that there is.
+-- Every cache key.
 SELECT DISTINCT cache_key FROM sub_agents WHERE cache_key IS NOT NULL
 
 -- name: role_history
--- What the latest closed agents of a role used: tokens in and out, seconds, seconds of the model alone.
--- Those that asked no model (a cached result) are left out.
+-- Usage of the latest closed agents of a role: tokens in and out, seconds, seconds of the model alone.
+-- Agents that called no model (cached results) are left out.
 SELECT coalesce(sum(json_extract(e.payload, '$.usage.tokens_in')), 0) AS tokens_in,
        coalesce(sum(json_extract(e.payload, '$.usage.tokens_out')), 0),
        max(e.time) - min(e.time),
@@ -162,7 +162,7 @@ WHERE e.type IN ('agent.subagent_started', 'model.replied', 'agent.subagent_clos
 GROUP BY agents.run_id, agents.id HAVING tokens_in > 0
 
 -- name: insert_memory
--- Keep something for later runs.
+-- Store a memory.
 INSERT INTO memories (kind, text, time, run_id, agent_id) VALUES (?, ?, ?, ?, ?)
 
 -- name: memories_latest
@@ -171,13 +171,13 @@ SELECT id, kind, text, time, run_id, agent_id
 FROM memories WHERE kind = coalesce(?, kind) ORDER BY id DESC LIMIT ?
 
 -- name: memories_matching
--- The memories that fit a full-text expression, best first, then the latest.
+-- The memories that match a full-text expression, best first, then latest.
 SELECT id, kind, memories.text, time, run_id, agent_id
 FROM memories_index JOIN memories ON memories.id = memories_index.rowid
 WHERE memories_index MATCH ? AND kind = coalesce(?, kind) ORDER BY rank, id DESC LIMIT ?
 
 -- name: memories_alike
--- The memories that any of a JSON array of LIKE patterns fits, most of them first, then the latest.
+-- The memories that match any of a JSON array of LIKE patterns, most matches first, then latest.
 SELECT memories.id, kind, text, time, run_id, agent_id
 FROM memories JOIN json_each(?) AS pattern ON text LIKE pattern.value ESCAPE '\'
 WHERE kind = coalesce(?, kind)
@@ -188,5 +188,5 @@ GROUP BY memories.id ORDER BY count(*) DESC, memories.id DESC LIMIT ?
 SELECT count(*) FROM pragma_module_list WHERE name = 'fts5'
 
 -- name: full_text_kept
--- Whether the full-text index is kept up to date.
+-- Whether the triggers that maintain the full-text index exist.
 SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND name = 'memories_index_insert'

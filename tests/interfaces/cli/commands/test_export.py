@@ -76,7 +76,7 @@ def test_nothing_is_overwritten(cli: Cli, script: Script, project: Path) -> None
     done = cli("export", run, "-o", "mine")
     assert (done.code, done.err) == (
         2,
-        "retinue: 'mine' is there already; name another file.\n",
+        "retinue: 'mine' exists already; name another file.\n",
     )
     assert (project / "mine").read_text() == "mine"
     done = cli("export", run, "-o", "no/such/folder")

@@ -1,4 +1,4 @@
--- What a file of an earlier version lacks, for a connection that may not bring it up to date.
+-- Stand-ins for tables that an older schema lacks, for a connection that may not migrate the file.
 
 CREATE TEMP TABLE blobs (hash TEXT PRIMARY KEY, data BLOB NOT NULL);
 

@@ -1,5 +1,5 @@
--- Many moves of agents in one statement, in their order: an agent may move several times in one
--- transaction. An UPDATE from a list takes each row once.
+-- Many state changes of agents in one statement, in order: an agent may change its state several times
+-- in one transaction. An UPDATE from a list would take each row once.
 
 CREATE TEMP VIEW moves AS SELECT run_id, id, state FROM main.sub_agents;
 
