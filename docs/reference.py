@@ -15,13 +15,13 @@ import click
 import msgspec
 
 import retinue
-from retinue.config.init_files import settings_file
+from retinue.config.init_files import settings_template
 from retinue.config.pools import EndpointSettings, PoolSettings
 from retinue.config.settings import (
     BudgetSettings,
+    McpServerSettings,
     ProfileSettings,
     RoleSettings,
-    ServerSettings,
     Settings,
 )
 from retinue.domain.events import Event, Fact
@@ -37,7 +37,7 @@ TABLES = {
     "pools.NAME": PoolSettings,
     'servers."ADDRESS"': EndpointSettings,
     "prices.NAME": Price,
-    "mcp.NAME": ServerSettings,
+    "mcp.NAME": McpServerSettings,
 }
 
 
@@ -63,7 +63,7 @@ def _commands() -> Iterator[str]:
 def _settings() -> Iterator[str]:
     yield "# Settings\n"
     yield "What `retinue init` writes: every default, and examples.\n"
-    yield f"```toml\n{settings_file()}```\n"
+    yield f"```toml\n{settings_template()}```\n"
     yield "What each table may hold:\n"
     for table, kind in TABLES.items():
         yield f"## {f'`[{table}]`' if table else 'At the top'}\n\n{_said(kind)}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.embedded.model import installed
+from retinue.embedded.model import is_available
 from retinue.interfaces.cli.commands.demo import bundled, copy
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -78,7 +78,7 @@ def test_it_does_what_it_says(name: str, project: Path, tmp_path: Path) -> None:
 
 @pytest.mark.live
 def test_the_embedded_model_is_enough_for_the_batch(project: Path) -> None:
-    if not installed():
+    if not is_available():
         pytest.skip("llama.cpp is missing: run script/servers")
     code, out, err = _run("batch", project, ["docs/*.md"], RETINUE_MODEL="embedded")
     assert code == 0, err

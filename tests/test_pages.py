@@ -27,11 +27,17 @@ import pytest
 
 import retinue
 from retinue.config.agent_folders import PROJECT_FOLDERS
-from retinue.config.mcp_servers import MCP_FILE, configuration
+from retinue.config.mcp_servers import MCP_FILE, configured_servers
 from retinue.config.model_routes import parse_route
 from retinue.config.pools import EndpointSettings, PoolSettings
-from retinue.config.roles import builtin_roles, catalogue
-from retinue.config.settings import PROJECT_FILE, Layers, Settings, load, read
+from retinue.config.roles import builtin_roles, load_roles
+from retinue.config.settings import (
+    PROJECT_FILE,
+    Settings,
+    SettingsLayers,
+    load_settings,
+    read_settings,
+)
 from retinue.domain.plan.plan_file import parse
 from retinue.domain.plan.plan_file import read as read_plan
 from retinue.domain.price import Price
@@ -241,7 +247,9 @@ def _try(block: Block, project: Project, address: str, monkeypatch: pytest.Monke
         case "json" if block.file != MCP_FILE:
             assert parse_script(text)
         case "json":
-            found = configuration(load(project.path(CONFIG), project.directory), project.directory)
+            found = configured_servers(
+                load_settings(project.path(CONFIG), project.directory), project.directory
+            )
             assert found.problems == ()
             assert {server.source for server in found.servers} == {MCP_FILE}
         case "text":
@@ -258,10 +266,10 @@ def _try(block: Block, project: Project, address: str, monkeypatch: pytest.Monke
 
 def _check_settings(project: Project, file: str) -> None:
     """Every key is known and every name in it means something."""
-    settings = read(project.path(file))
-    layers = load(project.home / ".config/retinue/config.toml", project.directory)
+    settings = read_settings(project.path(file))
+    layers = load_settings(project.home / ".config/retinue/config.toml", project.directory)
     assert settings in (layers.user, layers.project), f"{file} is no settings file"
-    found = catalogue(layers, project.directory, project.home)
+    found = load_roles(layers, project.directory, project.home)
     assert {*settings.roles, *settings.profiles} <= found.roles.keys()
     assert [*found.problems, *(p for role in found.roles.values() for p in role.problems)] == []
     for name in (*settings.models.values(), *settings.prices, settings.model):
@@ -273,8 +281,8 @@ def _check_settings(project: Project, file: str) -> None:
 
 
 def _check_agent(project: Project, file: str) -> None:
-    layers = load(project.home / "nothing.toml", project.directory)
-    found = catalogue(layers, project.directory, project.home)
+    layers = load_settings(project.home / "nothing.toml", project.directory)
+    found = load_roles(layers, project.directory, project.home)
     [agent] = [role for role in found.roles.values() if role.source == file]
     assert agent.problems == found.problems == ()
 
@@ -366,7 +374,7 @@ def test_a_project_cannot_set_what_counts_in_the_own_file_only() -> None:
         prices={"openai:other": Price(input=0, output=0)},
         report_path="elsewhere.md",
     )
-    merged = Layers(Settings(), theirs).merged
+    merged = SettingsLayers(Settings(), theirs).merged
     assert len(names) == 7
     for name in names:
         assert getattr(merged, name) == getattr(Settings(), name) != getattr(theirs, name)

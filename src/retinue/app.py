@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.project_permissions import SERVER, permission
-from retinue.config.roles import LEAD, catalogue, is_of_project
+from retinue.config.project_permissions import MCP_SERVER, project_permissions
+from retinue.config.roles import LEAD_ROLE, is_project_role, load_roles
 from retinue.config.settings import (
     MAX_CONCURRENT,
     MAX_DEPTH,
@@ -20,10 +20,10 @@ from retinue.config.settings import (
     SILENCE_S,
     WARN_AT_CALLS,
     Settings,
-    load,
+    load_settings,
 )
-from retinue.config.trust import Demand
-from retinue.config.user_key import Seal
+from retinue.config.trust import TrustRequest
+from retinue.config.user_key import UserKey
 from retinue.discovery import discover
 from retinue.domain.approval import Rules, rule
 from retinue.domain.budget import Budget
@@ -31,7 +31,7 @@ from retinue.domain.contract import OnConflict
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.events import Event
 from retinue.domain.grant import Mode
-from retinue.domain.mcp_server import ToolServer
+from retinue.domain.mcp_server import McpServerSpec
 from retinue.domain.role import Role
 from retinue.errors import ConfigError, UsageError
 from retinue.model_registry import ModelRegistry, redaction_of
@@ -57,13 +57,13 @@ from retinue.runtime.runtime import Runtime
 from retinue.runtime.services import Services
 from retinue.store.reports import FileReports
 from retinue.tools.ask_user import ask_user
-from retinue.tools.builtin import REPEATABLE, builtin_tools
+from retinue.tools.builtin import CACHEABLE_TOOLS, builtin_tools
 from retinue.tools.delegation import delegation_tools
 from retinue.tools.registry import Registry
 
 if TYPE_CHECKING:
     from retinue.models.replay.recorder import Recorder
-    from retinue.tools.mcp.servers import Offered
+    from retinue.tools.mcp.servers import ServerTools
 
 Choose = Callable[[DiscoveredModels], Awaitable[str]]
 """Have a person choose a model; answers the name of one."""
@@ -120,9 +120,9 @@ async def open_runtime(
     """
     root, clock = project(directory), clock or SystemClock()
     environment = environment or Environment.current()
-    layers = load(environment.user_settings, root)
+    layers = load_settings(environment.user_settings_file, root)
     settings = layers.merged
-    permitted = permission(
+    permitted = project_permissions(
         layers, root, environment, trust=trust, model_is_chosen=model is not None
     )
     permitted.check_model()
@@ -136,7 +136,7 @@ async def open_runtime(
     named = model is None or isinstance(model, str)
     reuse = settings.cache and (named if cache is None else cache) and record is None
     more_tools = tuple(tools)
-    roles = catalogue(
+    roles = load_roles(
         layers,
         root,
         environment.home,
@@ -158,7 +158,7 @@ async def open_runtime(
             notes=notes,
             mode=_mode(mode, environment, settings),
             budget=budget or _budget(settings, limits or {}),
-            lead=LEAD,
+            lead=LEAD_ROLE,
             max_depth=settings.max_depth or MAX_DEPTH,
             directory=str(root),
             silence_s=settings.silence_s or SILENCE_S,
@@ -168,7 +168,7 @@ async def open_runtime(
         )
         # Roles of the project may name an endpoint; only the user's may make one known.
         model_registry.allow_endpoints(
-            role.model for role in roles.values() if not is_of_project(role)
+            role.model for role in roles.values() if not is_project_role(role)
         )
         if terms.budget.max_cost_usd is not None:
             for name in model_registry.members(terms.model):
@@ -210,7 +210,7 @@ async def open_runtime(
                     cache=Cache(
                         store,
                         registry,
-                        REPEATABLE if reuse and not model_registry.replaying else None,
+                        CACHEABLE_TOOLS if reuse and not model_registry.replaying else None,
                     ),
                     workspace_for=file_tree.workspace,
                     file_tree=file_tree,
@@ -224,7 +224,7 @@ async def open_runtime(
                     servers=model_registry,
                     max_concurrent=max_concurrent or settings.max_concurrent or MAX_CONCURRENT,
                     report_path_pattern=settings.report_path,
-                    seal=Seal(environment.state / "key").of,
+                    seal=UserKey(environment.state_dir / "key").sign,
                     breaker=Breaker(
                         warn_at=settings.warn_at_calls or WARN_AT_CALLS,
                         pause_at=settings.pause_at_calls or PAUSE_AT_CALLS,
@@ -276,25 +276,25 @@ def _tools(
 
 @asynccontextmanager
 async def _offered(
-    servers: Sequence[ToolServer],
+    servers: Sequence[McpServerSpec],
     root: Path,
     environment: Environment,
     clock: Clock,
     *,
-    anew: bool = False,
+    refresh: bool = False,
     on_wait: Callable[[str], None] | None = None,
-) -> AsyncIterator[Sequence[Offered]]:
-    """What MCP servers offer, for as long as this is open; `anew` asks all of them."""
+) -> AsyncIterator[Sequence[ServerTools]]:
+    """What MCP servers offer, for as long as this is open; `refresh` asks all of them."""
     if not servers:
         yield ()
         return
-    from retinue.tools.mcp.servers import Servers
+    from retinue.tools.mcp.servers import McpServers
 
-    logs, cache = state_directory(root) / "mcp", environment.cache / "mcp"
-    async with Servers(servers, cache=cache, logs=logs, clock=clock) as opened:
-        if on_wait is not None and (names := opened.asked(anew=anew)):
+    logs, cache = state_directory(root) / "mcp", environment.cache_dir / "mcp"
+    async with McpServers(servers, cache=cache, logs=logs, clock=clock) as opened:
+        if on_wait is not None and (names := opened.servers_to_start(refresh=refresh)):
             on_wait(f"starting MCP servers to see what they offer: {', '.join(names)}")
-        yield await opened.offered(anew=anew)
+        yield await opened.list_tools(refresh=refresh)
 
 
 class Inspection(msgspec.Struct, frozen=True):
@@ -305,8 +305,8 @@ class Inspection(msgspec.Struct, frozen=True):
     """
 
     tools: tuple[Tool, ...]
-    offered: tuple[Offered, ...]
-    untrusted: tuple[Demand, ...]
+    offered: tuple[ServerTools, ...]
+    untrusted: tuple[TrustRequest, ...]
     problems: tuple[str, ...]
 
 
@@ -318,11 +318,13 @@ async def inspect_tools(
 ) -> Inspection:
     """Start the MCP servers of a project that may be started, and tell what they offer."""
     root, environment = project(directory), environment or Environment.current()
-    found = permission(load(environment.user_settings, root), root, environment)
+    found = project_permissions(
+        load_settings(environment.user_settings_file, root), root, environment
+    )
     async with _offered(
-        found.servers, root, environment, SystemClock(), anew=True, on_wait=on_wait
+        found.servers, root, environment, SystemClock(), refresh=True, on_wait=on_wait
     ) as offered:
-        untrusted = tuple(demand for demand in found.denied if demand.kind == SERVER)
+        untrusted = tuple(request for request in found.denied if request.kind == MCP_SERVER)
         return Inspection(builtin_tools(), tuple(offered), untrusted, found.problems)
 
 
@@ -343,10 +345,12 @@ async def _sandbox(environment: Environment, *, unconfined: bool) -> Sandbox | N
     if unconfined:
         from retinue.sandbox.unconfined import Unconfined
 
-        return Unconfined(environment.passed_on())
+        return Unconfined(environment.for_commands())
     from retinue.sandbox.selection import select_sandbox
 
-    return (await select_sandbox(environment.passed_on(), cache=str(environment.cache))).sandbox
+    return (
+        await select_sandbox(environment.for_commands(), cache=str(environment.cache_dir))
+    ).sandbox
 
 
 def _mode(chosen: Mode | str | None, environment: Environment, settings: Settings) -> Mode:
@@ -359,4 +363,4 @@ def _mode(chosen: Mode | str | None, environment: Environment, settings: Setting
 
 def _budget(settings: Settings, limits: Mapping[str, Any]) -> Budget:
     """The budget of a whole run: the defaults, the settings, and what was said for this one."""
-    return msgspec.structs.replace(LEAD.budget, **(settings.budget.chosen() | dict(limits)))
+    return msgspec.structs.replace(LEAD_ROLE.budget, **(settings.budget.chosen() | dict(limits)))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from retinue.config.environment import Environment
-from retinue.config.settings import load
+from retinue.config.settings import load_settings
 from retinue.domain.cleanup_report import Chore
 from retinue.errors import ChainBroken, RunError, UsageError
 from retinue.ports.store import RunRow
@@ -56,7 +56,7 @@ async def clean_up(
             f"Run {held[0]} is at work, and needs what looks old to others; wait for it, or leave"
             " the age away."
         )
-    keep_days = load(environment.user_settings, root).merged.keep_journals_days
+    keep_days = load_settings(environment.user_settings_file, root).merged.keep_journals_days
     journals_s = keep_days * DAY_S if older_s is None else older_s
     journals = await _clean_journals(root, journals_s, unfinished=unfinished, look=look)
     return [journals, *await user_file_tree(root, environment).clean(older_s, dry_run=look)]

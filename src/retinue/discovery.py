@@ -10,16 +10,16 @@ import msgspec
 
 from retinue.config.environment import Environment
 from retinue.config.server_addresses import (
-    as_place,
-    clouds,
-    named_places,
-    once_each,
-    place_of,
-    usual_places,
+    address_of,
+    cloud_address,
+    cloud_providers,
+    deduplicate,
+    default_addresses,
+    named_addresses,
 )
-from retinue.config.settings import PROJECT_FILE, Layers
+from retinue.config.settings import PROJECT_FILE, SettingsLayers
 from retinue.domain.discovered_models import DiscoveredModels, InspectedServer, ServerAddress
-from retinue.embedded.model import installed
+from retinue.embedded.model import is_available
 
 if TYPE_CHECKING:
     from retinue.models.http.endpoint import Endpoint
@@ -33,7 +33,7 @@ CLOUD_S = 5.0
 
 async def discover(
     environment: Environment,
-    layers: Layers,
+    layers: SettingsLayers,
     *,
     more: Iterable[ServerAddress] = (),
     cloud: bool = False,
@@ -46,11 +46,11 @@ async def discover(
     # aiohttp costs a quarter of a second to import.
     from retinue.models.server_info.inventory import inspect_server
 
-    keys = clouds(environment)
-    tried = [*more, *named_places(environment, layers.user)]
-    tried += usual_places() if layers.merged.discovery else []
-    tried += map(as_place, keys) if cloud else []
-    places = once_each(tried)
+    keys = cloud_providers(environment)
+    tried = [*more, *named_addresses(environment, layers.user)]
+    tried += default_addresses() if layers.merged.discovery else []
+    tried += map(cloud_address, keys) if cloud else []
+    places = deduplicate(tried)
     looks = (
         inspect_server(
             _endpoint(place, environment), within_s=_patience_s(place), provider=place.provider
@@ -60,8 +60,8 @@ async def discover(
     return DiscoveredModels(
         servers=tuple(map(InspectedServer, places, await asyncio.gather(*looks))),
         clouds=tuple(keys),
-        settings_file=environment.shown(environment.user_settings),
-        embedded=installed(),
+        settings_file=environment.display_path(environment.user_settings_file),
+        embedded=is_available(),
     )
 
 
@@ -73,14 +73,14 @@ class NamedModel(msgspec.Struct, frozen=True):
     place: ServerAddress | None
 
 
-def named_models(environment: Environment, layers: Layers) -> list[NamedModel]:
+def named_models(environment: Environment, layers: SettingsLayers) -> list[NamedModel]:
     """The models that are used where the command line names none: one, or those of a pool.
 
     Empty if it has to be found.
     """
     for name, where, trusted in (
         (environment.get("RETINUE_MODEL"), "RETINUE_MODEL", True),
-        (layers.user.model, environment.shown(environment.user_settings), True),
+        (layers.user.model, environment.display_path(environment.user_settings_file), True),
         (layers.project.model, PROJECT_FILE, False),
     ):
         if name is not None:
@@ -88,7 +88,7 @@ def named_models(environment: Environment, layers: Layers) -> list[NamedModel]:
             members = (name,) if pool is None else pool.endpoints
             where = where if pool is None else f"pools.{name}"
             full = [layers.user.models.get(member, member) for member in members]
-            return [NamedModel(one, where, place_of(one, where, trusted=trusted)) for one in full]
+            return [NamedModel(one, where, address_of(one, where, trusted=trusted)) for one in full]
     return []
 
 

@@ -13,9 +13,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.model_routes import EMBEDDED, SERVICES, Route, Service, parse_route
-from retinue.config.pools import EndpointSettings, Strategy
-from retinue.config.settings import Layers, Settings
+from retinue.config.model_routes import (
+    EMBEDDED,
+    PROVIDER_APIS,
+    ModelRoute,
+    ProviderApi,
+    parse_route,
+)
+from retinue.config.pools import EndpointSettings, PoolStrategy
+from retinue.config.settings import Settings, SettingsLayers
 from retinue.discovery import endpoint_at
 from retinue.domain.budget import UNLIMITED
 from retinue.domain.price import PoolPrice, Price
@@ -29,7 +35,7 @@ from retinue.ports.model import Model
 
 if TYPE_CHECKING:
     from retinue.embedded.model import EmbeddedModel
-    from retinue.embedded.serving import Address
+    from retinue.embedded.serving import RunningServer
     from retinue.models.http.endpoint import Endpoint
     from retinue.models.replay.model import ReplayModel
     from retinue.models.replay.recorder import Recorder
@@ -44,7 +50,7 @@ class ModelRegistry:
     def __init__(
         self,
         environment: Environment,
-        layers: Layers,
+        layers: SettingsLayers,
         root: Path,
         given: Mapping[str, Model],
         clock: Clock,
@@ -68,7 +74,7 @@ class ModelRegistry:
         self._asking: dict[str, asyncio.Lock] = {}
         # Origins that may be sent the user's key. A project's file or a model can name an endpoint
         # as well, and must not be able to have the key sent there.
-        self._trusted = {_origin(self._url_of(service)) for service in SERVICES.values()}
+        self._trusted = {_origin(self._url_of(service)) for service in PROVIDER_APIS.values()}
         user = layers.user
         self._trusted |= {_origin(address) for address in user.endpoints}
         self._named = {
@@ -160,7 +166,7 @@ class ModelRegistry:
             return name
         fixed = self._default in self._given or self._default in self._pools
         default = None if fixed else parse_route(self._default)
-        if default is not None and default.provider not in SERVICES:
+        if default is not None and default.provider not in PROVIDER_APIS:
             default = None
         if not name:
             if default is None:
@@ -172,7 +178,7 @@ class ModelRegistry:
             route = parse_route(name)
         if route.provider == EMBEDDED and not endpoint:
             return name
-        if route.provider not in SERVICES:
+        if route.provider not in PROVIDER_APIS:
             raise ConfigError(f"Model {name!r} cannot be chosen here; name one that is served.")
         if endpoint:
             return str(msgspec.structs.replace(route, endpoint=endpoint.rstrip("/")))
@@ -223,7 +229,7 @@ class ModelRegistry:
         return Pool(
             meant,
             [self._member(*each) for each in zip(pool.endpoints, weights, strict=True)],
-            in_order=pool.strategy is Strategy.ORDER,
+            in_order=pool.strategy is PoolStrategy.ORDER,
         )
 
     def _full_name(self, name: str) -> str:
@@ -245,12 +251,12 @@ class ModelRegistry:
 
     def _gate_of(self, full: str) -> EndpointQueue:
         route = None if full in self._given else parse_route(full)
-        if route is None or route.provider not in SERVICES:
+        if route is None or route.provider not in PROVIDER_APIS:
             queue = _queue(full)
             if route is not None and route.provider == EMBEDDED:
                 queue.set_slots(1)
             return queue
-        origin = _origin(route.endpoint or self._url_of(SERVICES[route.provider]))
+        origin = _origin(route.endpoint or self._url_of(PROVIDER_APIS[route.provider]))
         queue, server = _queue(origin), self._servers.get(origin, EndpointSettings())
         queue.health.patience_s = server.patience_s
         if server.slots is not None:
@@ -296,13 +302,13 @@ class ModelRegistry:
             from retinue.embedded.model import SERVED
 
             return SERVED
-        if route.provider not in SERVICES:
+        if route.provider not in PROVIDER_APIS:
             return None
-        service = SERVICES[route.provider]
+        service = PROVIDER_APIS[route.provider]
         url = route.endpoint or self._url_of(service)
         # A name may come from a project, which must not have anybody asked that the user does not
         # know. The services themselves do not tell, and have room for any agent.
-        own = {_origin(one.url) for one in SERVICES.values()}
+        own = {_origin(one.url) for one in PROVIDER_APIS.values()}
         if _origin(url) in own or _origin(url) not in self._known:
             return None
         from retinue.models.server_info.inventory import served
@@ -334,15 +340,15 @@ class ModelRegistry:
             with nullcontext() if kind is None else suppress(StoreError):
                 self._recorder.close()
 
-    def _url_of(self, service: Service) -> str:
+    def _url_of(self, service: ProviderApi) -> str:
         return self._environment.get(service.url_variable) or service.url
 
-    def _owner(self, service: Service, url: str) -> Service:
+    def _owner(self, service: ProviderApi, url: str) -> ProviderApi:
         """Whose key an address gets: each service's own address gets that of its own, whichever
         API is spoken there."""
         owners = [
             one
-            for one in SERVICES.values()
+            for one in PROVIDER_APIS.values()
             if _origin(url) in (_origin(one.url), _origin(self._url_of(one)))
         ]
         return service if service in owners or not owners else owners[0]
@@ -367,7 +373,7 @@ class ModelRegistry:
             model = RecordedModel(model, self._recorder)
         return RepairedModel(model)
 
-    def _replayed(self, route: Route) -> ReplayModel:
+    def _replayed(self, route: ModelRoute) -> ReplayModel:
         from retinue.models.replay.model import ReplayModel
         from retinue.models.replay.recording import read_recording
 
@@ -379,7 +385,7 @@ class ModelRegistry:
             clock=None if file == route.model else self._clock,
         )
 
-    def _make(self, route: Route, endpoint_model: EndpointModel) -> Model:
+    def _make(self, route: ModelRoute, endpoint_model: EndpointModel) -> Model:
         if route.provider == "replay":
             return self._replayed(route)
         if route.provider == "scripted":
@@ -388,7 +394,7 @@ class ModelRegistry:
             return ScriptedModel.from_yaml(self._root / route.model)
         if route.provider == EMBEDDED:
             return embedded_model(self._environment)
-        service = SERVICES[route.provider]
+        service = PROVIDER_APIS[route.provider]
         url = route.endpoint or self._url_of(service)
         self._check_known(url)
         endpoint = self._endpoint(url, route.model, service)
@@ -414,7 +420,7 @@ class ModelRegistry:
 
         return OpenAIModel(endpoint, name=str(route), on_head=endpoint_model.on_headers)
 
-    def _endpoint(self, url: str, model: str, service: Service) -> Endpoint:
+    def _endpoint(self, url: str, model: str, service: ProviderApi) -> Endpoint:
         variable = self._owner(service, url).key_variable
         key = self._environment.get(variable) if _origin(url) in self._trusted else None
         found = endpoint_at(url, self._environment, model=model, key=key, source=variable)
@@ -428,22 +434,22 @@ class ModelRegistry:
 
 def embedded_model(environment: Environment) -> EmbeddedModel:
     """The model of this machine; ConfigError if it is not installed."""
-    from retinue.embedded.llama_server import ALIAS
+    from retinue.embedded.llama_server import MODEL_ALIAS
     from retinue.embedded.model import NAME, PATIENCE_S, EmbeddedModel
 
-    def connect(address: Address) -> Model:
+    def connect(address: RunningServer) -> Model:
         from retinue.models.http.endpoint import Endpoint
         from retinue.models.openai.model import OpenAIModel
 
         endpoint = Endpoint(
             base_url=address.url,
-            model=ALIAS,
+            model=MODEL_ALIAS,
             api_key=address.key,
             first_byte_timeout_s=PATIENCE_S,
         )
         return OpenAIModel(endpoint, name=NAME)
 
-    return EmbeddedModel(environment.embedded, environment.variables, connect)
+    return EmbeddedModel(environment.embedded_dir, environment.variables, connect)
 
 
 def redaction_of(root: Path, environment: Environment) -> Redaction:

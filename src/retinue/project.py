@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from retinue.config.environment import Environment
-from retinue.config.user_key import Seal
+from retinue.config.user_key import UserKey
 from retinue.errors import StoreError, UnknownRun, UsageError
 from retinue.ports.clock import Clock
 from retinue.runtime.core.clock import SystemClock
@@ -145,10 +145,10 @@ def user_file_tree(root: Path, environment: Environment) -> UserFileTree:
     return UserFileTree(
         str(root),
         state_folder=str(root / STATE_DIR),
-        worktrees=str(environment.cache / "worktrees"),
+        worktrees=str(environment.cache_dir / "worktrees"),
         home=str(environment.home),
         config_home=str(environment.config_home),
-        seal=Seal(environment.state / "key").of,
+        seal=UserKey(environment.state_dir / "key").sign,
     )
 
 

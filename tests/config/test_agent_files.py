@@ -8,22 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.config.agent_files import AgentFile, Names, Unusable, clean_name, one_line, read_agent
-from retinue.config.tool_translation import TOOLS, Dialect
+from retinue.config.agent_files import (
+    AgentFile,
+    KnownNames,
+    UnusableFile,
+    clean_name,
+    one_line,
+    parse_agent_file,
+)
+from retinue.config.tool_translation import BUILTIN_TOOLS, Dialect
 from retinue.domain.grant import Mode
 
 DATA = Path(__file__).parent / "data" / "agents"
 DIALECTS = {"github": Dialect.COPILOT} | {str(d): d for d in Dialect}
 SONNET, GPT = "openai:qwen3@http://127.0.0.1:8080/v1", "openai:gpt-4.1"
-NAMES = Names(models={"sonnet": SONNET, "gpt-4.1": GPT}, roles=("executor", "reviewer"))
+NAMES = KnownNames(models={"sonnet": SONNET, "gpt-4.1": GPT}, roles=("executor", "reviewer"))
 
 READ = ("read_file",)
 LOOK = ("read_file", "search_files")
 LOOKS = ("find_files", "read_file", "search_files")
 WRITERS = {"edit_file", "write_file"}
-NO_WRITE = tuple(sorted({*TOOLS} - WRITERS))
-NO_RUN = tuple(sorted({*TOOLS} - {"run_command"}))
-NO_CHANGE = tuple(sorted({*TOOLS} - WRITERS - {"run_command"}))
+NO_WRITE = tuple(sorted({*BUILTIN_TOOLS} - WRITERS))
+NO_RUN = tuple(sorted({*BUILTIN_TOOLS} - {"run_command"}))
+NO_CHANGE = tuple(sorted({*BUILTIN_TOOLS} - WRITERS - {"run_command"}))
 
 
 class Expected(NamedTuple):
@@ -148,7 +155,7 @@ FINE = [
         "gemini/backend-builder.md",
         "backend-builder",
         "Builds a backend from a specification and reports what it built.",
-        tuple(sorted({*TOOLS} - {"recall", "remember"})),
+        tuple(sorted({*BUILTIN_TOOLS} - {"recall", "remember"})),
         turns=50,
         problems=(no("gemini-3-flash-preview"), "not used here: temperature"),
     ),
@@ -355,10 +362,10 @@ UNUSABLE = {
 }
 
 
-def reading(file: str) -> AgentFile | Unusable:
+def reading(file: str) -> AgentFile | UnusableFile:
     text = (DATA / file).read_bytes().decode()
     folder, _, name = file.partition("/")
-    return read_agent(text, file=name, dialect=DIALECTS[folder], names=NAMES)
+    return parse_agent_file(text, file=name, dialect=DIALECTS[folder], names=NAMES)
 
 
 def agent(file: str) -> AgentFile:
@@ -369,7 +376,7 @@ def agent(file: str) -> AgentFile:
 
 def written(*lines: str, dialect: Dialect = Dialect.CLAUDE, body: str = "Do it.") -> AgentFile:
     text = "\n".join(["---", "name: x", *lines, "---", body])
-    found = read_agent(text, file="x.md", dialect=dialect, names=NAMES)
+    found = parse_agent_file(text, file="x.md", dialect=dialect, names=NAMES)
     assert isinstance(found, AgentFile), found
     return found
 
@@ -386,7 +393,7 @@ def test_without_yaml_a_file_is_read_the_same_or_left_out(monkeypatch: pytest.Mo
     before = {file: agent(file) for file in expected}
     monkeypatch.setitem(sys.modules, "yaml", None)
     after = {file: reading(file) for file in expected}
-    left_out = [one.why for one in after.values() if isinstance(one, Unusable)]
+    left_out = [one.why for one in after.values() if isinstance(one, UnusableFile)]
     assert len(left_out) <= 9
     assert all("is nested, and needs pip install" in why for why in left_out)
     for file, found in after.items():
@@ -414,7 +421,7 @@ def test_an_agent_file_loads(expected: Expected) -> None:
 @pytest.mark.parametrize("file", UNUSABLE)
 def test_a_file_that_makes_no_agent_says_why(file: str) -> None:
     found = reading(file)
-    assert isinstance(found, Unusable)
+    assert isinstance(found, UnusableFile)
     why = UNUSABLE[file]
     assert why in found.why if why else found.why == ""
 
@@ -521,15 +528,15 @@ def test_a_notebook_is_no_reason_to_lose_edit_file() -> None:
 )
 def test_an_agent_none_of_whose_tools_is_left_is_an_error(lines: list[str], why: str) -> None:
     text = "\n".join(["---", "name: x", *lines, "---", "Do it."])
-    found = read_agent(text, file="x.md", dialect=Dialect.OPENCODE, names=NAMES)
-    assert isinstance(found, Unusable)
+    found = parse_agent_file(text, file="x.md", dialect=Dialect.OPENCODE, names=NAMES)
+    assert isinstance(found, UnusableFile)
     assert why in found.why
 
 
 def test_a_tool_that_somebody_added_is_known_by_its_own_name() -> None:
-    names = Names(tools=(*TOOLS, "deploy"))
+    names = KnownNames(tools=(*BUILTIN_TOOLS, "deploy"))
     text = "---\nname: x\ntools: deploy, Read\n---\nDo it."
-    found = read_agent(text, file="x.md", dialect=Dialect.RETINUE, names=names)
+    found = parse_agent_file(text, file="x.md", dialect=Dialect.RETINUE, names=names)
     assert isinstance(found, AgentFile)
     assert found.spec.tools == ("deploy", "read_file")
 
@@ -565,4 +572,4 @@ KEYS = (
     )
 )
 def test_no_text_makes_it_raise(dialect: Dialect, text: str) -> None:
-    read_agent(text, file="x.md", dialect=dialect, names=NAMES)
+    parse_agent_file(text, file="x.md", dialect=dialect, names=NAMES)

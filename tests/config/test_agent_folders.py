@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from retinue.config import agent_folders as folders
-from retinue.config.agent_folders import Found, files_in, project_folders, user_folders
+from retinue.config.agent_folders import FolderFile, project_folders, read_folder, user_folders
 from retinue.config.tool_translation import Dialect
 
 TEXT = "---\nname: x\n---\nDo it."
 
 
-def found_in(project: Path, place: str = ".claude/agents") -> list[Found]:
+def found_in(project: Path, place: str = ".claude/agents") -> list[FolderFile]:
     return [
         found
         for folder in project_folders(project)
-        if folder.shown == place
-        for found in files_in(folder)
+        if folder.display_path == place
+        for found in read_folder(folder)
     ]
 
 
@@ -34,16 +34,16 @@ def project(agents: Path) -> Path:
 
 
 def test_the_folders_of_a_project_and_of_the_user(tmp_path: Path) -> None:
-    assert [(f.shown, f.dialect) for f in project_folders(tmp_path)][:2] == [
+    assert [(f.display_path, f.dialect) for f in project_folders(tmp_path)][:2] == [
         (".retinue/agents", Dialect.RETINUE),
         (".claude/agents", Dialect.CLAUDE),
     ]
-    shown = [f.shown for f in user_folders(Path("/home/me"), Path("/cfg"))]
-    assert shown[:3] == ["/cfg/retinue/agents", "~/.claude/agents", "/cfg/opencode/agent"]
+    display_path = [f.display_path for f in user_folders(Path("/home/me"), Path("/cfg"))]
+    assert display_path[:3] == ["/cfg/retinue/agents", "~/.claude/agents", "/cfg/opencode/agent"]
 
 
 def test_a_missing_folder_has_no_files(tmp_path: Path) -> None:
-    assert [found for folder in project_folders(tmp_path) for found in files_in(folder)] == []
+    assert [found for folder in project_folders(tmp_path) for found in read_folder(folder)] == []
 
 
 def test_files_come_by_name_and_from_folders_below(project: Path, agents: Path) -> None:
@@ -52,15 +52,15 @@ def test_files_come_by_name_and_from_folders_below(project: Path, agents: Path) 
         (agents / name).write_text(TEXT)
     found = found_in(project)
     assert [f.name for f in found] == ["a.md", "b.md", "team/c.md"]
-    assert found[2].shown == ".claude/agents/team/c.md"
+    assert found[2].display_path == ".claude/agents/team/c.md"
     assert found[0].text == TEXT
 
 
 def test_a_path_is_shown_without_what_a_terminal_would_obey(project: Path, agents: Path) -> None:
     (agents / "a\x1b[2J\n.md").write_text(TEXT)
     (agents / os.fsdecode(b"b\xff.md")).write_text(TEXT)
-    shown = [f.shown for f in found_in(project)]
-    assert shown == [".claude/agents/a?[2J?.md", ".claude/agents/b?.md"]
+    display_path = [f.display_path for f in found_in(project)]
+    assert display_path == [".claude/agents/a?[2J?.md", ".claude/agents/b?.md"]
 
 
 def test_a_link_out_of_the_project_is_not_followed(
@@ -82,7 +82,7 @@ def test_a_folder_that_is_a_link_out_of_the_project_is_not_followed(tmp_path: Pa
     (tmp_path / "project" / ".claude").mkdir(parents=True)
     (tmp_path / "project" / ".claude" / "agents").symlink_to(tmp_path / "elsewhere")
     (found,) = found_in(tmp_path / "project")
-    assert found.shown == ".claude/agents"
+    assert found.display_path == ".claude/agents"
     assert "leads out of the project" in found.problem
 
 
@@ -92,8 +92,8 @@ def test_the_user_may_link_to_wherever(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / ".claude").mkdir(parents=True)
     (home / ".claude" / "agents").symlink_to(tmp_path / "dotfiles")
-    found = [f for folder in user_folders(home, home / ".config") for f in files_in(folder)]
-    assert [f.shown for f in found] == ["~/.claude/agents/a.md"]
+    found = [f for folder in user_folders(home, home / ".config") for f in read_folder(folder)]
+    assert [f.display_path for f in found] == ["~/.claude/agents/a.md"]
 
 
 def test_what_is_no_readable_text_is_a_problem(project: Path, agents: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.config.roles import Catalogue, builtin_roles, catalogue
-from retinue.config.settings import load
+from retinue.config.roles import RoleCatalogue, builtin_roles, load_roles
+from retinue.config.settings import load_settings
 from retinue.domain.grant import Mode
 from retinue.domain.role import BOOTSTRAP_FILES
 from retinue.domain.scope import NOWHERE, scope
@@ -33,9 +33,9 @@ class Place:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
 
-    def read(self, **more: tuple[str, ...]) -> Catalogue:
-        layers = load(self.home / ".config/retinue/config.toml", self.project)
-        return catalogue(layers, self.project, self.home, **more)  # type: ignore[arg-type]
+    def read(self, **more: tuple[str, ...]) -> RoleCatalogue:
+        layers = load_settings(self.home / ".config/retinue/config.toml", self.project)
+        return load_roles(layers, self.project, self.home, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -146,8 +146,8 @@ def test_agent_files_are_profiles(place: Place) -> None:
 
 def test_the_users_settings_may_lie_elsewhere(place: Place, tmp_path: Path) -> None:
     place.write(tmp_path / "xdg/retinue/agents/mine.md", "---\ndescription: Mine.\n---\nDo it.")
-    layers = load(tmp_path / "none.toml", place.project)
-    found = catalogue(layers, place.project, place.home, config_home=tmp_path / "xdg")
+    layers = load_settings(tmp_path / "none.toml", place.project)
+    found = load_roles(layers, place.project, place.home, config_home=tmp_path / "xdg")
     assert found.roles["mine"].description == "Mine."
 
 

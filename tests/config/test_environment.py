@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.config.environment import PASSED_ON, Environment
+from retinue.config.environment import COMMAND_VARIABLES, Environment
 
 SECRETS = {
     "OPENAI_API_KEY": "sk-secret",
@@ -46,7 +46,7 @@ def test_it_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_users_settings(variables: dict[str, str], path: str) -> None:
-    assert Environment(variables=variables).user_settings == Path(path)
+    assert Environment(variables=variables).user_settings_file == Path(path)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,11 @@ def test_the_exceptions_from_it(exceptions: str, bypassed: bool, name: str) -> N
 
 def test_a_command_is_given_no_secrets() -> None:
     mine = {"PATH": "/bin", "HOME": "/home/me", "LANG": "", "TERM": "xterm"}
-    passed = Environment(variables=SECRETS | mine | {"EDITOR": "vi"}).passed_on()
+    passed = Environment(variables=SECRETS | mine | {"EDITOR": "vi"}).for_commands()
     assert passed == {"PATH": "/bin", "HOME": "/home/me", "TERM": "xterm"}
-    assert not any(word in name for name in PASSED_ON for word in ("KEY", "TOKEN", "SOCK", "PROXY"))
+    assert not any(
+        word in name for name in COMMAND_VARIABLES for word in ("KEY", "TOKEN", "SOCK", "PROXY")
+    )
 
 
 @pytest.mark.parametrize(

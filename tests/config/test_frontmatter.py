@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 from retinue.config.frontmatter import (
     FrontMatter,
     Value,
-    boolean,
-    items,
-    number,
-    plain,
-    prose_of,
-    read,
-    scalar,
+    as_bool,
+    as_list,
+    as_number,
+    as_prose,
+    as_text,
+    normalize_key,
+    parse_front_matter,
 )
 
 KNOWN = ("name", "description", "tools", "model", "maxturns")
 
 
 def fields_of(*lines: str) -> FrontMatter:
-    return read("\n".join(["---", *lines, "---", "Body."]), known=KNOWN)
+    return parse_front_matter("\n".join(["---", *lines, "---", "Body."]), known=KNOWN)
 
 
 def test_fields_and_body() -> None:
@@ -47,25 +47,25 @@ def test_no_value_is_guessed_to_be_anything_but_text() -> None:
     ids=["bom", "crlf", "blank lines", "more dashes", "dots"],
 )
 def test_spellings_of_the_fences(text: str) -> None:
-    found = read(text)
+    found = parse_front_matter(text)
     assert (found.fields, found.body, found.problems) == ({"name": "a"}, "Body.", ())
 
 
 def test_a_title_above_the_fields_is_part_of_the_text() -> None:
-    found = read("# Title\n<!-- made by hand -->\n\n---\nname: a\n---\nBody.")
+    found = parse_front_matter("# Title\n<!-- made by hand -->\n\n---\nname: a\n---\nBody.")
     assert found.fields == {"name": "a"}
     assert found.body == "# Title\n<!-- made by hand -->\nBody."
 
 
 def test_a_front_matter_that_is_never_closed_ends_where_the_text_begins() -> None:
-    found = read("---\nname: a\n\ntools: Read\n\nSome text: here.\n", known=KNOWN)
+    found = parse_front_matter("---\nname: a\n\ntools: Read\n\nSome text: here.\n", known=KNOWN)
     assert found.fields == {"name": "a", "tools": "Read"}
     assert found.body == "Some text: here."
     assert found.problems == ("the front matter has no closing ---",)
 
 
 def test_a_front_matter_that_is_never_opened() -> None:
-    found = read("name: a\ntools: Read\n---\nBody.", known=KNOWN)
+    found = parse_front_matter("name: a\ntools: Read\n---\nBody.", known=KNOWN)
     assert found.fields == {"name": "a", "tools": "Read"}
     assert found.body == "Body."
     assert found.problems == ("the front matter has no opening ---",)
@@ -82,7 +82,7 @@ def test_a_front_matter_that_is_never_opened() -> None:
     ],
 )
 def test_a_text_without_fields_is_all_body(text: str) -> None:
-    found = read(text, known=KNOWN)
+    found = parse_front_matter(text, known=KNOWN)
     assert found == FrontMatter({}, text.strip(), found=False)
 
 
@@ -109,7 +109,7 @@ def test_a_broken_line_is_taken_as_the_text_that_it_is(line: str, value: str) ->
 
 
 def test_a_problem_names_the_line_of_the_file() -> None:
-    found = read("---\nname: a\ndescription: b: c\n---\n")
+    found = parse_front_matter("---\nname: a\ndescription: b: c\n---\n")
     assert found.problems == (
         "not valid YAML (line 3: mapping values are not allowed here); read line by line",
     )
@@ -192,28 +192,33 @@ def test_a_text_made_to_break_the_parser_is_read_by_line(text: str) -> None:
 
 
 def test_values() -> None:
-    assert plain("maxTurns") == plain("max_turns") == plain("max-turns") == "maxturns"
+    assert (
+        normalize_key("maxTurns")
+        == normalize_key("max_turns")
+        == normalize_key("max-turns")
+        == "maxturns"
+    )
     none: list[Value | None] = ["", "~", "null", ["a"], {"a": "b"}, None]
-    assert [scalar(value) for value in none] == [None] * len(none)
-    assert scalar(" a ") == "a"
-    assert [boolean(v) for v in ("true", "Yes", "off", "0", "maybe", None)] == [
+    assert [as_text(value) for value in none] == [None] * len(none)
+    assert as_text(" a ") == "a"
+    assert [as_bool(v) for v in ("true", "Yes", "off", "0", "maybe", None)] == [
         True, True, False, False, None, None,
     ]  # fmt: skip
-    assert [number(v) for v in ("5", "1_000", "2.5", "-3", "many", "1e9", "9" * 5000)] == [
+    assert [as_number(v) for v in ("5", "1_000", "2.5", "-3", "many", "1e9", "9" * 5000)] == [
         5, 1000, 2.5, -3, None, None, None,
     ]  # fmt: skip
-    assert prose_of({"Use this": "for x", "b": ["c"]}) == "Use this: for x"
-    assert prose_of(["a", "b"]) == "a\nb"
+    assert as_prose({"Use this": "for x", "b": ["c"]}) == "Use this: for x"
+    assert as_prose(["a", "b"]) == "a\nb"
 
 
 def test_items() -> None:
-    assert items("Read, 'Grep',, Bash(a, b)") == ["Read", "Grep", "Bash(a, b)"]
-    assert items(["Read, Write", {"Bash(git log": "*)"}, ["deep"]]) == [
+    assert as_list("Read, 'Grep',, Bash(a, b)") == ["Read", "Grep", "Bash(a, b)"]
+    assert as_list(["Read, Write", {"Bash(git log": "*)"}, ["deep"]]) == [
         "Read", "Write", "Bash(git log",
     ]  # fmt: skip
-    assert items({"read": "true", "bash": "false"}) == ["read", "bash"]
-    assert items("[Read, Grep]") == ["Read", "Grep"]
-    assert items(None) == items("") == []
+    assert as_list({"read": "true", "bash": "false"}) == ["read", "bash"]
+    assert as_list("[Read, Grep]") == ["Read", "Grep"]
+    assert as_list(None) == as_list("") == []
 
 
 LINES = st.lists(
@@ -233,6 +238,6 @@ LINES = st.lists(
 
 @given(st.text() | LINES.map("\n".join) | LINES.map(lambda x: "\n".join(["---", *x, "---", "z"])))
 def test_no_text_makes_it_raise(text: str) -> None:
-    found = read(text, known=KNOWN)
+    found = parse_front_matter(text, known=KNOWN)
     for value in found.fields.values():
-        items(value), scalar(value), prose_of(value), boolean(value), number(value)
+        as_list(value), as_text(value), as_prose(value), as_bool(value), as_number(value)

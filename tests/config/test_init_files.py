@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from retinue.config.init_files import EXAMPLES, OWN, settings_file
+from retinue.config.init_files import EXAMPLES_HEADING, USER_ONLY_HEADING, settings_template
 from retinue.config.settings import (
     ASK_ABOVE_TOKENS,
     ASK_ABOVE_USD,
@@ -19,12 +19,12 @@ from retinue.config.settings import (
     SILENCE_S,
     WARN_AT_CALLS,
     Settings,
-    read,
+    read_settings,
 )
 from retinue.domain.grant import Mode
 
-DEFAULTS, _, REST = settings_file().partition(EXAMPLES)
-EXAMPLE, _, OWN_FILE = REST.partition(OWN)
+DEFAULTS, _, REST = settings_template().partition(EXAMPLES_HEADING)
+EXAMPLE, _, OWN_FILE = REST.partition(USER_ONLY_HEADING)
 # What the runtime takes where a setting says nothing.
 IMPLIED = {
     "ask_above_tokens": ASK_ABOVE_TOKENS,
@@ -46,12 +46,12 @@ def _written(part: str, path: Path) -> tuple[Settings, set[str]]:
     (path / "retinue.toml").write_text("\n".join(lines))
     tables = {line.strip("[]").partition(".")[0] for line in lines if line.startswith("[")}
     keys = {line.partition(" = ")[0] for line in lines if not line.startswith("[")}
-    return read(path / "retinue.toml"), tables | keys & set(Settings.__struct_fields__)
+    return read_settings(path / "retinue.toml"), tables | keys & set(Settings.__struct_fields__)
 
 
 def test_as_it_is_it_says_nothing(tmp_path: Path) -> None:
-    (tmp_path / "retinue.toml").write_text(settings_file())
-    assert read(tmp_path / "retinue.toml") == Settings()
+    (tmp_path / "retinue.toml").write_text(settings_template())
+    assert read_settings(tmp_path / "retinue.toml") == Settings()
 
 
 def test_each_default_is_the_real_one(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from retinue.config.environment import Environment
-from retinue.config.mcp_servers import Configuration, configuration
-from retinue.config.settings import Layers, Settings, load
-from retinue.domain.mcp_server import ToolServer, Transport
+from retinue.config.mcp_servers import ServerConfiguration, configured_servers
+from retinue.config.settings import Settings, SettingsLayers, load_settings
+from retinue.domain.mcp_server import McpServerSpec, Transport
 
 ENVIRONMENT = Environment(
     variables={
@@ -24,7 +24,9 @@ ENVIRONMENT = Environment(
 )
 
 
-def found(project: Path, servers: Any = None, *, user: str = "", ours: str = "") -> Configuration:
+def found(
+    project: Path, servers: Any = None, *, user: str = "", ours: str = ""
+) -> ServerConfiguration:
     """What is configured by these files."""
     if servers is not None:
         text = servers if isinstance(servers, str) else json.dumps({"mcpServers": servers})
@@ -32,7 +34,7 @@ def found(project: Path, servers: Any = None, *, user: str = "", ours: str = "")
     settings = project.parent / "config.toml"
     settings.write_text(user)
     (project / "retinue.toml").write_text(ours)
-    return configuration(load(settings, project), project)
+    return configured_servers(load_settings(settings, project), project)
 
 
 @pytest.fixture
@@ -42,11 +44,11 @@ def project(tmp_path: Path) -> Path:
     return path
 
 
-def ready(found: Configuration, project: Path) -> ToolServer:
+def ready(found: ServerConfiguration, project: Path) -> McpServerSpec:
     assert found.problems == ()
     (server,) = found.servers
     made = server.ready(project, ENVIRONMENT)
-    assert isinstance(made, ToolServer)
+    assert isinstance(made, McpServerSpec)
     return made
 
 
@@ -168,7 +170,7 @@ def test_only_the_user_says_what_is_harmless_and_may_say_it_of_a_projects_server
     ],
 )
 def test_what_is_switched_off_is_not_there(project: Path, servers: Any, user: str) -> None:
-    assert found(project, servers, user=user) == Configuration(())
+    assert found(project, servers, user=user) == ServerConfiguration(())
 
 
 @pytest.mark.parametrize(
@@ -220,8 +222,10 @@ def test_a_byte_order_mark_is_no_mistake(project: Path) -> None:
 def test_a_link_out_of_the_project_is_not_followed(project: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
     (project / ".mcp.json").symlink_to(tmp_path / "elsewhere.json")
-    every = configuration(Layers(Settings(), Settings()), project)
-    assert every == Configuration((), (".mcp.json: not read, for it leads out of the project",))
+    every = configured_servers(SettingsLayers(Settings(), Settings()), project)
+    assert every == ServerConfiguration(
+        (), (".mcp.json: not read, for it leads out of the project",)
+    )
 
 
 def test_choices_for_a_server_that_nobody_brings(project: Path) -> None:

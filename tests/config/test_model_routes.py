@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.config.model_routes import Route, parse_route
+from retinue.config.model_routes import ModelRoute, parse_route
 from retinue.domain.thinking import ThinkingOptions
 from retinue.errors import ConfigError
 
@@ -36,12 +36,12 @@ LOCAL = "http://127.0.0.1:8080/v1"
     ],
 )
 def test_a_name_is_taken_apart(name: str, provider: str, model: str, endpoint: str) -> None:
-    assert parse_route(name) == Route(provider=provider, model=model, endpoint=endpoint)
+    assert parse_route(name) == ModelRoute(provider=provider, model=model, endpoint=endpoint)
 
 
 def test_options_of_a_name() -> None:
     route = parse_route(f"anthropic:claude+thinking=8000+effort=low@{LOCAL}")
-    assert route == Route(
+    assert route == ModelRoute(
         provider="anthropic",
         model="claude",
         endpoint=LOCAL,

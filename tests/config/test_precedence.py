@@ -9,7 +9,7 @@ import pytest
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.config.settings import RUN_BUDGET, Settings, narrowed
+from retinue.config.settings import RUN_BUDGET, Settings, narrow_settings
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.grant import Mode
 from retinue.errors import ConfigError, UsageError
@@ -240,7 +240,7 @@ async def test_a_project_lowers_a_threshold_and_only_the_user_raises_it(
 
 def test_the_marks_of_the_breaker_can_be_raised_by_the_user() -> None:
     user = Settings(warn_at_calls=200, pause_at_calls=300)
-    merged = narrowed(user, Settings())
+    merged = narrow_settings(user, Settings())
     assert (merged.warn_at_calls, merged.pause_at_calls) == (200, 300)
-    lowered = narrowed(user, Settings(warn_at_calls=10, pause_at_calls=1_000))
+    lowered = narrow_settings(user, Settings(warn_at_calls=10, pause_at_calls=1_000))
     assert (lowered.warn_at_calls, lowered.pause_at_calls) == (10, 300)

@@ -4,12 +4,12 @@ import pytest
 
 from retinue.config.environment import Environment
 from retinue.config.server_addresses import (
-    clouds,
-    named_places,
+    address_of,
+    cloud_providers,
+    deduplicate,
+    default_addresses,
+    named_addresses,
     ollama_address,
-    once_each,
-    place_of,
-    usual_places,
 )
 from retinue.config.settings import Settings
 from retinue.errors import ConfigError
@@ -20,17 +20,17 @@ def environment(**variables: str) -> Environment:
 
 
 def test_the_usual_ports_are_tried_without_a_key() -> None:
-    assert [(place.title, place.address) for place in usual_places()] == [
+    assert [(place.title, place.address) for place in default_addresses()] == [
         ("llama.cpp", "http://127.0.0.1:8080/v1"),
         ("Ollama", "http://127.0.0.1:11434/v1"),
         ("LM Studio", "http://127.0.0.1:1234/v1"),
         ("vLLM", "http://127.0.0.1:8000/v1"),
     ]
-    assert not any(place.key_variable or place.named_by for place in usual_places())
+    assert not any(place.key_variable or place.named_by for place in default_addresses())
 
 
 def test_what_the_environment_and_the_settings_name() -> None:
-    named = named_places(
+    named = named_addresses(
         environment(
             OPENAI_BASE_URL="https://llm.example.com/v1/",
             ANTHROPIC_BASE_URL="https://claude.example.com",
@@ -89,7 +89,7 @@ def test_no_address_of_ollama(host: str) -> None:
 
 def test_an_address_that_is_none_is_told_without_its_password() -> None:
     with pytest.raises(ConfigError) as caught:
-        named_places(environment(OPENAI_BASE_URL="me:secret@box"), Settings())
+        named_addresses(environment(OPENAI_BASE_URL="me:secret@box"), Settings())
     assert str(caught.value) == (
         "OPENAI_BASE_URL has 'box', which is no web address; write it like"
         " http://127.0.0.1:8080/v1."
@@ -97,8 +97,8 @@ def test_an_address_that_is_none_is_told_without_its_password() -> None:
 
 
 def test_an_address_is_looked_at_once_and_as_it_was_named_first() -> None:
-    named = named_places(environment(OLLAMA_HOST="localhost"), Settings())
-    places = once_each([*named, *usual_places()])
+    named = named_addresses(environment(OLLAMA_HOST="localhost"), Settings())
+    places = deduplicate([*named, *default_addresses()])
     assert [place.named_by for place in places] == ["OLLAMA_HOST", "", "", ""]
 
 
@@ -115,15 +115,15 @@ def test_an_address_is_looked_at_once_and_as_it_was_named_first() -> None:
 def test_a_key_is_a_provider_unless_it_is_for_another_address(
     variables: dict[str, str], providers: list[str]
 ) -> None:
-    assert [cloud.provider for cloud in clouds(environment(**variables))] == providers
+    assert [cloud.provider for cloud in cloud_providers(environment(**variables))] == providers
 
 
 def test_only_a_place_that_is_trusted_gets_a_key() -> None:
     name = "openai:m@http://box/v1"
-    trusted = place_of(name, "RETINUE_MODEL", trusted=True)
+    trusted = address_of(name, "RETINUE_MODEL", trusted=True)
     assert trusted is not None
     assert trusted.key_variable == "OPENAI_API_KEY"
-    theirs = place_of(name, "retinue.toml", trusted=False)
+    theirs = address_of(name, "retinue.toml", trusted=False)
     assert theirs is not None
     assert theirs.key_variable == ""
-    assert place_of("scripted:a.yaml", "RETINUE_MODEL", trusted=True) is None
+    assert address_of("scripted:a.yaml", "RETINUE_MODEL", trusted=True) is None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.config.pools import EndpointSettings, PoolSettings, Strategy
+from retinue.config.pools import EndpointSettings, PoolSettings, PoolStrategy
 from retinue.config.settings import (
     MAX_CONCURRENT,
     MAX_DEPTH,
@@ -12,9 +12,9 @@ from retinue.config.settings import (
     BudgetSettings,
     RoleSettings,
     Settings,
-    load,
-    narrowed,
-    read,
+    load_settings,
+    narrow_settings,
+    read_settings,
 )
 from retinue.domain.grant import Mode
 from retinue.errors import ConfigError
@@ -29,7 +29,7 @@ def written(path: Path, text: str) -> Path:
 def refusal(path: Path, text: str) -> str:
     """The message about a file, without its path, which it must begin with."""
     with pytest.raises(ConfigError) as caught:
-        read(written(path, text))
+        read_settings(written(path, text))
     message = str(caught.value)
     assert message.startswith(f"{path}: ")
     return message.removeprefix(f"{path}: ")
@@ -51,7 +51,7 @@ instructions = "Write code."
 tools = ["read_file", "write_file"]
 budget.max_turns = 7
 """
-    settings = read(written(tmp_path / "config.toml", text))
+    settings = read_settings(written(tmp_path / "config.toml", text))
     assert settings.model == "openai:qwen3@http://127.0.0.1:8080/v1"
     assert (settings.mode, settings.max_concurrent, settings.max_depth) == (Mode.AUTO, 5, 1)
     assert settings.budget == BudgetSettings(max_tokens=9_000, timeout_s=60)
@@ -65,7 +65,7 @@ budget.max_turns = 7
 
 
 def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
-    assert read(written(tmp_path / "config.toml", "")) == Settings()
+    assert read_settings(written(tmp_path / "config.toml", "")) == Settings()
 
 
 # What is wrong, with its line and its key
@@ -223,26 +223,28 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"config\.toml cannot be read: .*0xff"):
-        read(path)
+        read_settings(path)
 
 
 # Two files
 
 
 def test_files_that_are_not_there_say_nothing(tmp_path: Path) -> None:
-    assert load(tmp_path / "none.toml", tmp_path).merged == narrowed(Settings(), Settings())
+    assert load_settings(tmp_path / "none.toml", tmp_path).merged == narrow_settings(
+        Settings(), Settings()
+    )
 
 
 def test_the_two_files_are_kept_apart(tmp_path: Path) -> None:
     user = written(tmp_path / "home" / "config.toml", "model = 'mine'")
     written(tmp_path / "retinue.toml", "model = 'theirs'\nmode = 'plan'")
-    layers = load(user, tmp_path)
+    layers = load_settings(user, tmp_path)
     assert (layers.user.model, layers.project.model) == ("mine", "theirs")
     assert (layers.merged.model, layers.merged.mode) == ("mine", Mode.PLAN)
 
 
 def test_the_project_names_the_model_where_the_user_names_none() -> None:
-    assert narrowed(Settings(), Settings(model="theirs")).model == "theirs"
+    assert narrow_settings(Settings(), Settings(model="theirs")).model == "theirs"
 
 
 @pytest.mark.parametrize(
@@ -267,7 +269,9 @@ def test_a_project_narrows_the_mode_only(
     def settings(mode: str | None) -> Settings:
         return Settings(mode=None if mode is None else Mode(mode))
 
-    assert narrowed(settings(user), settings(project)) == narrowed(settings(merged), Settings())
+    assert narrow_settings(settings(user), settings(project)) == narrow_settings(
+        settings(merged), Settings()
+    )
 
 
 @pytest.mark.parametrize(
@@ -283,14 +287,14 @@ def test_a_project_narrows_the_mode_only(
 def test_a_project_narrows_the_concurrency_only(
     user: int | None, project: int | None, merged: int
 ) -> None:
-    both = narrowed(Settings(max_concurrent=user), Settings(max_concurrent=project))
+    both = narrow_settings(Settings(max_concurrent=user), Settings(max_concurrent=project))
     assert both.max_concurrent == merged
 
 
 def test_a_project_narrows_the_depth_only() -> None:
-    assert narrowed(Settings(), Settings(max_depth=99)).max_depth == MAX_DEPTH
-    assert narrowed(Settings(max_depth=9), Settings(max_depth=99)).max_depth == 9
-    assert narrowed(Settings(max_depth=9), Settings(max_depth=1)).max_depth == 1
+    assert narrow_settings(Settings(), Settings(max_depth=99)).max_depth == MAX_DEPTH
+    assert narrow_settings(Settings(max_depth=9), Settings(max_depth=99)).max_depth == 9
+    assert narrow_settings(Settings(max_depth=9), Settings(max_depth=1)).max_depth == 1
 
 
 @pytest.mark.parametrize("limit", BudgetSettings.__struct_fields__)
@@ -300,7 +304,7 @@ def test_a_project_narrows_the_budget_only(limit: str) -> None:
             Settings(budget=BudgetSettings(**{limit: value}))  # type: ignore[arg-type]
             for value in (user, project)
         )
-        value: float | None = getattr(narrowed(one, two).budget, limit)
+        value: float | None = getattr(narrow_settings(one, two).budget, limit)
         return value
 
     assert merged(50, 20) == 20
@@ -315,7 +319,7 @@ def test_of_two_roles_of_one_name_the_users_counts() -> None:
     def settings(**roles: str) -> Settings:
         return Settings(roles={name: RoleSettings(instructions=t) for name, t in roles.items()})
 
-    both = narrowed(settings(a="mine", b="mine"), settings(b="theirs", c="theirs"))
+    both = narrow_settings(settings(a="mine", b="mine"), settings(b="theirs", c="theirs"))
     assert {name: role.instructions for name, role in both.roles.items()} == {
         "a": "mine",
         "b": "mine",
@@ -369,10 +373,10 @@ strategy = "order"
 slots = 4
 patience_s = 30
 """
-    settings = read(written(tmp_path / "config.toml", text))
+    settings = read_settings(written(tmp_path / "config.toml", text))
     assert settings.pools["smart"].weights == (3.0, 0.5)
     strategies = [pool.strategy for pool in settings.pools.values()]
-    assert strategies == [Strategy.WEIGHTED, Strategy.ORDER]
+    assert strategies == [PoolStrategy.WEIGHTED, PoolStrategy.ORDER]
     server = settings.servers["http://a"]
     assert server == EndpointSettings(slots=4, patience_s=30)
 
@@ -457,5 +461,5 @@ def test_a_project_has_no_say_in_pools_and_servers() -> None:
         pools={"smart": PoolSettings(endpoints=("openai:m@http://evil/v1",))},
         servers={"http://a": EndpointSettings(slots=9)},
     )
-    both = narrowed(Settings(), theirs)
+    both = narrow_settings(Settings(), theirs)
     assert (both.pools, both.servers) == ({}, {})

@@ -3,31 +3,31 @@ from __future__ import annotations
 import pytest
 
 from retinue.config.tool_translation import (
-    COMMON,
-    PERMISSIONS,
+    BUILTIN_TOOLS,
+    COMMON_NAMES,
+    DIALECT_NAMES,
+    PERMISSION_NAMES,
     SPAWN,
-    TOOLS,
-    WIDER,
     Dialect,
-    denied,
-    taken_apart,
-    translated,
-    without,
+    remove_denied,
+    split_pattern,
+    translate_allowed,
+    translate_denied,
 )
-from retinue.domain.tool_names import PREFIX
+from retinue.domain.tool_names import MCP_PREFIX
 from retinue.tools.builtin import builtin_tools
 
-WITH_SERVERS = (*TOOLS, f"{PREFIX}github__*", f"{PREFIX}my_db__*")
+WITH_SERVERS = (*BUILTIN_TOOLS, f"{MCP_PREFIX}github__*", f"{MCP_PREFIX}my_db__*")
 
 
 def test_the_tools_are_those_that_come_with_retinue() -> None:
-    assert set(TOOLS) == {tool.spec.name for tool in builtin_tools()}
+    assert set(BUILTIN_TOOLS) == {tool.spec.name for tool in builtin_tools()}
 
 
 def test_every_name_stands_for_tools_that_exist() -> None:
-    for table in (COMMON, PERMISSIONS, *WIDER.values()):
+    for table in (COMMON_NAMES, PERMISSION_NAMES, *DIALECT_NAMES.values()):
         assert all(word == word.casefold() for word in table)
-        assert {name for ours in table.values() for name in ours} <= {*TOOLS, SPAWN}
+        assert {name for ours in table.values() for name in ours} <= {*BUILTIN_TOOLS, SPAWN}
 
 
 @pytest.mark.parametrize(
@@ -43,27 +43,27 @@ def test_every_name_stands_for_tools_that_exist() -> None:
     ],
 )
 def test_translated(dialect: Dialect, names: list[str], tools: set[str]) -> None:
-    found = translated(names, dialect)
+    found = translate_allowed(names, dialect)
     assert found.tools == frozenset(tools)
     assert found.problems == ()
 
 
 def test_a_server_of_somebody_elses_is_not_one_of_our_tools() -> None:
-    found = translated(["some-server/read", "mcp__files__read", "WebFetch"], Dialect.COPILOT)
+    found = translate_allowed(["some-server/read", "mcp__files__read", "WebFetch"], Dialect.COPILOT)
     assert found.tools == frozenset()
     assert found.problems == ("unknown tools: some-server/read, mcp__files__read, WebFetch",)
 
 
 def test_everything() -> None:
-    assert translated(["*"], Dialect.GEMINI).tools is None
-    assert denied(["*"], Dialect.OPENCODE) == {*TOOLS, SPAWN}
+    assert translate_allowed(["*"], Dialect.GEMINI).tools is None
+    assert translate_denied(["*"], Dialect.OPENCODE) == {*BUILTIN_TOOLS, SPAWN}
 
 
 def test_taken_apart() -> None:
-    assert taken_apart("Bash(git log:*)") == ("Bash", "git log:*")
-    assert taken_apart("Bash(git log") == ("Bash", "git log")
-    assert taken_apart("Bash(*)") == ("Bash", None)
-    assert taken_apart("Read") == ("Read", None)
+    assert split_pattern("Bash(git log:*)") == ("Bash", "git log:*")
+    assert split_pattern("Bash(git log") == ("Bash", "git log")
+    assert split_pattern("Bash(*)") == ("Bash", None)
+    assert split_pattern("Read") == ("Read", None)
 
 
 # Tools of MCP servers
@@ -86,7 +86,7 @@ def test_taken_apart() -> None:
 def test_tools_of_servers_that_there_are(
     dialect: Dialect, names: list[str], tools: set[str], problems: tuple[str, ...]
 ) -> None:
-    found = translated(names, dialect, known=WITH_SERVERS)
+    found = translate_allowed(names, dialect, known=WITH_SERVERS)
     assert found.tools == frozenset(tools)
     assert found.problems == problems
 
@@ -108,13 +108,13 @@ def test_tools_of_servers_that_there_are(
     ],
 )
 def test_what_is_forbidden_of_a_server_is_never_given(names: list[str], left: set[str]) -> None:
-    gone = denied(names, Dialect.OPENCODE, known=WITH_SERVERS)
-    kept = without(WITH_SERVERS, gone)
-    assert {name for name in kept if name.startswith(PREFIX)} == {f"mcp__{n}__*" for n in left}
+    gone = translate_denied(names, Dialect.OPENCODE, known=WITH_SERVERS)
+    kept = remove_denied(WITH_SERVERS, gone)
+    assert {name for name in kept if name.startswith(MCP_PREFIX)} == {f"mcp__{n}__*" for n in left}
 
 
 def test_a_tool_that_is_allowed_and_forbidden_is_forbidden() -> None:
     allowed = {"mcp__github__a", "mcp__github__b", "read_file"}
-    assert without(allowed, {"mcp__github__b"}) == {"mcp__github__a", "read_file"}
-    assert without(allowed, {"mcp__github__*"}) == {"read_file"}
-    assert without(["mcp__github__*"], {"mcp__github__b"}) == set()
+    assert remove_denied(allowed, {"mcp__github__b"}) == {"mcp__github__a", "read_file"}
+    assert remove_denied(allowed, {"mcp__github__*"}) == {"read_file"}
+    assert remove_denied(["mcp__github__*"], {"mcp__github__b"}) == set()

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from retinue.config.environment import Environment
-from retinue.config.project_permissions import Permission, permission
-from retinue.config.settings import load
-from retinue.config.trust import Trust
+from retinue.config.project_permissions import ProjectPermissions, project_permissions
+from retinue.config.settings import load_settings
+from retinue.config.trust import TrustStore
 from retinue.errors import ConfigError
 
 REMOTE = 'model = "openai:m@https://models.example.com/v1"'
@@ -31,14 +31,14 @@ class Folder:
         (self.path / "retinue.toml").write_text(ours)
         self.settings.write_text(user)
 
-    def permission(self, **more: Any) -> Permission:
+    def permissions(self, **more: Any) -> ProjectPermissions:
         environment = Environment(variables=self.variables)
-        layers = load(self.settings, self.path)
-        return permission(layers, self.path, environment, **more)
+        layers = load_settings(self.settings, self.path)
+        return project_permissions(layers, self.path, environment, **more)
 
     @property
-    def trust(self) -> Trust:
-        return Trust(Environment(variables=self.variables).trust)
+    def trust(self) -> TrustStore:
+        return TrustStore(Environment(variables=self.variables).trust_dir)
 
 
 @pytest.fixture
@@ -46,22 +46,22 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
-def names(found: Permission) -> list[str]:
+def names(found: ProjectPermissions) -> list[str]:
     return [server.name for server in found.servers]
 
 
 def test_a_projects_server_waits_for_a_yes(folder: Folder) -> None:
     folder.say(SERVER, user='[mcp.mine]\ncommand = "x"')
-    found = folder.permission()
+    found = folder.permissions()
     assert names(found) == ["mine"]
-    assert [str(demand) for demand in found.pending] == [
+    assert [str(request) for request in found.pending] == [
         "MCP server db (.mcp.json): it starts db-server --all, and is given TOKEN"
     ]
     assert found.notes == (
         "without MCP server db: this folder is not trusted; `retinue trust` allows it",
     )
     folder.trust.grant(folder.path, found.pending, now=1.0)
-    found = folder.permission()
+    found = folder.permissions()
     assert names(found) == ["db", "mine"]
     assert (found.pending, found.denied, found.notes) == ((), (), ())
 
@@ -78,50 +78,50 @@ def test_a_projects_server_waits_for_a_yes(folder: Folder) -> None:
 )
 def test_what_has_changed_is_asked_about_again(folder: Folder, other: dict[str, Any]) -> None:
     folder.say(SERVER)
-    folder.trust.grant(folder.path, folder.permission().pending, now=1.0)
+    folder.trust.grant(folder.path, folder.permissions().pending, now=1.0)
     folder.say({"db": other})
-    found = folder.permission()
+    found = folder.permissions()
     assert (names(found), len(found.pending)) == ([], 1)
     # Another name is another server.
     folder.say({"other": SERVER["db"]})
-    assert names(folder.permission()) == []
+    assert names(folder.permissions()) == []
     # Spelled in another way, it is the same.
     (folder.path / ".mcp.json").write_text(json.dumps({"mcpServers": SERVER}, indent=8))
-    assert names(folder.permission()) == ["db"]
+    assert names(folder.permissions()) == ["db"]
 
 
 def test_one_that_is_new_does_not_stop_those_that_are_trusted(folder: Folder) -> None:
     folder.say(SERVER)
-    folder.trust.grant(folder.path, folder.permission().pending, now=1.0)
+    folder.trust.grant(folder.path, folder.permissions().pending, now=1.0)
     folder.say({**SERVER, "new": {"url": "https://example.com/${TOKEN}"}})
-    found = folder.permission()
+    found = folder.permissions()
     assert names(found) == ["db"]
-    assert [str(demand) for demand in found.pending] == [
+    assert [str(request) for request in found.pending] == [
         "MCP server new (.mcp.json): it asks https://example.com/${TOKEN}, and is given TOKEN"
     ]
 
 
 def test_a_no_is_kept_and_nobody_is_asked_again(folder: Folder) -> None:
     folder.say(SERVER)
-    folder.trust.refuse(folder.path, folder.permission().pending, now=1.0)
-    found = folder.permission()
+    folder.trust.refuse(folder.path, folder.permissions().pending, now=1.0)
+    found = folder.permissions()
     assert (names(found), found.pending, found.notes) == ([], (), ())
-    assert [demand.name for demand in found.denied] == ["db"]
+    assert [request.name for request in found.denied] == ["db"]
 
 
 def test_a_no_takes_no_yes_away_and_a_yes_replaces_a_no(folder: Folder) -> None:
     folder.say(SERVER)
-    folder.trust.grant(folder.path, folder.permission().pending, now=1.0)
+    folder.trust.grant(folder.path, folder.permissions().pending, now=1.0)
     folder.say({**SERVER, "new": {"command": "x"}})
-    folder.trust.refuse(folder.path, folder.permission().pending, now=2.0)
-    assert names(folder.permission()) == ["db"]
-    folder.trust.grant(folder.path, folder.permission().demands, now=3.0)
-    assert names(folder.permission()) == ["db", "new"]
+    folder.trust.refuse(folder.path, folder.permissions().pending, now=2.0)
+    assert names(folder.permissions()) == ["db"]
+    folder.trust.grant(folder.path, folder.permissions().requests, now=3.0)
+    assert names(folder.permissions()) == ["db", "new"]
 
 
 def test_trust_is_for_one_folder_by_its_real_path(folder: Folder, tmp_path: Path) -> None:
     folder.say(SERVER)
-    folder.trust.grant(folder.path, folder.permission().pending, now=1.0)
+    folder.trust.grant(folder.path, folder.permissions().pending, now=1.0)
     link = tmp_path / "link"
     link.symlink_to(folder.path)
     assert folder.trust.decision(link) == folder.trust.decision(folder.path)
@@ -133,29 +133,29 @@ def test_trust_is_for_one_folder_by_its_real_path(folder: Folder, tmp_path: Path
 def test_it_can_be_taken_back(folder: Folder) -> None:
     folder.say(SERVER)
     assert not folder.trust.revoke(folder.path)
-    folder.trust.grant(folder.path, folder.permission().pending, now=1.0)
+    folder.trust.grant(folder.path, folder.permissions().pending, now=1.0)
     assert folder.trust.revoke(folder.path)
-    assert names(folder.permission()) == []
+    assert names(folder.permissions()) == []
     assert folder.trust.all() == []
 
 
 def test_a_decision_that_cannot_be_read_is_none(folder: Folder) -> None:
     folder.say(SERVER)
-    folder.trust.grant(folder.path, folder.permission().pending, now=1.0)
-    home = Environment(variables=folder.variables).trust
+    folder.trust.grant(folder.path, folder.permissions().pending, now=1.0)
+    home = Environment(variables=folder.variables).trust_dir
     (file,) = home.iterdir()
     assert home.stat().st_mode & 0o777 == 0o700
     whole = file.read_bytes()
     for broken in (b"", whole[:-5], b"{}", whole.replace(b"project", b"another")):
         file.write_bytes(broken)
-        assert names(folder.permission()) == []
+        assert names(folder.permissions()) == []
     file.write_bytes(whole)
-    assert names(folder.permission()) == ["db"]
+    assert names(folder.permissions()) == ["db"]
 
 
 def test_a_place_that_cannot_be_written_is_told(folder: Folder, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    trust = Trust(tmp_path / "file" / "trust")
+    trust = TrustStore(tmp_path / "file" / "trust")
     with pytest.raises(ConfigError) as caught:
         trust.grant(folder.path, (), now=1.0)
     assert str(caught.value) == (
@@ -165,9 +165,9 @@ def test_a_place_that_cannot_be_written_is_told(folder: Folder, tmp_path: Path) 
 
 def test_a_word_for_this_once(folder: Folder) -> None:
     folder.say(SERVER)
-    assert names(folder.permission(trust=True)) == ["db"]
-    folder.trust.grant(folder.path, folder.permission().pending, now=1.0)
-    assert names(folder.permission(trust=False)) == []
+    assert names(folder.permissions(trust=True)) == ["db"]
+    folder.trust.grant(folder.path, folder.permissions().pending, now=1.0)
+    assert names(folder.permissions(trust=False)) == []
 
 
 # The model
@@ -182,14 +182,14 @@ def test_a_word_for_this_once(folder: Folder) -> None:
 )
 def test_a_projects_model_waits_for_a_yes(folder: Folder, ours: str, words: str) -> None:
     folder.say(ours=ours)
-    found = folder.permission()
-    (demand,) = found.pending
-    assert words in str(demand)
+    found = folder.permissions()
+    (request,) = found.pending
+    assert words in str(request)
     with pytest.raises(ConfigError, match="this folder is not trusted: it is ") as caught:
         found.check_model()
     assert str(caught.value).endswith("`retinue trust` allows it; or choose a model with -m.")
-    folder.trust.grant(folder.path, found.demands, now=1.0)
-    folder.permission().check_model()
+    folder.trust.grant(folder.path, found.requests, now=1.0)
+    folder.permissions().check_model()
 
 
 @pytest.mark.parametrize(
@@ -209,8 +209,8 @@ def test_a_model_of_an_address_that_the_user_knows_needs_none(folder: Folder, mo
         'endpoints = ["http://known.example.com/v1"]\n[models]\nx = "m@http://short.example.com/v1"'
     )
     folder.say(ours=f'model = "{model}"', user=user)
-    found = folder.permission()
-    assert found.demands == ()
+    found = folder.permissions()
+    assert found.requests == ()
     found.check_model()
 
 
@@ -226,17 +226,17 @@ def test_a_model_of_an_address_that_the_user_knows_needs_none(folder: Folder, mo
 def test_an_address_that_only_looks_known_does(folder: Folder, model: str) -> None:
     folder.say(ours=f'model = "{model}"', user='endpoints = ["http://known.example.com/v1"]')
     with pytest.raises(ConfigError):
-        folder.permission().check_model()
+        folder.permissions().check_model()
 
 
 def test_nobody_is_asked_about_a_model_that_is_not_used(folder: Folder) -> None:
     folder.say(ours=REMOTE)
-    assert folder.permission(model_is_chosen=True).pending == ()
-    folder.permission(model_is_chosen=True).check_model()
+    assert folder.permissions(model_is_chosen=True).pending == ()
+    folder.permissions(model_is_chosen=True).check_model()
     folder.say(ours=REMOTE, user='model = "mine"')
-    assert folder.permission().pending == ()
+    assert folder.permissions().pending == ()
     folder.say(ours=REMOTE)
     folder.variables["RETINUE_MODEL"] = "mine"
-    assert folder.permission().pending == ()
+    assert folder.permissions().pending == ()
     # Who trusts the folder trusts all of it.
-    assert [demand.kind for demand in folder.permission().demands] == ["model"]
+    assert [request.kind for request in folder.permissions().requests] == ["model"]

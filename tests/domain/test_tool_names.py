@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.tool_names import (
-    clean_server,
-    foreign_names,
-    is_foreign,
+    is_mcp_tool,
     matches,
-    picked,
-    server_part,
+    mcp_tool_names,
+    select_names,
+    server_of,
+    server_slug,
 )
 
 KNOWN = ("read_file", "write_file", "mcp__git__log", "mcp__git__status", "mcp__gitlab__log")
@@ -24,19 +24,19 @@ pairs = st.lists(st.tuples(st.text(max_size=30), st.text(max_size=80)), max_size
 def test_names_are_valid_unique_and_independent_of_their_order(
     tools: list[tuple[str, str]],
 ) -> None:
-    names = foreign_names(tools)
+    names = mcp_tool_names(tools)
     assert names.keys() == set(tools)
     assert len(set(names.values())) == len(tools)
     assert all(re.fullmatch(r"mcp__[A-Za-z0-9_-]{1,59}", name) for name in names.values())
-    assert foreign_names(reversed(tools)) == names
+    assert mcp_tool_names(reversed(tools)) == names
 
 
 @given(st.text(max_size=40), st.text(min_size=1, max_size=40))
 def test_the_server_can_be_told_from_the_name(server: str, tool: str) -> None:
-    (name,) = foreign_names([(server, tool)]).values()
-    assert is_foreign(name)
-    if len(clean_server(server)) < 40:
-        assert server_part(name) == clean_server(server)
+    (name,) = mcp_tool_names([(server, tool)]).values()
+    assert is_mcp_tool(name)
+    if len(server_slug(server)) < 40:
+        assert server_of(name) == server_slug(server)
 
 
 @pytest.mark.parametrize(
@@ -50,11 +50,11 @@ def test_the_server_can_be_told_from_the_name(server: str, tool: str) -> None:
     ],
 )
 def test_names(server: str, tool: str, name: str) -> None:
-    assert foreign_names([(server, tool)]) == {(server, tool): name}
+    assert mcp_tool_names([(server, tool)]) == {(server, tool): name}
 
 
 def test_two_that_would_be_called_the_same_are_both_marked() -> None:
-    names = foreign_names([("s", "a b"), ("s", "a_b"), ("s", "c")])
+    names = mcp_tool_names([("s", "a b"), ("s", "a_b"), ("s", "c")])
     assert names["s", "c"] == "mcp__s__c"
     assert {len(name) for pair, name in names.items() if pair[1] != "c"} == {len("mcp__s__a_b") + 9}
 
@@ -74,11 +74,11 @@ def test_two_that_would_be_called_the_same_are_both_marked() -> None:
     ],
 )
 def test_lists_with_patterns(wanted: list[str], found: set[str], unknown: list[str]) -> None:
-    assert picked(wanted, KNOWN) == (found, unknown)
+    assert select_names(wanted, KNOWN) == (found, unknown)
 
 
 def test_where_there_are_no_servers_their_pattern_means_nothing_and_is_no_mistake() -> None:
-    assert picked(["mcp__*"], ["read_file"]) == (set(), [])
+    assert select_names(["mcp__*"], ["read_file"]) == (set(), [])
 
 
 def test_a_plain_name_is_no_beginning_of_others() -> None:

@@ -19,9 +19,9 @@ from retinue.config.environment import Environment
 from retinue.config.model_routes import parse_route
 from retinue.domain.events import AgentCreated
 from retinue.domain.messages import Request, SystemMessage, UserMessage
-from retinue.embedded.llama_server import MOST_THREADS, spare_cpus
-from retinue.embedded.model import ABOUT, MOST_TOKENS, SERVED, installed
-from retinue.embedded.serving import published
+from retinue.embedded.llama_server import MAX_THREADS, spare_threads
+from retinue.embedded.model import DESCRIPTION, MAX_OUTPUT_TOKENS, SERVED, is_available
+from retinue.embedded.serving import running_server
 from retinue.interfaces.cli.main import main
 from retinue.model_registry import embedded_model
 
@@ -34,12 +34,12 @@ def test_its_name_is_a_word() -> None:
 
 
 def test_it_has_room_for_an_agent_and_no_tools() -> None:
-    assert SERVED.notes == (ABOUT,)
+    assert SERVED.notes == (DESCRIPTION,)
     assert SERVED.tools is False
 
 
 def test_it_leaves_a_processor_to_others() -> None:
-    assert 1 <= spare_cpus() <= max(1, min(MOST_THREADS, (os.cpu_count() or 1) - 1))
+    assert 1 <= spare_threads() <= max(1, min(MAX_THREADS, (os.cpu_count() or 1) - 1))
 
 
 def test_the_engine_that_is_locked_is_that_of_the_extra() -> None:
@@ -93,7 +93,7 @@ def test_where_it_is_installed_it_is_listed(capsys: pytest.CaptureFixture[str]) 
         0,
         "SERVER     WINDOW  SLOTS  TOOLS  LATENCY  MODEL\n"
         "llama.cpp  8,192   1      no     -        embedded\n"
-        f"\nnote: {ABOUT}\n",
+        f"\nnote: {DESCRIPTION}\n",
         "",
     )
     _, out, _ = _said(["doctor"], capsys)
@@ -127,11 +127,11 @@ def test_where_it_is_not_installed_one_is_told_how(
 def folder() -> Iterator[Path]:
     """Where the user keeps it. Whatever a test has started there is ended, so that the next one
     begins alike."""
-    if not installed():
+    if not is_available():
         pytest.skip("llama.cpp is missing: run script/servers")
-    folder = Environment.current().embedded
+    folder = Environment.current().embedded_dir
     yield folder
-    while (address := published(folder)) is not None:
+    while (address := running_server(folder)) is not None:
         with suppress(ProcessLookupError):
             os.kill(address.pid, signal.SIGKILL)
 
@@ -143,17 +143,17 @@ async def test_a_child_answers_from_a_file_that_is_given_along(
     (tmp_path / "heron.md").write_text(NOTES)
     waits: list[str] = []
     async with retinue.open(tmp_path, model="embedded", on_wait=waits.append) as runtime:
-        assert published(folder) is not None
+        assert running_server(folder) is not None
         task = "Say in one sentence which bird this is about."
         result = await runtime.spawn("researcher", task, context_files=("heron.md",))
         events = [event async for event in runtime.events(result.run_id)]
     assert result.ok
     assert "heron" in result.response.lower()
     assert result.usage.tool_calls == 0
-    assert 0 < result.usage.tokens_out <= MOST_TOKENS
+    assert 0 < result.usage.tokens_out <= MAX_OUTPUT_TOKENS
     assert waits == [] or waits[-1] == "starting the embedded model"
     [root, _] = [event.fact for event in events if isinstance(event.fact, AgentCreated)]
-    assert ABOUT in root.notes
+    assert DESCRIPTION in root.notes
 
 
 @pytest.mark.live
@@ -166,15 +166,15 @@ async def test_two_processes_share_one_and_a_new_one_takes_over(folder: Path) ->
     second = await other.reply(request)
     assert first.message.content == second.message.content
     assert second.usage.tokens_cached > 0
-    address = published(folder)
+    address = running_server(folder)
     assert address is not None
     assert os.getpriority(os.PRIO_PROCESS, address.pid) >= os.getpriority(os.PRIO_PROCESS, 0)
     os.kill(address.pid, signal.SIGKILL)
-    while published(folder) is not None:  # noqa: ASYNC110 - it is another process that ends
+    while running_server(folder) is not None:  # noqa: ASYNC110 - it is another process that ends
         await asyncio.sleep(0.01)
     again = await one.reply(request)
     assert again.message.content == first.message.content
-    assert published(folder) != address
+    assert running_server(folder) != address
     await one.aclose()
     await other.aclose()
 

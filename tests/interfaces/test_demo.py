@@ -14,7 +14,7 @@ import pytest
 from retinue import Event, fold
 from retinue.domain.events import ModelFailed, ModelReplied, ToolDenied, ToolFinished
 from retinue.domain.run_state import RunState
-from retinue.embedded.model import installed
+from retinue.embedded.model import is_available
 from retinue.interfaces.cli.commands.demo import LOOKERS, QUESTIONS, bundled, copy, scripted_model
 from retinue.interfaces.cli.main import main
 
@@ -237,7 +237,7 @@ def test_neither_settings_nor_variables_of_the_user_change_it(
 def test_the_embedded_model_answers_every_question(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not installed():
+    if not is_available():
         pytest.skip("llama.cpp is missing: run script/servers")
     with pytest.raises(SystemExit) as ended:
         main(["demo", "--fast", "--keep", str(tmp_path / "new")])

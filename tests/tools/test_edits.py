@@ -5,22 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.errors import ToolFailure
-from retinue.tools.edits import edited
+from retinue.tools.edits import replace_text
 
 
 def refusal(data: bytes, old: bytes, new: bytes = b"new") -> str:
     with pytest.raises(ToolFailure) as caught:
-        edited("a.py", data, old, new, all=False)
+        replace_text("a.py", data, old, new, all=False)
     return str(caught.value)
 
 
 def test_one_match() -> None:
-    assert edited("f", b"a b c", b"b", b"x", all=False) == b"a x c"
-    assert edited("f", b"\xff b", b"b", b"", all=False) == b"\xff "
+    assert replace_text("f", b"a b c", b"b", b"x", all=False) == b"a x c"
+    assert replace_text("f", b"\xff b", b"b", b"", all=False) == b"\xff "
 
 
 def test_all_matches() -> None:
-    assert edited("f", b"b b", b"b", b"x", all=True) == b"x x"
+    assert replace_text("f", b"b b", b"b", b"x", all=True) == b"x x"
 
 
 def test_several_matches() -> None:
@@ -44,7 +44,7 @@ def test_several_matches() -> None:
     ],
 )
 def test_line_ends_are_kept(data: bytes, old: bytes, new: bytes, after: bytes) -> None:
-    assert edited("f", data, old, new, all=False) == after
+    assert replace_text("f", data, old, new, all=False) == after
 
 
 def test_what_is_not_there() -> None:
@@ -86,14 +86,16 @@ def test_a_unique_match_and_only_it_is_replaced(data: bytes, old: bytes, new: by
     places = [i for i in range(len(data)) if data.startswith(old, i)]
     if len(places) == 1:
         at = places[0]
-        assert edited("f", data, old, new, all=False) == data[:at] + new + data[at + len(old) :]
+        assert (
+            replace_text("f", data, old, new, all=False) == data[:at] + new + data[at + len(old) :]
+        )
     else:
         with pytest.raises(ToolFailure):
-            edited("f", data, old, new, all=False)
+            replace_text("f", data, old, new, all=False)
 
 
 @given(st.lists(st.text("ab", max_size=3)), st.text("ab\n", min_size=1, max_size=4))
 def test_a_file_of_windows_stays_one(lines: list[str], new: str) -> None:
     data = "".join(f"{line}\r\n" for line in [*lines, "needle"]).encode()
-    after = edited("f", data, b"needle", new.encode(), all=False)
+    after = replace_text("f", data, b"needle", new.encode(), all=False)
     assert after.count(b"\n") == after.count(b"\r\n") == len(lines) + 1 + new.count("\n")

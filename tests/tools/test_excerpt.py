@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.errors import ToolFailure
-from retinue.tools.excerpt import MAX_BYTES, excerpt, fitting
+from retinue.tools.excerpt import MAX_BYTES, excerpt, lines_that_fit
 
 NOTE = re.compile(r"\[lines [^\]]*\]$")
 
@@ -88,6 +88,6 @@ def test_ranges_reassemble_the_file(lines: list[str], ends_in_newline: bool) -> 
 
 
 def test_fitting() -> None:
-    assert fitting(["aa", "é", "b"], 8) == ["aa", "é", "b"]
-    assert fitting(["aa", "é", "b"], 7) == ["aa", "é"]
-    assert fitting(["aa"], 2) == []
+    assert lines_that_fit(["aa", "é", "b"], 8) == ["aa", "é", "b"]
+    assert lines_that_fit(["aa", "é", "b"], 7) == ["aa", "é"]
+    assert lines_that_fit(["aa"], 2) == []

@@ -99,12 +99,12 @@ def test_tools_of_servers_have_a_quarter_of_the_window() -> None:
                            "mcp__small__a", "mcp__small__b", "read_file"]  # fmt: skip
     assert told[800] == ["mcp__small__a", "mcp__small__b", "read_file"]
     assert told[400] == ["mcp__small__a", "read_file"]
-    assert registry.left_out(grant, window=4_000) == ()
-    assert registry.left_out(grant, window=2_000) == (
+    assert registry.omitted_tool_notes(grant, window=4_000) == ()
+    assert registry.omitted_tool_notes(grant, window=2_000) == (
         "not told of 2 tools of the MCP server big (mcp__big__t3, …): a quarter of its 2,000 tokens"
         " is full; name the tools it needs in `tools`, or under [mcp.big] in the settings",
     )
-    assert len(registry.left_out(grant, window=400)) == 2
+    assert len(registry.omitted_tool_notes(grant, window=400)) == 2
 
 
 def test_windows_that_hide_the_same_share_their_schemas() -> None:

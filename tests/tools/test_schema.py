@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from retinue.tools.schema import UNTOLD, compact, outline
+from retinue.tools.schema import HIDDEN, compact_schema, schema_outline
 
 
 class Colour(Enum):
@@ -24,7 +24,7 @@ class Node(msgspec.Struct):
 
 
 def schema(**fields: Any) -> dict[str, Any]:
-    return compact(msgspec.defstruct("S", list(fields.items())))
+    return compact_schema(msgspec.defstruct("S", list(fields.items())))
 
 
 def test_plain_types() -> None:
@@ -78,7 +78,7 @@ def test_an_outline() -> None:
             ("any", Any, None),
         ],
     )
-    assert outline(compact(struct)) in (
+    assert schema_outline(compact_schema(struct)) in (
         '{"path": string, "kind": "a"|"b", "many": [integer, …], "either"?: integer|string,'
         ' "any"?: any}',
         '{"path": string, "kind": "a"|"b", "many": [integer, …], "either"?: string|integer,'
@@ -87,11 +87,11 @@ def test_an_outline() -> None:
 
 
 def test_what_is_understood_and_not_told_of() -> None:
-    optional = Annotated[int | None, UNTOLD] | msgspec.UnsetType
+    optional = Annotated[int | None, HIDDEN] | msgspec.UnsetType
     struct = msgspec.defstruct("S", [("a", str), ("b", optional, msgspec.UNSET)])
-    assert compact(struct) == {
+    assert compact_schema(struct) == {
         "type": "object",
         "properties": {"a": {"type": "string"}},
         "required": ["a"],
     }
-    assert outline(compact(struct)) == '{"a": string}'
+    assert schema_outline(compact_schema(struct)) == '{"a": string}'

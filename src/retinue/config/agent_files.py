@@ -16,27 +16,27 @@ import msgspec
 from retinue.config.frontmatter import (
     FrontMatter,
     Value,
-    boolean,
-    items,
-    number,
-    plain,
-    prose_of,
-    read,
-    scalar,
+    as_bool,
+    as_list,
+    as_number,
+    as_prose,
+    as_text,
+    normalize_key,
+    parse_front_matter,
 )
 from retinue.config.model_routes import PROVIDERS
 from retinue.config.settings import BudgetSettings, ProfileSettings
 from retinue.config.tool_translation import (
+    BUILTIN_TOOLS,
     EVERYTHING,
-    PERMISSIONS,
+    PERMISSION_NAMES,
     SPAWN,
-    TOOLS,
     Dialect,
-    denied,
-    ours_for,
-    taken_apart,
-    translated,
-    without,
+    our_names,
+    remove_denied,
+    split_pattern,
+    translate_allowed,
+    translate_denied,
 )
 from retinue.domain.budget import Budget
 from retinue.domain.grant import Mode
@@ -48,36 +48,36 @@ MAX_NAME = 64
 MAX_DESCRIPTION = 1_000
 MAX_PROBLEM = 240
 
-LIMITS = {plain(field): field for field in BudgetSettings.__struct_fields__}
-TURNS = ("maxturns", "steps", "maxsteps")
-PROMPTS = ("developerinstructions", "instructions", "systemprompt", "prompt")
-USED = frozenset({
+LIMIT_KEYS = {normalize_key(field): field for field in BudgetSettings.__struct_fields__}
+TURN_KEYS = ("maxturns", "steps", "maxsteps")
+PROMPT_KEYS = ("developerinstructions", "instructions", "systemprompt", "prompt")
+SUPPORTED_KEYS = frozenset({
     "name", "description", "tools", "allowedtools", "disallowedtools", "permission",
     "permissionmode", "sandboxmode", "readonly", "mode", "model", "pool", "kind", "hidden",
-    "disable", "disabled", "timeoutmins", *TURNS, *PROMPTS,
+    "disable", "disabled", "timeoutmins", *TURN_KEYS, *PROMPT_KEYS,
 })  # fmt: skip
-OURS = frozenset({
-    "bootstrapfiles", "systempromptfile", "write", "spawns", "budget", *LIMITS,
+RETINUE_KEYS = frozenset({
+    "bootstrapfiles", "systempromptfile", "write", "spawns", "budget", *LIMIT_KEYS,
 })  # fmt: skip
 # What is for people to look at, or says what goes without saying here.
-COSMETIC = frozenset({
+COSMETIC_KEYS = frozenset({
     "argumenthint", "author", "background", "category", "color", "displayname", "emoji",
     "icon", "infer", "license", "nicknamecandidates", "tags", "target", "title",
     "userinvocable", "userinvokable", "version", "vibe",
 })  # fmt: skip
 # Keys that mean nothing here, and yet end a description that runs on over several lines.
-FOREIGN = frozenset({
+IGNORED_KEYS = frozenset({
     "agents", "disablemodelinvocation", "effort", "handoffs", "hooks", "isolation",
     "mcpservers", "memory", "modelreasoningeffort", "reasoningeffort", "skills",
     "temperature", "topp", "variant",
 })  # fmt: skip
-KNOWN = USED | OURS | COSMETIC | FOREIGN
-NOT_AGENTS = ("readme", "agents", "claude", "gemini", "index")
+KNOWN_KEYS = SUPPORTED_KEYS | RETINUE_KEYS | COSMETIC_KEYS | IGNORED_KEYS
+NON_AGENT_STEMS = ("readme", "agents", "claude", "gemini", "index")
 
-_UNFIT = re.compile(r"[^A-Za-z0-9_.:-]+")
+_INVALID = re.compile(r"[^A-Za-z0-9_.:-]+")
 
 
-class Names(msgspec.Struct, frozen=True, kw_only=True):
+class KnownNames(msgspec.Struct, frozen=True, kw_only=True):
     """What names in a file can stand for.
 
     `tools` has `mcp__SERVER__*` for each MCP server there is.
@@ -85,7 +85,7 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
     agent with a right to delegate may employ.
     """
 
-    tools: Collection[str] = TOOLS
+    tools: Collection[str] = BUILTIN_TOOLS
     models: Mapping[str, str] = {}
     roles: tuple[str, ...] = ()
 
@@ -97,36 +97,45 @@ class AgentFile(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
-class Unusable(msgspec.Struct, frozen=True):
+class UnusableFile(msgspec.Struct, frozen=True):
     """No agent can be made of the file, and why. Without a reason, none was meant."""
 
     why: str = ""
 
 
-class _NoAgent(Exception):
-    """Caught in this module; the message becomes `Unusable.why`."""
+class _NotAnAgent(Exception):
+    """Caught in this module; the message becomes `UnusableFile.why`."""
 
 
-def read_agent(text: str, *, file: str, dialect: Dialect, names: Names) -> AgentFile | Unusable:
+def parse_agent_file(
+    text: str, *, file: str, dialect: Dialect, names: KnownNames
+) -> AgentFile | UnusableFile:
     """The agent in a file called `file`. Never raises, whatever the text."""
     stem = _stem(file)
     try:
         if dialect is Dialect.CODEX:
-            matter = _from_toml(text)
+            matter = _parse_toml(text)
         else:
-            matter = read(text, known=KNOWN, prose=("description", *PROMPTS))
-            if stem.casefold() in NOT_AGENTS and not matter.found:
-                return Unusable()
-            nested = next((key for key in matter.unread if plain(key) in USED | OURS), None)
+            matter = parse_front_matter(text, known=KNOWN_KEYS, prose=("description", *PROMPT_KEYS))
+            if stem.casefold() in NON_AGENT_STEMS and not matter.found:
+                return UnusableFile()
+            nested = next(
+                (
+                    key
+                    for key in matter.unread
+                    if normalize_key(key) in SUPPORTED_KEYS | RETINUE_KEYS
+                ),
+                None,
+            )
             if nested is not None:
-                raise _NoAgent(f"`{nested}` is nested, and needs {install_command('formats')}")
-        return _File(matter, stem, dialect, names).agent()
-    except _NoAgent as reason:
-        return Unusable(str(reason))
+                raise _NotAnAgent(f"`{nested}` is nested, and needs {install_command('formats')}")
+        return _AgentParser(matter, stem, dialect, names).agent()
+    except _NotAnAgent as reason:
+        return UnusableFile(str(reason))
 
 
 def clean_name(name: str) -> str:
-    return _UNFIT.sub("-", name).strip("-.:")[:MAX_NAME]
+    return _INVALID.sub("-", name).strip("-.:")[:MAX_NAME]
 
 
 def one_line(text: str, limit: int) -> str:
@@ -142,11 +151,11 @@ def _stem(file: str) -> str:
     return name.removesuffix(".agent")
 
 
-def _from_toml(text: str) -> FrontMatter:
+def _parse_toml(text: str) -> FrontMatter:
     try:
         data = tomllib.loads(text.lstrip("\ufeff").replace("\r\n", "\n"))
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise _NoAgent(f"not valid TOML ({one_line(str(error), MAX_PROBLEM)})") from error
+        raise _NotAnAgent(f"not valid TOML ({one_line(str(error), MAX_PROBLEM)})") from error
     return FrontMatter({key: _value(value) for key, value in data.items()}, "", found=bool(data))
 
 
@@ -162,14 +171,14 @@ def _value(value: Any) -> Value:
             return str(value)
 
 
-class _File:
+class _AgentParser:
     """One file while it is read: its fields by their plain names, and the problems so far."""
 
-    def __init__(self, matter: FrontMatter, stem: str, dialect: Dialect, names: Names) -> None:
+    def __init__(self, matter: FrontMatter, stem: str, dialect: Dialect, names: KnownNames) -> None:
         # A `Tools:` that was a sentence of the description must not replace the real one.
         keys = sorted(matter.fields, key=lambda key: key[:1].islower())
-        self._fields = {plain(key): matter.fields[key] for key in keys}
-        self._keys = {plain(key): key for key in keys}
+        self._fields = {normalize_key(key): matter.fields[key] for key in keys}
+        self._keys = {normalize_key(key): key for key in keys}
         self._matter = matter
         self._stem = stem
         self._dialect = dialect
@@ -178,16 +187,16 @@ class _File:
 
     def agent(self) -> AgentFile:
         self._check_that_it_is_one()
-        name = clean_name(scalar(self._fields.get("name")) or "") or clean_name(self._stem)
+        name = clean_name(as_text(self._fields.get("name")) or "") or clean_name(self._stem)
         if not name:
-            raise _NoAgent("it has no name of letters and digits; set `name`")
+            raise _NotAnAgent("it has no name of letters and digits; set `name`")
         tools, spawns = self._tools()
-        description = one_line(prose_of(self._fields.get("description")), MAX_DESCRIPTION)
+        description = one_line(as_prose(self._fields.get("description")), MAX_DESCRIPTION)
         instructions = self._instructions() or description
         if not instructions:
-            raise _NoAgent("it has neither a prompt nor a description")
+            raise _NotAnAgent("it has neither a prompt nor a description")
         spec = ProfileSettings(
-            description=description or one_line(_first_words(instructions), MAX_DESCRIPTION),
+            description=description or one_line(_first_line(instructions), MAX_DESCRIPTION),
             system_prompt=instructions,
             system_prompt_file=self._prompt_file(),
             bootstrap_files=self._bootstrap_files(),
@@ -204,17 +213,17 @@ class _File:
 
     def _check_that_it_is_one(self) -> None:
         if not self._matter.found and self._dialect is not Dialect.RETINUE:
-            raise _NoAgent("it has no fields, such as name and description")
-        if any(boolean(self._fields.get(key)) for key in ("hidden", "disable", "disabled")):
-            raise _NoAgent("")
-        if (scalar(self._fields.get("kind")) or "local").casefold() == "remote":
-            raise _NoAgent("it stands for a remote agent, and those cannot be employed")
+            raise _NotAnAgent("it has no fields, such as name and description")
+        if any(as_bool(self._fields.get(key)) for key in ("hidden", "disable", "disabled")):
+            raise _NotAnAgent("")
+        if (as_text(self._fields.get("kind")) or "local").casefold() == "remote":
+            raise _NotAnAgent("it stands for a remote agent, and those cannot be employed")
 
     def _instructions(self) -> str:
         if self._matter.body:
             return self._matter.body
-        for key in PROMPTS:
-            if text := prose_of(self._fields.get(key)).strip():
+        for key in PROMPT_KEYS:
+            if text := as_prose(self._fields.get(key)).strip():
                 if text.startswith(("{file:", "@")):
                     self._problem(f"{self._keys[key]}: the file {text} is not read")
                     continue
@@ -227,9 +236,9 @@ class _File:
         gone = self._forbidden() | self._not_permitted()
         delegates = delegates or self._permitted_to_delegate()
         if gone - {SPAWN}:
-            tools = without(self._names.tools if tools is None else tools, gone)
+            tools = remove_denied(self._names.tools if tools is None else tools, gone)
             if not tools:
-                raise _NoAgent("none of its tools is left")
+                raise _NotAnAgent("none of its tools is left")
         if not delegates or SPAWN in gone:
             return tools, self._spawns()
         employed = spawns or self._names.roles
@@ -239,20 +248,20 @@ class _File:
         value = self._fields.get("tools", self._fields.get("allowedtools"))
         if isinstance(value, dict):
             return self._switched(value)
-        if value is None or (isinstance(value, str) and scalar(value) is None):
+        if value is None or (isinstance(value, str) and as_text(value) is None):
             return None, False, None
         names = self._listed(value)
         if not names:
             return frozenset(), False, None
-        found = translated(names, self._dialect, known=self._names.tools)
+        found = translate_allowed(names, self._dialect, known=self._names.tools)
         if found.tools is not None and not found.tools and not found.delegates:
-            raise _NoAgent(f"none of its tools is known here: {', '.join(names)}")
+            raise _NotAnAgent(f"none of its tools is known here: {', '.join(names)}")
         self._problems += found.problems
         # An agent that only delegates has no tool of its own, which is fine.
         return found.tools, found.delegates, found.spawns
 
     def _listed(self, value: Value) -> list[str]:
-        names = items(value)
+        names = as_list(value)
         if isinstance(value, str) and len(names) == 1 and "(" not in value:
             words = value.split()
             whole = names[0].casefold() in EVERYTHING or self._ours(names[0])
@@ -266,43 +275,45 @@ class _File:
         """`tools` as a mapping: what is off is off; what is on matters if nothing else is off."""
         off = [key for key, value in switches.items() if _is_off(value)]
         on = [key for key in switches if key not in off and key != "*"]
-        found = translated(on, self._dialect, known=self._names.tools)
+        found = translate_allowed(on, self._dialect, known=self._names.tools)
         self._problems += found.problems
         if not off or "*" in off:
             if not found.tools and not found.delegates:
-                raise _NoAgent(f"none of its tools is known here: {', '.join(on) or 'all are off'}")
+                raise _NotAnAgent(
+                    f"none of its tools is known here: {', '.join(on) or 'all are off'}"
+                )
             return found.tools, found.delegates, found.spawns
-        gone = denied(off, self._dialect, known=self._names.tools)
+        gone = translate_denied(off, self._dialect, known=self._names.tools)
         if not gone - {SPAWN}:
             return None, found.delegates, found.spawns
-        left = without(self._names.tools, gone)
+        left = remove_denied(self._names.tools, gone)
         if not left:
-            raise _NoAgent("all of its tools are off")
+            raise _NotAnAgent("all of its tools are off")
         return left, found.delegates, found.spawns
 
     def _forbidden(self) -> frozenset[str]:
-        names = items(self._fields.get("disallowedtools"))
+        names = as_list(self._fields.get("disallowedtools"))
         for name in names:
-            word, pattern = taken_apart(name)
+            word, pattern = split_pattern(name)
             if pattern is not None and self._ours(word):
                 self._problem(f"{name} is forbidden: without {word} as a whole")
-        return denied(names, self._dialect, known=self._names.tools)
+        return translate_denied(names, self._dialect, known=self._names.tools)
 
     def _not_permitted(self) -> frozenset[str]:
         """What opencode's `permission` takes away. Nobody can be asked, so `ask` is a no."""
         value = self._fields.get("permission")
         if not isinstance(value, dict):
-            word = (scalar(value) or "allow").casefold()
+            word = (as_text(value) or "allow").casefold()
             if word != "allow":
-                raise _NoAgent(f"permission {word}: none of its tools is left")
+                raise _NotAnAgent(f"permission {word}: none of its tools is left")
             return frozenset()
         permitted: set[str] = set()
         gone: set[str] = set()
         for key, rule in value.items():
             if key == "*":
                 continue
-            ours = set(ours_for(key, self._dialect, self._names.tools, PERMISSIONS))
-            verdict = _verdict(rule)
+            ours = set(our_names(key, self._dialect, self._names.tools, PERMISSION_NAMES))
+            verdict = _decision(rule)
             if verdict == "allow":
                 permitted |= ours
                 if not ours:
@@ -313,22 +324,22 @@ class _File:
                 self._problem(f"{key}: ask: left out, for a child has nobody to ask")
             elif ours and verdict == "by pattern":
                 self._problem(f"{key}: left out, for its patterns would not be kept to")
-        if "*" in value and _verdict(value["*"]) != "allow":
+        if "*" in value and _decision(value["*"]) != "allow":
             gone |= {*self._names.tools, SPAWN} - permitted
         return frozenset(gone)
 
     def _permitted_to_delegate(self) -> bool:
         value = self._fields.get("permission")
-        return isinstance(value, dict) and _verdict(value.get("task", "")) == "allow"
+        return isinstance(value, dict) and _decision(value.get("task", "")) == "allow"
 
     def _spawns(self) -> tuple[str, ...] | None:
         if self._dialect is not Dialect.RETINUE or "spawns" not in self._fields:
             return None
-        return tuple(clean_name(name) for name in items(self._fields["spawns"]))
+        return tuple(clean_name(name) for name in as_list(self._fields["spawns"]))
 
     def _model(self) -> str | None:
         value = self._fields.get("model", self._fields.get("pool"))
-        wanted = [name for name in items(value) if scalar(name)]
+        wanted = [name for name in as_list(value) if as_text(name)]
         for name in wanted:
             if name.casefold() in ("inherit", "default", "auto"):
                 return None
@@ -348,17 +359,17 @@ class _File:
         return None
 
     def _mode(self) -> Mode | None:
-        if boolean(self._fields.get("readonly")):
+        if as_bool(self._fields.get("readonly")):
             return Mode.PLAN
-        permission = scalar(self._fields.get("permissionmode"))
-        sandbox = scalar(self._fields.get("sandboxmode"))
+        permission = as_text(self._fields.get("permissionmode"))
+        sandbox = as_text(self._fields.get("sandboxmode"))
         if permission == "plan" or sandbox == "read-only":
             return Mode.PLAN
         if permission not in (None, "default"):
             self._problem(f"permissionMode {permission}: a file gives no rights")
         if sandbox not in (None, "workspace-write"):
             self._problem(f"sandbox_mode {sandbox}: a file gives no rights")
-        mode = scalar(self._fields.get("mode"))
+        mode = as_text(self._fields.get("mode"))
         if self._dialect is not Dialect.RETINUE or mode in (None, "primary", "subagent", "all"):
             return None
         try:
@@ -371,10 +382,10 @@ class _File:
         if self._dialect is not Dialect.RETINUE or "write" not in self._fields:
             return None
         value = self._fields["write"]
-        allowed = boolean(value)
+        allowed = as_bool(value)
         if allowed is not None:
             return None if allowed else ()
-        return tuple(items(value))
+        return tuple(as_list(value))
 
     def _prompt_file(self) -> str | None:
         found = self._paths("systempromptfile")
@@ -387,7 +398,7 @@ class _File:
         if self._dialect is not Dialect.RETINUE or key not in self._fields:
             return None
         kept = []
-        for path in items(self._fields[key]):
+        for path in as_list(self._fields[key]):
             if path.startswith("/") or inside(path, "/") in (None, "."):
                 self._problem(f"{path}: left out, for it is not inside the project")
             else:
@@ -397,10 +408,10 @@ class _File:
     def _budget(self) -> BudgetSettings:
         limits = dict(self._fields)
         if isinstance(budget := limits.pop("budget", None), dict):
-            limits |= {plain(key): value for key, value in budget.items()}
-        wanted = dict.fromkeys(TURNS, "max_turns") | {"timeoutmins": "timeout_s"}
+            limits |= {normalize_key(key): value for key, value in budget.items()}
+        wanted = dict.fromkeys(TURN_KEYS, "max_turns") | {"timeoutmins": "timeout_s"}
         if self._dialect is Dialect.RETINUE:
-            wanted |= LIMITS
+            wanted |= LIMIT_KEYS
         chosen: dict[str, float] = {}
         for key, field in wanted.items():
             if key in limits:
@@ -409,9 +420,9 @@ class _File:
 
     def _limit(self, key: str, field: str, value: Value, chosen: dict[str, float]) -> None:
         shown = self._keys.get(key, field)
-        amount = number(value)
+        amount = as_number(value)
         if amount is None:
-            self._problem(f"{shown} is not used: {prose_of(value)[:40]!r} is no number")
+            self._problem(f"{shown} is not used: {as_prose(value)[:40]!r} is no number")
             return
         if key == "timeoutmins":
             amount *= 60
@@ -425,11 +436,11 @@ class _File:
             chosen[field] = amount
 
     def _ours(self, word: str) -> tuple[str, ...]:
-        return ours_for(word, self._dialect, self._names.tools)
+        return our_names(word, self._dialect, self._names.tools)
 
     def _report_the_rest(self) -> None:
-        used = USED | OURS if self._dialect is Dialect.RETINUE else USED
-        rest = [key for name, key in self._keys.items() if name not in used | COSMETIC]
+        used = SUPPORTED_KEYS | RETINUE_KEYS if self._dialect is Dialect.RETINUE else SUPPORTED_KEYS
+        rest = [key for name, key in self._keys.items() if name not in used | COSMETIC_KEYS]
         if rest:
             self._problem(f"not used here: {', '.join(rest)}")
 
@@ -438,21 +449,21 @@ class _File:
 
 
 def _is_off(value: Value) -> bool:
-    word = (scalar(value) or "").casefold()
-    return boolean(value) is False or word in ("deny", "ask")
+    word = (as_text(value) or "").casefold()
+    return as_bool(value) is False or word in ("deny", "ask")
 
 
-def _verdict(rule: Value) -> str:
+def _decision(rule: Value) -> str:
     """allow, deny or ask; "by pattern" where it depends on what is to be done."""
     if isinstance(rule, dict):
-        verdicts = {_verdict(value) for value in rule.values() if isinstance(value, str)}
+        verdicts = {_decision(value) for value in rule.values() if isinstance(value, str)}
         return verdicts.pop() if len(verdicts) == 1 else "by pattern"
-    word = (scalar(rule) or "").casefold()
+    word = (as_text(rule) or "").casefold()
     if word in ("allow", "ask"):
         return word
-    return "allow" if boolean(rule) else "deny"
+    return "allow" if as_bool(rule) else "deny"
 
 
-def _first_words(text: str) -> str:
+def _first_line(text: str) -> str:
     line = next((line for line in text.split("\n") if line.strip(" #*\t")), "")
     return line.strip(" #*\t")

@@ -31,11 +31,14 @@ PROJECT_FOLDERS = (
 )
 
 
-class Folder(msgspec.Struct, frozen=True, kw_only=True):
-    """`shown` is how its path is told; `within`: what its files may not leave, if anything."""
+class AgentFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder of agent files. `display_path` is its path in messages.
+
+    Its files must lie inside `within`, symbolic links resolved; None allows any place.
+    """
 
     path: Path
-    shown: str
+    display_path: str
     dialect: Dialect
     within: Path | None = None
 
@@ -44,30 +47,30 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
         return ".toml" if self.dialect is Dialect.CODEX else ".md"
 
 
-class Found(msgspec.Struct, frozen=True):
+class FolderFile(msgspec.Struct, frozen=True):
     """A file of a folder: its text, or the problem that took its place."""
 
-    folder: Folder
+    folder: AgentFolder
     name: str
     text: str = ""
     problem: str = ""
 
     @property
-    def shown(self) -> str:
-        path = f"{self.folder.shown}/{self.name}" if self.name else self.folder.shown
+    def display_path(self) -> str:
+        path = f"{self.folder.display_path}/{self.name}" if self.name else self.folder.display_path
         # Somebody else chose the name, and it will be printed.
         return "".join(letter if letter.isprintable() else "?" for letter in path)
 
 
-def project_folders(project: Path) -> tuple[Folder, ...]:
+def project_folders(project: Path) -> tuple[AgentFolder, ...]:
     root = Path(os.path.realpath(project))
     return tuple(
-        Folder(path=root / place, shown=place, dialect=dialect, within=root)
+        AgentFolder(path=root / place, display_path=place, dialect=dialect, within=root)
         for place, dialect in PROJECT_FOLDERS
     )
 
 
-def user_folders(home: Path, config: Path) -> tuple[Folder, ...]:
+def user_folders(home: Path, config: Path) -> tuple[AgentFolder, ...]:
     """`config` is the folder that settings of all programs lie in, usually ~/.config."""
     places = (
         (config / "retinue" / "agents", Dialect.RETINUE),
@@ -78,11 +81,12 @@ def user_folders(home: Path, config: Path) -> tuple[Folder, ...]:
         (home / ".codex" / "agents", Dialect.CODEX),
     )
     return tuple(
-        Folder(path=path, shown=_from_home(path, home), dialect=dialect) for path, dialect in places
+        AgentFolder(path=path, display_path=_display(path, home), dialect=dialect)
+        for path, dialect in places
     )
 
 
-def files_in(folder: Folder) -> Iterator[Found]:
+def read_folder(folder: AgentFolder) -> Iterator[FolderFile]:
     """The agent files of a folder and those below it, by name. A missing folder has none."""
     try:
         # Most are missing, and to see where a path leads takes ten times as long.
@@ -91,25 +95,25 @@ def files_in(folder: Folder) -> Iterator[Found]:
         return
     except (OSError, ValueError):
         pass  # Told below.
-    if not _stays(folder.path, folder.within):
-        yield Found(folder, "", problem="not read, for it leads out of the project")
+    if not _stays_within(folder.path, folder.within):
+        yield FolderFile(folder, "", problem="not read, for it leads out of the project")
         return
-    names, problem = _names(folder)
+    names, problem = _file_names(folder)
     if problem:
-        yield Found(folder, "", problem=problem)
+        yield FolderFile(folder, "", problem=problem)
     for name in names:
         text, problem = read_text(folder.path / name, folder.within)
-        yield Found(folder, name, text, problem)
+        yield FolderFile(folder, name, text, problem)
 
 
 def read_text(path: Path, within: Path | None) -> tuple[str, str]:
     """The text of a file that may not leave `within`; or the problem that took its place."""
-    if not _stays(path, within):
+    if not _stays_within(path, within):
         return "", "not read, for it leads out of the project"
     try:
-        data = _read(path)
+        data = _read_bytes(path)
     except (OSError, ValueError) as error:
-        return "", f"cannot be read: {_why(error)}"
+        return "", f"cannot be read: {_reason(error)}"
     if len(data) > MAX_FILE_BYTES:
         return "", f"larger than {MAX_FILE_BYTES // 1024} KB"
     try:
@@ -118,7 +122,7 @@ def read_text(path: Path, within: Path | None) -> tuple[str, str]:
         return "", "not UTF-8 text"
 
 
-def _names(folder: Folder) -> tuple[list[str], str]:
+def _file_names(folder: AgentFolder) -> tuple[list[str], str]:
     """Paths of files relative to `folder`, sorted, no more than MAX_FILES of them."""
     found: list[str] = []
     waiting = [("", 0)]
@@ -136,12 +140,12 @@ def _names(folder: Folder) -> tuple[list[str], str]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            return sorted(found)[:MAX_FILES], f"cannot be listed: {_why(error)}"
+            return sorted(found)[:MAX_FILES], f"cannot be listed: {_reason(error)}"
     problem = f"only {MAX_FILES} of {len(found):,} files are read" if len(found) > MAX_FILES else ""
     return sorted(found)[:MAX_FILES], problem
 
 
-def _read(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     """At most one byte more than a file may have. A pipe or a device is refused, not waited for."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
@@ -150,7 +154,7 @@ def _read(path: Path) -> bytes:
         return file.read(MAX_FILE_BYTES + 1)
 
 
-def _stays(path: Path, within: Path | None) -> bool:
+def _stays_within(path: Path, within: Path | None) -> bool:
     if within is None:
         return True
     try:
@@ -159,9 +163,9 @@ def _stays(path: Path, within: Path | None) -> bool:
         return False
 
 
-def _from_home(path: Path, home: Path) -> str:
+def _display(path: Path, home: Path) -> str:
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -11,21 +11,32 @@ from urllib.parse import urlsplit
 import msgspec
 
 # Words in the name of a variable that say what its value is.
-_SECRET = frozenset(
+_SECRET_WORDS = frozenset(
     {"KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASS", "PASSPHRASE", "CREDENTIALS"}
 )
-_SECRET_CHARS = 8  # What is shorter hides nothing, and stands in too many other words.
+_MIN_SECRET_CHARS = 8  # What is shorter hides nothing, and stands in too many other words.
 # What a command may see of the user's environment. Everything else stays outside: keys, tokens,
 # sockets of agents.
-PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TZ", "TMPDIR", "USER", "SHELL")
+COMMAND_VARIABLES = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TERM",
+    "TZ",
+    "TMPDIR",
+    "USER",
+    "SHELL",
+)
 
 
 # What a tool server may see besides: where its packages are kept, and how they are fetched.
-SERVERS = (
+MCP_SERVER_VARIABLES = (
     "LOGNAME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
 )  # fmt: skip
-PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +64,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return {
             name: value
             for name, value in self.variables.items()
-            if len(value) >= _SECRET_CHARS and _SECRET & set(name.upper().split("_"))
+            if len(value) >= _MIN_SECRET_CHARS and _SECRET_WORDS & set(name.upper().split("_"))
         }
 
     @property
@@ -66,33 +77,33 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return Path(base) if base else self.home / ".config"
 
     @property
-    def user_settings(self) -> Path:
+    def user_settings_file(self) -> Path:
         return self.config_home / "retinue" / "config.toml"
 
-    def shown(self, path: Path) -> str:
+    def display_path(self, path: Path) -> str:
         """A path as people write it, with ~ for their home."""
         home = self.home
         return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
     @property
-    def trust(self) -> Path:
+    def trust_dir(self) -> Path:
         """Where it is kept which projects the user trusts."""
-        return self.state / "trust"
+        return self.state_dir / "trust"
 
     @property
-    def state(self) -> Path:
+    def state_dir(self) -> Path:
         base = self.get("XDG_STATE_HOME")
         return (Path(base) if base else self.home / ".local" / "state") / "retinue"
 
     @property
-    def cache(self) -> Path:
+    def cache_dir(self) -> Path:
         base = self.get("XDG_CACHE_HOME")
         return (Path(base) if base else self.home / ".cache") / "retinue"
 
     @property
-    def embedded(self) -> Path:
+    def embedded_dir(self) -> Path:
         """Where the embedded model is kept, and who serves it."""
-        return self.cache / "embedded"
+        return self.cache_dir / "embedded"
 
     @property
     def ca_file(self) -> str | None:
@@ -119,11 +130,13 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return proxy
 
-    def passed_on(self) -> dict[str, str]:
-        return {k: v for k in PASSED_ON if (v := self.get(k)) is not None}
+    def for_commands(self) -> dict[str, str]:
+        return {k: v for k in COMMAND_VARIABLES if (v := self.get(k)) is not None}
 
-    def for_servers(self) -> dict[str, str]:
+    def for_mcp_servers(self) -> dict[str, str]:
         """What a tool server gets without being named; of proxies, those without a password."""
-        found = {k: v for k in SERVERS if (v := self.get(k)) is not None}
-        proxies = {k: v for k, v in self.variables.items() if k.lower() in PROXIES and "@" not in v}
-        return self.passed_on() | found | proxies
+        found = {k: v for k in MCP_SERVER_VARIABLES if (v := self.get(k)) is not None}
+        proxies = {
+            k: v for k, v in self.variables.items() if k.lower() in PROXY_VARIABLES and "@" not in v
+        }
+        return self.for_commands() | found | proxies

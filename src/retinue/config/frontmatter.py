@@ -48,24 +48,24 @@ class FrontMatter(msgspec.Struct, frozen=True):
     unread: tuple[str, ...] = ()
 
 
-def read(
+def parse_front_matter(
     text: str, *, known: Collection[str] = (), prose: Collection[str] = ("description",)
 ) -> FrontMatter:
     """Take `text` apart. Never raises, whatever the text.
 
-    `known` are keys (as `plain` spells them) that count even where YAML would not see one; only
+    `known` are keys (in the spelling of `normalize_key`) that count even where YAML sees none; only
     they end a field of `prose`, since sentences have colons too.
     """
     text = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     lines = text.split("\n")
-    found = _extent(lines, known)
+    found = _find_fences(lines, known)
     if found is None:
         return FrontMatter({}, text.strip(), found=False)
     start, end, after, problems = found
     more: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     if is_importable("yaml"):
-        fields, more = _fields(lines[start:end], known, prose)
+        fields, more = _parse_fields(lines[start:end], known, prose)
     else:
         fields, unread = _flat(lines[start:end], known, prose)
     # What stands above the fields, a title, is part of the text.
@@ -74,12 +74,12 @@ def read(
     return FrontMatter(fields, body, problems=(*problems, *more), unread=unread)
 
 
-def plain(key: str) -> str:
+def normalize_key(key: str) -> str:
     """One spelling for maxTurns, max_turns and max-turns."""
     return key.replace("_", "").replace("-", "").casefold()
 
 
-def scalar(value: Value | None) -> str | None:
+def as_text(value: Value | None) -> str | None:
     """A single value as text; None for none, for an empty one, and for a list or a mapping."""
     if not isinstance(value, str):
         return None
@@ -87,16 +87,16 @@ def scalar(value: Value | None) -> str | None:
     return None if text in ("", "~") or text.casefold() == "null" else text
 
 
-def prose_of(value: Value | None) -> str:
+def as_prose(value: Value | None) -> str:
     """`value` as one text. A list or mapping is what YAML made of a sentence: put it together."""
     if isinstance(value, dict):
         return "\n".join(f"{k}: {v}" for k, v in value.items() if isinstance(v, str))
     if isinstance(value, list):
         return "\n".join(v for v in value if isinstance(v, str))
-    return scalar(value) or ""
+    return as_text(value) or ""
 
 
-def items(value: Value | None) -> list[str]:
+def as_list(value: Value | None) -> list[str]:
     """A list, or a text with commas, as its items. A comma inside parentheses separates nothing."""
     if isinstance(value, dict):
         return [key for key in value if key.strip()]
@@ -110,20 +110,20 @@ def items(value: Value | None) -> list[str]:
     return [item for item in found if item]
 
 
-def boolean(value: Value | None) -> bool | None:
-    word = (scalar(value) or "").casefold()
+def as_bool(value: Value | None) -> bool | None:
+    word = (as_text(value) or "").casefold()
     if word in ("true", "yes", "on", "1"):
         return True
     return False if word in ("false", "no", "off", "0") else None
 
 
-def number(value: Value | None) -> float | None:
-    text = (scalar(value) or "").replace("_", "")
+def as_number(value: Value | None) -> float | None:
+    text = (as_text(value) or "").replace("_", "")
     # Short enough that int() has no limit to complain about.
     return float(text) if re.fullmatch(r"[+-]?\d{1,12}(\.\d{1,12})?", text, re.ASCII) else None
 
 
-def _extent(
+def _find_fences(
     lines: list[str], known: Collection[str]
 ) -> tuple[int, int, int, tuple[str, ...]] | None:
     """Where the fields begin and end, where the body begins, and what was wrong about that."""
@@ -132,18 +132,18 @@ def _extent(
         return None
     if not _FENCE.fullmatch(lines[first]):
         closing = next((i for i, line in enumerate(lines) if _FENCE.fullmatch(line)), None)
-        if closing is None or _key(lines[first], known, strict=True) is None:
+        if closing is None or _parse_key(lines[first], known, strict=True) is None:
             return None
         return first, closing, closing + 1, ("the front matter has no opening ---",)
     start = first + 1
     closing = next((i for i in range(start, len(lines)) if _FENCE.fullmatch(lines[i])), None)
     if closing is not None:
         inside = lines[start:closing]
-        if any(_key(line.strip(), known) for line in inside):
+        if any(_parse_key(line.strip(), known) for line in inside):
             return start, closing, closing + 1, ()
         return (start, closing, closing + 1, ()) if not any(map(str.strip, inside)) else None
     opening = next((i for i in range(start, len(lines)) if lines[i].strip()), None)
-    if opening is None or _key(lines[opening], known, strict=True) is None:
+    if opening is None or _parse_key(lines[opening], known, strict=True) is None:
         return None
     end = _unclosed_end(lines, opening, known)
     return start, end, end, ("the front matter has no closing ---",)
@@ -170,28 +170,30 @@ def _unclosed_end(lines: list[str], opening: int, known: Collection[str]) -> int
             return i
         if not lines[i].strip():
             following = next((line for line in lines[i:] if line.strip()), "")
-            if _key(following, known, strict=True) is None:
+            if _parse_key(following, known, strict=True) is None:
                 return i
     return len(lines)
 
 
-def _key(line: str, known: Collection[str], *, strict: bool = False) -> tuple[str, str] | None:
+def _parse_key(
+    line: str, known: Collection[str], *, strict: bool = False
+) -> tuple[str, str] | None:
     """The key that `line` begins with, and the rest; if `strict`, only one that is known."""
     found = _KEY.match(line)
     if found is None:
         return None
     key, spaced, rest = found[1], found[2] is not None, found[3]
-    if plain(key) in known or (spaced and not strict):
+    if normalize_key(key) in known or (spaced and not strict):
         return key, rest.strip()
     return None
 
 
-def _fields(
+def _parse_fields(
     lines: list[str], known: Collection[str], prose: Collection[str]
 ) -> tuple[dict[str, Value], tuple[str, ...]]:
     text = "\n".join(lines)
     try:
-        value = _yaml(text)
+        value = _load_yaml(text)
     except Exception as error:  # Strangers wrote the text, and PyYAML raises what it happens to.
         problem = f"not valid YAML ({_reason(error)}); read line by line"
     else:
@@ -200,16 +202,16 @@ def _fields(
         if value is None:
             return {}, ()
         problem = "the front matter is no mapping; read line by line"
-    return _by_line(dedent(text).split("\n"), known, prose), (problem,)
+    return _parse_by_line(dedent(text).split("\n"), known, prose), (problem,)
 
 
-def _by_line(
+def _parse_by_line(
     lines: Iterable[str], known: Collection[str], prose: Collection[str]
 ) -> dict[str, Value]:
     fields: dict[str, Value] = {}
     for key, chunk in _chunks(lines, known, prose):
         # Where a key stands twice the last one counts, as in most readers.
-        fields[key] = _field(chunk)
+        fields[key] = _parse_chunk(chunk)
     return fields
 
 
@@ -220,12 +222,12 @@ def _flat(
     fields: dict[str, Value] = {}
     nested = []
     for key, (first, *rest) in _chunks(dedent("\n".join(lines)).split("\n"), known, prose):
-        if plain(key) not in prose:
+        if normalize_key(key) not in prose:
             first = _COMMENT.sub("", first)
             listed = all(line.lstrip().startswith("-") for line in rest if line.strip())
             if _NESTED.match(first) or (not first and not listed):
                 nested.append(key)
-        fields[key] = _raw(first, rest)
+        fields[key] = _as_written(first, rest)
     return fields, tuple(nested)
 
 
@@ -235,8 +237,8 @@ def _chunks(
     """Each key with its lines: the rest of its own line first, then those that belong to it."""
     key, chunk = "", [""]
     for line in lines:
-        in_prose = plain(key) in prose
-        found = _key(line, known, strict=in_prose)
+        in_prose = normalize_key(key) in prose
+        found = _parse_key(line, known, strict=in_prose)
         # A sentence begins with a capital, a key hardly ever.
         if found is not None and not (in_prose and found[0][0].isupper()):
             if key:
@@ -248,30 +250,30 @@ def _chunks(
         yield key, chunk
 
 
-def _field(chunk: list[str]) -> Value:
+def _parse_chunk(chunk: list[str]) -> Value:
     first, rest = chunk[0], [line.expandtabs(4) for line in chunk[1:]]
     while rest and not rest[-1].strip():
         rest.pop()
     try:
-        value = _yaml("\n".join([f"field: {first}", *rest]))
+        value = _load_yaml("\n".join([f"field: {first}", *rest]))
     except Exception:
         value = None
     if isinstance(value, dict) and len(value) == 1 and "field" in value:
         field: Value = value["field"]
         return field
-    return _raw(first, rest)
+    return _as_written(first, rest)
 
 
-def _raw(first: str, rest: list[str]) -> Value:
+def _as_written(first: str, rest: list[str]) -> Value:
     """A field as it stands, without YAML's rules."""
     filled = [line.strip() for line in rest if line.strip()]
     if not first and filled and all(line.startswith("-") for line in filled):
-        return [_unquoted(line[1:].strip()) for line in filled]
+        return [_unquote(line[1:].strip()) for line in filled]
     if first.startswith("["):
         return list(_split(" ".join([first, *filled]).strip("[] ")))
     if _BLOCK.match(first):
         return dedent("\n".join(rest)).strip()
-    return _unquoted("\n".join([first, *(line.strip() for line in rest)]).strip())
+    return _unquote("\n".join([first, *(line.strip() for line in rest)]).strip())
 
 
 def _split(text: str) -> Iterator[str]:
@@ -279,15 +281,15 @@ def _split(text: str) -> Iterator[str]:
     for letter in text:
         depth = max(0, depth + (letter in "({") - (letter in ")}"))
         if letter == "," and not depth:
-            yield _unquoted(part.strip())
+            yield _unquote(part.strip())
             part = ""
         else:
             part += letter
     if part.strip():
-        yield _unquoted(part.strip())
+        yield _unquote(part.strip())
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     """Without the quotes around it, or the one that has lost its partner."""
     for quote in "\"'":
         if len(text) > 1 and text[0] == text[-1] == quote:
@@ -297,11 +299,11 @@ def _unquoted(text: str) -> str:
     return text
 
 
-class _Repeated(ValueError):
+class _DuplicateKey(ValueError):
     pass
 
 
-def _yaml(text: str) -> Any:
+def _load_yaml(text: str) -> Any:
     """`text` as text, lists and mappings. Raises anything. No tag is obeyed, nothing is guessed."""
     import yaml  # Costs 20 ms, and most projects have no file that needs it.
 
@@ -320,7 +322,7 @@ def _yaml(text: str) -> Any:
             keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             if len(set(keys)) < len(keys):
                 twice = next(key for key in keys if keys.count(key) > 1)
-                raise _Repeated(f"{twice!r} is given twice; the last counts")
+                raise _DuplicateKey(f"{twice!r} is given twice; the last counts")
         return loader.construct_document(node)
     finally:
         loader.dispose()

@@ -21,9 +21,9 @@ from retinue.config.settings import (
 from retinue.domain.contract import OnConflict
 from retinue.domain.grant import Mode
 
-AGENT_FILE = "translator.md"
-EXAMPLES = "# Examples"
-OWN = "# Only in your own file"
+AGENT_FILE_NAME = "translator.md"
+EXAMPLES_HEADING = "# Examples"
+USER_ONLY_HEADING = "# Only in your own file"
 
 _SETTINGS = """\
 # Settings of this project for retinue; https://toml.io tells how they are written. They can lower
@@ -115,7 +115,7 @@ _SETTINGS = """\
 # output = 2.0
 """
 
-AGENT = """\
+AGENT_TEMPLATE = """\
 ---
 description: Translates the documentation.
 tools: find_files, read_file, write_file
@@ -126,7 +126,7 @@ You are a translator. Keep the structure and the code as they are.
 """
 
 
-def settings_file() -> str:
+def settings_template() -> str:
     """What `retinue.toml` begins as: all of it is commented out, so it changes nothing."""
     defaults = Settings()
     values = {name: getattr(defaults, name) for name in Settings.__struct_fields__}
@@ -144,4 +144,4 @@ def settings_file() -> str:
     }
     # What JSON and TOML write alike.
     written = {name: json.dumps(value, default=str) for name, value in values.items()}
-    return _SETTINGS.format(**written, examples=EXAMPLES, own=OWN)
+    return _SETTINGS.format(**written, examples=EXAMPLES_HEADING, own=USER_ONLY_HEADING)

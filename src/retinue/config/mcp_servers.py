@@ -16,8 +16,13 @@ import msgspec
 
 from retinue.config.agent_folders import read_text
 from retinue.config.environment import Environment
-from retinue.config.settings import PROJECT_FILE, Layers, ServerSettings, wrong_with_server
-from retinue.domain.mcp_server import CALL_TIMEOUT_S, START_TIMEOUT_S, ToolServer, Transport
+from retinue.config.settings import (
+    PROJECT_FILE,
+    McpServerSettings,
+    SettingsLayers,
+    mcp_server_problem,
+)
+from retinue.domain.mcp_server import CALL_TIMEOUT_S, START_TIMEOUT_S, McpServerSpec, Transport
 
 MCP_FILE = ".mcp.json"
 PROJECT_VARIABLE = "RETINUE_PROJECT"
@@ -25,16 +30,20 @@ USER_SETTINGS = "settings"
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 # What other tools call the types of servers.
-_TYPES = {"streamable-http": "http", "streamableHttp": "http", "streamable_http": "http"}
-_FIELDS = ("command", "args", "env", "cwd", "url", "headers")
+_TRANSPORT_ALIASES = {
+    "streamable-http": "http",
+    "streamableHttp": "http",
+    "streamable_http": "http",
+}
+_ENTRY_FIELDS = ("command", "args", "env", "cwd", "url", "headers")
 
 
-class Configured(msgspec.Struct, frozen=True, kw_only=True):
+class ConfiguredServer(msgspec.Struct, frozen=True, kw_only=True):
     """A server as somebody wrote it down, with its variables still to be filled in."""
 
     name: str
     source: str
-    settings: ServerSettings
+    settings: McpServerSettings
 
     @property
     def of_project(self) -> bool:
@@ -62,7 +71,7 @@ class Configured(msgspec.Struct, frozen=True, kw_only=True):
         command = self.settings.command
         return () if command is None else (command, *self.settings.args)
 
-    def ready(self, project: Path, environment: Environment) -> ToolServer | str:
+    def ready(self, project: Path, environment: Environment) -> McpServerSpec | str:
         """The server with its variables filled in, or why it cannot be used."""
         known = {**environment.variables, PROJECT_VARIABLE: str(project)}
         for variable in self._found():
@@ -78,12 +87,13 @@ class Configured(msgspec.Struct, frozen=True, kw_only=True):
         url = fill(settings.url or "")
         if url and not url.startswith(("http://", "https://")):
             return "its url is no web address"
-        return ToolServer(
+        return McpServerSpec(
             name=self.name,
             source=self.source,
             transport=settings.type or (Transport.HTTP if url else Transport.STDIO),
             command=tuple(map(fill, self._argv)),
-            environment=environment.for_servers() | {k: fill(v) for k, v in settings.env.items()},
+            environment=environment.for_mcp_servers()
+            | {k: fill(v) for k, v in settings.env.items()},
             directory=usual if settings.cwd is None else str(project / fill(settings.cwd)),
             url=url,
             headers={k: fill(v) for k, v in settings.headers.items()},
@@ -103,14 +113,14 @@ class Configured(msgspec.Struct, frozen=True, kw_only=True):
             yield from _VARIABLE.finditer(text)
 
 
-class Configuration(msgspec.Struct, frozen=True):
+class ServerConfiguration(msgspec.Struct, frozen=True):
     """The servers there are, by name; and a line for whatever could not become one."""
 
-    servers: tuple[Configured, ...]
+    servers: tuple[ConfiguredServer, ...]
     problems: tuple[str, ...] = ()
 
 
-def configuration(layers: Layers, project: Path) -> Configuration:
+def configured_servers(layers: SettingsLayers, project: Path) -> ServerConfiguration:
     """All servers that somebody has configured and nobody has switched off.
 
     Of two with one name the user's stands before the project's, and a setting before .mcp.json.
@@ -118,14 +128,14 @@ def configuration(layers: Layers, project: Path) -> Configuration:
     project's server of that name.
     """
     problems: list[str] = []
-    found: dict[str, Configured] = {}
-    choices: dict[str, ServerSettings] = {}
+    found: dict[str, ConfiguredServer] = {}
+    choices: dict[str, McpServerSettings] = {}
     for name, settings in layers.user.mcp.items():
         if settings.command is None and settings.url is None:
             choices[name] = settings
         else:
-            found[name] = Configured(name=name, source=USER_SETTINGS, settings=settings)
-    from_file, wrong = _from_mcp_file(project)
+            found[name] = ConfiguredServer(name=name, source=USER_SETTINGS, settings=settings)
+    from_file, wrong = _read_mcp_file(project)
     problems += wrong
     for source, brought in ((PROJECT_FILE, layers.project.mcp), (MCP_FILE, from_file)):
         for name, settings in brought.items():
@@ -136,17 +146,17 @@ def configuration(layers: Layers, project: Path) -> Configuration:
             elif settings.command is None and settings.url is None:
                 problems.append(f"{source}: MCP server {name}: it has neither command nor url")
             else:
-                chosen = _chosen(settings, choices.pop(name, ServerSettings()))
-                found[name] = Configured(name=name, source=source, settings=chosen)
+                chosen = _with_user_choices(settings, choices.pop(name, McpServerSettings()))
+                found[name] = ConfiguredServer(name=name, source=source, settings=chosen)
     problems += [
         f"settings: MCP server {name}: it has neither command nor url, and the project brings none"
         for name in choices
     ]
     kept = [found[name] for name in sorted(found) if found[name].settings.enabled]
-    return Configuration(tuple(kept), tuple(problems))
+    return ServerConfiguration(tuple(kept), tuple(problems))
 
 
-def _chosen(theirs: ServerSettings, mine: ServerSettings) -> ServerSettings:
+def _with_user_choices(theirs: McpServerSettings, mine: McpServerSettings) -> McpServerSettings:
     """A project's server under the user's choices: only the user can say what is harmless."""
     return msgspec.structs.replace(
         theirs,
@@ -159,7 +169,7 @@ def _chosen(theirs: ServerSettings, mine: ServerSettings) -> ServerSettings:
     )
 
 
-def _from_mcp_file(project: Path) -> tuple[dict[str, ServerSettings], list[str]]:
+def _read_mcp_file(project: Path) -> tuple[dict[str, McpServerSettings], list[str]]:
     """The servers of `.mcp.json`. What is wrong with it is told and harms nothing else."""
     path = project / MCP_FILE
     if not os.path.lexists(path):
@@ -178,11 +188,11 @@ def _from_mcp_file(project: Path) -> tuple[dict[str, ServerSettings], list[str]]
         entries = None
     if not isinstance(entries, dict):
         return {}, [f'{MCP_FILE}: it has no object "mcpServers"']
-    found: dict[str, ServerSettings] = {}
+    found: dict[str, McpServerSettings] = {}
     problems: list[str] = []
     for name, entry in entries.items():
-        settings = _entry(entry)
-        wrong = settings if isinstance(settings, str) else wrong_with_server(name, settings)
+        settings = _parse_entry(entry)
+        wrong = settings if isinstance(settings, str) else mcp_server_problem(name, settings)
         if not isinstance(settings, str) and wrong is None:
             found[name] = settings
         else:
@@ -191,16 +201,16 @@ def _from_mcp_file(project: Path) -> tuple[dict[str, ServerSettings], list[str]]
     return found, problems
 
 
-def _entry(entry: Any) -> ServerSettings | str:
+def _parse_entry(entry: Any) -> McpServerSettings | str:
     if not isinstance(entry, Mapping):
         return "it is no object"
-    fields = {key: entry[key] for key in _FIELDS if entry.get(key) is not None}
+    fields = {key: entry[key] for key in _ENTRY_FIELDS if entry.get(key) is not None}
     if "httpUrl" in entry:  # Gemini's word, where a `url` is one of type sse.
         fields["url"] = entry["httpUrl"]
     if kind := entry.get("type", entry.get("transport")):
-        fields["type"] = _TYPES.get(str(kind), kind)
+        fields["type"] = _TRANSPORT_ALIASES.get(str(kind), kind)
     fields["enabled"] = entry.get("disabled") is not True and entry.get("enabled") is not False
     try:
-        return msgspec.convert(fields, ServerSettings)
+        return msgspec.convert(fields, McpServerSettings)
     except msgspec.ValidationError as error:
         return f"{error}"

@@ -16,7 +16,7 @@ from retinue.domain.thinking import ThinkingOptions, parse_thinking
 from retinue.errors import ConfigError
 
 
-class Service(msgspec.Struct, frozen=True):
+class ProviderApi(msgspec.Struct, frozen=True):
     """Who serves an API: its own address, and the variables for another one and for the key."""
 
     url: str
@@ -24,20 +24,22 @@ class Service(msgspec.Struct, frozen=True):
     key_variable: str
 
 
-SERVICES = {
-    "openai": Service("https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY"),
-    "anthropic": Service("https://api.anthropic.com", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
+PROVIDER_APIS = {
+    "openai": ProviderApi("https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY"),
+    "anthropic": ProviderApi(
+        "https://api.anthropic.com", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"
+    ),
 }
 # Providers whose model is a file; and what to say where it is not named.
-_FILES = {
+_FILE_PROVIDERS = {
     "replay": "Name the recording: replay:FILE.jsonl.",
     "scripted": "Name the script: scripted:FILE.yaml.",
 }
-PROVIDERS = (*SERVICES, *_FILES)
+PROVIDERS = (*PROVIDER_APIS, *_FILE_PROVIDERS)
 EMBEDDED = "embedded"
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
+class ModelRoute(msgspec.Struct, frozen=True, kw_only=True):
     """A model name, taken apart. `endpoint` is empty where the provider's own is meant, and `model`
     is for the embedded one.
     """
@@ -55,11 +57,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=256)
-def parse_route(name: str, *, otherwise: str = "openai") -> Route:
+def parse_route(name: str, *, otherwise: str = "openai") -> ModelRoute:
     """Take a model name apart. A name without a provider means the one of `otherwise`."""
     text = name.strip()
     if text == EMBEDDED:
-        return Route(provider=EMBEDDED, model="")
+        return ModelRoute(provider=EMBEDDED, model="")
     provider, colon, rest = text.partition(":")
     if not colon or provider not in PROVIDERS:
         # A colon alone does not make a provider: Ollama's names have one, as in qwen3:8b.
@@ -68,10 +70,10 @@ def parse_route(name: str, *, otherwise: str = "openai") -> Route:
                 f"Unknown provider {provider!r} in model {name!r}; write {close[0]}:…"
             )
         provider, rest = otherwise, text
-    if provider in _FILES:
+    if provider in _FILE_PROVIDERS:
         if not rest:
-            raise ConfigError(_FILES[provider])
-        return Route(provider=provider, model=rest)
+            raise ConfigError(_FILE_PROVIDERS[provider])
+        return ModelRoute(provider=provider, model=rest)
     # LM Studio has an @ in some names, as in gemma-3@q8_0.
     model, _, endpoint = rest.partition("@")
     if found := re.search(r"@(?=https?://)", rest):
@@ -85,13 +87,13 @@ def parse_route(name: str, *, otherwise: str = "openai") -> Route:
     if endpoint:
         # First, so that no other message shows a key.
         if "@" in endpoint:
-            variable = SERVICES[provider].key_variable
+            variable = PROVIDER_APIS[provider].key_variable
             raise ConfigError(f"Put the key into {variable}, not into the model's address.")
         if not is_web_address(endpoint):
             raise ConfigError(
                 f"{endpoint!r} in model {name!r} is not a web address; write {written}."
             )
-    return Route(
+    return ModelRoute(
         provider=provider,
         model=model,
         endpoint=endpoint.rstrip("/"),

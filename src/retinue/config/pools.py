@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 
-class Strategy(StrEnum):
+class PoolStrategy(StrEnum):
     """Whom a pool asks first: the one with the most room, or the first in order that has any."""
 
     WEIGHTED = "weighted"
@@ -21,7 +21,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Models that can stand in for each other. `weights` go with `endpoints`, one for each."""
 
     endpoints: tuple[str, ...]
-    strategy: Strategy = Strategy.WEIGHTED
+    strategy: PoolStrategy = PoolStrategy.WEIGHTED
     weights: tuple[float, ...] = ()
 
 
@@ -34,7 +34,7 @@ class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     idle_timeout_s: float = 120.0
 
 
-def wrong_with_pool(
+def pool_problem(
     name: str, pool: PoolSettings, models: Mapping[str, str], pools: Collection[str]
 ) -> str | None:
     """What cannot be meant by it; `models` are the short names, `pools` those of all pools."""
@@ -54,12 +54,12 @@ def wrong_with_pool(
         return f"there are {len(pool.endpoints)} endpoints and {len(pool.weights)} weights."
     if any(weight <= 0 for weight in pool.weights):
         return "a weight must be more than 0; leave out what should not be asked."
-    if pool.weights and pool.strategy is Strategy.ORDER:
+    if pool.weights and pool.strategy is PoolStrategy.ORDER:
         return 'weights have no meaning with strategy = "order"; leave one of them out.'
     return None
 
 
-def wrong_with_endpoint(address: str, server: EndpointSettings) -> str | None:
+def endpoint_problem(address: str, server: EndpointSettings) -> str | None:
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.netloc or "@" in parts.netloc:
         return "is no address of a server; write it like http://127.0.0.1:8080."

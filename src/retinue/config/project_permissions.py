@@ -13,34 +13,34 @@ from urllib.parse import urlsplit
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.mcp_servers import Configured, configuration
-from retinue.config.model_routes import SERVICES, parse_route
-from retinue.config.settings import PROJECT_FILE, Layers
-from retinue.config.trust import Demand, Trust
-from retinue.domain.mcp_server import ToolServer
+from retinue.config.mcp_servers import ConfiguredServer, configured_servers
+from retinue.config.model_routes import PROVIDER_APIS, parse_route
+from retinue.config.settings import PROJECT_FILE, SettingsLayers
+from retinue.config.trust import TrustRequest, TrustStore
+from retinue.domain.mcp_server import McpServerSpec
 from retinue.errors import ConfigError
 
-SERVER = "MCP server"
+MCP_SERVER = "MCP server"
 
 
-class Permission(msgspec.Struct, frozen=True, kw_only=True):
-    """`servers` may be started. `demands` are all that the project asks for, `denied` those that
+class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
+    """`servers` may be started. `requests` are all that the project asks for, `denied` those that
     the user has not said yes to, and `pending` those of them that nobody was asked about.
     `problems` tell why a server cannot be had whatever the user says, a line each.
     """
 
-    servers: tuple[ToolServer, ...]
-    demands: tuple[Demand, ...]
-    denied: tuple[Demand, ...]
-    pending: tuple[Demand, ...]
+    servers: tuple[McpServerSpec, ...]
+    requests: tuple[TrustRequest, ...]
+    denied: tuple[TrustRequest, ...]
+    pending: tuple[TrustRequest, ...]
     problems: tuple[str, ...]
-    without_model: Demand | None
+    denied_model: TrustRequest | None
     """The project's model, where it may not be used."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What is missing, and why: a line each, for whoever works without it."""
-        names = [demand.what for demand in self.pending if demand.kind == SERVER]
+        names = [request.title for request in self.pending if request.kind == MCP_SERVER]
         if not names:
             return self.problems
         why = "this folder is not trusted; `retinue trust` allows it"
@@ -48,73 +48,73 @@ class Permission(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_model(self) -> None:
         """Raise ConfigError if it would take the project's model, which may not be used."""
-        if self.without_model is not None:
+        if self.denied_model is not None:
             raise ConfigError(
-                f"{PROJECT_FILE} chooses the {self.without_model.what}, and this folder is not"
-                f" trusted: it {self.without_model.words}. `retinue trust` allows it; or choose a"
+                f"{PROJECT_FILE} chooses the {self.denied_model.title}, and this folder is not"
+                f" trusted: it {self.denied_model.effect}. `retinue trust` allows it; or choose a"
                 " model with -m."
             )
 
 
-def permission(
-    layers: Layers,
+def project_permissions(
+    layers: SettingsLayers,
     project: Path,
     environment: Environment,
     *,
     trust: bool | None = None,
     model_is_chosen: bool = False,
-) -> Permission:
+) -> ProjectPermissions:
     """What may be had in a folder. `trust` is a word for this once, in the place of what is kept.
 
     `model_is_chosen`: by a flag, so that what the files say does not matter.
     """
-    found = configuration(layers, project)
-    decision = Trust(environment.trust).decision(project)
+    found = configured_servers(layers, project)
+    decision = TrustStore(environment.trust_dir).decision(project)
     problems = list(found.problems)
-    demands, denied = [], []
+    requests, denied = [], []
 
-    def is_granted(demand: Demand) -> bool:
-        demands.append(demand)
-        granted = demand.digest in decision.trusted if trust is None else trust
+    def is_granted(request: TrustRequest) -> bool:
+        requests.append(request)
+        granted = request.digest in decision.trusted if trust is None else trust
         if not granted:
-            denied.append(demand)
+            denied.append(request)
         return granted
 
     servers = []
     for server in found.servers:
-        if server.of_project and not is_granted(_server_demand(server)):
+        if server.of_project and not is_granted(_server_request(server)):
             continue
         ready = server.ready(project, environment)
         if isinstance(ready, str):
             problems.append(f"without the MCP server {server.name} ({server.source}): {ready}")
         else:
             servers.append(ready)
-    model = _model_demand(layers)
+    model = _model_request(layers)
     named = model_is_chosen or environment.get("RETINUE_MODEL") or layers.user.model
-    without_model = None if model is None or is_granted(model) or named else model
+    denied_model = None if model is None or is_granted(model) or named else model
     pending = [
-        demand
-        for demand in denied
-        if demand.digest not in decision.refused and (demand is not model or not named)
+        request
+        for request in denied
+        if request.digest not in decision.refused and (request is not model or not named)
     ]
-    return Permission(
+    return ProjectPermissions(
         servers=tuple(servers),
-        demands=tuple(demands),
+        requests=tuple(requests),
         denied=tuple(denied),
         pending=tuple(pending),
         problems=tuple(problems),
-        without_model=without_model,
+        denied_model=denied_model,
     )
 
 
-def _server_demand(server: Configured) -> Demand:
-    words = f"starts {server.shown}" if server.settings.url is None else f"asks {server.shown}"
+def _server_request(server: ConfiguredServer) -> TrustRequest:
+    effect = f"starts {server.shown}" if server.settings.url is None else f"asks {server.shown}"
     if server.variables:
-        words += f", and is given {', '.join(server.variables)}"
-    return Demand(SERVER, server.name, server.source, words, server.identity)
+        effect += f", and is given {', '.join(server.variables)}"
+    return TrustRequest(MCP_SERVER, server.name, server.source, effect, server.identity)
 
 
-def _model_demand(layers: Layers) -> Demand | None:
+def _model_request(layers: SettingsLayers) -> TrustRequest | None:
     """What it means to use the project's model; None if it means nothing to be asked about.
 
     A bare name is a model of an address that the user has chosen, one that the user's settings name
@@ -129,13 +129,15 @@ def _model_demand(layers: Layers) -> Demand | None:
     except ConfigError:
         return None  # Whoever wants to use it will be told.
     known |= {_origin(address) for address in user.endpoints}
-    if route.provider not in SERVICES:
-        words = "is a script of the project, which then decides what agents do"
-    elif route.endpoint and _origin(route.endpoint) not in known and not _is_here(route.endpoint):
-        words = "is sent prompts, and so your files"
+    if route.provider not in PROVIDER_APIS:
+        effect = "is a script of the project, which then decides what agents do"
+    elif (
+        route.endpoint and _origin(route.endpoint) not in known and not _is_loopback(route.endpoint)
+    ):
+        effect = "is sent prompts, and so your files"
     else:
         return None
-    return Demand("model", model, PROJECT_FILE, words, model.encode())
+    return TrustRequest("model", model, PROJECT_FILE, effect, model.encode())
 
 
 def _origin(address: str) -> tuple[str, str]:
@@ -143,7 +145,7 @@ def _origin(address: str) -> tuple[str, str]:
     return parts.scheme, parts.netloc
 
 
-def _is_here(address: str) -> bool:
+def _is_loopback(address: str) -> bool:
     import ipaddress  # Rarely needed, and it costs more than this whole module.
 
     host = urlsplit(address).hostname or ""

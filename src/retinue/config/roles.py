@@ -11,30 +11,30 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.config.agent_files import AgentFile, Names, Unusable, read_agent
+from retinue.config.agent_files import AgentFile, KnownNames, UnusableFile, parse_agent_file
 from retinue.config.agent_folders import (
     PROJECT_FOLDERS,
-    Folder,
-    files_in,
+    AgentFolder,
     project_folders,
+    read_folder,
     user_folders,
 )
 from retinue.config.settings import (
     PROJECT_FILE,
     RUN_BUDGET,
-    Layers,
     ProfileSettings,
     RoleSettings,
     Settings,
+    SettingsLayers,
 )
-from retinue.config.tool_translation import TOOLS, Dialect, of_server
+from retinue.config.tool_translation import BUILTIN_TOOLS, Dialect, mcp_pattern
 from retinue.domain.budget import Budget
 from retinue.domain.role import BOOTSTRAP_FILES, Role
 from retinue.domain.scope import scope
-from retinue.domain.tool_names import PREFIX, clean_server, picked
+from retinue.domain.tool_names import MCP_PREFIX, select_names, server_slug
 from retinue.errors import ConfigError, ContractError
 
-LEAD = Role(
+LEAD_ROLE = Role(
     name="lead",
     description="The root of a run: does the user's job.",
     instructions=(
@@ -47,7 +47,7 @@ LEAD = Role(
 USER_SETTINGS = "settings"
 
 
-class Catalogue(msgspec.Struct, frozen=True):
+class RoleCatalogue(msgspec.Struct, frozen=True):
     """Every role and profile there is; and a line for whatever could not become one."""
 
     roles: dict[str, Role]
@@ -61,35 +61,37 @@ def builtin_roles() -> Mapping[str, Role]:
         if item.name.endswith(".toml"):
             name = item.name.removesuffix(".toml")
             spec = msgspec.convert(tomllib.loads(item.read_text("utf-8")), RoleSettings)
-            found[name] = _role(name, _as_profile(spec), None, source="built in", profile=False)
+            found[name] = _build_role(
+                name, _as_profile(spec), None, source="built in", profile=False
+            )
     return dict(sorted(found.items()))
 
 
-def catalogue(
-    layers: Layers,
+def load_roles(
+    layers: SettingsLayers,
     project: Path,
     home: Path,
     *,
     config_home: Path | None = None,
     tools: Iterable[str] = (),
     servers: Iterable[str] = (),
-) -> Catalogue:
+) -> RoleCatalogue:
     """The built-in roles, those of the settings, and the agents of every folder that has some.
 
     Of two with one name the user's stands before the project's, a setting before a file, and an
     earlier folder before a later one; the other is told of in `problems`. `tools` are the names of
     tools beyond those that come with retinue, `servers` those of the MCP servers there are.
     """
-    of_servers = (f"{PREFIX}{clean_server(name)}__*" for name in servers)
-    names = Names(
-        tools=frozenset({*TOOLS, *tools, *of_servers}),
+    of_servers = (f"{MCP_PREFIX}{server_slug(name)}__*" for name in servers)
+    names = KnownNames(
+        tools=frozenset({*BUILTIN_TOOLS, *tools, *of_servers}),
         models={
             **{name.casefold(): name for name in layers.user.pools},
             **{name.casefold(): model for name, model in layers.user.models.items()},
         },
         roles=tuple(builtin_roles()),
     )
-    shelf = _Shelf(names)
+    shelf = _CatalogueBuilder(names)
     theirs = user_folders(home, config_home or home / ".config")
     shelf.add_settings(layers.user, USER_SETTINGS)
     shelf.add_folders(theirs)
@@ -101,13 +103,15 @@ def catalogue(
         if getattr(layers.project, key) != getattr(Settings(), key):
             shelf.problems.append(f"{PROJECT_FILE}: {key} counts in the user's own settings only")
     roles = {**builtin_roles(), **{name: shelf.roles[name] for name in sorted(shelf.roles)}}
-    return Catalogue({n: _checked(r, roles) for n, r in roles.items()}, tuple(shelf.problems))
+    return RoleCatalogue(
+        {n: _without_unknown_spawns(r, roles) for n, r in roles.items()}, tuple(shelf.problems)
+    )
 
 
-class _Shelf:
+class _CatalogueBuilder:
     """Roles as they come, those that matter most first. A name that is taken stays taken."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: KnownNames) -> None:
         self.roles: dict[str, Role] = {}
         self.problems: list[str] = []
         self._names = names
@@ -118,20 +122,20 @@ class _Shelf:
         for name, profile in settings.profiles.items():
             self._add_setting(name, profile, source, profile=True)
 
-    def add_folders(self, folders: Iterable[Folder]) -> None:
+    def add_folders(self, folders: Iterable[AgentFolder]) -> None:
         for folder in folders:
-            for file in files_in(folder):
+            for file in read_folder(folder):
                 if file.problem:
-                    self.problems.append(f"{file.shown}: {file.problem}")
+                    self.problems.append(f"{file.display_path}: {file.problem}")
                     continue
-                agent = read_agent(
+                agent = parse_agent_file(
                     file.text, file=file.name, dialect=folder.dialect, names=self._names
                 )
                 match agent:
                     case AgentFile():
-                        self._add_file(agent, file.shown)
-                    case Unusable(why=why) if why:
-                        self.problems.append(f"{file.shown}: left out: {why}")
+                        self._add_file(agent, file.display_path)
+                    case UnusableFile(why=why) if why:
+                        self.problems.append(f"{file.display_path}: left out: {why}")
 
     def _add_setting(self, name: str, spec: ProfileSettings, source: str, *, profile: bool) -> None:
         if self._is_taken(name, source):
@@ -141,8 +145,8 @@ class _Shelf:
         if before is None and not profile and not spec.system_prompt:
             raise ConfigError(f"{source}: role {name!r}: a new role needs `instructions`.")
         problems: tuple[str, ...] = ()
-        _, strange = picked(sorted(spec.tools or ()), self._names.tools)
-        if unknown := [n for n in strange if of_server(n, self._names.tools) is None]:
+        _, strange = select_names(sorted(spec.tools or ()), self._names.tools)
+        if unknown := [n for n in strange if mcp_pattern(n, self._names.tools) is None]:
             problems = (
                 f"unknown tools: {', '.join(unknown)}; there are:"
                 f" {', '.join(sorted(self._names.tools))}",
@@ -150,7 +154,7 @@ class _Shelf:
         wanted = spec.model or spec.pool
         model = self._names.models.get(wanted.casefold(), wanted) if wanted else None
         try:
-            self.roles[name] = _role(
+            self.roles[name] = _build_role(
                 name,
                 msgspec.structs.replace(spec, model=model),
                 before,
@@ -170,7 +174,7 @@ class _Shelf:
         if self._is_taken(name, source):
             return
         try:
-            self.roles[name] = _role(
+            self.roles[name] = _build_role(
                 name,
                 agent.spec,
                 before,
@@ -189,7 +193,7 @@ class _Shelf:
         return True
 
 
-def _checked(role: Role, roles: Collection[str]) -> Role:
+def _without_unknown_spawns(role: Role, roles: Collection[str]) -> Role:
     """`role`, which may spawn only those that there are."""
     unknown = [name for name in role.spawns if name not in roles]
     if not unknown:
@@ -199,7 +203,7 @@ def _checked(role: Role, roles: Collection[str]) -> Role:
     return msgspec.structs.replace(role, spawns=spawns, problems=(*role.problems, problem))
 
 
-def is_of_project(role: Role) -> bool:
+def is_project_role(role: Role) -> bool:
     """Was it written by whoever wrote the project, rather than by the user?"""
     places = (PROJECT_FILE, *(f"{place}/" for place, _ in PROJECT_FOLDERS))
     return role.source.startswith(places)
@@ -218,7 +222,7 @@ def _as_profile(spec: RoleSettings) -> ProfileSettings:
     )
 
 
-def _role(
+def _build_role(
     name: str,
     spec: ProfileSettings,
     before: Role | None,

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from retinue.config.environment import Environment
-from retinue.config.model_routes import SERVICES, is_web_address, parse_route
+from retinue.config.model_routes import PROVIDER_APIS, is_web_address, parse_route
 from retinue.config.settings import Settings
 from retinue.domain.discovered_models import CloudProvider, ServerAddress
 from retinue.domain.server_info import DEFAULT_PORTS, OLLAMA
 from retinue.errors import ConfigError
 
-_TITLES = {
+_CLOUD_TITLES = {
     "openai": ("OpenAI", "openai:gpt-5-mini"),
     "anthropic": ("Anthropic", "anthropic:claude-sonnet-4-5"),
 }
@@ -22,26 +22,26 @@ _CLOUDS = tuple(
         service.url_variable,
         CloudProvider(
             provider=provider,
-            title=_TITLES[provider][0],
+            title=_CLOUD_TITLES[provider][0],
             key_variable=service.key_variable,
             address=f"{service.url.removesuffix('/v1')}/v1",
-            example=_TITLES[provider][1],
+            example=_CLOUD_TITLES[provider][1],
         ),
     )
-    for provider, service in SERVICES.items()
+    for provider, service in PROVIDER_APIS.items()
 )
 
 KEY_VARIABLES = {cloud.provider: cloud.key_variable for _, cloud in _CLOUDS}
 
 
-def named_places(environment: Environment, user: Settings) -> list[ServerAddress]:
+def named_addresses(environment: Environment, user: Settings) -> list[ServerAddress]:
     """The addresses that the user's variables and settings name. ConfigError if one is none."""
     found = []
     for variable, cloud in _CLOUDS:
         if url := environment.get(variable):
             found.append(
                 ServerAddress(
-                    address=_listing(_checked(url, variable), cloud.provider),
+                    address=_models_url(_validate(url, variable), cloud.provider),
                     title=f"{cloud.title}-compatible server",
                     named_by=variable,
                     provider=cloud.provider,
@@ -55,7 +55,8 @@ def named_places(environment: Environment, user: Settings) -> list[ServerAddress
             ServerAddress(address=ollama_address(host), title=OLLAMA, named_by="OLLAMA_HOST")
         )
     found += [
-        _server(_checked(url, "endpoints"), "endpoints", trusted=True) for url in user.endpoints
+        _server_address(_validate(url, "endpoints"), "endpoints", trusted=True)
+        for url in user.endpoints
     ]
     models = [(f"models.{short}", name) for short, name in user.models.items()]
     models += [
@@ -63,23 +64,23 @@ def named_places(environment: Environment, user: Settings) -> list[ServerAddress
         for name, pool in user.pools.items()
         for member in pool.endpoints
     ]
-    places = (place_of(name, where, trusted=True) for where, name in models)
+    places = (address_of(name, where, trusted=True) for where, name in models)
     return [*found, *(place for place in places if place is not None)]
 
 
-def place_of(name: str, named_by: str, *, trusted: bool) -> ServerAddress | None:
+def address_of(name: str, named_by: str, *, trusted: bool) -> ServerAddress | None:
     """Where a model is served whose name says so. Only a `trusted` place may be sent a key."""
     route = parse_route(name)
     if route.provider not in KEY_VARIABLES or not route.endpoint:
         return None
-    return _server(route.endpoint, named_by, provider=route.provider, trusted=trusted)
+    return _server_address(route.endpoint, named_by, provider=route.provider, trusted=trusted)
 
 
-def _server(
+def _server_address(
     address: str, named_by: str, *, provider: str = "openai", trusted: bool
 ) -> ServerAddress:
     return ServerAddress(
-        address=_listing(address, provider),
+        address=_models_url(address, provider),
         title="server",
         named_by=named_by,
         provider=provider,
@@ -87,12 +88,12 @@ def _server(
     )
 
 
-def _listing(address: str, provider: str) -> str:
+def _models_url(address: str, provider: str) -> str:
     """Where the models are listed, which Anthropic's address leaves out the half of."""
     return f"{address.removesuffix('/v1')}/v1" if provider == "anthropic" else address
 
 
-def usual_places() -> list[ServerAddress]:
+def default_addresses() -> list[ServerAddress]:
     """The ports that servers listen on when nobody says otherwise."""
     return [
         ServerAddress(address=f"http://127.0.0.1:{port}/v1", title=server)
@@ -100,15 +101,15 @@ def usual_places() -> list[ServerAddress]:
     ]
 
 
-def once_each(places: Iterable[ServerAddress]) -> list[ServerAddress]:
+def deduplicate(places: Iterable[ServerAddress]) -> list[ServerAddress]:
     """Without those whose address came before; this machine has several names."""
     found: dict[str, ServerAddress] = {}
     for place in places:
-        found.setdefault(_spelled(place.address), place)
+        found.setdefault(_canonical(place.address), place)
     return list(found.values())
 
 
-def clouds(environment: Environment) -> list[CloudProvider]:
+def cloud_providers(environment: Environment) -> list[CloudProvider]:
     """The providers that there is a key for, and no address: that one would be another's."""
     return [
         cloud
@@ -117,7 +118,7 @@ def clouds(environment: Environment) -> list[CloudProvider]:
     ]
 
 
-def as_place(cloud: CloudProvider) -> ServerAddress:
+def cloud_address(cloud: CloudProvider) -> ServerAddress:
     """Where the provider lists its own models."""
     return ServerAddress(
         address=cloud.address,
@@ -151,7 +152,7 @@ def ollama_address(host: str) -> str:
     return f"{scheme}://{shown}:{parts.port or usual}/v1"
 
 
-def _checked(url: str, named_by: str) -> str:
+def _validate(url: str, named_by: str) -> str:
     address = url.strip().rstrip("/")
     if not is_web_address(address):
         raise ConfigError(
@@ -161,7 +162,7 @@ def _checked(url: str, named_by: str) -> str:
     return address
 
 
-def _spelled(address: str) -> str:
+def _canonical(address: str) -> str:
     parts = urlsplit(address)
     host = "127.0.0.1" if parts.hostname in ("localhost", "::1") else parts.hostname
     return f"{parts.scheme}://{host}:{parts.port}{parts.path}"

@@ -18,9 +18,9 @@ import msgspec
 from retinue.config.pools import (
     EndpointSettings,
     PoolSettings,
-    Strategy,
-    wrong_with_endpoint,
-    wrong_with_pool,
+    PoolStrategy,
+    endpoint_problem,
+    pool_problem,
 )
 from retinue.domain.approval import rule
 from retinue.domain.budget import Budget, SomeLimits
@@ -90,7 +90,7 @@ class ProfileSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     budget: BudgetSettings = BudgetSettings()
 
 
-class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class McpServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An MCP server: a `command` with `args`, `env` and `cwd`, or a `url` with `headers`.
 
     `${NAME}` is a variable of the user's, `${RETINUE_PROJECT}` the project. A server of the user's
@@ -134,7 +134,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Servers of models by address, such as http://127.0.0.1:8080."""
     prices: dict[str, Price] = {}
     """By model name, in US dollars per million tokens."""
-    mcp: dict[str, ServerSettings] = {}
+    mcp: dict[str, McpServerSettings] = {}
     delegation: bool = True
     allow: tuple[str, ...] = ()
     """What needs no yes, as in `run_command(git log *)`."""
@@ -161,7 +161,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     on_conflict: OnConflict | None = None
 
 
-class Layers(msgspec.Struct, frozen=True):
+class SettingsLayers(msgspec.Struct, frozen=True):
     """The user's settings and the project's, kept apart: they are not trusted alike."""
 
     user: Settings
@@ -169,18 +169,18 @@ class Layers(msgspec.Struct, frozen=True):
 
     @property
     def merged(self) -> Settings:
-        return narrowed(self.user, self.project)
+        return narrow_settings(self.user, self.project)
 
 
-def load(user_file: Path, project: Path) -> Layers:
+def load_settings(user_file: Path, project: Path) -> SettingsLayers:
     project_file = project / PROJECT_FILE
-    return Layers(
-        read(user_file) if user_file.is_file() else Settings(),
-        read(project_file) if project_file.is_file() else Settings(),
+    return SettingsLayers(
+        read_settings(user_file) if user_file.is_file() else Settings(),
+        read_settings(project_file) if project_file.is_file() else Settings(),
     )
 
 
-def read(path: Path) -> Settings:
+def read_settings(path: Path) -> Settings:
     """One settings file. What is wrong with it is told with its line and its key."""
     try:
         text = path.read_text("utf-8")
@@ -189,27 +189,27 @@ def read(path: Path) -> Settings:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: {_toml_place(str(error), text)}") from error
+        raise ConfigError(f"{path}: {_locate_syntax_error(str(error), text)}") from error
     try:
         settings = msgspec.convert(data, Settings)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {_place(str(error), data, text)}") from error
+        raise ConfigError(f"{path}: {_locate_type_error(str(error), data, text)}") from error
     _check(settings, path, text)
     return settings
 
 
-def narrowed(user: Settings, project: Settings) -> Settings:
+def narrow_settings(user: Settings, project: Settings) -> Settings:
     """`user` with what the project asks for, where that takes something away."""
     mode = user.mode
     if project.mode is not None:
         mode = min(user.mode or Mode.NORMAL, project.mode, key=lambda m: m.rank)
     mine, theirs = user.budget.chosen(), project.budget.chosen()
-    lower = {k: _least(v, mine.get(k, getattr(RUN_BUDGET, k))) for k, v in theirs.items()}
+    lower = {k: _lower(v, mine.get(k, getattr(RUN_BUDGET, k))) for k, v in theirs.items()}
     return Settings(
         model=user.model or project.model,
         mode=mode,
-        max_concurrent=_least(user.max_concurrent or MAX_CONCURRENT, project.max_concurrent),
-        max_depth=_least(user.max_depth or MAX_DEPTH, project.max_depth),
+        max_concurrent=_lower(user.max_concurrent or MAX_CONCURRENT, project.max_concurrent),
+        max_depth=_lower(user.max_depth or MAX_DEPTH, project.max_depth),
         budget=BudgetSettings(**(mine | lower)),
         # Roles give no rights (a contract is the intersection with the parent's), so a project may
         # bring its own.
@@ -230,13 +230,13 @@ def narrowed(user: Settings, project: Settings) -> Settings:
         shell=user.shell and project.shell,
         cache=user.cache and project.cache,
         discovery=user.discovery and project.discovery,
-        silence_s=_least(user.silence_s or SILENCE_S, project.silence_s),
-        warn_at_calls=_least(user.warn_at_calls or WARN_AT_CALLS, project.warn_at_calls),
-        pause_at_calls=_least(user.pause_at_calls or PAUSE_AT_CALLS, project.pause_at_calls),
-        ask_above_tokens=_least(
+        silence_s=_lower(user.silence_s or SILENCE_S, project.silence_s),
+        warn_at_calls=_lower(user.warn_at_calls or WARN_AT_CALLS, project.warn_at_calls),
+        pause_at_calls=_lower(user.pause_at_calls or PAUSE_AT_CALLS, project.pause_at_calls),
+        ask_above_tokens=_lower(
             user.ask_above_tokens or ASK_ABOVE_TOKENS, project.ask_above_tokens
         ),
-        ask_above_usd=_least(user.ask_above_usd or ASK_ABOVE_USD, project.ask_above_usd),
+        ask_above_usd=_lower(user.ask_above_usd or ASK_ABOVE_USD, project.ask_above_usd),
         report_path=user.report_path,
         notify_after_s=user.notify_after_s,
         # What the user wants to be able to prove is no matter of a project.
@@ -247,7 +247,7 @@ def narrowed(user: Settings, project: Settings) -> Settings:
     )
 
 
-def _least(a: T | None, b: T | None) -> T | None:
+def _lower(a: T | None, b: T | None) -> T | None:
     """The smaller one; None is no limit."""
     return b if a is None else a if b is None else min(a, b)
 
@@ -266,19 +266,19 @@ def _check(settings: Settings, path: Path, text: str) -> None:
                 f" key {'.'.join((*table, key))}: {error}"
             ) from error
     for name, profile in settings.profiles.items():
-        if problem := _wrong_with(name, profile, settings):
+        if problem := _profile_problem(name, profile, settings):
             line = _line_of(text, ["profiles", name])
             raise ConfigError(f"{path}: line {line}, key profiles.{name}: {problem}")
     for name, pool in settings.pools.items():
-        if problem := wrong_with_pool(name, pool, settings.models, settings.pools):
+        if problem := pool_problem(name, pool, settings.models, settings.pools):
             line = _line_of(text, ["pools", name])
             raise ConfigError(f"{path}: line {line}, key pools.{name}: {problem}")
     for address, endpoint in settings.servers.items():
-        if problem := wrong_with_endpoint(address, endpoint):
+        if problem := endpoint_problem(address, endpoint):
             line = _line_of(text, ["servers", address])
             raise ConfigError(f"{path}: line {line}, key servers.{address}: {problem}")
     for name, server in settings.mcp.items():
-        if problem := wrong_with_server(name, server):
+        if problem := mcp_server_problem(name, server):
             line = _line_of(text, ["mcp", name])
             raise ConfigError(f"{path}: line {line}, key mcp.{name}: {problem}")
     if settings.ask_above_usd is not None and settings.ask_above_usd <= 0:
@@ -315,7 +315,7 @@ def _check(settings: Settings, path: Path, text: str) -> None:
         )
 
 
-def _wrong_with(name: str, profile: ProfileSettings, settings: Settings) -> str | None:
+def _profile_problem(name: str, profile: ProfileSettings, settings: Settings) -> str | None:
     if not re.fullmatch(r"[A-Za-z0-9_.:-]+", name):
         return "a name has letters, digits and _.:- only."
     if name in settings.roles:
@@ -329,7 +329,7 @@ def _wrong_with(name: str, profile: ProfileSettings, settings: Settings) -> str 
     return None
 
 
-def wrong_with_server(name: str, server: ServerSettings) -> str | None:
+def mcp_server_problem(name: str, server: McpServerSettings) -> str | None:
     """Why no server can be made of it; None if one can."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name):
         return "a name has 1 to 40 letters, digits and _.- only."
@@ -348,7 +348,7 @@ def wrong_with_server(name: str, server: ServerSettings) -> str | None:
     return None
 
 
-def _toml_place(message: str, text: str) -> str:
+def _locate_syntax_error(message: str, text: str) -> str:
     found = re.search(r"\(at (?:line (\d+), column (\d+)|end of document)\)", message)
     if found is None:
         return f"{message}."
@@ -357,14 +357,14 @@ def _toml_place(message: str, text: str) -> str:
     return f"line {line}, column {column}: {message[: found.start()].strip()}."
 
 
-def _place(message: str, data: dict[str, Any], text: str) -> str:
+def _locate_type_error(message: str, data: dict[str, Any], text: str) -> str:
     """msgspec's message, with the line and the key it speaks of."""
     found = re.search(r" - at `\$\.?(.*)`$", message)
     what = message[: found.start()] if found else message
     keys: list[str | int] = []
     for part in re.findall(r"\[\.\.\.\]|\[\d+\]|[^.\[\]]+", found[1] if found else ""):
         if part == "[...]":
-            keys += _culprit(data, keys)
+            keys += _invalid_entry(data, keys)
         else:
             keys.append(int(part[1:-1]) if part.startswith("[") else part)
     if unknown := re.search(r"unknown field `(.*)`", what):
@@ -373,7 +373,7 @@ def _place(message: str, data: dict[str, Any], text: str) -> str:
     elif "enum value" in what:
         kinds: dict[str | int, type[StrEnum]] = {
             "type": Transport,
-            "strategy": Strategy,
+            "strategy": PoolStrategy,
             "workspace": WorkspaceKind,
             "on_conflict": OnConflict,
         }
@@ -385,7 +385,7 @@ def _place(message: str, data: dict[str, Any], text: str) -> str:
     )
 
 
-def _culprit(data: dict[str, Any], keys: Sequence[str | int]) -> list[str]:
+def _invalid_entry(data: dict[str, Any], keys: Sequence[str | int]) -> list[str]:
     """The name of the bad one in a table of tables, which msgspec leaves out."""
     table: Any = data
     for key in keys:
@@ -412,13 +412,13 @@ def _line_of(text: str, keys: Sequence[str | int]) -> int:
             data = tomllib.loads("\n".join(lines[:end]))
         except tomllib.TOMLDecodeError:
             continue
-        if _has(data, keys):
+        if _has_key(data, keys):
             return start
         start = end + 1
     return 1
 
 
-def _has(data: Any, keys: Sequence[str | int]) -> bool:
+def _has_key(data: Any, keys: Sequence[str | int]) -> bool:
     for key in keys:
         try:
             data = data[key]

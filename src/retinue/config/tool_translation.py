@@ -14,13 +14,13 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from retinue.domain.tool_names import (
-    ALL_FOREIGN,
-    PREFIX,
-    READING_FOREIGN,
-    clean_server,
-    is_foreign,
+    ALL_MCP_TOOLS,
+    MCP_PREFIX,
+    READING_MCP_TOOLS,
+    is_mcp_tool,
     matches,
-    server_part,
+    server_of,
+    server_slug,
 )
 
 READ, LIST, FIND, SEARCH = "read_file", "list_dir", "find_files", "search_files"
@@ -30,7 +30,7 @@ SPAWN = "spawn_agent"
 
 # All that come with retinue: what an agent has that is only told what it may not use. The right to
 # delegate is not among them; it is `spawns`.
-TOOLS = (EDIT, FIND, LIST, READ, RECALL, REMEMBER, RUN, SEARCH, WRITE)
+BUILTIN_TOOLS = (EDIT, FIND, LIST, READ, RECALL, REMEMBER, RUN, SEARCH, WRITE)
 
 
 class Dialect(StrEnum):
@@ -44,7 +44,7 @@ class Dialect(StrEnum):
     CODEX = "codex"
 
 
-COMMON: Mapping[str, tuple[str, ...]] = {
+COMMON_NAMES: Mapping[str, tuple[str, ...]] = {
     # Claude Code
     "read": (READ,),
     "view": (READ,),
@@ -103,7 +103,7 @@ COMMON: Mapping[str, tuple[str, ...]] = {
 }
 
 # Where a word stands for more than it does elsewhere.
-WIDER: Mapping[Dialect, Mapping[str, tuple[str, ...]]] = {
+DIALECT_NAMES: Mapping[Dialect, Mapping[str, tuple[str, ...]]] = {
     Dialect.COPILOT: {
         "edit": (EDIT, WRITE),
         "search": (FIND, LIST, SEARCH),
@@ -112,13 +112,13 @@ WIDER: Mapping[Dialect, Mapping[str, tuple[str, ...]]] = {
 }
 
 # opencode's `permission` has one word for every way to change a file.
-PERMISSIONS: Mapping[str, tuple[str, ...]] = {**COMMON, "edit": (EDIT, WRITE)}
+PERMISSION_NAMES: Mapping[str, tuple[str, ...]] = {**COMMON_NAMES, "edit": (EDIT, WRITE)}
 
 # Sets of tools in Copilot: `edit/createFile` is `createFile`. Any other prefix is an MCP server.
 TOOL_SETS = ("agent", "edit", "execute", "read", "search", "vscode", "web")
 
 # A tool for one kind of file is a part of ours: denying the part does not deny the whole.
-PARTS = ("notebookedit", "notebookread")
+PARTIAL_TOOLS = ("notebookedit", "notebookread")
 
 EVERYTHING = ("*", "all", "all tools", "inherit")
 
@@ -127,7 +127,7 @@ _PATTERN = re.compile(r"([^()]+)\((.*?)\)?", re.DOTALL)
 _ANYTHING = ("", "*", "**", ":*")
 
 
-class Translation(msgspec.Struct, frozen=True):
+class ToolTranslation(msgspec.Struct, frozen=True):
     """`tools` None: every tool that the parent has. `spawns`: the roles it may employ, if told."""
 
     tools: frozenset[str] | None
@@ -136,9 +136,9 @@ class Translation(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
-def translated(
-    names: Iterable[str], dialect: Dialect, *, known: Collection[str] = TOOLS
-) -> Translation:
+def translate_allowed(
+    names: Iterable[str], dialect: Dialect, *, known: Collection[str] = BUILTIN_TOOLS
+) -> ToolTranslation:
     """What a list of allowed tools means here. A name that is one of `known` means itself.
 
     For an MCP server `known` has `mcp__SERVER__*`: which tools it offers is not known here, so that
@@ -153,8 +153,8 @@ def translated(
         if name.strip().casefold() in EVERYTHING:
             everything = True
             continue
-        word, pattern = taken_apart(name)
-        ours = ours_for(word, dialect, known)
+        word, pattern = split_pattern(name)
+        ours = our_names(word, dialect, known)
         if not ours:
             unknown.append(name)
         elif SPAWN in ours:
@@ -166,7 +166,7 @@ def translated(
             tools.update(ours)
     if unknown:
         problems.append(f"unknown tools: {', '.join(unknown)}")
-    return Translation(
+    return ToolTranslation(
         tools=None if everything else frozenset(tools),
         delegates=delegates,
         spawns=tuple(dict.fromkeys(spawns)) or None,
@@ -174,11 +174,11 @@ def translated(
     )
 
 
-def denied(
+def translate_denied(
     names: Iterable[str],
     dialect: Dialect,
     *,
-    known: Collection[str] = TOOLS,
+    known: Collection[str] = BUILTIN_TOOLS,
     table: Mapping[str, tuple[str, ...]] | None = None,
 ) -> frozenset[str]:
     """What a list of forbidden tools takes away. A pattern takes the whole tool away."""
@@ -186,24 +186,26 @@ def denied(
     for name in names:
         if name.strip().casefold() in EVERYTHING:
             return frozenset({*known, SPAWN})
-        word, _ = taken_apart(name)
-        if word.casefold() not in PARTS:
-            gone.update(ours_for(word, dialect, known, table))
-            gone.update(n for n in known if is_foreign(n) and _may_mean(word, server_part(n)))
+        word, _ = split_pattern(name)
+        if word.casefold() not in PARTIAL_TOOLS:
+            gone.update(our_names(word, dialect, known, table))
+            gone.update(
+                n for n in known if is_mcp_tool(n) and _may_name_tool_of(word, server_of(n))
+            )
     return frozenset(gone)
 
 
-def without(tools: Iterable[str], gone: Collection[str]) -> frozenset[str]:
+def remove_denied(tools: Iterable[str], gone: Collection[str]) -> frozenset[str]:
     """`tools` without what is forbidden. Of a server, what is forbidden in part goes as a whole."""
     return frozenset(
         tool
         for tool in tools
         if tool not in gone
-        and not (is_foreign(tool) and any(matches(g, tool) or matches(tool, g) for g in gone))
+        and not (is_mcp_tool(tool) and any(matches(g, tool) or matches(tool, g) for g in gone))
     )
 
 
-def _may_mean(word: str, server: str) -> bool:
+def _may_name_tool_of(word: str, server: str) -> bool:
     """Whether a forbidden name may be one of a server's tools: opencode has `server_tool`."""
     word, server = word.casefold(), server.casefold()
     return word.startswith(f"{server}_") or any(
@@ -211,7 +213,7 @@ def _may_mean(word: str, server: str) -> bool:
     )
 
 
-def taken_apart(name: str) -> tuple[str, str | None]:
+def split_pattern(name: str) -> tuple[str, str | None]:
     """`Bash(git log:*)` as its word and its pattern; no pattern where it restricts nothing."""
     found = _PATTERN.fullmatch(name.strip())
     if found is None:
@@ -220,7 +222,7 @@ def taken_apart(name: str) -> tuple[str, str | None]:
     return found[1].strip(), None if pattern in _ANYTHING else pattern
 
 
-def ours_for(
+def our_names(
     word: str,
     dialect: Dialect,
     known: Collection[str],
@@ -229,7 +231,7 @@ def ours_for(
     """Our names for one of theirs; none where there is no such tool."""
     if word in known:
         return (word,)
-    if pattern := of_server(word, known):
+    if pattern := mcp_pattern(word, known):
         return (pattern,)
     lower = word.casefold()
     if lower == SPAWN:
@@ -240,17 +242,17 @@ def ours_for(
             return ()
         lower = tail if tail != "*" else prefix
     if table is None:
-        table = {**COMMON, **WIDER.get(dialect, {})}
+        table = {**COMMON_NAMES, **DIALECT_NAMES.get(dialect, {})}
     return tuple(name for name in table.get(lower, ()) if name in known or name == SPAWN)
 
 
-def of_server(word: str, known: Collection[str]) -> str | None:
+def mcp_pattern(word: str, known: Collection[str]) -> str | None:
     """`mcp__github__get_issue`, or `github/get_issue` as Copilot has it, where there is one."""
-    servers = {server_part(n).casefold(): server_part(n) for n in known if is_foreign(n)}
-    if word == READING_FOREIGN:
+    servers = {server_of(n).casefold(): server_of(n) for n in known if is_mcp_tool(n)}
+    if word == READING_MCP_TOOLS:
         return word
-    if is_foreign(word):
-        return word if word == ALL_FOREIGN or server_part(word).casefold() in servers else None
+    if is_mcp_tool(word):
+        return word if word == ALL_MCP_TOOLS or server_of(word).casefold() in servers else None
     prefix, slash, tool = word.partition("/")
-    server = servers.get(clean_server(prefix).casefold())
-    return f"{PREFIX}{server}__{tool}" if slash and tool and server else None
+    server = servers.get(server_slug(prefix).casefold())
+    return f"{MCP_PREFIX}{server}__{tool}" if slash and tool and server else None

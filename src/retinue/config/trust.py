@@ -18,16 +18,16 @@ import msgspec
 from retinue.errors import ConfigError
 
 
-class Demand(msgspec.Struct, frozen=True):
+class TrustRequest(msgspec.Struct, frozen=True):
     """One thing that a project asks for.
 
-    `words` say what it would do, for people to read; `content` makes it the same demand again.
+    `effect` say title it would do, for people to read; `content` makes it the same demand again.
     """
 
     kind: str
     name: str
     source: str
-    words: str
+    effect: str
     content: bytes
 
     @property
@@ -35,16 +35,16 @@ class Demand(msgspec.Struct, frozen=True):
         return hashlib.sha256(self.kind.encode() + b"\0" + self.content).hexdigest()
 
     @property
-    def what(self) -> str:
+    def title(self) -> str:
         return f"{self.kind} {self.name}"
 
     def __str__(self) -> str:
-        text = f"{self.what} ({self.source}): it {self.words}"
+        text = f"{self.title} ({self.source}): it {self.effect}"
         # A project chose the words, and they will be printed.
         return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class TrustDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What the user has said about a folder: digests of demands, and when."""
 
     path: str
@@ -53,30 +53,30 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     time: float = 0.0
 
 
-class Trust:
+class TrustStore:
     """The decisions of one user, a file for each folder."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def decision(self, project: Path) -> Decision:
+    def decision(self, project: Path) -> TrustDecision:
         """What was said about a folder; nothing, if its file cannot be understood."""
         real = os.path.realpath(project)
         with suppress(OSError, msgspec.DecodeError):
-            found = msgspec.json.decode(self._file(real).read_bytes(), type=Decision)
+            found = msgspec.json.decode(self._file(real).read_bytes(), type=TrustDecision)
             if found.path == real:
                 return found
-        return Decision(path=real)
+        return TrustDecision(path=real)
 
-    def grant(self, project: Path, demands: Iterable[Demand], *, now: float) -> None:
+    def grant(self, project: Path, requests: Iterable[TrustRequest], *, now: float) -> None:
         """Remember a yes to these, in the place of all that was said before."""
-        digests = tuple(sorted({demand.digest for demand in demands}))
-        self._keep(Decision(path=os.path.realpath(project), trusted=digests, time=now))
+        digests = tuple(sorted({request.digest for request in requests}))
+        self._keep(TrustDecision(path=os.path.realpath(project), trusted=digests, time=now))
 
-    def refuse(self, project: Path, demands: Iterable[Demand], *, now: float) -> None:
+    def refuse(self, project: Path, requests: Iterable[TrustRequest], *, now: float) -> None:
         """Remember a no to these, so that nobody is asked again; what was granted stays."""
         before = self.decision(project)
-        digests = tuple(sorted({*before.refused, *(demand.digest for demand in demands)}))
+        digests = tuple(sorted({*before.refused, *(request.digest for request in requests)}))
         self._keep(msgspec.structs.replace(before, refused=digests, time=now))
 
     def revoke(self, project: Path) -> bool:
@@ -87,14 +87,14 @@ class Trust:
             return False
         return True
 
-    def all(self) -> Sequence[Decision]:
+    def all(self) -> Sequence[TrustDecision]:
         found = []
         for file in self._directory.glob("*.json"):
             with suppress(OSError, msgspec.DecodeError):
-                found.append(msgspec.json.decode(file.read_bytes(), type=Decision))
+                found.append(msgspec.json.decode(file.read_bytes(), type=TrustDecision))
         return sorted(found, key=lambda decision: decision.path)
 
-    def _keep(self, decision: Decision) -> None:
+    def _keep(self, decision: TrustDecision) -> None:
         try:
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             path = self._file(decision.path)

@@ -16,21 +16,21 @@ from pathlib import Path
 KEY_BYTES = 32
 
 
-class Seal:
+class UserKey:
     """Makes seals with the key in a file, which is made when it is needed first."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._key: bytes | None = None
 
-    def of(self, run_id: str) -> str:
+    def sign(self, text: str) -> str:
         """The seal of a run; "" where the user has no place for a key."""
         if self._key is None:
             with suppress(OSError):
                 self._key = self._read() or self._make()
         if self._key is None:
             return ""
-        return hashlib.blake2b(run_id.encode(), key=self._key, digest_size=16).hexdigest()
+        return hashlib.blake2b(text.encode(), key=self._key, digest_size=16).hexdigest()
 
     def _read(self) -> bytes | None:
         with suppress(FileNotFoundError):

@@ -29,11 +29,11 @@ from retinue.domain.messages import Effect
 from retinue.domain.role import Role
 from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, canonical, scope
 from retinue.domain.tool_names import (
-    ALL_FOREIGN,
-    READING_FOREIGN,
-    is_foreign,
-    picked,
-    server_part,
+    ALL_MCP_TOOLS,
+    READING_MCP_TOOLS,
+    is_mcp_tool,
+    select_names,
+    server_of,
 )
 from retinue.errors import ContractError
 
@@ -301,7 +301,7 @@ def _may_delegate(order: Order, effects: Mapping[str, Effect]) -> bool:
     """A call that names the tools names them all: without a delegating one, its child has none."""
     if order.tools is None:
         return True
-    return any(effects.get(n) is Effect.DELEGATE for n in picked(order.tools, effects)[0])
+    return any(effects.get(n) is Effect.DELEGATE for n in select_names(order.tools, effects)[0])
 
 
 def _mode(order: Order, parent: Grant, notes: list[str]) -> Mode:
@@ -328,20 +328,23 @@ def _tools(
     """What the child may use: the call's choice before the role's before all the parent has."""
     offered = {*parent.allowed_tools, *parent.ask_tools}
     wanted = order.role.tools if order.tools is None else order.tools
-    asked, unknown = (offered, []) if wanted is None else picked(wanted, effects)
+    asked, unknown = (offered, []) if wanted is None else select_names(wanted, effects)
     if unknown and order.tools is not None:
         raise ContractError(
             f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
         )
-    if wanted is not None and READING_FOREIGN in wanted:
-        asked = {*asked, *(n for n in filter(is_foreign, offered) if effects.get(n) is Effect.READ)}
+    if wanted is not None and READING_MCP_TOOLS in wanted:
+        asked = {
+            *asked,
+            *(n for n in filter(is_mcp_tool, offered) if effects.get(n) is Effect.READ),
+        }
     if spawns:
         asked = {*asked, *(n for n in offered if effects.get(n) is Effect.DELEGATE)}
     allowed, denied = [], _Denied(wanted)
     missing = sorted(asked - offered)
-    if ours := [name for name in missing if not is_foreign(name)]:
+    if ours := [name for name in missing if not is_mcp_tool(name)]:
         notes.append(f"without {', '.join(ours)}: the parent does not have it")
-    for name in filter(is_foreign, missing):
+    for name in filter(is_mcp_tool, missing):
         denied.add(name, "the parent does not have it")
     for name in sorted(asked & offered):
         effect = effects.get(name, Effect.EXECUTE)
@@ -370,9 +373,9 @@ class _Denied:
         self._names: dict[tuple[str, str], list[str]] = {}
 
     def add(self, name: str, why: str) -> None:
-        if is_foreign(name):
+        if is_mcp_tool(name):
             if self._is_counted_on(name):
-                self._names.setdefault((server_part(name), why), []).append(name)
+                self._names.setdefault((server_of(name), why), []).append(name)
         else:
             self._names[name, why] = [name]
 
@@ -387,8 +390,8 @@ class _Denied:
         """Not so a tool that only "whatever the servers have" would mean."""
         if self._wanted is None:
             return True
-        named = (pattern for pattern in self._wanted if pattern != ALL_FOREIGN)
-        return bool(picked(named, (name,))[0])
+        named = (pattern for pattern in self._wanted if pattern != ALL_MCP_TOOLS)
+        return bool(select_names(named, (name,))[0])
 
 
 def _scope(order: Order) -> Groups:

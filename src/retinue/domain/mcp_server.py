@@ -20,7 +20,7 @@ class Transport(StrEnum):
     SSE = "sse"
 
 
-class ToolServer(msgspec.Struct, frozen=True, kw_only=True):
+class McpServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One server, ready to be started. `environment` is all that its process gets to see.
 
     `tools` are patterns of the tools that are offered. `read` are patterns of those that, by the

@@ -11,43 +11,45 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
-PREFIX = "mcp__"
+MCP_PREFIX = "mcp__"
 # In a list of tools: whatever the servers have, and what of that changes nothing.
-ALL_FOREIGN = f"{PREFIX}*"
-READING_FOREIGN = "mcp:read"
-MAX_CHARS = 64  # What servers of models take for the name of a function.
-_DIGITS = 8
-_UNFIT = re.compile(r"[^A-Za-z0-9_-]")
+ALL_MCP_TOOLS = f"{MCP_PREFIX}*"
+READING_MCP_TOOLS = "mcp:read"
+MAX_NAME_CHARS = 64  # What servers of models take for the name of a function.
+_DIGEST_CHARS = 8
+_INVALID = re.compile(r"[^A-Za-z0-9_-]")
 
 
-def is_foreign(name: str) -> bool:
-    return name.startswith(PREFIX)
+def is_mcp_tool(name: str) -> bool:
+    return name.startswith(MCP_PREFIX)
 
 
-def server_part(name: str) -> str:
+def server_of(name: str) -> str:
     """What stands for the server in `mcp__SERVER__TOOL`, in `mcp__SERVER__*` or `mcp__SERVER`."""
-    return name.removeprefix(PREFIX).partition("__")[0]
+    return name.removeprefix(MCP_PREFIX).partition("__")[0]
 
 
-def clean_server(name: str) -> str:
+def server_slug(name: str) -> str:
     """A server's name as a part of a tool's: `__` is what ends it."""
-    return re.sub("__+", "_", _UNFIT.sub("_", name)).strip("_") or "server"
+    return re.sub("__+", "_", _INVALID.sub("_", name)).strip("_") or "server"
 
 
-def foreign_names(tools: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
+def mcp_tool_names(tools: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
     """A name for each (server, tool): valid, unique, and the same whatever their order."""
-    plain = {pair: f"{PREFIX}{clean_server(pair[0])}__{_UNFIT.sub('_', pair[1])}" for pair in tools}
+    plain = {
+        pair: f"{MCP_PREFIX}{server_slug(pair[0])}__{_INVALID.sub('_', pair[1])}" for pair in tools
+    }
     times = Counter(plain.values())
     return {
         # Of two that would be called alike neither may stand for the other.
-        pair: name if len(name) <= MAX_CHARS and times[name] == 1 else _marked(name, pair)
+        pair: name if len(name) <= MAX_NAME_CHARS and times[name] == 1 else _with_digest(name, pair)
         for pair, name in plain.items()
     }
 
 
-def _marked(name: str, pair: tuple[str, str]) -> str:
-    digest = hashlib.sha256("\0".join(pair).encode("utf-8", "replace")).hexdigest()[:_DIGITS]
-    return f"{name[: MAX_CHARS - _DIGITS - 1]}_{digest}"
+def _with_digest(name: str, pair: tuple[str, str]) -> str:
+    digest = hashlib.sha256("\0".join(pair).encode("utf-8", "replace")).hexdigest()[:_DIGEST_CHARS]
+    return f"{name[: MAX_NAME_CHARS - _DIGEST_CHARS - 1]}_{digest}"
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -56,10 +58,10 @@ def matches(pattern: str, name: str) -> bool:
         return True
     if "*" in pattern:
         return fnmatchcase(name, pattern)
-    return is_foreign(pattern) and name.startswith(f"{pattern}__")
+    return is_mcp_tool(pattern) and name.startswith(f"{pattern}__")
 
 
-def picked(wanted: Iterable[str], known: Iterable[str]) -> tuple[set[str], list[str]]:
+def select_names(wanted: Iterable[str], known: Iterable[str]) -> tuple[set[str], list[str]]:
     """The names that a list with patterns means, and what of the list means none.
 
     There may be no servers, so what stands for all of them is never a mistake.
@@ -71,9 +73,9 @@ def picked(wanted: Iterable[str], known: Iterable[str]) -> tuple[set[str], list[
         # Nearly all are plain names, and a fan-out asks ten thousand times.
         if pattern in known:
             found.add(pattern)
-        elif pattern == ALL_FOREIGN:
-            found.update(filter(is_foreign, known))
-        elif pattern != READING_FOREIGN:
+        elif pattern == ALL_MCP_TOOLS:
+            found.update(filter(is_mcp_tool, known))
+        elif pattern != READING_MCP_TOOLS:
             these = [name for name in known if matches(pattern, name)]
             found.update(these)
             if not these:

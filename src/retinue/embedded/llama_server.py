@@ -10,20 +10,20 @@ import secrets
 import sys
 from pathlib import Path
 
-from retinue.embedded.serving import Address, serve
+from retinue.embedded.serving import RunningServer, serve
 
-ALIAS = "smollm2-135m-instruct"
-WINDOW = 8_192
+MODEL_ALIAS = "smollm2-135m-instruct"
+CONTEXT_TOKENS = 8_192
 # Reading prompts is most of the work, and two at a time take as long as one after the other. With
 # one slot, siblings find their common prefix in it.
 SLOTS = 1
 IDLE_S = 120.0
 NICENESS = 10
-MOST_THREADS = 4
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+MAX_THREADS = 4
+_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
-def spare_cpus() -> int:
+def spare_threads() -> int:
     """How many threads may compute without being in anybody's way, the runtime's least of all.
 
     They wait for each other after every layer, so one that has no processor of its own holds up
@@ -33,21 +33,21 @@ def spare_cpus() -> int:
     if sys.platform == "linux":
         cpus = len(os.sched_getaffinity(0))
         try:
-            quota, period = _QUOTA.read_text("utf-8").split()
+            quota, period = _CPU_QUOTA.read_text("utf-8").split()
             if quota != "max":
                 cpus = min(cpus, int(quota) / int(period))
         except (OSError, ValueError):
             pass  # No control group, or an old one.
     idle = cpus - os.getloadavg()[0]
-    return max(1, min(MOST_THREADS, int(idle) - 1))
+    return max(1, min(MAX_THREADS, int(idle) - 1))
 
 
-def start(
+def start_server(
     weights: Path,
     *,
     threads: int,
     slots: int = SLOTS,
-    window: int = WINDOW,
+    window: int = CONTEXT_TOKENS,
     template: str = "",
     key: str = "",
 ) -> str:
@@ -56,7 +56,7 @@ def start(
 
     params = xllamacpp.CommonParams()
     params.model.path, params.port = str(weights), 0
-    params.model_alias = {ALIAS}
+    params.model_alias = {MODEL_ALIAS}
     params.n_parallel, params.n_ctx = slots, slots * window
     for cpu in (params.cpuparams, params.cpuparams_batch):
         cpu.n_threads = threads
@@ -89,10 +89,10 @@ def main(folder: Path, weights: Path, idle_s: float = IDLE_S) -> int:
     os.setsid()
     os.nice(NICENESS)
 
-    def begin() -> Address:
+    def begin() -> RunningServer:
         key = secrets.token_urlsafe(24)
-        url = start(weights, threads=spare_cpus(), key=key)
-        return Address(url=f"{url}/v1", key=key, pid=os.getpid())
+        url = start_server(weights, threads=spare_threads(), key=key)
+        return RunningServer(url=f"{url}/v1", key=key, pid=os.getpid())
 
     def ready() -> None:
         os.write(said, b".")

@@ -13,43 +13,43 @@ import msgspec
 
 from retinue.domain.messages import Message, Reply, Request, UserMessage
 from retinue.domain.server_info import LLAMA_CPP, ServedModel
-from retinue.embedded.llama_server import ALIAS, SLOTS, WINDOW
-from retinue.embedded.server_share import Lease
-from retinue.embedded.serving import Address, published
-from retinue.embedded.weights import fetched, intact
+from retinue.embedded.llama_server import CONTEXT_TOKENS, MODEL_ALIAS, SLOTS
+from retinue.embedded.server_share import ServerShare
+from retinue.embedded.serving import RunningServer, running_server
+from retinue.embedded.weights import fetch_weights, is_intact
 from retinue.errors import ProviderError, UsageError
 from retinue.extras import is_installed, require
 from retinue.ports.model import Model
 
 NAME = "embedded"
-ABOUT = (
+DESCRIPTION = (
     "the embedded model is small (135 million parameters) and ignores tools: it summarises, titles,"
     " classifies, and answers from what is given along (-f FILE); it is no coding agent"
 )
 SERVED = ServedModel(
-    model=ALIAS,
+    model=MODEL_ALIAS,
     server=LLAMA_CPP,
-    window=WINDOW,
-    max_window=WINDOW,
+    window=CONTEXT_TOKENS,
+    max_window=CONTEXT_TOKENS,
     slots=SLOTS,
     tools=False,
-    about=ABOUT,
+    about=DESCRIPTION,
 )
 # It says what it has to say in a few sentences; after that it repeats itself.
-MOST_TOKENS = 192
+MAX_OUTPUT_TOKENS = 192
 # It reads some 80 tokens a second, and fewer where it has to share its processor; meanwhile it is
 # silent. An agent's own time ends a call that takes too long.
 PATIENCE_S = 600.0
-_BEAT_S = 5.0
+_HEARTBEAT_S = 5.0
 # What the server sees of the environment: it outlives who started it, and needs no keys.
-_SEEN = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
+_SERVER_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
 
 
-def installed() -> bool:
+def is_available() -> bool:
     return is_installed(NAME)
 
 
-def _asked_last(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+def _repeat_question(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """With what is asked once more at the end: behind a page of text, it is forgotten."""
     *before, last = messages
     if not isinstance(last, UserMessage):
@@ -61,13 +61,13 @@ def _asked_last(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 @asynccontextmanager
-async def _each(interval_s: float, tell: Callable[[], None]) -> AsyncIterator[None]:
-    """While inside, `tell` is called again and again."""
+async def _repeating(interval_s: float, on_progress: Callable[[], None]) -> AsyncIterator[None]:
+    """While inside, `on_progress` is called again and again."""
 
     async def repeat() -> None:
         while True:
             await asyncio.sleep(interval_s)
-            tell()
+            on_progress()
 
     telling = asyncio.ensure_future(repeat())
     try:
@@ -81,36 +81,38 @@ class EmbeddedModel:
     `connect` makes a client of the server."""
 
     def __init__(
-        self, folder: Path, variables: Mapping[str, str], connect: Callable[[Address], Model]
+        self, folder: Path, variables: Mapping[str, str], connect: Callable[[RunningServer], Model]
     ) -> None:
         require(NAME, "The embedded model")
         self._folder = folder
         self._variables = variables
         self._connect = connect
-        self._lease: Lease | None = None
+        self._share: ServerShare | None = None
         self._model: Model | None = None
-        self._address: Address | None = None
+        self._address: RunningServer | None = None
 
     @property
     def name(self) -> str:
         return NAME
 
-    async def open(self, tell: Callable[[str], None] = lambda _: None) -> Model:
-        """The client of the server, which is started if need be; `tell` hears what that takes."""
+    async def open(self, on_progress: Callable[[str], None] = lambda _: None) -> Model:
+        """Return a client of the server, and start the server first if none runs."""
         if self._model is not None:
-            if published(self._folder) == self._address:
+            if running_server(self._folder) == self._address:
                 return self._model
-            await self._forget()  # The server is gone: another one, or nobody, is there.
-        weights = await fetched(self._folder, self._variables, tell=tell)
+            await self._disconnect()  # The server is gone: another one, or nobody, is there.
+        weights = await fetch_weights(self._folder, self._variables, on_progress=on_progress)
         # Not from the directory at hand: what lies there may have the name of a module.
         command = [sys.executable, "-P", "-m", "retinue.embedded.llama_server"]
         command += [str(self._folder), str(weights)]
-        seen = {name: self._variables[name] for name in _SEEN if name in self._variables}
-        self._lease = self._lease or Lease(self._folder, command, seen)
+        seen = {
+            name: self._variables[name] for name in _SERVER_VARIABLES if name in self._variables
+        }
+        self._share = self._share or ServerShare(self._folder, command, seen)
         try:
-            address = await self._lease.take(lambda: tell("starting the embedded model"))
+            address = await self._share.acquire(lambda: on_progress("starting the embedded model"))
         except ProviderError as error:
-            if await asyncio.to_thread(intact, weights):
+            if await asyncio.to_thread(is_intact, weights):
                 raise
             weights.unlink(missing_ok=True)
             raise ProviderError(
@@ -129,20 +131,20 @@ class EmbeddedModel:
             model = await self.open(lambda _: alive())
         except UsageError as error:
             raise ProviderError(str(error)) from error
-        most = min(request.max_output_tokens or MOST_TOKENS, MOST_TOKENS)
+        most = min(request.max_output_tokens or MAX_OUTPUT_TOKENS, MAX_OUTPUT_TOKENS)
         asked = msgspec.structs.replace(
-            request, messages=_asked_last(request.messages), tools=(), max_output_tokens=most
+            request, messages=_repeat_question(request.messages), tools=(), max_output_tokens=most
         )
-        async with _each(_BEAT_S, alive):
+        async with _repeating(_HEARTBEAT_S, alive):
             return await model.reply(asked, on_text)
 
-    async def _forget(self) -> None:
+    async def _disconnect(self) -> None:
         model, self._model = self._model, None
         if model is not None:
             await model.aclose()
 
     async def aclose(self) -> None:
-        await self._forget()
-        if self._lease is not None:
-            self._lease.release()
-            self._lease = None
+        await self._disconnect()
+        if self._share is not None:
+            self._share.release()
+            self._share = None

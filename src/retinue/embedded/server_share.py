@@ -9,14 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from retinue.embedded.serving import LOG, POLL_S, USERS, Address, locked, published
+from retinue.embedded.serving import (
+    LOG_FILE,
+    POLL_S,
+    USERS_LOCK,
+    RunningServer,
+    running_server,
+    try_lock,
+)
 from retinue.errors import ProviderError
 
 _TRIES = 3
 _LAST_CHARS = 300
 
 
-class Lease:
+class ServerShare:
     """`command` starts a server in the background, and ends when there is one: with 0, or not."""
 
     def __init__(self, folder: Path, command: Sequence[str], variables: Mapping[str, str]) -> None:
@@ -25,17 +32,17 @@ class Lease:
         self._variables = variables
         self._users: int | None = None
 
-    async def take(self, alive: Callable[[], None] = lambda: None) -> Address:
-        """Where it is served; it is started if it is not. `alive` is called while that takes.
+    async def acquire(self, on_wait: Callable[[], None] = lambda: None) -> RunningServer:
+        """Where it is served; it is started if it is not. `on_wait` is called while that takes.
 
         ProviderError if it cannot be started.
         """
         try:
-            await self._share(alive)
+            await self._lock_users(on_wait)
             for _ in range(_TRIES):
-                if (address := published(self._folder)) is not None:
+                if (address := running_server(self._folder)) is not None:
                     return address
-                await self._start(alive)
+                await self._start(on_wait)
         except OSError as error:
             raise ProviderError(
                 f"The embedded model cannot be served from {self._folder}: {error.strerror}. Set"
@@ -48,21 +55,21 @@ class Lease:
             os.close(self._users)
             self._users = None
 
-    async def _share(self, alive: Callable[[], None]) -> None:
+    async def _lock_users(self, on_wait: Callable[[], None]) -> None:
         if self._users is not None:
             return
-        users = os.open(self._folder / USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        users = os.open(self._folder / USERS_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while not locked(users, fcntl.LOCK_SH):  # One is just ending.
-                alive()
+            while not try_lock(users, fcntl.LOCK_SH):  # One is just ending.
+                on_wait()
                 await asyncio.sleep(POLL_S)
         except BaseException:
             os.close(users)
             raise
         self._users = users
 
-    async def _start(self, alive: Callable[[], None]) -> None:
-        with (self._folder / LOG).open("wb") as log:
+    async def _start(self, on_wait: Callable[[], None]) -> None:
+        with (self._folder / LOG_FILE).open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
                 env=dict(self._variables),
@@ -73,7 +80,7 @@ class Lease:
         try:
             ended = asyncio.ensure_future(process.wait())
             while not (await asyncio.wait([ended], timeout=POLL_S))[0]:
-                alive()
+                on_wait()
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
@@ -84,7 +91,7 @@ class Lease:
 
     def _failed(self) -> ProviderError:
         with suppress(OSError):
-            said = (self._folder / LOG).read_text("utf-8", "replace").strip()
+            said = (self._folder / LOG_FILE).read_text("utf-8", "replace").strip()
             if said:
                 return ProviderError(
                     f"The embedded model could not be started: …{said[-_LAST_CHARS:]}"

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import msgspec
 
-SERVING = "serving.lock"
-USERS = "users.lock"
-ADDRESS = "address.json"
-LOG = "server.log"
+SERVER_LOCK = "serving.lock"
+USERS_LOCK = "users.lock"
+ADDRESS_FILE = "address.json"
+LOG_FILE = "server.log"
 
 POLL_S = 0.05
 IDLE_POLL_S = 0.5
 
 
-class Address(msgspec.Struct, frozen=True, kw_only=True):
+class RunningServer(msgspec.Struct, frozen=True, kw_only=True):
     """Where it is served. The key keeps other users of the machine out."""
 
     url: str
@@ -36,49 +36,49 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         return f"Address(url={self.url!r}, pid={self.pid})"
 
 
-def published(folder: Path) -> Address | None:
+def running_server(folder: Path) -> RunningServer | None:
     """Where the model is served now; None if nobody serves it, or not yet."""
     try:
-        data = (folder / ADDRESS).read_bytes()
-        with (folder / SERVING).open("rb") as file:
-            if locked(file.fileno(), fcntl.LOCK_SH):
+        data = (folder / ADDRESS_FILE).read_bytes()
+        with (folder / SERVER_LOCK).open("rb") as file:
+            if try_lock(file.fileno(), fcntl.LOCK_SH):
                 return None
-        return msgspec.json.decode(data, type=Address)
+        return msgspec.json.decode(data, type=RunningServer)
     except (OSError, msgspec.DecodeError):
         return None
 
 
 def serve(
-    folder: Path, start: Callable[[], Address], *, ready: Callable[[], None], idle_s: float
+    folder: Path, start: Callable[[], RunningServer], *, ready: Callable[[], None], idle_s: float
 ) -> None:
     """Start a server and wait until it has had no users for `idle_s`; or find that there is one.
 
     `ready` is called when there is an address.
     """
-    serving = os.open(folder / SERVING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    users = os.open(folder / USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    while not locked(serving, fcntl.LOCK_EX):
-        if published(folder) is not None:
+    serving = os.open(folder / SERVER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    users = os.open(folder / USERS_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    while not try_lock(serving, fcntl.LOCK_EX):
+        if running_server(folder) is not None:
             ready()
             return
         time.sleep(POLL_S)
-    (folder / ADDRESS).unlink(missing_ok=True)
+    (folder / ADDRESS_FILE).unlink(missing_ok=True)
     _publish(folder, start())
     ready()
     idle_since = time.monotonic()
     while True:
         time.sleep(IDLE_POLL_S)
-        if not locked(users, fcntl.LOCK_EX):
+        if not try_lock(users, fcntl.LOCK_EX):
             idle_since = time.monotonic()
         elif time.monotonic() - idle_since < idle_s:
             fcntl.flock(users, fcntl.LOCK_UN)
         else:
             # Both locks go with the process.
-            (folder / ADDRESS).unlink(missing_ok=True)
+            (folder / ADDRESS_FILE).unlink(missing_ok=True)
             return
 
 
-def locked(file: int, kind: int) -> bool:
+def try_lock(file: int, kind: int) -> bool:
     """Take a lock if that can be had at once."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -87,10 +87,10 @@ def locked(file: int, kind: int) -> bool:
     return True
 
 
-def _publish(folder: Path, address: Address) -> None:
-    path = folder / f"{ADDRESS}.new"
+def _publish(folder: Path, address: RunningServer) -> None:
+    path = folder / f"{ADDRESS_FILE}.new"
     path.unlink(missing_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(file, "wb") as out:
         out.write(msgspec.json.encode(address))
-    os.replace(path, folder / ADDRESS)
+    os.replace(path, folder / ADDRESS_FILE)

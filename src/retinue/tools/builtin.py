@@ -15,7 +15,7 @@ from retinue.tools.memory import recall, remember
 from retinue.tools.shell import run_command
 
 # What only looks, and only at the project and its memory: the same call sees the same.
-REPEATABLE = frozenset({"read_file", "list_dir", "find_files", "search_files", "recall"})
+CACHEABLE_TOOLS = frozenset({"read_file", "list_dir", "find_files", "search_files", "recall"})
 
 
 def builtin_tools(*, shell: bool = True) -> tuple[Tool, ...]:

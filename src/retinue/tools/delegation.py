@@ -114,7 +114,7 @@ def _delegation(ctx: ToolContext) -> Delegation:
     return ctx.delegation
 
 
-class Advertised:
+class DelegationTool:
     """A tool that is told of in fewer words than it understands.
 
     Where an argument may be of several types only one is shown, and `spawn_agent` names just
@@ -135,7 +135,7 @@ class Advertised:
 
     def spec_for(self, grant: Grant) -> ToolSpec:
         spec = self._function.spec
-        schema = _first_choice(msgspec.json.decode(bytes(spec.parameters)))
+        schema = _first_alternative(msgspec.json.decode(bytes(spec.parameters)))
         properties = schema["properties"]
         if "profile" in properties:
             # Understood, but nothing that a model should be led to write.
@@ -153,9 +153,9 @@ class Advertised:
         return await self._function.run(arguments, ctx)
 
 
-def _first_choice(node: Any) -> Any:
+def _first_alternative(node: Any) -> Any:
     if isinstance(node, list):
-        return [_first_choice(one) for one in node]
+        return [_first_alternative(one) for one in node]
     if not isinstance(node, dict):
         return node
     if "anyOf" in node:
@@ -163,7 +163,7 @@ def _first_choice(node: Any) -> Any:
         # What has fields says more than the text that may stand for it.
         chosen = next((one for one in options if "properties" in one), options[0])
         node = {**{k: v for k, v in node.items() if k != "anyOf"}, **chosen}
-    return {key: _first_choice(value) for key, value in node.items()}
+    return {key: _first_alternative(value) for key, value in node.items()}
 
 
 def delegation_tools(roles: Mapping[str, Role]) -> tuple[Tool, ...]:
@@ -175,4 +175,4 @@ def delegation_tools(roles: Mapping[str, Role]) -> tuple[Tool, ...]:
         agent_cancel,
         agent_result,
     )
-    return tuple(Advertised(function, roles) for function in functions)
+    return tuple(DelegationTool(function, roles) for function in functions)

@@ -8,26 +8,26 @@ from collections.abc import Iterator
 
 from retinue.errors import ToolFailure
 
-_LINES_FOR_A_HINT = 2_000
-_CHARS_FOR_A_HINT = 200
-_PLACES_SHOWN = 10
+_HINT_LINES = 2_000
+_HINT_CHARS = 200
+_MAX_LINES_NAMED = 10
 
 
-def edited(path: str, data: bytes, old: bytes, new: bytes, *, all: bool) -> bytes:
+def replace_text(path: str, data: bytes, old: bytes, new: bytes, *, all: bool) -> bytes:
     """`data` with `old` replaced by `new`, in the line ends of the file; ToolFailure if it is not
     there, or there more than once and not `all` is asked for.
     """
     if not old:
         raise ToolFailure("old_text is empty; use write_file to create or replace a whole file.")
-    old, new = _in_line_ends_of(data, old, new)
+    old, new = _match_line_endings(data, old, new)
     if old == new:
         raise ToolFailure("old_text and new_text are the same; nothing would change.")
-    places = list(_places(data, old))
+    places = list(_offsets(data, old))
     if not places:
-        raise ToolFailure(_not_found(path, data, old))
+        raise ToolFailure(_not_found_message(path, data, old))
     if len(places) > 1 and not all:
-        numbers = ", ".join(str(_line_number(data, at)) for at in places[:_PLACES_SHOWN])
-        more = ", …" if len(places) > _PLACES_SHOWN else ""
+        numbers = ", ".join(str(_line_number(data, at)) for at in places[:_MAX_LINES_NAMED])
+        more = ", …" if len(places) > _MAX_LINES_NAMED else ""
         raise ToolFailure(
             f"old_text is in '{path}' {len(places)} times, at lines {numbers}{more}. Add lines"
             " around it to make it unique, or send all=true."
@@ -35,7 +35,7 @@ def edited(path: str, data: bytes, old: bytes, new: bytes, *, all: bool) -> byte
     return data.replace(old, new)
 
 
-def _in_line_ends_of(data: bytes, old: bytes, new: bytes) -> tuple[bytes, bytes]:
+def _match_line_endings(data: bytes, old: bytes, new: bytes) -> tuple[bytes, bytes]:
     """Models write \\n; a file that has \\r\\n keeps it, and one that mixes both is left alone."""
     ends = data.count(b"\n")
     windows = data.count(b"\r\n")
@@ -52,7 +52,7 @@ def _crlf(text: bytes) -> bytes:
     return text.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
 
 
-def _places(data: bytes, old: bytes) -> Iterator[int]:
+def _offsets(data: bytes, old: bytes) -> Iterator[int]:
     # Overlaps count: where `aa` is in `aaa` is not unique.
     at = data.find(old)
     while at >= 0:
@@ -64,20 +64,20 @@ def _line_number(data: bytes, at: int) -> int:
     return data.count(b"\n", 0, at) + 1
 
 
-def _not_found(path: str, data: bytes, old: bytes) -> str:
+def _not_found_message(path: str, data: bytes, old: bytes) -> str:
     said = f"old_text is not in '{path}'."
     lines = data.decode("utf-8", "replace").splitlines()
     wanted = [line for line in old.decode("utf-8", "replace").splitlines() if line.strip()]
     if not wanted or not lines:
         return f"{said} Read the file first."
-    at = _ignoring_space(lines, wanted)
+    at = _find_ignoring_space(lines, wanted)
     if at is not None:
         return (
-            f"{said} Line {at + 1} differs only in whitespace: {_quoted(lines[at])}."
+            f"{said} Line {at + 1} differs only in whitespace: {_quote(lines[at])}."
             " Copy the spaces and tabs exactly."
         )
-    first = wanted[0].strip()[:_CHARS_FOR_A_HINT]
-    near = [line.strip()[:_CHARS_FOR_A_HINT] for line in lines[:_LINES_FOR_A_HINT]]
+    first = wanted[0].strip()[:_HINT_CHARS]
+    near = [line.strip()[:_HINT_CHARS] for line in lines[:_HINT_LINES]]
     close = difflib.get_close_matches(first, near, n=1)
     if not close:
         return f"{said} No line is like its first one; read the file again."
@@ -87,10 +87,10 @@ def _not_found(path: str, data: bytes, old: bytes) -> str:
             f"{said} Its first line is line {at + 1}, but the lines after it differ; read the file"
             " again."
         )
-    return f"{said} Closest is line {at + 1}: {_quoted(lines[at])}."
+    return f"{said} Closest is line {at + 1}: {_quote(lines[at])}."
 
 
-def _ignoring_space(lines: list[str], wanted: list[str]) -> int | None:
+def _find_ignoring_space(lines: list[str], wanted: list[str]) -> int | None:
     """Where the wanted lines begin, if only spaces, tabs and blank lines are compared loosely."""
     squeezed = [(at, "".join(line.split())) for at, line in enumerate(lines)]
     present = [(at, text) for at, text in squeezed if text]
@@ -101,7 +101,7 @@ def _ignoring_space(lines: list[str], wanted: list[str]) -> int | None:
     return None
 
 
-def _quoted(line: str) -> str:
+def _quote(line: str) -> str:
     # As JSON, since tabs must be seen.
-    clipped = line if len(line) <= _CHARS_FOR_A_HINT else line[:_CHARS_FOR_A_HINT] + "…"
+    clipped = line if len(line) <= _HINT_CHARS else line[:_HINT_CHARS] + "…"
     return json.dumps(clipped, ensure_ascii=False)

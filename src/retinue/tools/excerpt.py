@@ -65,7 +65,7 @@ def _range(
     return f"{body}{gap}[lines {first:,}-{stop:,} of {total:,}{rest}]"
 
 
-def fitting(lines: Sequence[str], max_bytes: int) -> list[str]:
+def lines_that_fit(lines: Sequence[str], max_bytes: int) -> list[str]:
     """The first of `lines` that fit, with their line ends."""
     left = max_bytes
     for count, line in enumerate(lines):

@@ -18,14 +18,14 @@ from retinue.ports.tool import ToolContext
 from retinue.ports.tool_outcome import ToolOutcome
 from retinue.ports.workspace import DirEntry, Workspace, WriteResult
 from retinue.threads import in_thread, in_thread_shielded
-from retinue.tools.edits import edited
-from retinue.tools.excerpt import MAX_BYTES, excerpt, fitting
+from retinue.tools.edits import replace_text
+from retinue.tools.excerpt import MAX_BYTES, excerpt, lines_that_fit
 from retinue.tools.function import tool
 
 MAX_READ_BYTES = 10 * 1024 * 1024
-MAX_FOUND = 200
-MAX_HITS = 100
-MAX_HIT_CHARS = 300
+MAX_FILES_FOUND = 200
+MAX_MATCHES = 100
+MAX_MATCH_CHARS = 300
 
 
 @tool(effect=Effect.READ)
@@ -40,7 +40,7 @@ async def read_file(
     # the interpreter lock to and fro.
     data = ctx.workspace.read_now(path, max_bytes=MAX_BYTES)
     if data is not None:
-        return _shown(ctx.workspace, path, data, start, end)
+        return _read_outcome(ctx.workspace, path, data, start, end)
     return await in_thread(partial(_read, ctx.workspace, path, start, end))
 
 
@@ -49,8 +49,8 @@ async def list_dir(ctx: ToolContext, path: str = ".") -> ToolOutcome:
     """List a directory."""
     entries = ctx.workspace.list_now(path)
     if entries is not None:
-        return _listing(entries)
-    return await in_thread(lambda: _listing(ctx.workspace.list(path)))
+        return _listing_outcome(entries)
+    return await in_thread(lambda: _listing_outcome(ctx.workspace.list(path)))
 
 
 @tool(effect=Effect.READ)
@@ -61,7 +61,7 @@ async def find_files(
 ) -> ToolOutcome:
     """Find files by name. Ignored files are left out."""
     return await in_thread(
-        partial(_looked, ctx, path, partial(_find, ctx.workspace, pattern, path))
+        partial(_with_fingerprint, ctx, path, partial(_find, ctx.workspace, pattern, path))
     )
 
 
@@ -74,7 +74,7 @@ async def search_files(
 ) -> ToolOutcome:
     """Search file contents; gives path:line: text."""
     return await in_thread(
-        partial(_looked, ctx, path, partial(_search, ctx.workspace, pattern, path, glob))
+        partial(_with_fingerprint, ctx, path, partial(_search, ctx.workspace, pattern, path, glob))
     )
 
 
@@ -98,34 +98,34 @@ async def edit_file(
 
 def _read(workspace: Workspace, path: str, start: int | None, end: int | None) -> ToolOutcome:
     data = workspace.read(path, max_bytes=MAX_READ_BYTES)
-    return _shown(workspace, path, data, start, end)
+    return _read_outcome(workspace, path, data, start, end)
 
 
-def _shown(
+def _read_outcome(
     workspace: Workspace, path: str, data: bytes, start: int | None, end: int | None
 ) -> ToolOutcome:
     return ToolOutcome(
         content=excerpt(path, data, start, end),
-        read=(_clean(workspace, path),),
+        read=(_relative(workspace, path),),
         # Of the whole file: a part of it was asked for, and all of it may matter.
         before_sha256=hashlib.sha256(data).hexdigest(),
     )
 
 
-def _listing(found: Sequence[DirEntry]) -> ToolOutcome:
-    entries = [_line(entry) for entry in found]
+def _listing_outcome(found: Sequence[DirEntry]) -> ToolOutcome:
+    entries = [_entry_line(entry) for entry in found]
     if not entries:
         return ToolOutcome(content="[The directory is empty.]")
     content = "\n".join(entries)
     data = content.encode(errors="replace")
     if len(data) >= MAX_BYTES:
-        shown = fitting(entries, MAX_BYTES)
+        shown = lines_that_fit(entries, MAX_BYTES)
         shown.append(f"[{len(shown):,} of {len(entries):,} entries; find_files finds the others]")
         content = "\n".join(shown)
     return ToolOutcome(content=content, before_sha256=hashlib.sha256(data).hexdigest())
 
 
-def _line(entry: DirEntry) -> str:
+def _entry_line(entry: DirEntry) -> str:
     match entry.kind:
         case "file":
             return f"{entry.name} ({entry.size_bytes:,} bytes)"
@@ -136,27 +136,27 @@ def _line(entry: DirEntry) -> str:
 
 
 def _find(workspace: Workspace, pattern: str, path: str) -> ToolOutcome:
-    found, more = workspace.find(pattern, under=path, limit=MAX_FOUND)
+    found, more = workspace.find(pattern, under=path, limit=MAX_FILES_FOUND)
     if not found and not more:
         return ToolOutcome(content=f"[No file matches '{pattern}'.]")
-    lines = fitting(found, MAX_BYTES)
+    lines = lines_that_fit(found, MAX_BYTES)
     if more or len(lines) < len(found):
         lines.append(f"[the first {len(lines)}; there are more: narrow the pattern or the path]")
     return ToolOutcome(content="\n".join(lines))
 
 
 def _search(workspace: Workspace, pattern: str, path: str, glob: str | None) -> ToolOutcome:
-    found, more = workspace.search(pattern, under=path, glob=glob, limit=MAX_HITS)
+    found, more = workspace.search(pattern, under=path, glob=glob, limit=MAX_MATCHES)
     if not found and not more:
         return ToolOutcome(content=f"[No line matches '{pattern}'.]")
-    hits = [f"{hit.path}:{hit.line}: {_clipped(hit.text)}" for hit in found]
-    lines = fitting(hits, MAX_BYTES)
+    hits = [f"{hit.path}:{hit.line}: {_clip(hit.text)}" for hit in found]
+    lines = lines_that_fit(hits, MAX_BYTES)
     if more or len(lines) < len(hits):
         lines.append(f"[the first {len(lines)}; there are more: narrow the pattern, path or glob]")
     return ToolOutcome(content="\n".join(lines))
 
 
-def _looked(ctx: ToolContext, path: str, look: Callable[[], ToolOutcome]) -> ToolOutcome:
+def _with_fingerprint(ctx: ToolContext, path: str, look: Callable[[], ToolOutcome]) -> ToolOutcome:
     """What `look` finds, with the state of everything that it looked at."""
     outcome = look()
     if not ctx.remembered:
@@ -164,23 +164,25 @@ def _looked(ctx: ToolContext, path: str, look: Callable[[], ToolOutcome]) -> Too
     return msgspec.structs.replace(outcome, before_sha256=ctx.workspace.fingerprint(path))
 
 
-def _clipped(text: str) -> str:
-    return text if len(text) <= MAX_HIT_CHARS else text[:MAX_HIT_CHARS] + "…"
+def _clip(text: str) -> str:
+    return text if len(text) <= MAX_MATCH_CHARS else text[:MAX_MATCH_CHARS] + "…"
 
 
 def _write(ctx: ToolContext, path: str, content: str) -> ToolOutcome:
     _check_scope(ctx, path)
-    return _written("Wrote", ctx.workspace.write(path, _bytes("content", content)))
+    return _write_outcome("Wrote", ctx.workspace.write(path, _encode("content", content)))
 
 
 def _edit(ctx: ToolContext, path: str, old_text: str, new_text: str, all: bool) -> ToolOutcome:
     _check_scope(ctx, path)
     data = ctx.workspace.read(path, max_bytes=MAX_READ_BYTES)
-    after = edited(path, data, _bytes("old_text", old_text), _bytes("new_text", new_text), all=all)
-    return _written("Edited", ctx.workspace.write(path, after))
+    after = replace_text(
+        path, data, _encode("old_text", old_text), _encode("new_text", new_text), all=all
+    )
+    return _write_outcome("Edited", ctx.workspace.write(path, after))
 
 
-def _written(verb: str, written: WriteResult) -> ToolOutcome:
+def _write_outcome(verb: str, written: WriteResult) -> ToolOutcome:
     return ToolOutcome(
         content=f"{verb} {written.change}.",
         changed=(written.change,),
@@ -196,11 +198,11 @@ def _check_scope(ctx: ToolContext, path: str) -> None:
         raise ToolFailure(f"The contract does not let you write '{clean}'.")
 
 
-def _clean(workspace: Workspace, path: str) -> str:
+def _relative(workspace: Workspace, path: str) -> str:
     return workspace.inside(path) or path
 
 
-def _bytes(name: str, text: str) -> bytes:
+def _encode(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:

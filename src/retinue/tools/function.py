@@ -17,7 +17,7 @@ from retinue.errors import ToolFailure, UsageError
 from retinue.ports.tool import ToolContext
 from retinue.ports.tool_outcome import ToolOutcome
 from retinue.threads import in_daemon_thread
-from retinue.tools.schema import compact, outline
+from retinue.tools.schema import compact_schema, schema_outline
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,7 +53,7 @@ class FunctionTool(Generic[P, R]):
         self._arguments = _struct(self._name, parameters)
         self._fields = tuple(parameters)
         try:
-            self._schema = compact(self._arguments)
+            self._schema = compact_schema(self._arguments)
         except TypeError as error:
             raise UsageError(f"Tool {self._name!r}: {error}") from error
         self.spec: Final = ToolSpec(
@@ -115,7 +115,7 @@ class FunctionTool(Generic[P, R]):
             what = f"wrong '{name}': {reason}, in {sent}"
         else:
             what = str(error).replace("`", "'")
-        return ToolFailure(f"{self._name}: {what}. Send {outline(self._schema)}.")
+        return ToolFailure(f"{self._name}: {what}. Send {schema_outline(self._schema)}.")
 
 
 @overload

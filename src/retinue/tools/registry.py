@@ -10,11 +10,11 @@ from typing import Any
 
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec, estimate_tokens
-from retinue.domain.tool_names import is_foreign, server_part
+from retinue.domain.tool_names import is_mcp_tool, server_of
 from retinue.errors import UsageError
 from retinue.ports.tool import Tool
 
-SHARE = 4
+WINDOW_SHARE = 4
 """A quarter of the window is the most that tools of servers may take: they come by the dozen."""
 
 
@@ -30,7 +30,7 @@ class Registry(Mapping[str, Tool]):
             self._tools[name] = tool
         self._effects = MappingProxyType({n: tool.effect for n, tool in self._tools.items()})
         # A fan-out asks for the same few sets ten thousand times.
-        self._specs: dict[_Offer, tuple[ToolSpec, ...]] = {}
+        self._specs: dict[_SpecsKey, tuple[ToolSpec, ...]] = {}
         self._without_room: dict[tuple[tuple[str, ...], int], frozenset[str]] = {}
 
     def __getitem__(self, name: str) -> Tool:
@@ -70,7 +70,7 @@ class Registry(Mapping[str, Tool]):
             self._specs[key] = specs
         return specs
 
-    def left_out(self, grant: Grant, *, window: int) -> tuple[str, ...]:
+    def omitted_tool_notes(self, grant: Grant, *, window: int) -> tuple[str, ...]:
         """A line for each server whose tools a model is not told of, for lack of room."""
         hidden = self._hidden(grant.allowed_tools + grant.ask_tools, window)
         notes = []
@@ -87,13 +87,15 @@ class Registry(Mapping[str, Tool]):
         """The tools of servers for which there is no room: of the server with the most, by name."""
         hidden = self._without_room.get((names, window))
         if hidden is None:
-            servers = _by_server(name for name in names if is_foreign(name) and name in self)
+            servers = _by_server(name for name in names if is_mcp_tool(name) and name in self)
             sizes = {name: self._size(name) for tools in servers.values() for name in tools}
             ordered = sorted(servers.values(), key=lambda tools: sum(sizes[n] for n in tools))
             line = [name for tools in ordered for name in tools]
             used = accumulate(sizes[name] for name in line)
             hidden = frozenset(
-                name for name, tokens in zip(line, used, strict=True) if tokens > window // SHARE
+                name
+                for name, tokens in zip(line, used, strict=True)
+                if tokens > window // WINDOW_SHARE
             )
             self._without_room[names, window] = hidden
         return hidden
@@ -122,11 +124,11 @@ class Registry(Mapping[str, Tool]):
         return f"There is no tool {name!r}; there are: {', '.join(sorted(self._tools))}."
 
 
-_Offer = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
+_SpecsKey = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
 
 
 def _by_server(names: Iterable[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name in sorted(names):
-        found.setdefault(server_part(name), []).append(name)
+        found.setdefault(server_of(name), []).append(name)
     return found

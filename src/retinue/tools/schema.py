@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-_NOISE = frozenset({"title", "default"})
+_DROPPED = frozenset({"title", "default"})
 
-UNTOLD = msgspec.Meta(extra_json_schema={"untold": True})
-"""For a parameter that is understood and not told of: `Annotated[str | None, UNTOLD] = None`."""
+HIDDEN = msgspec.Meta(extra_json_schema={"untold": True})
+"""For a parameter that is understood and not told of: `Annotated[str | None, HIDDEN] = None`."""
 
 
-def compact(struct: type[msgspec.Struct]) -> dict[str, Any]:
+def compact_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
     """The schema of an object: no titles, no defaults, nothing by reference that can be inline.
 
     Only a type that contains itself stays a reference. `X | None` is shown as X: for a model,
@@ -32,24 +32,24 @@ def compact(struct: type[msgspec.Struct]) -> dict[str, Any]:
     return schema
 
 
-def outline(schema: dict[str, Any]) -> str:
+def schema_outline(schema: dict[str, Any]) -> str:
     """A schema on one line, for an error message: `{"path": string, "start"?: integer}`."""
     required = schema.get("required", ())
     fields = (
-        f'"{name}"{"" if name in required else "?"}: {_kind(field)}'
+        f'"{name}"{"" if name in required else "?"}: {_type_name(field)}'
         for name, field in schema["properties"].items()
     )
     return "{" + ", ".join(fields) + "}"
 
 
-def _kind(field: dict[str, Any]) -> str:
+def _type_name(field: dict[str, Any]) -> str:
     if "enum" in field:
         return "|".join(msgspec.json.encode(value).decode() for value in field["enum"])
     if "anyOf" in field:
-        return "|".join(_kind(one) for one in field["anyOf"])
+        return "|".join(_type_name(one) for one in field["anyOf"])
     kind = str(field.get("type", "any"))
     if kind == "array":
-        return f"[{_kind(field.get('items', {}))}, …]"
+        return f"[{_type_name(field.get('items', {}))}, …]"
     return kind
 
 
@@ -74,7 +74,7 @@ def _inlined(
         if key == "properties":
             # Here the keys are names that a title or a default may have.
             out[key] = {n: _inlined(v, definitions, within, kept) for n, v in value.items()}
-        elif key not in _NOISE:
+        elif key not in _DROPPED:
             out[key] = _inlined(value, definitions, within, kept)
     return _without_null(out)
 

@@ -9,18 +9,18 @@ import os
 import sys
 from pathlib import Path
 
-from retinue.embedded.serving import Address, serve
+from retinue.embedded.serving import RunningServer, serve
 
 folder, idle_s, trouble = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
 
 
-def begin() -> Address:
+def begin() -> RunningServer:
     if trouble:
         print("no such instruction set", file=sys.stderr, flush=True)
         os._exit(3)
     with (folder / "starts").open("a") as file:
         file.write(f"{os.getpid()}\n")
-    return Address(url=f"http://127.0.0.1:1/{os.getpid()}", key="k", pid=os.getpid())
+    return RunningServer(url=f"http://127.0.0.1:1/{os.getpid()}", key="k", pid=os.getpid())
 
 
 heard, said = os.pipe()

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from retinue.config.environment import Environment
-from retinue.embedded.model import installed
-from retinue.embedded.weights import fetched
+from retinue.embedded.model import is_available
+from retinue.embedded.weights import fetch_weights
 from retinue.errors import UsageError
 from retinue.models.http.endpoint import Endpoint
 
@@ -89,10 +89,10 @@ def litellm(llama_cpp: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @contextmanager
 def _llama_cpp(slot_tokens: int, slots: int) -> Iterator[Endpoint]:
-    if not installed():
+    if not is_available():
         pytest.skip("llama.cpp is missing: run script/servers")
     try:
-        weights = asyncio.run(fetched(Environment.current().embedded, os.environ))
+        weights = asyncio.run(fetch_weights(Environment.current().embedded_dir, os.environ))
     except UsageError as error:
         pytest.skip(str(error))
     command = [sys.executable, "-c", _LLAMA, str(weights), str(TEMPLATE)]

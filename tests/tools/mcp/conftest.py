@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.mcp_server import ToolServer, Transport
+from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.ports.clock import Clock
 from retinue.runtime.core.clock import SystemClock
-from retinue.tools.mcp.servers import Servers
+from retinue.tools.mcp.servers import McpServers
 
 PROGRAM = Path(__file__).parent / "programs" / "server.py"
 
 
 @pytest.fixture
-def faulty(tmp_path: Path) -> Callable[..., ToolServer]:
+def faulty(tmp_path: Path) -> Callable[..., McpServerSpec]:
     """A server with these faults, by the words for its command line."""
 
-    def make(*faults: str, name: str = "faulty", **more: Any) -> ToolServer:
-        return ToolServer(
+    def make(*faults: str, name: str = "faulty", **more: Any) -> McpServerSpec:
+        return McpServerSpec(
             name=name,
             source="settings",
             transport=Transport.STDIO,
@@ -38,12 +38,12 @@ def faulty(tmp_path: Path) -> Callable[..., ToolServer]:
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Servers]]:
+def serve(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[McpServers]]:
     """Open these servers, with their listings and logs below the test's folder."""
 
     @asynccontextmanager
-    async def opened(*servers: ToolServer, clock: Clock | None = None) -> Any:
-        async with Servers(
+    async def opened(*servers: McpServerSpec, clock: Clock | None = None) -> Any:
+        async with McpServers(
             servers, cache=tmp_path / "cache", logs=tmp_path / "logs", clock=clock or SystemClock()
         ) as found:
             yield found

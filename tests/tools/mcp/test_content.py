@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.tools.mcp.content import Said, said, untrusted
+from retinue.tools.mcp.content import CallResult, frame_untrusted, render_result
 
 TEXT = {"type": "text", "text": "hello"}
 anything = st.recursive(
@@ -50,28 +50,28 @@ anything = st.recursive(
     ],
 )
 def test_words_for_contents(result: dict[str, Any], text: str) -> None:
-    assert said(result) == Said(text)
+    assert render_result(result) == CallResult(text)
 
 
 def test_an_error_is_the_tools_own_word() -> None:
-    assert said({"content": [TEXT], "isError": True}) == Said("hello", failed=True)
+    assert render_result({"content": [TEXT], "isError": True}) == CallResult("hello", failed=True)
 
 
 @given(st.dictionaries(st.sampled_from(["content", "structuredContent", "isError"]), anything))
 def test_whatever_a_server_sends_becomes_text(result: dict[str, Any]) -> None:
-    assert said(result).text
+    assert render_result(result).text
 
 
 @given(st.text())
 def test_a_frame_holds_what_was_said_and_nothing_in_it_ends_it(text: str) -> None:
-    first, *middle, last = untrusted(text, "MCP server x").split("\n")
+    first, *middle, last = frame_untrusted(text, "MCP server x").split("\n")
     tag = first.removeprefix("<").partition(" ")[0]
     assert last == f"</{tag}>"
     assert f"</{tag}>" not in "\n".join(middle)
 
 
 def test_more_than_a_model_should_be_sent_is_cut_at_a_character() -> None:
-    text = untrusted("ä" * 20_000, "MCP server x")
+    text = frame_untrusted("ä" * 20_000, "MCP server x")
     assert "ä" * 8_000 in text
     assert "ä" * 8_001 not in text
     assert text.endswith("\n[the first 16,000 of 40,000 bytes; ask it for less at once]")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.tools.mcp.schema import MAX_BYTES, described, tidy
+from retinue.tools.mcp.schema import MAX_BYTES, clean_description, clean_schema
 
 OPEN = {"type": "object", "properties": {}}
 values = st.recursive(
@@ -29,7 +29,7 @@ values = st.recursive(
 
 
 def tidied(schema: Any) -> Any:
-    return msgspec.json.decode(tidy(schema))
+    return msgspec.json.decode(clean_schema(schema))
 
 
 @given(values)
@@ -113,4 +113,4 @@ def test_a_schema_without_end_is_cut() -> None:
     ],
 )
 def test_descriptions(text: Any, shown: str) -> None:
-    assert described(text) == shown
+    assert clean_description(text) == shown

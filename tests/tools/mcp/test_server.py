@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from retinue.domain.mcp_server import ToolServer, Transport
+from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.domain.messages import Effect
 from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
@@ -23,13 +23,13 @@ from retinue.ports.tool import ToolContext
 from retinue.ports.tool_outcome import ToolOutcome
 from retinue.testing.clock import FakeClock
 from retinue.tools.mcp.server import BACKOFF_S, MAX_FAILURES
-from retinue.tools.mcp.servers import Servers
+from retinue.tools.mcp.servers import McpServers
 from retinue.tools.mcp.tool import ServerTool
 from retinue.workspace.directory import DirectoryWorkspace
 
 HOLDER = Path(__file__).parent / "programs" / "holder.py"
-Faulty = Callable[..., ToolServer]
-Serve = Callable[..., AbstractAsyncContextManager[Servers]]
+Faulty = Callable[..., McpServerSpec]
+Serve = Callable[..., AbstractAsyncContextManager[McpServers]]
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def ctx(tmp_path: Path) -> ToolContext:
     )
 
 
-async def tools_of(servers: Servers) -> dict[str, ServerTool]:
-    return {tool.listed.name: tool for one in await servers.offered() for tool in one.tools}
+async def tools_of(servers: McpServers) -> dict[str, ServerTool]:
+    return {tool.listed.name: tool for one in await servers.list_tools() for tool in one.tools}
 
 
 def inside(outcome: ToolOutcome) -> str:
@@ -106,10 +106,10 @@ async def test_a_known_listing_starts_nothing_until_a_call(
     log = tmp_path / "starts"
     server = faulty("--starts", str(log))
     async with serve(server) as servers:
-        first = await servers.offered()
+        first = await servers.list_tools()
     assert len(starts(log)) == 1
     async with serve(server) as servers:
-        (one,) = await servers.offered()
+        (one,) = await servers.list_tools()
         assert [t.spec for t in one.tools] == [t.spec for t in first[0].tools]
         assert len(starts(log)) == 1
         await one.tools[0].run({}, ctx)
@@ -124,14 +124,14 @@ async def test_a_listing_is_asked_for_again_when_it_is_old_or_the_program_has_ch
     for seconds, count in ((0, 1), (3_000, 1), (601, 2)):
         clock.advance(seconds)
         async with serve(server, clock=clock) as servers:
-            await servers.offered()
+            await servers.list_tools()
         assert len(starts(log)) == count
     os.utime(server.command[3])
     async with serve(server, clock=clock) as servers:
-        await servers.offered()
+        await servers.list_tools()
     assert len(starts(log)) == 3
     async with serve(server, clock=clock) as servers:
-        await servers.offered(anew=True)
+        await servers.list_tools(refresh=True)
     assert len(starts(log)) == 4
 
 
@@ -240,7 +240,7 @@ async def test_one_that_cannot_be_used_is_told_with_the_reason(
 ) -> None:
     server = msgspec.structs.replace(faulty(*faults), **more)
     async with serve(server) as servers:
-        (one,) = await servers.offered()
+        (one,) = await servers.list_tools()
     assert one.tools == ()
     assert problem in one.problem
     assert one.note == f"without the MCP server faulty: it {one.problem}"
@@ -395,7 +395,7 @@ async def test_a_server_that_wants_a_model_is_refused(
 
 async def test_one_malformed_tool_does_not_cost_the_others(faulty: Faulty, serve: Serve) -> None:
     async with serve(faulty("--odd")) as servers:
-        (one,) = await servers.offered()
+        (one,) = await servers.list_tools()
     found = {tool.listed.name: tool for tool in one.tools}
     assert "echo" in found
     for name in ("no_schema", "array_schema", "far_schema"):
@@ -517,7 +517,7 @@ async def test_an_error_of_the_program_comes_out_as_it_was_raised(
 ) -> None:
     async def work() -> None:
         async with serve(faulty()) as servers:
-            await servers.offered()
+            await servers.list_tools()
             raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
@@ -534,7 +534,7 @@ async def test_two_servers_are_asked_at_the_same_time(
         faulty("--starts", str(second), "--wait-for", str(first), name="two"),
     )
     async with serve(*servers) as opened:
-        one, two = await opened.offered()
+        one, two = await opened.list_tools()
     assert {tool.spec.name for tool in one.tools} >= {"mcp__one__echo"}
     assert {tool.spec.name for tool in two.tools} >= {"mcp__two__echo"}
 
@@ -550,9 +550,9 @@ async def test_null_stands_for_what_is_left_out(
 
 
 async def test_a_web_server_that_is_not_there(serve: Serve) -> None:
-    server = ToolServer(
+    server = McpServerSpec(
         name="web", source="settings", transport=Transport.HTTP, url="http://127.0.0.1:9/mcp"
     )
     async with serve(server) as servers:
-        (one,) = await servers.offered()
+        (one,) = await servers.list_tools()
     assert one.problem == "cannot be connected to"

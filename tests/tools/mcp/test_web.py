@@ -12,15 +12,15 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from retinue.domain.mcp_server import ToolServer, Transport
+from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
 from retinue.errors import ToolFailure
 from retinue.ports.tool import ToolContext
-from retinue.tools.mcp.servers import Servers
+from retinue.tools.mcp.servers import McpServers
 from retinue.workspace.directory import DirectoryWorkspace
 
-Serve = Callable[..., AbstractAsyncContextManager[Servers]]
+Serve = Callable[..., AbstractAsyncContextManager[McpServers]]
 TOOL = {"name": "echo", "inputSchema": {"type": "object", "properties": {"text": {}}}}
 
 
@@ -132,8 +132,8 @@ def ctx(tmp_path: Path) -> ToolContext:
     )
 
 
-def at(url: str, transport: Transport = Transport.HTTP) -> ToolServer:
-    return ToolServer(
+def at(url: str, transport: Transport = Transport.HTTP) -> McpServerSpec:
+    return McpServerSpec(
         name="web",
         source="settings",
         transport=transport,
@@ -147,7 +147,7 @@ async def test_it_is_asked_with_the_headers_that_were_configured(
     serve: Serve, ctx: ToolContext, path: str, transport: Transport
 ) -> None:
     async with running() as there, serve(at(there.url(path), transport)) as servers:
-        (one,) = await servers.offered()
+        (one,) = await servers.list_tools()
         (tool,) = one.tools
         outcome = await tool.run({"text": "over the wire"}, ctx)
         assert "\nover the wire\n" in outcome.content
@@ -169,7 +169,7 @@ async def test_what_it_refuses_is_told(
     serve: Serve, status: int, problem: str, transport: Transport
 ) -> None:
     async with running() as there, serve(at(there.url(f"/{status}"), transport)) as servers:
-        (one,) = await servers.offered()
+        (one,) = await servers.list_tools()
     assert one.problem == problem
 
 
@@ -178,7 +178,7 @@ async def test_nothing_is_sent_where_it_redirects_to(serve: Serve, transport: Tr
     async with running() as there, running() as elsewhere:
         url = there.url(f"/307?to={elsewhere.url('/mcp')}")
         async with serve(at(url, transport)) as servers:
-            (one,) = await servers.offered()
+            (one,) = await servers.list_tools()
         assert one.problem
         assert elsewhere.headers == []
 
@@ -191,7 +191,7 @@ async def test_a_call_that_the_server_has_no_answer_to(
     serve: Serve, ctx: ToolContext, status: int, words: str
 ) -> None:
     async with running() as there, serve(at(there.url("/mcp"))) as servers:
-        (one,) = await servers.offered()
+        (one,) = await servers.list_tools()
         (tool,) = one.tools
         there.refusing = status
         with pytest.raises(ToolFailure, match=f"The MCP server web {words}"):
@@ -203,7 +203,7 @@ async def test_a_call_that_the_server_has_no_answer_to(
 
 async def test_an_answer_without_end_is_not_read_to_it(serve: Serve, ctx: ToolContext) -> None:
     async with running() as there, serve(at(there.url("/mcp"))) as servers:
-        (one,) = await servers.offered()
+        (one,) = await servers.list_tools()
         (tool,) = one.tools
         there.flooding = True
         with pytest.raises(ToolFailure, match="The MCP server web"):
@@ -215,7 +215,7 @@ async def test_an_answer_without_end_is_not_read_to_it(serve: Serve, ctx: ToolCo
 
 async def test_a_connection_that_breaks_is_made_again(serve: Serve, ctx: ToolContext) -> None:
     async with running() as there, serve(at(there.url("/mcp"))) as servers:
-        (one,) = await servers.offered()
+        (one,) = await servers.list_tools()
         (tool,) = one.tools
         there.broken = True
         with pytest.raises(ToolFailure, match="The MCP server web"):

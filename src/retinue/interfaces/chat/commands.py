@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.config.settings import load
+from retinue.config.settings import load_settings
 from retinue.discovery import discover
 from retinue.domain.budget import Budget
 from retinue.domain.grant import Mode
@@ -218,7 +218,7 @@ def _model(chat: Chat, argument: str) -> None:
 
 async def _list_models(chat: Chat) -> None:
     current = chat.runtime.terms.model if chat.engine.ready else "none"
-    settings = load(chat.environment.user_settings, chat.directory)
+    settings = load_settings(chat.environment.user_settings_file, chat.directory)
     found = await discover(chat.environment, settings)
     lines = [f"The model is {current}. Another: /model NAME"]
     lines += [f"  {name} = {model}" for name, model in _models(chat)]
@@ -227,7 +227,7 @@ async def _list_models(chat: Chat) -> None:
 
 
 def _models(chat: Chat) -> list[Choice]:
-    settings = load(chat.environment.user_settings, chat.directory)
+    settings = load_settings(chat.environment.user_settings_file, chat.directory)
     return list(settings.user.models.items())
 
 

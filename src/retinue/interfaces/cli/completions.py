@@ -12,9 +12,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from retinue.config.environment import Environment
-from retinue.config.roles import Catalogue, catalogue
-from retinue.config.settings import Layers, load
-from retinue.embedded.model import NAME, installed
+from retinue.config.roles import RoleCatalogue, load_roles
+from retinue.config.settings import SettingsLayers, load_settings
+from retinue.embedded.model import NAME, is_available
 from retinue.errors import RetinueError
 from retinue.interfaces.view.figures import one_line
 from retinue.ports.store import AgentRow, RunRow
@@ -61,7 +61,7 @@ def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     except RetinueError:
         return []
     names = dict(layers.user.models)
-    if installed():
+    if is_available():
         names[NAME] = "small, and here without a server"
     for name in (Environment.current().get("RETINUE_MODEL"), layers.merged.model):
         if name:
@@ -73,14 +73,14 @@ def _directory(ctx: click.Context) -> str:
     return ctx.params.get("directory") or "."
 
 
-def _layers(ctx: click.Context) -> Layers:
-    return load(Environment.current().user_settings, project(_directory(ctx)))
+def _layers(ctx: click.Context) -> SettingsLayers:
+    return load_settings(Environment.current().user_settings_file, project(_directory(ctx)))
 
 
-def _catalogue(ctx: click.Context) -> Catalogue:
+def _catalogue(ctx: click.Context) -> RoleCatalogue:
     environment = Environment.current()
     root = project(_directory(ctx))
-    return catalogue(_layers(ctx), root, environment.home, config_home=environment.config_home)
+    return load_roles(_layers(ctx), root, environment.home, config_home=environment.config_home)
 
 
 def _items(names: Iterable[tuple[str, str]], incomplete: str) -> list[CompletionItem]:

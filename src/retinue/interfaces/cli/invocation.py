@@ -9,7 +9,7 @@ from typing import Any
 
 from retinue.app import open_runtime
 from retinue.config.environment import Environment
-from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD, load
+from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD, load_settings
 from retinue.domain.result import Status
 from retinue.errors import StoreError
 from retinue.interfaces.cli.commands.trust import settle
@@ -39,7 +39,7 @@ def chosen_gate(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def console_of(options: Mapping[str, Any]) -> Console:
     environment = Environment.current()
-    settings = load(environment.user_settings, project(options["directory"])).merged
+    settings = load_settings(environment.user_settings_file, project(options["directory"])).merged
     return Console(
         as_json=options["as_json"],
         quiet=options["quiet"],

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from retinue.domain.messages import ToolSpec
-from retinue.domain.tool_names import PREFIX, is_foreign
+from retinue.domain.tool_names import MCP_PREFIX, is_mcp_tool
 from retinue.models.repair.aliases import READING, TOOLS_BY_ALIAS, folded
 
 _OFFERS_REMEMBERED = 64
@@ -58,9 +58,9 @@ class Offer:
             # Two tools that differ in spelling only: neither may stand for the other.
             self._folded[key] = None if key in self._folded else shape
         for name, shape in self.shapes.items():
-            if is_foreign(name):
+            if is_mcp_tool(name):
                 # A model may leave out the server, where only one tool can be meant.
-                key = folded(name.removeprefix(PREFIX).partition("__")[2])
+                key = folded(name.removeprefix(MCP_PREFIX).partition("__")[2])
                 if not any(other in self.shapes for other in TOOLS_BY_ALIAS.get(key, ())):
                     self._folded[key] = None if key in self._folded else shape
 

@@ -7,7 +7,7 @@ import os
 from retinue.domain.budget import Budget
 from retinue.domain.drafting import Order
 from retinue.domain.role import pick
-from retinue.domain.tool_names import picked
+from retinue.domain.tool_names import select_names
 from retinue.errors import ContractError, UsageError
 from retinue.runtime.agent.context_window import fitted, notes_on, within
 from retinue.runtime.agent.output_schema import schema_text
@@ -40,7 +40,7 @@ class Orders:
         served = await around.servers.served(used)
         role = fitted(role, served)
         effects = around.tools.effects
-        if task.tools and (unknown := picked(sorted(task.tools), effects)[1]):
+        if task.tools and (unknown := select_names(sorted(task.tools), effects)[1]):
             raise ContractError(
                 f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
             )

@@ -98,7 +98,7 @@ class Spawner:
         child.heard_untrusted = by.heard_untrusted  # A stranger's words may be in its task.
         child.cache_key = self._around.cache.key(contract) if order.cache else None
         window = contract.execution.max_context_tokens
-        hidden = self._around.tools.left_out(contract.permissions, window=window)
+        hidden = self._around.tools.omitted_tool_notes(contract.permissions, window=window)
         self._roster.enter(child, (*left_out, *notes, *hidden))
         return child
 

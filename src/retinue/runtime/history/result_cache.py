@@ -22,7 +22,7 @@ from retinue.domain.events import (
 )
 from retinue.domain.messages import Effect
 from retinue.domain.result import Receipt
-from retinue.domain.tool_names import is_foreign
+from retinue.domain.tool_names import is_mcp_tool
 from retinue.errors import ToolFailure
 from retinue.ports.store import Store
 from retinue.ports.tool import ToolContext
@@ -57,7 +57,7 @@ class Cache:
             # A server's tool that only reads does no harm as long as it is not used; see `_same`.
             if name not in self._repeatable and not (
                 effects.get(name) is Effect.REMEMBER
-                or (is_foreign(name) and effects.get(name) is Effect.READ)
+                or (is_mcp_tool(name) and effects.get(name) is Effect.READ)
             ):
                 return None
         terms = (VERSION, contract.step, grant, contract.execution, contract.outputs)

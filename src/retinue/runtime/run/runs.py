@@ -205,7 +205,7 @@ class Runs:
         notes = (*terms.notes, *notes_on(served))
         if kind == LED:
             window = contract.execution.max_context_tokens
-            notes += around.tools.left_out(contract.permissions, window=window)
+            notes += around.tools.omitted_tool_notes(contract.permissions, window=window)
         run = self._open[run_id] = Run(run_id, Draft(contract, notes), around, session)
         self._under_way.set()
         run.start(

@@ -10,28 +10,28 @@ import msgspec
 from retinue.domain.framing import frame
 from retinue.tools.excerpt import MAX_BYTES
 
-_NOTHING = "[The server answered without content.]"
+_NO_CONTENT = "[The server answered without content.]"
 
 
-class Said(msgspec.Struct, frozen=True):
+class CallResult(msgspec.Struct, frozen=True):
     """An answer as text. `failed`: the tool itself says that it did not work."""
 
     text: str
     failed: bool = False
 
 
-def said(result: Mapping[str, Any]) -> Said:
+def render_result(result: Mapping[str, Any]) -> CallResult:
     """The result of a `tools/call`, as the protocol spells it, in words."""
     content = result.get("content")
     blocks = content if isinstance(content, Sequence) and not isinstance(content, str) else ()
-    parts = [_words(block) for block in blocks if isinstance(block, Mapping)]
+    parts = [_render_block(block) for block in blocks if isinstance(block, Mapping)]
     structured = result.get("structuredContent")
-    if structured is not None and not _is_told(structured, blocks):
+    if structured is not None and not _is_repeated_as_text(structured, blocks):
         parts.append(_json(structured))
-    return Said("\n".join(parts) or _NOTHING, failed=result.get("isError") is True)
+    return CallResult("\n".join(parts) or _NO_CONTENT, failed=result.get("isError") is True)
 
 
-def untrusted(text: str, source: str) -> str:
+def frame_untrusted(text: str, source: str) -> str:
     """`text` marked as what somebody else says, no more of it than a model should be sent."""
     data = text.encode("utf-8", "replace")
     note = ""
@@ -41,7 +41,7 @@ def untrusted(text: str, source: str) -> str:
     return frame(text, kind="untrusted", source=source) + note
 
 
-def _words(block: Mapping[str, Any]) -> str:
+def _render_block(block: Mapping[str, Any]) -> str:
     kind = block.get("type")
     if kind == "text":
         return str(block.get("text", ""))
@@ -60,7 +60,7 @@ def _words(block: Mapping[str, Any]) -> str:
     return f"[content of the unknown type {str(kind)[:40]!r}]\n{_json(block)}"
 
 
-def _is_told(structured: Any, blocks: Sequence[Any]) -> bool:
+def _is_repeated_as_text(structured: Any, blocks: Sequence[Any]) -> bool:
     """Servers repeat structured content as text, for clients that know nothing of it."""
     for block in blocks:
         if isinstance(block, Mapping) and isinstance(text := block.get("text"), str):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 
-class Unusable(Exception):
+class ServerUnavailable(Exception):
     """It cannot be reached, or does not keep to the protocol."""
 
 
-class Lost(Exception):
+class ServerLost(Exception):
     """It was gone before it answered: nobody knows whether it did what it was asked."""
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """It answered with an error of the protocol, not with a result."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.domain.mcp_server import ToolServer
+from retinue.domain.mcp_server import McpServerSpec
 from retinue.ports.clock import Clock
 from retinue.version import VERSION
 
@@ -24,7 +24,7 @@ FRESH_S = 3_600.0
 """After this the server is asked again: it may have been updated elsewhere."""
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
+class ListedTool(msgspec.Struct, frozen=True, kw_only=True):
     """One tool. `reads` and `repeatable` are only what the server says of it."""
 
     name: str
@@ -34,30 +34,30 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     repeatable: bool = False
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _CachedListing(msgspec.Struct, frozen=True):
     time: float
-    tools: tuple[Listed, ...]
+    tools: tuple[ListedTool, ...]
 
 
-class Listings:
+class ListingCache:
     """Listings by server, in a folder."""
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self._directory = directory
         self._clock = clock
 
-    def get(self, server: ToolServer) -> tuple[Listed, ...] | None:
+    def get(self, server: McpServerSpec) -> tuple[ListedTool, ...] | None:
         """What it offered lately; None if that is not known."""
         try:
-            kept = msgspec.json.decode(self._file(server).read_bytes(), type=_Kept)
+            kept = msgspec.json.decode(self._file(server).read_bytes(), type=_CachedListing)
         except (OSError, msgspec.DecodeError):
             return None
         fresh = 0 <= self._clock.now() - kept.time < FRESH_S
         return kept.tools if fresh else None
 
-    def keep(self, server: ToolServer, tools: Iterable[Listed]) -> None:
+    def keep(self, server: McpServerSpec, tools: Iterable[ListedTool]) -> None:
         """Keep a listing. One that cannot be kept is asked for again."""
-        data = msgspec.json.encode(_Kept(self._clock.now(), tuple(tools)))
+        data = msgspec.json.encode(_CachedListing(self._clock.now(), tuple(tools)))
         with suppress(OSError):
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             path = self._file(server)
@@ -65,7 +65,7 @@ class Listings:
             draft.write_bytes(data)
             draft.replace(path)
 
-    def _file(self, server: ToolServer) -> Path:
+    def _file(self, server: McpServerSpec) -> Path:
         what = (
             VERSION,
             server.name,
@@ -74,13 +74,13 @@ class Listings:
             server.directory,
             server.url,
             sorted(server.headers.items()),
-            _files_of(server),
+            _file_stamps(server),
         )
         key = hashlib.sha256(msgspec.json.encode(what)).hexdigest()
         return self._directory / f"{key[:32]}.json"
 
 
-def _files_of(server: ToolServer) -> list[tuple[int, int]]:
+def _file_stamps(server: McpServerSpec) -> list[tuple[int, int]]:
     """Size and time of the files on the command line: who edits a server sees the new tools."""
     found = []
     for number, word in enumerate(server.command):

@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.mcp_server import ToolServer
-from retinue.tools.mcp.errors import Unusable
+from retinue.domain.mcp_server import McpServerSpec
+from retinue.tools.mcp.errors import ServerUnavailable
 from retinue.tools.mcp.guard import GRACE_S, KILL_S
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -87,7 +87,9 @@ class Process:
             try:
                 line = await self._out.readline()
             except ValueError:
-                raise Unusable(f"sent a line of more than {MAX_LINE_BYTES:,} bytes") from None
+                raise ServerUnavailable(
+                    f"sent a line of more than {MAX_LINE_BYTES:,} bytes"
+                ) from None
             if not line:
                 return
             yield line
@@ -123,7 +125,7 @@ class Process:
 
 
 @asynccontextmanager
-async def started(server: ToolServer, log: Log) -> AsyncIterator[Process]:
+async def started(server: McpServerSpec, log: Log) -> AsyncIterator[Process]:
     """The process of a server, for as long as this is open. Raises Unusable."""
     read_fd, write_fd = os.pipe()
     loop = asyncio.get_running_loop()
@@ -154,11 +156,11 @@ def _take(fd: int, log: Log) -> None:
         asyncio.get_running_loop().remove_reader(fd)
 
 
-async def _spawned(server: ToolServer, stderr: int) -> asyncio.subprocess.Process:
+async def _spawned(server: McpServerSpec, stderr: int) -> asyncio.subprocess.Process:
     command, path = server.command[0], server.environment.get("PATH")
     at = os.path.join(server.directory, command) if os.sep in command else command
     if shutil.which(at, path=path) is None:
-        raise Unusable(f"cannot be started: there is no command {command!r}")
+        raise ServerUnavailable(f"cannot be started: there is no command {command!r}")
     argv = (sys.executable, "-I", "-S", str(_GUARD), at, *server.command[1:])
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
@@ -182,7 +184,9 @@ async def _spawned(server: ToolServer, stderr: int) -> asyncio.subprocess.Proces
     try:
         process = starting.result()
     except (OSError, ValueError) as error:
-        raise Unusable(f"cannot be started: {getattr(error, 'strerror', None) or error}") from None
+        raise ServerUnavailable(
+            f"cannot be started: {getattr(error, 'strerror', None) or error}"
+        ) from None
     if cancelled is not None:
         await Process(process, Log(Path())).end()
         raise cancelled

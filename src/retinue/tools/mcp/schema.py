@@ -17,31 +17,33 @@ MAX_DEPTH = 12
 MAX_DESCRIPTION = 1_000
 
 # Ceremony, and `pattern`, of which grammars for local models know only a part.
-_NOISE = frozenset({"title", "examples", "pattern", "deprecated", "readOnly", "writeOnly"})
-_NAMED = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
-_SEVERAL = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
-_ONE = frozenset({"items", "additionalProperties", "not", "contains", "propertyNames"})
+_DROPPED = frozenset({"title", "examples", "pattern", "deprecated", "readOnly", "writeOnly"})
+_MAPPINGS = frozenset(
+    {"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"}
+)
+_LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_SUBSCHEMAS = frozenset({"items", "additionalProperties", "not", "contains", "propertyNames"})
 
 
-def tidy(schema: Any) -> msgspec.Raw:
+def clean_schema(schema: Any) -> msgspec.Raw:
     """`schema` as the schema of an object, valid and not too large; the same for the same."""
-    found = _tidy(schema, 0) if isinstance(schema, Mapping) else {}
+    found = _clean(schema, 0) if isinstance(schema, Mapping) else {}
     if found.get("type", "object") != "object":
         found = {}
     # At the top no provider takes alternatives.
-    found = {key: value for key, value in found.items() if key not in _SEVERAL}
+    found = {key: value for key, value in found.items() if key not in _LISTS}
     properties = found.get("properties")
     found = {"type": "object", **found, "properties": {}}
     if isinstance(properties, dict):
         found["properties"] = properties
-    for candidate in (found, _without_words(found), _names_only(found)):
+    for candidate in (found, _without_descriptions(found), _names_only(found)):
         data = msgspec.json.encode(candidate)
         if len(data) <= MAX_BYTES and jsonschema_rs.meta.is_valid(candidate):
             return msgspec.Raw(data)
     return msgspec.Raw(b'{"type":"object","properties":{}}')
 
 
-def described(text: Any) -> str:
+def clean_description(text: Any) -> str:
     """A description as it is shown to models: without what cannot be seen, and not for ever."""
     if not isinstance(text, str):
         return ""
@@ -49,40 +51,40 @@ def described(text: Any) -> str:
     return seen if len(seen) <= MAX_DESCRIPTION else seen[: MAX_DESCRIPTION - 1].rstrip() + "…"
 
 
-def _tidy(node: Any, depth: int) -> Any:
+def _clean(node: Any, depth: int) -> Any:
     if not isinstance(node, Mapping):
         return node  # `true` and `false` are schemas too.
     if depth > MAX_DEPTH:
         return {}
     out: dict[str, Any] = {}
     for key, value in node.items():
-        if key in _NOISE or (key.startswith("$") and key not in ("$ref", "$defs")):
+        if key in _DROPPED or (key.startswith("$") and key not in ("$ref", "$defs")):
             continue
         if key == "$ref" and not (isinstance(value, str) and value.startswith("#")):
             continue  # Nobody fetches a schema from elsewhere for a server.
-        if key in _NAMED and isinstance(value, Mapping):
-            out[key] = {name: _tidy(one, depth + 1) for name, one in value.items()}
-        elif key in _SEVERAL and isinstance(value, list):
-            out[key] = [_tidy(one, depth + 1) for one in value]
-        elif key in _ONE:
-            out[key] = _tidy(value, depth + 1)
+        if key in _MAPPINGS and isinstance(value, Mapping):
+            out[key] = {name: _clean(one, depth + 1) for name, one in value.items()}
+        elif key in _LISTS and isinstance(value, list):
+            out[key] = [_clean(one, depth + 1) for one in value]
+        elif key in _SUBSCHEMAS:
+            out[key] = _clean(value, depth + 1)
         else:
             out[key] = value
     return out
 
 
-def _without_words(node: Any) -> Any:
+def _without_descriptions(node: Any) -> Any:
     """A schema without its descriptions; a property may be called so."""
     if isinstance(node, list):
-        return [_without_words(one) for one in node]
+        return [_without_descriptions(one) for one in node]
     if not isinstance(node, dict):
         return node
     out = {}
     for key, value in node.items():
-        if key in _NAMED and isinstance(value, dict):
-            out[key] = {name: _without_words(one) for name, one in value.items()}
+        if key in _MAPPINGS and isinstance(value, dict):
+            out[key] = {name: _without_descriptions(one) for name, one in value.items()}
         elif key != "description":
-            out[key] = _without_words(value)
+            out[key] = _without_descriptions(value)
     return out
 
 

@@ -11,12 +11,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retinue.domain.mcp_server import ToolServer
+from retinue.domain.mcp_server import McpServerSpec
 from retinue.errors import ToolFailure
 from retinue.ports.clock import Clock
-from retinue.tools.mcp.content import Said
-from retinue.tools.mcp.errors import Lost, Refused, Unusable
-from retinue.tools.mcp.listing import Listed, Listings
+from retinue.tools.mcp.content import CallResult
+from retinue.tools.mcp.errors import CallRefused, ServerLost, ServerUnavailable
+from retinue.tools.mcp.listing import ListedTool, ListingCache
 from retinue.tools.mcp.process import Log
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ HEALTHY_S = 60.0
 """Who lives this long has recovered from what came before."""
 
 
-class Server:
+class McpServer:
     """Made by `Servers`, in whose task group it lives."""
 
     def __init__(
         self,
-        spec: ToolServer,
+        spec: McpServerSpec,
         *,
-        listings: Listings,
+        listings: ListingCache,
         log: Path,
         clock: Clock,
         tasks: asyncio.TaskGroup,
@@ -46,53 +46,53 @@ class Server:
         self._log = log
         self._clock = clock
         self._tasks = tasks
-        self._life: _Life | None = None
+        self._connection: _Connection | None = None
         self._failures = 0
-        self._why = ""
-        self._listed: tuple[Listed, ...] = ()
+        self._failure = ""
+        self._tools_listed: tuple[ListedTool, ...] = ()
 
     @property
-    def is_known(self) -> bool:
+    def has_cached_listing(self) -> bool:
         """Whether it can be told what it offers without asking it."""
         return self._listings.get(self.spec) is not None
 
-    async def tools(self, *, anew: bool = False) -> Sequence[Listed]:
-        """What it offers: by what is known of it, or else, and `anew`, by asking it.
+    async def tools(self, *, refresh: bool = False) -> Sequence[ListedTool]:
+        """What it offers: by what is known of it, or else, and `refresh`, by asking it.
 
         Raises Unusable.
         """
-        known = None if anew else self._listings.get(self.spec)
+        known = None if refresh else self._listings.get(self.spec)
         if known is None:
             await self._session()
-            known = self._listed
+            known = self._tools_listed
         return [tool for tool in known if self.spec.offers(tool.name)]
 
-    async def call(self, tool: Listed, arguments: Mapping[str, Any]) -> Said:
+    async def call(self, tool: ListedTool, arguments: Mapping[str, Any]) -> CallResult:
         """Call one of its tools. Raises ToolFailure, in words for a model."""
         name = self.spec.name
         try:
             try:
-                return await self._answer(tool, arguments)
-            except Lost:
+                return await self._call_once(tool, arguments)
+            except ServerLost:
                 if not tool.repeatable:
                     raise
-            return await self._answer(tool, arguments)
-        except Lost:
-            text = f"was lost in the middle of this call: it {self._why}. {_LOOK}"
-        except Refused as error:
+            return await self._call_once(tool, arguments)
+        except ServerLost:
+            text = f"was lost in the middle of this call: it {self._failure}. {_CHECK_FIRST}"
+        except CallRefused as error:
             text = f"refused: {error}"
-        except Unusable as error:
+        except ServerUnavailable as error:
             text = f"{error}. Go on without it"
         except TimeoutError:
-            text = f"did not answer within {self.spec.timeout_s:g} s. {_LOOK}"
+            text = f"did not answer within {self.spec.timeout_s:g} s. {_CHECK_FIRST}"
         raise ToolFailure(f"The MCP server {name} {text}.")
 
     def close(self) -> None:
         """Let it go; its task ends when nothing is left of it."""
-        if self._life is not None:
-            self._life.task.cancel()
+        if self._connection is not None:
+            self._connection.task.cancel()
 
-    async def _answer(self, tool: Listed, arguments: Mapping[str, Any]) -> Said:
+    async def _call_once(self, tool: ListedTool, arguments: Mapping[str, Any]) -> CallResult:
         session = await self._session()
         deadline = self._clock.timeout(self.spec.timeout_s)
 
@@ -104,31 +104,31 @@ class Server:
         try:
             async with deadline:
                 return await session.call(tool.name, arguments, heard)
-        except Lost:
-            self._why = await session.why()
+        except ServerLost:
+            self._failure = await session.loss_reason()
             raise
 
     async def _session(self) -> Session:
         """The connection that everybody shares, opened if there is none. Raises Unusable."""
-        if self._life is not None and self._life.is_over:
-            healthy = self._life.age_s(self._clock) >= HEALTHY_S
+        if self._connection is not None and self._connection.is_closed:
+            healthy = self._connection.age_s(self._clock) >= HEALTHY_S
             self._failures = 1 if healthy else self._failures + 1
-            self._life = None
+            self._connection = None
         if self._failures >= MAX_FAILURES:
-            raise Unusable(
+            raise ServerUnavailable(
                 f"failed {self._failures} times and is not started again; the last time it"
-                f" {self._why}"
+                f" {self._failure}"
             )
-        if self._life is None:
-            life = self._life = _Life()
-            life.task = self._tasks.create_task(self._live(life))
+        if self._connection is None:
+            connection = self._connection = _Connection()
+            connection.task = self._tasks.create_task(self._run(connection))
         # Shielded: who is cancelled while waiting must not cancel it for all.
-        session = await asyncio.shield(self._life.opening)
+        session = await asyncio.shield(self._connection.opening)
         if session is None:
-            raise Unusable(self._why)
+            raise ServerUnavailable(self._failure)
         return session
 
-    async def _live(self, life: _Life) -> None:
+    async def _run(self, connection: _Connection) -> None:
         """One life of the server, from its start to its end."""
         try:
             if self._failures:
@@ -138,29 +138,29 @@ class Server:
             with Log(self._log) as log:
                 async with AsyncExitStack() as stack:
                     async with self._clock.timeout(self.spec.start_timeout_s):
-                        opening = module.connected(self.spec, log)
+                        opening = module.connect(self.spec, log)
                         session: Session = await stack.enter_async_context(opening)
                         await self._list(session)
-                    life.began = self._clock.monotonic()
-                    life.opening.set_result(session)
-                    await session.watched(self._list)
+                    connection.connected_at = self._clock.monotonic()
+                    connection.opening.set_result(session)
+                    await session.watch(self._list)
         except TimeoutError:
-            self._why = f"was not ready within {self.spec.start_timeout_s:g} s"
-        except Unusable as error:
-            self._why = str(error)
+            self._failure = f"was not ready within {self.spec.start_timeout_s:g} s"
+        except ServerUnavailable as error:
+            self._failure = str(error)
         except Exception as error:
             # A bug, ours or the SDK's, costs the server and not the run.
-            self._why = f"broke: {type(error).__name__}: {error}"
+            self._failure = f"broke: {type(error).__name__}: {error}"
         finally:
-            if not life.opening.done():
-                life.opening.set_result(None)
+            if not connection.opening.done():
+                connection.opening.set_result(None)
 
     async def _list(self, session: Session) -> None:
-        self._listed = tuple(await session.tools())
-        self._listings.keep(self.spec, self._listed)
+        self._tools_listed = tuple(await session.tools())
+        self._listings.keep(self.spec, self._tools_listed)
 
 
-class _Life:
+class _Connection:
     """From a start to an end. `opening` becomes the connection, or None if there will be none."""
 
     task: asyncio.Task[None]
@@ -168,18 +168,18 @@ class _Life:
     def __init__(self) -> None:
         self.opening: asyncio.Future[Session | None]
         self.opening = asyncio.get_running_loop().create_future()
-        self.began: float | None = None
+        self.connected_at: float | None = None
 
     @property
-    def is_over(self) -> bool:
+    def is_closed(self) -> bool:
         if not self.opening.done():
             return False
         session = self.opening.result()
         return session is None or session.is_lost
 
     def age_s(self, clock: Clock) -> float:
-        return 0.0 if self.began is None else clock.monotonic() - self.began
+        return 0.0 if self.connected_at is None else clock.monotonic() - self.connected_at
 
 
 _SESSION = "retinue.tools.mcp.session"
-_LOOK = "It may have been done; look before you call it again"
+_CHECK_FIRST = "It may have been done; look before you call it again"

@@ -10,20 +10,20 @@ from typing import Self
 
 import msgspec
 
-from retinue.domain.mcp_server import ToolServer
-from retinue.domain.tool_names import clean_server, foreign_names
+from retinue.domain.mcp_server import McpServerSpec
+from retinue.domain.tool_names import mcp_tool_names, server_slug
 from retinue.extras import install_command, is_installed
 from retinue.ports.clock import Clock
-from retinue.tools.mcp.errors import Unusable
-from retinue.tools.mcp.listing import Listed, Listings
-from retinue.tools.mcp.server import Server
+from retinue.tools.mcp.errors import ServerUnavailable
+from retinue.tools.mcp.listing import ListedTool, ListingCache
+from retinue.tools.mcp.server import McpServer
 from retinue.tools.mcp.tool import ServerTool
 
 
-class Offered(msgspec.Struct, frozen=True):
+class ServerTools(msgspec.Struct, frozen=True):
     """What a server gives: its tools, or why there are none."""
 
-    server: ToolServer
+    server: McpServerSpec
     tools: tuple[ServerTool, ...] = ()
     problem: str = ""
 
@@ -35,27 +35,27 @@ class Offered(msgspec.Struct, frozen=True):
         )
 
 
-class Servers:
+class McpServers:
     """Use it as an async context manager: nothing of a server is left when it is over."""
 
     def __init__(
-        self, servers: Iterable[ToolServer], *, cache: Path, logs: Path, clock: Clock
+        self, servers: Iterable[McpServerSpec], *, cache: Path, logs: Path, clock: Clock
     ) -> None:
         """`cache` is where listings are kept, `logs` where what servers complain of goes."""
         self._specs = tuple(servers)
-        self._listings = Listings(cache, clock)
+        self._listings = ListingCache(cache, clock)
         self._logs = logs
         self._clock = clock
         self._tasks = asyncio.TaskGroup()
-        self._servers: list[Server] = []
+        self._servers: list[McpServer] = []
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         self._servers = [
-            Server(
+            McpServer(
                 spec,
                 listings=self._listings,
-                log=self._logs / f"{clean_server(spec.name)}.log",
+                log=self._logs / f"{server_slug(spec.name)}.log",
                 clock=self._clock,
                 tasks=self._tasks,
             )
@@ -78,19 +78,19 @@ class Servers:
             if several.exceptions[0] is not error:
                 raise
 
-    def asked(self, *, anew: bool = False) -> list[str]:
+    def servers_to_start(self, *, refresh: bool = False) -> list[str]:
         """The names of those that `offered` has to start."""
         if not is_installed("mcp"):
             return []
-        return [one.spec.name for one in self._servers if anew or not one.is_known]
+        return [one.spec.name for one in self._servers if refresh or not one.has_cached_listing]
 
-    async def offered(self, *, anew: bool = False) -> Sequence[Offered]:
+    async def list_tools(self, *, refresh: bool = False) -> Sequence[ServerTools]:
         """What each of them gives, in their order; all are asked at the same time."""
         if not is_installed("mcp"):
             problem = f"needs {install_command('mcp')}"
-            return [Offered(spec, problem=problem) for spec in self._specs]
-        answers = await asyncio.gather(*(_listed(server, anew) for server in self._servers))
-        names = foreign_names(
+            return [ServerTools(spec, problem=problem) for spec in self._specs]
+        answers = await asyncio.gather(*(_list_tools(server, refresh) for server in self._servers))
+        names = mcp_tool_names(
             (server.spec.name, tool.name)
             for server, answer in zip(self._servers, answers, strict=True)
             if not isinstance(answer, str)
@@ -99,17 +99,17 @@ class Servers:
         found = []
         for server, answer in zip(self._servers, answers, strict=True):
             if isinstance(answer, str):
-                found.append(Offered(server.spec, problem=answer))
+                found.append(ServerTools(server.spec, problem=answer))
                 continue
             tools = (
                 ServerTool(names[server.spec.name, tool.name], server, tool) for tool in answer
             )
-            found.append(Offered(server.spec, tuple(sorted(tools, key=lambda t: t.spec.name))))
+            found.append(ServerTools(server.spec, tuple(sorted(tools, key=lambda t: t.spec.name))))
         return found
 
 
-async def _listed(server: Server, anew: bool) -> Sequence[Listed] | str:
+async def _list_tools(server: McpServer, refresh: bool) -> Sequence[ListedTool] | str:
     try:
-        return await server.tools(anew=anew)
-    except Unusable as error:
+        return await server.tools(refresh=refresh)
+    except ServerUnavailable as error:
         return str(error)

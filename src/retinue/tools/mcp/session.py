@@ -24,12 +24,12 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-from retinue.domain.mcp_server import ToolServer, Transport
-from retinue.tools.mcp.content import Said, said
-from retinue.tools.mcp.errors import Lost, Refused, Unusable
-from retinue.tools.mcp.listing import Listed
+from retinue.domain.mcp_server import McpServerSpec, Transport
+from retinue.tools.mcp.content import CallResult, render_result
+from retinue.tools.mcp.errors import CallRefused, ServerLost, ServerUnavailable
+from retinue.tools.mcp.listing import ListedTool
 from retinue.tools.mcp.process import Log, Process, started
-from retinue.tools.mcp.schema import described, tidy
+from retinue.tools.mcp.schema import clean_description, clean_schema
 from retinue.version import VERSION
 
 MAX_TOOLS = 500
@@ -39,7 +39,7 @@ HTTP_TIMEOUT_S = 30.0
 # A call has its own limit; between two signs of life a stream may be silent for this long.
 HTTP_READ_TIMEOUT_S = 3_600.0
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
-MAX_RUBBISH_BYTES = 8 * 1024 * 1024
+MAX_JUNK_BYTES = 8 * 1024 * 1024
 """What a server may print between two messages; one that prints without end is not used."""
 _SHOWN_CHARS = 300
 
@@ -52,40 +52,42 @@ for _name in ("mcp", "client"):
 class Session:
     """An open connection, for any number of calls at once."""
 
-    def __init__(self, client: Client, news: News, process: Process | None) -> None:
+    def __init__(self, client: Client, state: ConnectionState, process: Process | None) -> None:
         self._client = client
-        self._news = news
+        self._state = state
         self._process = process
 
     @property
     def is_lost(self) -> bool:
-        return self._news.lost
+        return self._state.lost
 
-    async def why(self) -> str:
+    async def loss_reason(self) -> str:
         """Why a connection was lost."""
-        if self._news.why or self._process is None:
-            return self._news.why or "closed the connection"
+        if self._state.loss_reason or self._process is None:
+            return self._state.loss_reason or "closed the connection"
         return await self._process.how_ended()
 
-    async def watched(self, changed: Callable[[Session], Awaitable[None]]) -> None:
+    async def watch(self, changed: Callable[[Session], Awaitable[None]]) -> None:
         """Return when it is lost. `changed` is called when the server offers other tools."""
         while not self.is_lost:
-            await self._news.event.wait()
-            self._news.event.clear()
-            if self._news.changed:
-                self._news.changed = False
+            await self._state.event.wait()
+            self._state.event.clear()
+            if self._state.changed:
+                self._state.changed = False
                 await changed(self)
                 # One that says so without end costs a listing a second.
                 await asyncio.sleep(RELIST_S)
 
-    async def tools(self) -> list[Listed]:
+    async def tools(self) -> list[ListedTool]:
         """All tools that it offers, by name. Raises Unusable."""
-        found: dict[str, Listed] = {}
+        found: dict[str, ListedTool] = {}
         cursor: str | None = None
         for _ in range(MAX_PAGES):
-            page = await _asked(self._client.list_tools(cursor=cursor, cache_mode="refresh"))
+            page = await _translate_errors(
+                self._client.list_tools(cursor=cursor, cache_mode="refresh")
+            )
             for tool in page.tools:
-                found.setdefault(tool.name, _listed(tool))
+                found.setdefault(tool.name, _listed_tool(tool))
             cursor = page.next_cursor
             if cursor is None or len(found) >= MAX_TOOLS:
                 break
@@ -93,7 +95,7 @@ class Session:
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], on_progress: Callable[[], None]
-    ) -> Said:
+    ) -> CallResult:
         """Call a tool. Raises Lost if the server is gone, Refused for an error of the protocol."""
 
         async def heard(progress: float, total: float | None, message: str | None) -> None:
@@ -103,43 +105,45 @@ class Session:
             result = await self._client.call_tool(tool, dict(arguments), progress_callback=heard)
         except MCPError as error:
             # Over HTTP, 404 is a session that the server has forgotten.
-            if error.code == types.CONNECTION_CLOSED or self._news.status == 404:
-                self._news.lose()
-                raise Lost from None
-            if self._news.status >= 400:
-                raise Refused(f"HTTP {self._news.status}") from None
-            raise Refused(_short(error.message)) from None
+            if error.code == types.CONNECTION_CLOSED or self._state.status == 404:
+                self._state.lose()
+                raise ServerLost from None
+            if self._state.status >= 400:
+                raise CallRefused(f"HTTP {self._state.status}") from None
+            raise CallRefused(_shorten(error.message)) from None
         except (httpx2.TransportError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            self._news.lose()
-            raise Lost from None
+            self._state.lose()
+            raise ServerLost from None
         except ValidationError as error:
-            raise Refused(f"its answer is not as the protocol has it: {_short(error)}") from None
+            raise CallRefused(
+                f"its answer is not as the protocol has it: {_shorten(error)}"
+            ) from None
         except RuntimeError as error:
-            raise Refused(_short(error)) from None
-        return said(result.model_dump(mode="json", by_alias=True, exclude_none=True))
+            raise CallRefused(_shorten(error)) from None
+        return render_result(result.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-class News:
+class ConnectionState:
     """What has happened to a connection while nobody asked."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
         self.lost = False
-        self.why = ""
+        self.loss_reason = ""
         self.changed = False
         self.status = 200
         """The last that came over HTTP; the SDK keeps it to itself."""
 
-    def lose(self, why: str = "") -> None:
+    def lose(self, loss_reason: str = "") -> None:
         self.lost = True
-        self.why = self.why or why
+        self.loss_reason = self.loss_reason or loss_reason
         self.event.set()
 
     async def look(self, response: httpx2.Response) -> None:
         self.status = response.status_code
         # The SDK limits the events of a stream, and nothing else.
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            response.stream = _Limited(response.stream)
+            response.stream = _LimitedBody(response.stream)
 
     async def hear(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
@@ -148,52 +152,58 @@ class News:
 
 
 @asynccontextmanager
-async def connected(server: ToolServer, log: Log) -> AsyncIterator[Session]:
+async def connect(server: McpServerSpec, log: Log) -> AsyncIterator[Session]:
     """A connection to `server`, which is started for it if it is a command. Raises Unusable."""
-    news = News()
+    state = ConnectionState()
     try:
         async with AsyncExitStack() as stack:
             process = None
             if server.transport is Transport.STDIO:
                 process = await stack.enter_async_context(started(server, log))
-            transport = _web(server, news) if process is None else _piped(process, log, news)
+            transport = (
+                _http_transport(server, state)
+                if process is None
+                else _stdio_transport(process, log, state)
+            )
 
             async def logged(params: types.LoggingMessageNotificationParams) -> None:
                 text = msgspec.json.encode(params.data, enc_hook=str)[:4096]
                 log.write(f"[{params.level}] ".encode() + text + b"\n")
 
             client = Client(
-                _mended(transport),
-                message_handler=news.hear,
+                _repairing(transport),
+                message_handler=state.hear,
                 logging_callback=logged,
                 client_info=types.Implementation(name="retinue", version=VERSION),
                 cache=None,
             )
             try:
-                session = Session(await stack.enter_async_context(client), news, process)
+                session = Session(await stack.enter_async_context(client), state, process)
             except Exception as error:
-                raise await _unusable(error, news, process) from None
+                raise await _connection_error(error, state, process) from None
             yield session
     except BaseExceptionGroup as several:
         # The SDK's task groups wrap what went wrong inside of them.
-        raise _first(several) from None
+        raise _innermost(several) from None
 
 
-async def _unusable(error: BaseException, news: News, process: Process | None) -> Unusable:
+async def _connection_error(
+    error: BaseException, state: ConnectionState, process: Process | None
+) -> ServerUnavailable:
     """Why a connection cannot be opened."""
-    found = _first(error)
+    found = _innermost(error)
     if process is not None and _is_closed(found):
-        return Unusable(news.why or await process.how_ended())
-    if news.status in (401, 403):
-        return Unusable(
-            f"wants to know who asks (HTTP {news.status}); put a token into its `headers`"
+        return ServerUnavailable(state.loss_reason or await process.how_ended())
+    if state.status in (401, 403):
+        return ServerUnavailable(
+            f"wants to know who asks (HTTP {state.status}); put a token into its `headers`"
         )
-    if news.status >= 400:
-        return Unusable(f"answered with HTTP {news.status}")
-    return Unusable(_why(found))
+    if state.status >= 400:
+        return ServerUnavailable(f"answered with HTTP {state.status}")
+    return ServerUnavailable(_explain(found))
 
 
-def _first(error: BaseException) -> BaseException:
+def _innermost(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -205,38 +215,38 @@ def _is_closed(error: BaseException) -> bool:
     return isinstance(error, (anyio.BrokenResourceError, anyio.ClosedResourceError))
 
 
-def _why(error: BaseException) -> str:
+def _explain(error: BaseException) -> str:
     match error:
         case httpx2.ConnectError():
             return "cannot be connected to"
         case MCPError():
-            return f"refused: {_short(error.message)}"
+            return f"refused: {_shorten(error.message)}"
         case ValidationError():
-            return f"does not keep to the protocol: {_short(error)}"
+            return f"does not keep to the protocol: {_shorten(error)}"
         case _:
-            return f"cannot be used: {type(error).__name__}: {_short(error)}"
+            return f"cannot be used: {type(error).__name__}: {_shorten(error)}"
 
 
-async def _asked(work: Any) -> Any:
+async def _translate_errors(work: Any) -> Any:
     try:
         return await work
     except Exception as error:
-        raise Unusable(_why(_first(error))) from None
+        raise ServerUnavailable(_explain(_innermost(error))) from None
 
 
-def _listed(tool: types.Tool) -> Listed:
+def _listed_tool(tool: types.Tool) -> ListedTool:
     hints = tool.annotations
     reads = hints is not None and hints.read_only_hint is True
-    return Listed(
+    return ListedTool(
         name=tool.name,
-        description=described(tool.description),
-        schema=tidy(tool.input_schema),
+        description=clean_description(tool.description),
+        schema=clean_schema(tool.input_schema),
         reads=reads,
         repeatable=reads or (hints is not None and hints.idempotent_hint is True),
     )
 
 
-def _short(error: object) -> str:
+def _shorten(error: object) -> str:
     text = " ".join(str(error).split())
     text = "".join(letter for letter in text if letter.isprintable())
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
@@ -246,34 +256,36 @@ def _short(error: object) -> str:
 
 
 @asynccontextmanager
-async def _piped(process: Process, log: Log, news: News) -> AsyncIterator[Any]:
+async def _stdio_transport(
+    process: Process, log: Log, state: ConnectionState
+) -> AsyncIterator[Any]:
     """Messages as lines through the pipes of a process. What is no message goes to the log."""
     received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, sent = anyio.create_memory_object_stream[SessionMessage](0)
 
     async def read() -> None:
-        rubbish = 0
+        junk = 0
         async with received:
             try:
                 async for line in process.lines():
-                    message = _message(line)
+                    message = _parse_message(line)
                     if message is None:
                         log.write(line)
-                        rubbish += len(line)
-                        if rubbish > MAX_RUBBISH_BYTES:
-                            raise Unusable(f"printed {rubbish:,} bytes that are no messages")
+                        junk += len(line)
+                        if junk > MAX_JUNK_BYTES:
+                            raise ServerUnavailable(f"printed {junk:,} bytes that are no messages")
                         # However much it prints, others have something to do as well.
                         await asyncio.sleep(0)
                         continue
-                    rubbish = 0
+                    junk = 0
                     try:
                         await received.send(SessionMessage(message))
                     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                         return
-            except Unusable as error:
-                news.lose(str(error))
+            except ServerUnavailable as error:
+                state.lose(str(error))
             finally:
-                news.lose()
+                state.lose()
 
     async def write() -> None:
         async with sent:
@@ -290,7 +302,7 @@ async def _piped(process: Process, log: Log, news: News) -> AsyncIterator[Any]:
             tasks.cancel_scope.cancel()
 
 
-def _message(line: bytes) -> Any:
+def _parse_message(line: bytes) -> Any:
     """The message in a line; None if there is none."""
     read = types.jsonrpc_message_adapter.validate_json
     try:
@@ -307,7 +319,7 @@ def _message(line: bytes) -> Any:
 
 
 @asynccontextmanager
-async def _web(server: ToolServer, news: News) -> AsyncIterator[Any]:
+async def _http_transport(server: McpServerSpec, state: ConnectionState) -> AsyncIterator[Any]:
     """Messages over HTTP. The SDK follows no redirect to another address."""
     context = ssl.create_default_context(cafile=server.ca_file)
 
@@ -324,7 +336,7 @@ async def _web(server: ToolServer, news: News) -> AsyncIterator[Any]:
             proxy=server.proxy,
             verify=context,
             trust_env=False,
-            event_hooks={"response": [news.look]},
+            event_hooks={"response": [state.look]},
         )
 
     # What is packed could be larger than it looks.
@@ -345,12 +357,12 @@ async def _web(server: ToolServer, news: News) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def _mended(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+async def _repairing(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
     async with transport as (incoming, outgoing):
-        yield _Mended(incoming), outgoing
+        yield _RepairingStream(incoming), outgoing
 
 
-class _Limited(httpx2.AsyncByteStream):
+class _LimitedBody(httpx2.AsyncByteStream):
     """A body that is not read for ever."""
 
     def __init__(self, stream: Any) -> None:
@@ -368,7 +380,7 @@ class _Limited(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-class _Mended:
+class _RepairingStream:
     """A stream in which one malformed tool does not cost a server all of its others."""
 
     def __init__(self, stream: Any) -> None:
@@ -377,16 +389,16 @@ class _Mended:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def __aiter__(self) -> _Mended:
+    def __aiter__(self) -> _RepairingStream:
         return self
 
     async def __anext__(self) -> Any:
-        return _mend(await self._stream.__anext__())
+        return _repair(await self._stream.__anext__())
 
     async def receive(self) -> Any:
-        return _mend(await self._stream.receive())
+        return _repair(await self._stream.receive())
 
-    async def __aenter__(self) -> _Mended:
+    async def __aenter__(self) -> _RepairingStream:
         await self._stream.__aenter__()
         return self
 
@@ -394,14 +406,14 @@ class _Mended:
         return await self._stream.__aexit__(*exc)
 
 
-def _mend(item: Any) -> Any:
+def _repair(item: Any) -> Any:
     message = getattr(item, "message", None)
     if isinstance(message, types.JSONRPCResponse):
         result = message.result
         if isinstance(tools := result.get("tools"), list):
-            result["tools"] = [_mended_tool(tool) for tool in tools if _has_name(tool)]
+            result["tools"] = [_repair_tool(tool) for tool in tools if _has_name(tool)]
         if isinstance(blocks := result.get("content"), list):
-            result["content"] = [_mended_block(block) for block in blocks]
+            result["content"] = [_repair_block(block) for block in blocks]
     return item
 
 
@@ -409,7 +421,7 @@ def _has_name(tool: Any) -> bool:
     return isinstance(tool, dict) and isinstance(tool.get("name"), str) and bool(tool["name"])
 
 
-def _mended_tool(tool: dict[str, Any]) -> dict[str, Any]:
+def _repair_tool(tool: dict[str, Any]) -> dict[str, Any]:
     """What is needed of a tool, in the types that the protocol has for it."""
     schema, hints = tool.get("inputSchema"), tool.get("annotations")
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
@@ -419,7 +431,7 @@ def _mended_tool(tool: dict[str, Any]) -> dict[str, Any]:
     # Without the schema of its output, which the SDK would hold it to: the model judges that.
     return {
         "name": tool["name"],
-        "description": described(tool.get("description")),
+        "description": clean_description(tool.get("description")),
         "inputSchema": {**schema, "type": "object"},
         "annotations": kept,
     }
@@ -428,7 +440,7 @@ def _mended_tool(tool: dict[str, Any]) -> dict[str, Any]:
 _BLOCKS = ("text", "image", "audio", "resource", "resource_link")
 
 
-def _mended_block(block: Any) -> Any:
+def _repair_block(block: Any) -> Any:
     if isinstance(block, dict) and block.get("type") in _BLOCKS:
         return block
     text = msgspec.json.encode(block, enc_hook=str).decode("utf-8", "replace")

@@ -11,15 +11,15 @@ from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.ports.tool import ToolContext
 from retinue.ports.tool_outcome import ToolOutcome
-from retinue.tools.mcp.content import untrusted
-from retinue.tools.mcp.listing import Listed
-from retinue.tools.mcp.server import Server
+from retinue.tools.mcp.content import frame_untrusted
+from retinue.tools.mcp.listing import ListedTool
+from retinue.tools.mcp.server import McpServer
 
 
 class ServerTool:
     """Implements the port `Tool`. What it answers is framed as somebody else's words."""
 
-    def __init__(self, name: str, server: Server, listed: Listed) -> None:
+    def __init__(self, name: str, server: McpServer, listed: ListedTool) -> None:
         self.server = server
         self.listed = listed
         self._spec = ToolSpec(name, listed.description, listed.schema)
@@ -52,7 +52,7 @@ class ServerTool:
         # The call has a time limit of its own, so silence is no sign of anything.
         with ctx.waiting():
             said = await self.server.call(self.listed, sent)
-        text = untrusted(said.text, f"MCP server {self.server.spec.name}")
+        text = frame_untrusted(said.text, f"MCP server {self.server.spec.name}")
         return ToolOutcome(
             content=f"[ERROR]\n{text}" if said.failed else text,
             ok=not said.failed,

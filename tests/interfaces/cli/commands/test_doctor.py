@@ -79,7 +79,7 @@ def test_a_healthy_patient(cli: Cli, script: Script, monkeypatch: pytest.MonkeyP
 
 def test_the_sandbox(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which one this machine has is told, with what it does not hold."""
-    choice = asyncio.run(select_sandbox(Environment.current().passed_on()))
+    choice = asyncio.run(select_sandbox(Environment.current().for_commands()))
     _, (found, *more) = examine("sandbox")
     assert [text for _, text, _ in more] == [
         *(f"not held: {leak}" for leak in choice.leaks),

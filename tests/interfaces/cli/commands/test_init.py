@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from retinue.config.init_files import settings_file
+from retinue.config.init_files import settings_template
 
 
 class Done(NamedTuple):
@@ -22,7 +22,7 @@ END = "\n`retinue agents` lists the agents, `retinue help settings` tells what c
 
 def test_it_writes_settings_and_an_agent_that_is_listed(cli: Cli, project: Path) -> None:
     assert cli("init") == (0, f"written retinue.toml\nwritten {AGENT}\n{END}", "")
-    assert (project / "retinue.toml").read_text() == settings_file()
+    assert (project / "retinue.toml").read_text() == settings_template()
     listed = cli("agents")
     assert listed.code == 0
     assert [line for line in listed.out.splitlines() if line.endswith(AGENT)]

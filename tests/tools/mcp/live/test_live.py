@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from retinue.domain.mcp_server import ToolServer, Transport
+from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
 from retinue.ports.tool import ToolContext
 from retinue.runtime.core.clock import SystemClock
-from retinue.tools.mcp.servers import Servers
+from retinue.tools.mcp.servers import McpServers
 from retinue.workspace.directory import DirectoryWorkspace
 
 pytestmark = pytest.mark.live
@@ -60,7 +60,7 @@ def repository(tmp_path: Path) -> Path:
 async def test_a_server_of_somebody_else(case: Case, repository: Path) -> None:
     if shutil.which(case.command[0]) is None:
         pytest.skip(f"{case.command[0]} is not installed")
-    server = ToolServer(
+    server = McpServerSpec(
         name="theirs",
         source="settings",
         transport=Transport.STDIO,
@@ -78,8 +78,8 @@ async def test_a_server_of_somebody_else(case: Case, repository: Path) -> None:
         agent_id="a1",
     )
     state = {"cache": repository / "cache", "logs": repository / "logs"}
-    async with Servers([server], **state, clock=SystemClock()) as servers:
-        (one,) = await servers.offered()
+    async with McpServers([server], **state, clock=SystemClock()) as servers:
+        (one,) = await servers.list_tools()
         assert one.problem == ""
         assert len(one.tools) >= case.tools
         tools = {tool.listed.name: tool for tool in one.tools}

@@ -7,17 +7,17 @@ import os
 import sys
 from pathlib import Path
 
-from retinue.domain.mcp_server import ToolServer, Transport
+from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE
 from retinue.ports.tool import ToolContext
 from retinue.runtime.core.clock import SystemClock
-from retinue.tools.mcp.servers import Servers
+from retinue.tools.mcp.servers import McpServers
 from retinue.workspace.directory import DirectoryWorkspace
 
 
 async def main(directory: Path, command: tuple[str, ...]) -> None:
-    server = ToolServer(
+    server = McpServerSpec(
         name="held",
         source="settings",
         transport=Transport.STDIO,
@@ -32,8 +32,8 @@ async def main(directory: Path, command: tuple[str, ...]) -> None:
         agent_id="a1",
     )
     state = {"cache": directory / "cache", "logs": directory / "logs"}
-    async with Servers([server], **state, clock=SystemClock()) as servers:
-        (one,) = await servers.offered()
+    async with McpServers([server], **state, clock=SystemClock()) as servers:
+        (one,) = await servers.list_tools()
         tools = {tool.listed.name: tool for tool in one.tools}
         said = await tools["daemon"].run({}, ctx)
         print(said.content.split("\n")[1], flush=True)

@@ -10,9 +10,9 @@ import click
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.mcp_servers import configuration
-from retinue.config.roles import Catalogue, builtin_roles, catalogue
-from retinue.config.settings import load
+from retinue.config.mcp_servers import configured_servers
+from retinue.config.roles import RoleCatalogue, builtin_roles, load_roles
+from retinue.config.settings import load_settings
 from retinue.domain.role import Role, pick
 from retinue.domain.scope import ANYWHERE, NOWHERE
 from retinue.interfaces.cli import completions as names
@@ -37,13 +37,13 @@ def agents(name: str | None, directory: str, as_json: bool) -> None:
     Example: retinue agents reviewer
     """
     root, environment = project(directory), Environment.current()
-    layers = load(environment.user_settings, root)
-    found = catalogue(
+    layers = load_settings(environment.user_settings_file, root)
+    found = load_roles(
         layers,
         root,
         environment.home,
         config_home=environment.config_home,
-        servers=[server.name for server in configuration(layers, root).servers],
+        servers=[server.name for server in configured_servers(layers, root).servers],
     )
     if name is not None:
         role = pick(found.roles, name)
@@ -78,7 +78,7 @@ def _fields(role: Role) -> dict[str, Any]:
     }
 
 
-def _print_all(found: Catalogue) -> None:
+def _print_all(found: RoleCatalogue) -> None:
     width = max(MIN_WIDTH, shutil.get_terminal_size((100, 24)).columns)
     rows = [_row(role) for role in found.roles.values()]
     widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retinue.config.environment import Environment
-from retinue.config.settings import load
+from retinue.config.settings import load_settings
 from retinue.errors import UsageError
 from retinue.extras import require
 from retinue.interfaces.cli.commands.trust import settle
@@ -45,7 +45,9 @@ def chat(go_on: bool, session: str | None, **options: Any) -> None:
     require("terminal", "The chat")
     if not at_terminal():
         raise UsageError('The chat needs a terminal; `retinue run "…"` does one job without one.')
-    settings = load(Environment.current().user_settings, project(options["directory"])).merged
+    settings = load_settings(
+        Environment.current().user_settings_file, project(options["directory"])
+    ).merged
     settle(options["directory"], model=options["model"])
     # Textual takes a quarter of a second to import, so nobody else pays for it.
     from retinue.interfaces.chat.app import ChatApp

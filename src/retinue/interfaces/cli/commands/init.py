@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from retinue.config.init_files import AGENT, AGENT_FILE, settings_file
+from retinue.config.init_files import AGENT_FILE_NAME, AGENT_TEMPLATE, settings_template
 from retinue.config.settings import PROJECT_FILE
 from retinue.errors import UsageError
 from retinue.interfaces.cli.options import directory
@@ -24,8 +24,8 @@ def init(directory: str) -> None:
     """
     root = project(directory)
     files = {
-        PROJECT_FILE: settings_file(),
-        f"{STATE_DIR}/agents/{AGENT_FILE}": AGENT,
+        PROJECT_FILE: settings_template(),
+        f"{STATE_DIR}/agents/{AGENT_FILE_NAME}": AGENT_TEMPLATE,
     }
     for name, text in files.items():
         click.echo(f"{_write(root, name, text)} {name}")

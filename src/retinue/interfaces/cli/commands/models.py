@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.settings import load
+from retinue.config.settings import load_settings
 from retinue.discovery import discover, named_models
 from retinue.domain.discovered_models import (
     DiscoveredModels,
@@ -18,7 +18,7 @@ from retinue.domain.discovered_models import (
 )
 from retinue.domain.server_info import ServedModel, ServerInventory
 from retinue.embedded.model import NAME, SERVED
-from retinue.embedded.serving import published
+from retinue.embedded.serving import running_server
 from retinue.interfaces.cli.options import directory
 from retinue.interfaces.cli.terminal.console import perform
 from retinue.interfaces.cli.terminal.output import tell, write
@@ -41,7 +41,7 @@ def models(directory: str, as_json: bool) -> int:
     Example: retinue models
     """
     environment = Environment.current()
-    layers = load(environment.user_settings, project(directory))
+    layers = load_settings(environment.user_settings_file, project(directory))
     named = named_models(environment, layers)
     more = [one.place for one in named if one.place is not None]
     found = perform(discover(environment, layers, more=more, cloud=True))
@@ -60,7 +60,7 @@ def models(directory: str, as_json: bool) -> int:
 
 def _embedded(environment: Environment) -> tuple[InspectedServer, ModelOption]:
     """The embedded model, in the place where it is served while somebody uses it."""
-    address = published(environment.embedded)
+    address = running_server(environment.embedded_dir)
     at = "" if address is None else address.url
     place = ServerAddress(address=at, title=NAME, named_by=NAME)
     return InspectedServer(place, ServerInventory(address=at)), ModelOption(

@@ -10,7 +10,7 @@ import msgspec
 
 from retinue.app import Inspection, inspect_tools
 from retinue.domain.messages import Effect, estimate_tokens
-from retinue.domain.tool_names import clean_server
+from retinue.domain.tool_names import server_slug
 from retinue.errors import UsageError
 from retinue.interfaces.cli.commands.agents import MIN_WIDTH, cut, say
 from retinue.interfaces.cli.options import directory
@@ -114,9 +114,12 @@ def _conditions(found: Inspection) -> list[Condition]:
         ),
         *(
             Condition(
-                server=demand.name, source=demand.source, state="not trusted", problem=demand.words
+                server=request.name,
+                source=request.source,
+                state="not trusted",
+                problem=request.effect,
             )
-            for demand in found.untrusted
+            for request in found.untrusted
         ),
     ]
 
@@ -138,7 +141,7 @@ def _print(rows: Sequence[Row], conditions: Sequence[Condition], problems: Itera
     for condition in conditions:
         name = f"{condition.server} ({condition.source})"
         if condition.state == "failed":
-            log = f".retinue/mcp/{clean_server(condition.server)}.log"
+            log = f".retinue/mcp/{server_slug(condition.server)}.log"
             say(f"{name}: it {condition.problem}; see {log}")
         elif condition.state == "not trusted":
             say(f"{name}: not trusted, so not started. It {condition.problem}.")

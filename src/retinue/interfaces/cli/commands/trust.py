@@ -8,9 +8,9 @@ from datetime import datetime
 import click
 
 from retinue.config.environment import Environment
-from retinue.config.project_permissions import permission
-from retinue.config.settings import load
-from retinue.config.trust import Trust
+from retinue.config.project_permissions import project_permissions
+from retinue.config.settings import load_settings
+from retinue.config.trust import TrustStore
 from retinue.errors import UsageError
 from retinue.interfaces.cli.commands.agents import say
 from retinue.project import project
@@ -28,7 +28,7 @@ def trust(directory: str, revoke: bool, listed: bool) -> None:
 
     Example: retinue trust --list
     """
-    kept = Trust(Environment.current().trust)
+    kept = TrustStore(Environment.current().trust_dir)
     if revoke and listed:
         raise UsageError("--revoke and --list do not go together; choose one.")
     if listed:
@@ -40,38 +40,40 @@ def trust(directory: str, revoke: bool, listed: bool) -> None:
         say(f"{root} is {'no longer' if done else 'not'} trusted.")
         return
     environment = Environment.current()
-    found = permission(load(environment.user_settings, root), root, environment)
-    if not found.demands:
+    found = project_permissions(
+        load_settings(environment.user_settings_file, root), root, environment
+    )
+    if not found.requests:
         say(f"{root} asks for nothing that needs your trust.")
         return
-    kept.grant(root, found.demands, now=time.time())
+    kept.grant(root, found.requests, now=time.time())
     say(f"{root} is trusted. It may use:")
-    for demand in found.demands:
-        say(f"  {demand}")
+    for request in found.requests:
+        say(f"  {request}")
 
 
 def settle(directory: str, *, model: str | None) -> None:
     """Ask the person at the terminal about what a project wants and nobody has decided on."""
     root, environment = project(directory), Environment.current()
-    layers = load(environment.user_settings, root)
-    found = permission(layers, root, environment, model_is_chosen=model is not None)
+    layers = load_settings(environment.user_settings_file, root)
+    found = project_permissions(layers, root, environment, model_is_chosen=model is not None)
     if not found.pending:
         return
     click.echo(f"The project in {root} asks for:", err=True)
-    for demand in found.pending:
-        click.echo(f"  {demand}", err=True)
+    for request in found.pending:
+        click.echo(f"  {request}", err=True)
     click.echo("Programs run as you, and are not confined.", err=True)
     question = "Do you trust it? [y]es, [N]o, ne[v]er"
     answer = click.prompt(question, default="n", show_default=False, err=True).strip().lower()
-    kept = Trust(environment.trust)
+    kept = TrustStore(environment.trust_dir)
     if answer in ("y", "yes"):
-        granted = [demand for demand in found.demands if demand not in found.denied]
+        granted = [request for request in found.requests if request not in found.denied]
         kept.grant(root, [*granted, *found.pending], now=time.time())
     elif answer in ("v", "never"):
         kept.refuse(root, found.pending, now=time.time())
 
 
-def _print_all(kept: Trust) -> None:
+def _print_all(kept: TrustStore) -> None:
     for decision in kept.all():
         said = [
             f"{len(digests)} {word}"
