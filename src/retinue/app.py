@@ -50,7 +50,7 @@ from retinue.project import (
 )
 from retinue.runtime.agent.tool_calls import Breaker, nobody
 from retinue.runtime.core.clock import SystemClock
-from retinue.runtime.core.gc_tuning import patient_collector
+from retinue.runtime.core.gc_tuning import relaxed_gc
 from retinue.runtime.history.result_cache import Cache
 from retinue.runtime.policy import Policy
 from retinue.runtime.runtime import Runtime
@@ -198,7 +198,7 @@ async def open_runtime(
             terms = msgspec.structs.replace(
                 terms, notes=(*terms.notes, *await file_tree.recovery_notes())
             )
-            with patient_collector(), closing(FileReports(root)) as reports:
+            with relaxed_gc(), closing(FileReports(root)) as reports:
                 around = Services(
                     store=store,
                     run_locks=open_run_locks(root),

@@ -13,7 +13,7 @@ from retinue.domain.events import RunPruned, StepsUndone
 from retinue.domain.result import Status
 from retinue.domain.run_state import fold
 from retinue.errors import ChainBroken, RunError, StoreError
-from retinue.runtime.core.journal import End, Journal
+from retinue.runtime.core.journal import Journal, JournalHead
 from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.history.pruning import prune
 from retinue.runtime.history.recovery import recover
@@ -98,8 +98,8 @@ async def test_what_is_done_afterwards_follows_on_it(tmp_path: Path) -> None:
     await write(store, "k3f9", "mine ")
     await prune(store, FakeClock(), "k3f9")
     row = await store.run("k3f9")
-    end = End(row.epoch, row.head_seq, row.head_hash)
-    journal = Journal(store, FakeClock(), "k3f9", end=end, listener=None)
+    end = JournalHead(row.epoch, row.head_seq, row.head_hash)
+    journal = Journal(store, FakeClock(), "k3f9", head=end, listener=None)
     journal.record(StepsUndone(files=()), agent_id="a0", parent_agent_id=None)
     await journal.durable()
     found = await audit(store, "k3f9")

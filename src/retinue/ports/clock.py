@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 
 class ClockGap(NamedTuple):
-    """Time that is not what it seems: in which this process could not run, or that was set."""
+    """Time in which this process could not run, or by which the clock was set."""
 
     stalled_s: float = 0.0
     jumped_s: float = 0.0
@@ -30,9 +30,9 @@ class Clock(Protocol):
         """A context manager that raises TimeoutError when `seconds` have passed inside it."""
         ...
 
-    def watch(self, told: Callable[[ClockGap], None]) -> AbstractContextManager[None]:
-        """While inside, `told` hears when nothing here could run, or the time of day has jumped.
+    def watch(self, on_gap: Callable[[ClockGap], None]) -> AbstractContextManager[None]:
+        """Call `on_gap` when this process could not run for a while, or the time of day jumped.
 
-        What `timeout` has given out ends that much later: whoever could not run was not slow.
+        Timeouts from `timeout` are extended by the time in which the process could not run.
         """
         ...

@@ -19,7 +19,7 @@ from retinue.errors import UsageError
 from retinue.ports.sandbox import Sandbox
 from retinue.runtime.agent.children import Job
 from retinue.runtime.agent.watchdog import watch
-from retinue.runtime.core.task_group import Nursery, to_its_end
+from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.delegation.orders import Orders
 from retinue.runtime.delegation.task import Task, TaskTerms, as_task, check_text
 from retinue.runtime.history.follow import follow as follow_journal
@@ -44,23 +44,23 @@ class Runtime:
     def __init__(self, terms: Policy, around: Services) -> None:
         self.terms = terms
         self._around = around
-        self._nursery = Nursery()
+        self._task_group = TaskGroup()
         self._runs = Runs(terms, around)
         self._orders = Orders(terms, around)
         self._plans = Plans(terms, around, self._runs, self._orders)
         self._office = ProgramRun(
-            self._runs, self._orders, self._nursery, at_once=around.max_concurrent
+            self._runs, self._orders, self._task_group, at_once=around.max_concurrent
         )
 
     async def __aenter__(self) -> Self:
-        await self._nursery.__aenter__()
+        await self._task_group.__aenter__()
         self._watch = self._around.clock.watch(self._runs.lapse)
         self._watch.__enter__()
         self._watching = [
-            self._nursery.create_task(
+            self._task_group.create_task(
                 watch(self._runs.agents, self._around.clock, self.terms.silence_s / 4)
             ),
-            self._nursery.create_task(self._runs.listen()),
+            self._task_group.create_task(self._runs.listen()),
         ]
         return self
 
@@ -78,9 +78,9 @@ class Runtime:
                 # Whoever is at work is left as they are, for `resume`.
                 self._runs.suspend(ended_with(error), None)
             self._office.dismiss()
-            await self._nursery.__aexit__(kind, error, trace)
+            await self._task_group.__aexit__(kind, error, trace)
         finally:
-            await to_its_end(self._office.close(error))
+            await run_to_completion(self._office.close(error))
 
     @property
     def roles(self) -> Mapping[str, Role]:

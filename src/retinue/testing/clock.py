@@ -107,27 +107,27 @@ class FakeClock:
             )
 
     @contextmanager
-    def watch(self, told: Callable[[ClockGap], None]) -> Iterator[None]:
-        self._watching.append(told)
+    def watch(self, on_gap: Callable[[ClockGap], None]) -> Iterator[None]:
+        self._watching.append(on_gap)
         try:
             yield
         finally:
-            self._watching.remove(told)
+            self._watching.remove(on_gap)
 
     def stall(self, seconds: float) -> None:
         """Let time pass in which nothing could run, as if the event loop had been blocked."""
         for timeout in list(self._timeouts):
             self._timeouts[timeout] += seconds
         self._passed_s += seconds
-        for told in list(self._watching):
-            told(ClockGap(stalled_s=seconds))
+        for on_gap in list(self._watching):
+            on_gap(ClockGap(stalled_s=seconds))
         self.advance(0)
 
     def jump(self, seconds: float) -> None:
         """Set what `now` says, as somebody who sets the clock of the machine; no time passes."""
         self._began += seconds
-        for told in list(self._watching):
-            told(ClockGap(jumped_s=seconds))
+        for on_gap in list(self._watching):
+            on_gap(ClockGap(jumped_s=seconds))
 
     def advance(self, seconds: float) -> None:
         """Let time pass: wake who has slept enough, and end what has taken too long.

@@ -43,7 +43,7 @@ from retinue.domain.result import Status
 from retinue.errors import StoreError, UnknownRun
 from retinue.ports.clock import Clock
 from retinue.ports.store import NewAgent, Store
-from retinue.runtime.core.journal import End, Journal
+from retinue.runtime.core.journal import Journal, JournalHead
 from retinue.runtime.history.audit import audit
 from retinue.runtime.history.pruning import prune
 from retinue.testing.clock import EPOCH, FakeClock
@@ -65,7 +65,11 @@ class Scribe:
     ) -> None:
         self.run_id = run_id
         self.journal = Journal(
-            store, clock or FakeClock(), run_id, end=End(epoch - 1, 0, GENESIS), listener=None
+            store,
+            clock or FakeClock(),
+            run_id,
+            head=JournalHead(epoch - 1, 0, GENESIS),
+            listener=None,
         )
 
     def begin(

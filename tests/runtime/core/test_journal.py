@@ -10,7 +10,7 @@ from retinue.domain.chain import GENESIS, verify
 from retinue.domain.events import AgentStarted, Event, LimitReached, TurnStarted
 from retinue.errors import StoreError
 from retinue.ports.store import NewAgent, Store
-from retinue.runtime.core.journal import End, Journal
+from retinue.runtime.core.journal import Journal, JournalHead
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import EPOCH, FakeClock
 from retinue.testing.store_contract import Scribe
@@ -47,7 +47,7 @@ async def store(tmp_path: Path) -> AsyncIterator[WatchedStore]:
 
 def journal_on(store: Store, clock: FakeClock | None = None, *, epoch: int = 1) -> Journal:
     return Journal(
-        store, clock or FakeClock(), "k3f9", end=End(epoch - 1, 0, GENESIS), listener=None
+        store, clock or FakeClock(), "k3f9", head=JournalHead(epoch - 1, 0, GENESIS), listener=None
     )
 
 

@@ -11,7 +11,7 @@ from retinue.domain.events import Event
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.loop import yielding
 from retinue.ports.tool import Approve, Ask
-from retinue.runtime.core.task_group import Nursery
+from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.runtime import Runtime
 
 
@@ -55,7 +55,7 @@ class Engine:
         self._changed = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         self._closing = False
-        self._nursery: Nursery | None = None
+        self._nursery: TaskGroup | None = None
         self._context = yielding()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -117,7 +117,7 @@ class Engine:
 
     async def serve(self, first: Coroutine[Any, Any, None]) -> None:
         """Open runtimes, one after the other, after `first` is done."""
-        async with Nursery() as self._nursery:
+        async with TaskGroup() as self._nursery:
             await self._told(first)
             while not self._closing:
                 self._changed.clear()

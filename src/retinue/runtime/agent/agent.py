@@ -48,7 +48,7 @@ class Agent:
         clock: Clock,
         parent: Agent | None,
         file_tree: FileTree,
-        halt: Suspension,
+        suspension: Suspension,
     ) -> None:
         self.id = id
         self.path = path
@@ -99,7 +99,7 @@ class Agent:
         self.names: dict[str, int] = {}
         self.past: RecoveredAgent | None = None
         """What another process has seen of its life, until this one has taken it up."""
-        self.halt = halt
+        self.suspension = suspension
         self.paused = False
         """Whether it has nothing more to say before the run goes on."""
         self._journal = journal
@@ -135,7 +135,7 @@ class Agent:
     async def pause(self) -> None:
         """Wait for the end of this process's work on the run. It is cancelled, and nothing else."""
         self.paused = True
-        self.halt.changed()
+        self.suspension.check_idle()
         with self.waiting():
             await asyncio.Event().wait()
 

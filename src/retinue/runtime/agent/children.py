@@ -11,7 +11,7 @@ from retinue.domain.drafting import Order
 from retinue.domain.result import Result
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.baseline import BACKGROUND, Baseline
-from retinue.runtime.core.task_group import Nursery
+from retinue.runtime.core.task_group import TaskGroup
 
 if TYPE_CHECKING:
     from retinue.runtime.history.recovery import RecoveredAgent
@@ -123,11 +123,11 @@ class Children:
     """
 
     def __init__(
-        self, employer: Employer, boss: Agent, nursery: Nursery, *, max_concurrent: int
+        self, employer: Employer, boss: Agent, tasks: TaskGroup, *, max_concurrent: int
     ) -> None:
         self._employer = employer
         self._boss = boss
-        self._nursery = nursery
+        self._task_group = tasks
         self._slots = asyncio.Semaphore(max_concurrent)
         self._jobs: dict[str, Job] = {}
         self._errands: dict[str, Job] = {}
@@ -143,7 +143,7 @@ class Children:
             task = None
             if agent.background and agent.result is None:
                 work = self._employer.see_through(agent, Slot(self._slots))
-                task = self._nursery.create_task(work)
+                task = self._task_group.create_task(work)
             job = Job(agent, Baseline(), task, background=agent.background)
             job.delivered = agent_id in past.delivered
             self._jobs[agent_id] = self._errands[agent.origin_key] = job
@@ -198,7 +198,7 @@ class Children:
         round = self._background_round
         agent = await self._create(order, round, origin_key, background=True)
         work = self._employer.see_through(agent, Slot(self._slots))
-        task = self._nursery.create_task(work)
+        task = self._task_group.create_task(work)
         job = self._jobs[agent.id] = Job(agent, round, task)
         # A task that is cancelled before its first step never runs, and could not close its agent.
         await asyncio.sleep(0)

@@ -39,7 +39,7 @@ from retinue.runtime.agent.model_turn import ModelSession, OnText
 from retinue.runtime.agent.output_schema import OutputSchema
 from retinue.runtime.agent.tool_calls import NO_RULES, Breaker, ToolCalls, Tools
 from retinue.runtime.core.reservations import Reservations
-from retinue.runtime.core.task_group import Nursery
+from retinue.runtime.core.task_group import TaskGroup
 
 if TYPE_CHECKING:
     from retinue.runtime.history.recovery import RecoveredAgent
@@ -54,9 +54,9 @@ class AgentServices(msgspec.Struct, frozen=True, kw_only=True):
     tools: Tools
     ctx: ToolContext
     approve: Approve
-    allowance: Reservations
+    reservations: Reservations
     clock: Clock
-    staff: Callable[[Agent, Nursery, RecoveredAgent | None], Children]
+    staff: Callable[[Agent, TaskGroup, RecoveredAgent | None], Children]
     desk: Callable[[Agent, Children], Delegation]
     at_once: int
     """How many of its calls that may run side by side do so."""
@@ -160,8 +160,8 @@ async def _work(
     shape = None if schema is None else OutputSchema(schema)
     if not grant.can_spawn_children:
         return await _converse(agent, means, messages, means.ctx, None, shape, past)
-    async with Nursery() as nursery:
-        staff = means.staff(agent, nursery, past)
+    async with TaskGroup() as tasks:
+        staff = means.staff(agent, tasks, past)
         ctx = msgspec.structs.replace(means.ctx, delegation=means.desk(agent, staff))
         answer = await _converse(agent, means, messages, ctx, staff, shape, past)
         await staff.dismiss(DONE)
@@ -192,7 +192,7 @@ async def _converse(
         toolbox.offered,
         opening=messages,
         before=means.before,
-        allowance=means.allowance,
+        reservations=means.reservations,
         clock=means.clock,
         window=means.window,
         price=means.price,
@@ -207,7 +207,7 @@ async def _converse(
     except ModelError as error:
         if strands(agent, error):
             # Before its children are cancelled: they are left as they are.
-            agent.halt.call(str(error), at_work=lambda: False)
+            agent.suspension.request(str(error), is_busy=lambda: False)
         raise
 
 

@@ -58,7 +58,7 @@ async def converse(
         reply = await _taken_up(mind, toolbox, script)
     while True:
         if reply is None:
-            if agent.halt.why is not None:
+            if agent.suspension.reason is not None:
                 await _pause(agent, mind)
             if not told:
                 _hear(agent, mind, staff)

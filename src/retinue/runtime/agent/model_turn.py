@@ -61,7 +61,7 @@ class ModelSession:
         *,
         opening: tuple[Message, ...],
         before: tuple[Message, ...] = (),
-        allowance: Reservations,
+        reservations: Reservations,
         clock: Clock,
         window: int | None = None,
         price: Price | PoolPrice | None = None,
@@ -71,7 +71,7 @@ class ModelSession:
         self._agent = agent
         self._model = model
         self._tools = tools
-        self._allowance = allowance
+        self._reservations = reservations
         self._clock = clock
         self._price = price
         self._on_text = on_text
@@ -205,7 +205,7 @@ class ModelSession:
         while (promise := self._reserve()) is None:
             # Anew after every wait: who waits while others spend can do with less.
             with agent.waiting():
-                await self._allowance.refund()
+                await self._reservations.wait_for_release()
         reservation, max_output = promise
         try:
             self._asked += 1
@@ -224,14 +224,14 @@ class ModelSession:
             reply = await self._reply(request, turn)
         except BaseException:
             reservation.release()
-            self._allowance.returned()
+            self._reservations.notify_released()
             raise
         usage = reply.usage
         if self._price is not None:
             usage = self._price.add_cost(usage, reply.model)
         tokens = usage.tokens
         reservation.settle(Amounts(0, 1, tokens, usage.cost_microusd))
-        self._allowance.returned()
+        self._reservations.notify_released()
         agent.usage += usage
         self._answered_by = reply.model
         if usage.estimated:
@@ -261,7 +261,7 @@ class ModelSession:
         None if that has to wait for what others may return.
         """
         worst, longest = self._worst_case()
-        reservation = self._allowance.take(self._agent.account, worst)
+        reservation = self._reservations.try_reserve(self._agent.account, worst)
         return None if reservation is None else (reservation, longest)
 
     def _worst_case(self) -> tuple[WorstCase, int | None]:

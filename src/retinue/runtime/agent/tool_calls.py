@@ -30,7 +30,7 @@ from retinue.ports.tool_outcome import ToolOutcome
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.approvals import ask, decided
 from retinue.runtime.agent.conversation import Answered, room_for_news
-from retinue.runtime.core.task_group import side_by_side
+from retinue.runtime.core.task_group import map_concurrently
 
 if TYPE_CHECKING:
     from retinue.runtime.agent.transcript import Transcript
@@ -113,7 +113,7 @@ class ToolCalls:
         for kind, group in groupby(calls, key=self._company):
             batch = list(group)
             if kind and len(batch) > 1:
-                answers += await side_by_side(self._answer, batch, self._at_once)
+                answers += await map_concurrently(self._answer, batch, self._at_once)
             else:
                 for call in batch:
                     answers.append(await self._answer(call))
@@ -239,7 +239,7 @@ class ToolCalls:
             else:
                 outcome = await self._act(call, tool, arguments)
         except (asyncio.CancelledError, ApprovalNeeded):
-            if agent.halt.why is not None and not changing:
+            if agent.suspension.reason is not None and not changing:
                 raise  # It is run again when the run goes on.
             # Nobody will hear of it, but who reads the journal must not think that it never began.
             self._interrupted(call)

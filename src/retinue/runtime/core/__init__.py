@@ -1,1 +1,1 @@
-"""core."""
+"""Parts that every run uses: journal, clock, task groups, budget reservations, suspension."""

@@ -1,4 +1,4 @@
-"""The clock of the machine."""
+"""The system clock, with timeouts that do not run while the process cannot run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakref import WeakSet
 from retinue.ports.clock import ClockGap
 
 BEAT_S = 0.5
-LEAST_S = 1.0  # What is less may be no more than a busy machine.
+MIN_GAP_S = 1.0  # A shorter gap may be no more than a busy machine.
 
 
 class SystemClock:
@@ -32,38 +32,39 @@ class SystemClock:
         return timeout
 
     @contextmanager
-    def watch(self, told: Callable[[ClockGap], None]) -> Iterator[None]:
+    def watch(self, on_gap: Callable[[ClockGap], None]) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        before, day = time.monotonic(), time.time()
-        beating: asyncio.TimerHandle
+        last_monotonic, last_time = time.monotonic(), time.time()
+        timer: asyncio.TimerHandle
 
         def beat() -> None:
-            nonlocal beating, before, day
-            since, was = before, day
-            before, day = time.monotonic(), time.time()
-            stalled, jumped = before - since - BEAT_S, (day - was) - (before - since)
-            lapse = ClockGap(_much(stalled), _much(jumped))
-            beating = loop.call_later(BEAT_S, beat)
-            if lapse.stalled_s:
-                self._put_off(lapse.stalled_s, after=since)
-            if lapse != ClockGap():
-                told(lapse)
+            nonlocal timer, last_monotonic, last_time
+            earlier_monotonic, earlier_time = last_monotonic, last_time
+            last_monotonic, last_time = time.monotonic(), time.time()
+            passed_s = last_monotonic - earlier_monotonic
+            jumped_s = (last_time - earlier_time) - passed_s
+            gap = ClockGap(_unless_short(passed_s - BEAT_S), _unless_short(jumped_s))
+            timer = loop.call_later(BEAT_S, beat)
+            if gap.stalled_s:
+                self._extend_timeouts(gap.stalled_s, after=earlier_monotonic)
+            if gap != ClockGap():
+                on_gap(gap)
 
-        # A timer, and no task: those are called in the order in which they are due, so this one is
-        # before all that a stall has made late, and a task would come after them.
-        beating = loop.call_later(BEAT_S, beat)
+        # A timer and not a task: the loop calls timers in the order in which they are due, so this
+        # one runs before the timeouts that a stall has made late. A task would run after them.
+        timer = loop.call_later(BEAT_S, beat)
         try:
             yield
         finally:
-            beating.cancel()
+            timer.cancel()
 
-    def _put_off(self, seconds: float, *, after: float) -> None:
+    def _extend_timeouts(self, seconds: float, *, after: float) -> None:
         for timeout in list(self._timeouts):
             when = timeout.when()
             if when is not None and when > after:
-                with suppress(RuntimeError):  # It was left before, or not entered yet.
+                with suppress(RuntimeError):  # Its context was left, or is not entered yet.
                     timeout.reschedule(when + seconds)
 
 
-def _much(seconds: float) -> float:
-    return seconds if abs(seconds) >= LEAST_S else 0.0
+def _unless_short(seconds: float) -> float:
+    return seconds if abs(seconds) >= MIN_GAP_S else 0.0

@@ -1,4 +1,4 @@
-"""The journal of one run: it numbers, chains and hands on every event."""
+"""The journal of one run: numbers each event, chains its hash, stores it, tells the listener."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from retinue.ports.store import NewAgent, RunRow, Store
 Listener = Callable[[Event], None]
 
 
-class End(NamedTuple):
-    """Where an earlier owner has left a journal."""
+class JournalHead(NamedTuple):
+    """Last event of a journal, and the epoch of the process that wrote it."""
 
     epoch: int
     seq: int
     hash: str
 
     @classmethod
-    def of(cls, row: RunRow) -> End:
+    def of(cls, row: RunRow) -> JournalHead:
         return cls(row.epoch, row.head_seq, row.head_hash)
 
 
-NOTHING_YET = End(0, 0, GENESIS)
+EMPTY = JournalHead(0, 0, GENESIS)
 
 
 class Journal:
-    """Numbers are taken when an event is recorded, not when it is written: order is never in doubt.
+    """Records the events of one run, in the order in which `record` is called.
 
-    `record` is synchronous: a task that is being cancelled can still say so. `durable` waits until
-    everything recorded so far is safe. A listener that raises is told no more; what it raised comes
-    out of the next `durable`, since what is on record has happened whoever was told.
+    `record` is synchronous, so a task that is being cancelled can still record. An event gets its
+    number when it is recorded, not when it is written. If the listener raises, it is not called
+    again, and the next `durable` raises its error: an event on record has happened, whatever the
+    listener does.
     """
 
     def __init__(
@@ -44,17 +45,17 @@ class Journal:
         clock: Clock,
         run_id: str,
         *,
-        end: End = NOTHING_YET,
+        head: JournalHead = EMPTY,
         listener: Listener | None,
     ) -> None:
         self.run_id = run_id
         self._store = store
         self._clock = clock
-        self._epoch = end.epoch + 1
+        self._epoch = head.epoch + 1
         self._listener = listener
-        self._unsaid: Exception | None = None
-        self._seq = end.seq
-        self._head = end.hash
+        self._listener_error: Exception | None = None
+        self._seq = head.seq
+        self._head = head.hash
 
     def record(
         self,
@@ -89,12 +90,12 @@ class Journal:
             try:
                 self._listener(event)
             except Exception as error:
-                self._listener, self._unsaid = None, error
+                self._listener, self._listener_error = None, error
         return event
 
     async def durable(self) -> None:
-        """Return when everything recorded so far is safe. Raises StoreError if it cannot be."""
+        """Wait until everything recorded so far is written. Raises StoreError."""
         await self._store.flush()
-        if self._unsaid is not None:
-            error, self._unsaid = self._unsaid, None
+        if self._listener_error is not None:
+            error, self._listener_error = self._listener_error, None
             raise error

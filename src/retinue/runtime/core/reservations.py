@@ -1,4 +1,4 @@
-"""Reserving from the budget tree when siblings compete: limits queue, they do not fail."""
+"""Reserve budget while siblings compete for it: reservations queue instead of failing."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from retinue.errors import BudgetExceeded
 
 
 class WorstCase(msgspec.Struct, frozen=True):
-    """The most that an act may cost; `cover` is what its account cannot hold of that."""
+    """The most that a model call may cost; `cover` is the part that its own account cannot hold."""
 
     amount: Amounts
     cover: Cover | None = None
 
 
 class Reservations:
-    """One per run. Waits, first come first served, where only open promises stand in the way.
+    """Reservations of one run, first come first served.
 
-    Nobody holds a reservation while waiting for another one (a turn is settled before its tools
-    run), so the wait always ends.
+    No agent holds a reservation while it waits for another one (a turn is settled before its tools
+    run), so a wait always ends.
     """
 
     def __init__(self) -> None:
         self._queue: deque[asyncio.Future[None]] = deque()
 
-    def take(self, account: Account, worst: WorstCase) -> Reservation | None:
-        """Reserve the worst case; None if it has to wait for what others may return.
+    def try_reserve(self, account: Account, worst: WorstCase) -> Reservation | None:
+        """Reserve the worst case. Return None if only open reservations stand in the way.
 
-        Raises BudgetExceeded when no refund could make room for it.
+        Raises BudgetExceeded when no released reservation could make room.
         """
         try:
             return account.reserve(worst.amount, cover=worst.cover)
@@ -40,24 +40,24 @@ class Reservations:
                 raise
         return None
 
-    async def refund(self) -> None:
-        """Wait until something is returned."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append(turn)
+    async def wait_for_release(self) -> None:
+        """Wait until a reservation is settled or released."""
+        released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(released)
         try:
-            await turn
+            await released
         finally:
-            if turn in self._queue:
-                self._queue.remove(turn)
+            if released in self._queue:
+                self._queue.remove(released)
 
-    def returned(self) -> None:
-        """Something was settled: let everybody who waits look again, in their order."""
+    def notify_released(self) -> None:
+        """Wake all waiting agents, in their order, to try again."""
         if not self._queue:
             return
         waiting, self._queue = self._queue, deque()
-        for turn in waiting:
-            if not turn.done():
-                turn.set_result(None)
+        for released in waiting:
+            if not released.done():
+                released.set_result(None)
 
 
 def _blocked_only_by_promises(account: Account, amount: Amounts, cover: Cover | None) -> bool:

@@ -1,4 +1,4 @@
-"""Carrying out steps that need each other: the one engine for plans of any origin."""
+"""Run steps that depend on each other. Plans and `delegate_task` share this engine."""
 
 from __future__ import annotations
 
@@ -7,38 +7,40 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from retinue.domain.plan.schedule import Schedule
-from retinue.runtime.core.task_group import Nursery
+from retinue.runtime.core.task_group import TaskGroup
 
 T = TypeVar("T")
 
 
-async def carry_out(
+async def run_steps(
     schedule: Schedule,
     *,
-    at_once: int,
+    max_concurrent: int,
     begin: Callable[[str], None],
     work: Callable[[str], Awaitable[T]],
     settle: Callable[[str, T], None],
 ) -> None:
-    """Do what `schedule` has, as much of it at a time as there are places and needs allow.
+    """Run the steps of `schedule`, as many at a time as dependencies and `max_concurrent` allow.
 
-    What is under way by its account is gone on with first.
-
-    `settle` tells the schedule how a step ended. Between that and the next `begin` nothing is
-    awaited, so that a journal of both has every decision at the moment it was made.
+    Steps that the schedule lists as under way run first. `settle` tells the schedule how a step
+    ended. Nothing is awaited between `settle` and the next `begin`, so a journal that records both
+    shows each decision at the moment it was made.
     """
     ended: asyncio.Queue[tuple[str, T]] = asyncio.Queue()
 
-    async def see_through(name: str) -> None:
+    async def run(name: str) -> None:
         ended.put_nowait((name, await work(name)))
 
-    async with Nursery() as nursery:
-        for begun in schedule.under_way:
-            nursery.create_task(see_through(begun))
+    async with TaskGroup() as tasks:
+        for name in schedule.under_way:
+            tasks.create_task(run(name))
         while True:
-            while len(schedule.under_way) < at_once and (name := schedule.next()) is not None:
-                begin(name)
-                nursery.create_task(see_through(name))
+            while len(schedule.under_way) < max_concurrent:
+                ready = schedule.next()
+                if ready is None:
+                    break
+                begin(ready)
+                tasks.create_task(run(ready))
             if not schedule.under_way:
                 return
             settle(*await ended.get())

@@ -1,4 +1,4 @@
-"""Stopping a run so that it can go on later: whoever is between two turns says what they have."""
+"""Suspending a run: agents start nothing new, and the run can be resumed later."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ from collections.abc import Callable
 
 
 class Suspension:
-    """One per run. Nobody begins anything new once it is called."""
+    """Whether a run is being suspended, shared by all agents of the run."""
 
     def __init__(self) -> None:
-        self.why: str | None = None
-        self._then: Callable[[], None] | None = None
-        self._at_work: Callable[[], bool] = lambda: False
+        self.reason: str | None = None
+        """Why the run is being suspended; None while it runs."""
+        self._when_idle: Callable[[], None] | None = None
+        self._is_busy: Callable[[], bool] = lambda: False
 
-    def call(
-        self, why: str, *, at_work: Callable[[], bool], then: Callable[[], None] | None = None
+    def request(
+        self,
+        reason: str,
+        *,
+        is_busy: Callable[[], bool],
+        when_idle: Callable[[], None] | None = None,
     ) -> None:
-        """Have everybody pause; `then` is called once, when nobody is `at_work` any more."""
-        self.why = why
-        self._at_work, self._then = at_work, then
-        self.changed()
+        """Let every agent pause. Call `when_idle` once, as soon as `is_busy` returns False."""
+        self.reason = reason
+        self._is_busy, self._when_idle = is_busy, when_idle
+        self.check_idle()
 
-    def changed(self) -> None:
-        """Somebody has paused, or ended."""
-        if self._then is not None and not self._at_work():
-            then, self._then = self._then, None
-            then()
+    def check_idle(self) -> None:
+        """Call `when_idle` if no agent is busy any more. Called when an agent pauses or ends."""
+        if self._when_idle is not None and not self._is_busy():
+            when_idle, self._when_idle = self._when_idle, None
+            when_idle()

@@ -1,4 +1,4 @@
-"""Where tasks are born: nothing started in a nursery outlives it."""
+"""Task groups, a bounded parallel map, and work that completes even when cancelled."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-class Nursery(asyncio.TaskGroup):
-    """A TaskGroup that raises errors as they are, without a group around them.
+class TaskGroup(asyncio.TaskGroup):
+    """An `asyncio.TaskGroup` that raises the first error itself, not an ExceptionGroup.
 
-    Our tasks turn every failure of theirs into a result. What gets through (a broken store, a bug)
-    hits all of them alike, so the first tells as much as the group would; and an error of the body
-    is the caller's own, and must reach them as they raised it.
+    Tasks of the runtime turn their failures into results. An error that gets through (a broken
+    store, a bug) hits all tasks alike, so the first one tells as much as the group would. An error
+    of the body is the caller's own and reaches the caller as it was raised.
     """
 
     async def __aexit__(
@@ -27,16 +27,18 @@ class Nursery(asyncio.TaskGroup):
     ) -> None:
         try:
             await super().__aexit__(kind, error, trace)
-        except BaseExceptionGroup as several:
-            # Returning lets an error of the body go on as it was raised.
-            if several.exceptions[0] is not error:
-                raise several.exceptions[0] from None
+        except BaseExceptionGroup as group:
+            # Returning normally lets Python re-raise the error of the body.
+            if group.exceptions[0] is not error:
+                raise group.exceptions[0] from None
 
 
-async def side_by_side(work: Callable[[A], Awaitable[T]], items: Sequence[A], most: int) -> list[T]:
-    """What comes of `work` for each item, in their order: `most` at a time, the next as one ends.
+async def map_concurrently(
+    work: Callable[[A], Awaitable[T]], items: Sequence[A], limit: int
+) -> list[T]:
+    """Await `work(item)` for each item, at most `limit` at a time. Results keep the items' order.
 
-    Ten thousand items cost no more memory than those under way.
+    Memory grows with `limit`, not with the number of items.
     """
     done: dict[int, T] = {}
     waiting = iter(enumerate(items))
@@ -47,18 +49,19 @@ async def side_by_side(work: Callable[[A], Awaitable[T]], items: Sequence[A], mo
         for index, item in waiting:
             done[index] = await work(item)
             if task.cancelling():
-                break  # Somebody's model or tool has swallowed it. Nothing more is begun.
+                break  # A model or a tool swallowed the cancellation: start nothing more.
 
-    async with Nursery() as nursery:
-        for _ in range(min(most, len(items))):
-            nursery.create_task(worker())
+    async with TaskGroup() as tasks:
+        for _ in range(min(limit, len(items))):
+            tasks.create_task(worker())
     return [done[index] for index in range(len(items))]
 
 
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await `work` even while being cancelled, however often; it must be bounded itself.
+async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` even if the caller is cancelled, however often; `work` must be bounded itself.
 
-    A shield alone lets the second cancellation through, and what it shields outlives its caller.
+    `asyncio.shield` alone lets the second cancellation through, and the shielded task outlives its
+    caller.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

@@ -29,7 +29,7 @@ class AgentRegistry:
         root: Contract,
         around: Services,
         journal: Journal,
-        halt: Suspension,
+        suspension: Suspension,
         *,
         children_before: int,
     ) -> None:
@@ -37,7 +37,7 @@ class AgentRegistry:
         self._run_id = run_id
         self._around = around
         self._journal = journal
-        self._halt = halt
+        self._suspension = suspension
         self._ids = 0
         self._open: dict[str, Agent] = {}
         self._restored: dict[str, Agent] = {}
@@ -84,7 +84,7 @@ class AgentRegistry:
             journal=self._journal,
             clock=self._around.clock,
             parent=parent,
-            halt=self._halt,
+            suspension=self._suspension,
             file_tree=self._around.file_tree if parent is None else parent.file_tree,
         )
 
@@ -159,7 +159,7 @@ class AgentRegistry:
         """Close `agent` and bill what it cost."""
         self._leave(agent)
         result = agent.result = close(agent, ending, duration_s=self._lived(agent))
-        self._halt.changed()
+        self._suspension.check_idle()
         if agent.parent is not None:
             agent.parent.hear_of(agent)
         self._count(agent, result)
@@ -173,7 +173,7 @@ class AgentRegistry:
         conclude(agent, past)
         result = agent.result = past.result(self._run_id)
         self._count(agent, result)
-        self._halt.changed()
+        self._suspension.check_idle()
         return result
 
     def strand(self, agent: Agent, ending: AttemptOutcome) -> Result:

@@ -34,7 +34,7 @@ from retinue.runtime.agent.children import Children
 from retinue.runtime.agent.context_window import fitted, notes_on
 from retinue.runtime.agent.output_schema import schema_text
 from retinue.runtime.agent.tool_calls import ONE_CALL
-from retinue.runtime.core.step_runner import carry_out
+from retinue.runtime.core.step_runner import run_steps
 from retinue.runtime.delegation.attachments import enclose
 from retinue.runtime.delegation.handover import handed_on
 from retinue.runtime.delegation.paths import named
@@ -139,7 +139,7 @@ class DelegationHandler:
             if not (isinstance(step, Result) and step.ok):
                 schedule.stop()
 
-        await carry_out(schedule, at_once=1, begin=lambda _: None, work=work, settle=settle)
+        await run_steps(schedule, max_concurrent=1, begin=lambda _: None, work=work, settle=settle)
         if schedule.waiting:
             reports.append(f"Stopped there: {len(schedule.waiting)} more were not begun.")
         done = sum(result.ok for result in results.values())

@@ -46,7 +46,7 @@ from retinue.runtime.agent.agent import ROOT, plain_id
 from retinue.runtime.agent.lifecycle import TAINTED, AttemptOutcome
 from retinue.runtime.agent.loop import LOOSE_ENDS
 from retinue.runtime.agent.output_schema import OutputSchema
-from retinue.runtime.core.journal import End
+from retinue.runtime.core.journal import JournalHead
 from retinue.runtime.history.audit import read_all
 from retinue.runtime.integration.file_changes import Authors
 
@@ -245,8 +245,8 @@ class Recovered(msgspec.Struct, frozen=True):
     """How long it was worked on."""
 
     @property
-    def end(self) -> End:
-        return End.of(self.row)
+    def end(self) -> JournalHead:
+        return JournalHead.of(self.row)
 
 
 async def recover(store: Store, run_id: str) -> Recovered:

@@ -16,8 +16,8 @@ from retinue.ports.clock import Clock
 from retinue.ports.file_tree import ApplyResult, ChangeHistory, RecordedChange
 from retinue.ports.run_lock import RunLocks
 from retinue.ports.store import RunRow, Store
-from retinue.runtime.core.journal import End, Journal
-from retinue.runtime.core.task_group import to_its_end
+from retinue.runtime.core.journal import Journal, JournalHead
+from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.history.audit import read_all
 
 IN_PLACE = ("steps", "made")
@@ -167,7 +167,7 @@ class Revision:
                 await self._history.mark(chosen, undone=undone)
             return applied
 
-        return self._past.told(chosen, await to_its_end(through()))
+        return self._past.told(chosen, await run_to_completion(through()))
 
 
 async def past(store: Store, history: ChangeHistory, run_id: str) -> Past:
@@ -226,7 +226,7 @@ class _Afterword:
 
     async def write(self, fact: Fact) -> None:
         row = await self._store.run(self._view.id)
-        journal = Journal(self._store, self._clock, row.id, end=End.of(row), listener=None)
+        journal = Journal(self._store, self._clock, row.id, head=JournalHead.of(row), listener=None)
         assert self._view.root is not None, "what has changed files has a root"
         journal.record(fact, agent_id=self._view.root.id, parent_agent_id=None)
         await journal.durable()

@@ -13,7 +13,7 @@ from retinue.ports.file_tree import FileTree, WorkingCopy
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.core.task_group import to_its_end
+from retinue.runtime.core.task_group import run_to_completion
 
 TIMEOUT_S = 600.0
 MAX_OUTPUT_BYTES = 30_000
@@ -64,7 +64,7 @@ class Checks:
                 check = self._known.get((commit, directory, command))
                 if check is None:
                     if not copies:
-                        await to_its_end(fresh())
+                        await run_to_completion(fresh())
                     place = copies[0].workspace(directory)
                     check = await self._checked(command, place)
                     self._known[commit, directory, command] = check
@@ -74,7 +74,7 @@ class Checks:
                     return f"a check failed: {check}{_last_line(check)}"
         finally:
             for copy in copies:
-                await to_its_end(copy.remove())
+                await run_to_completion(copy.remove())
         agent.tested = True
         return ""
 

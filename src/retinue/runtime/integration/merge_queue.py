@@ -28,7 +28,7 @@ from retinue.ports.file_tree import FileTree, MergeResult, Proposal, WorkingCopy
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.baseline import Baseline, Head, Passed
 from retinue.runtime.agent.lifecycle import AttemptOutcome
-from retinue.runtime.core.task_group import to_its_end
+from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.integration.checks import Checks, copy_names
 from retinue.runtime.integration.file_changes import Authors, Recorder
 
@@ -165,7 +165,7 @@ class MergeQueue:
             seat.copy = await make(seat.base, name=name, directory=directory)
             return seat.copy
 
-        agent.file_tree = copy = await to_its_end(made())
+        agent.file_tree = copy = await run_to_completion(made())
         if not known:
             root = copy.workspace(directory).root
             agent.record(WorktreeCreated(base=seat.base, directory=root))
@@ -229,8 +229,8 @@ class MergeQueue:
             if ending.status is Status.COMPLETED:
                 ending = await self._propose(seat, proposal, ending)
         except BaseException:
-            if seat.agent.halt.why is None:
-                await to_its_end(self._keep(seat, proposal))
+            if seat.agent.suspension.reason is None:
+                await run_to_completion(self._keep(seat, proposal))
             raise
         if ending.status is not Status.COMPLETED:
             await self._keep(seat, proposal)
@@ -248,7 +248,7 @@ class MergeQueue:
             finally:
                 seat.agent.file_tree = self._file_tree
 
-        return await to_its_end(gather())
+        return await run_to_completion(gather())
 
     async def _keep(self, seat: MergeSlot, proposal: Proposal) -> None:
         agent = seat.agent
@@ -342,13 +342,15 @@ class MergeQueue:
         assert agent.parent is not None, "only a child is merged"
         # Where a conflict is told from, and where who settles it works.
         directory = agent.parent.contract.execution.working_directory
-        copy = await to_its_end(self._file_tree.copy(merge.commit, name=name, directory=directory))
+        copy = await run_to_completion(
+            self._file_tree.copy(merge.commit, name=name, directory=directory)
+        )
         try:
             if await self._resolve(agent, copy):
                 return None
             resolved = await copy.propose(message=_message(agent))
         finally:
-            await to_its_end(copy.remove())
+            await run_to_completion(copy.remove())
         agent.conflicts = ()
         return await self._file_tree.commit_resolution(
             resolved.commit,
@@ -371,7 +373,7 @@ class MergeQueue:
                 self._head = Head(head.position + 1, commit)
             return applied.refused
 
-        return await to_its_end(bring_in())
+        return await run_to_completion(bring_in())
 
 
 async def examined(agent: Agent, ending: AttemptOutcome, checks: Checks) -> AttemptOutcome:

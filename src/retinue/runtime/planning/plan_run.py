@@ -20,7 +20,7 @@ from retinue.domain.plan.outcome import PlanResult, StepOutcome, StepState, mark
 from retinue.domain.plan.plan import REVIEW, OnFailure, Plan, PlanStep, bounds_of
 from retinue.domain.plan.schedule import Schedule, upstream
 from retinue.domain.result import Result, Status
-from retinue.runtime.core.step_runner import carry_out
+from retinue.runtime.core.step_runner import run_steps
 from retinue.runtime.delegation.handover import evidence, handed_on
 from retinue.runtime.planning.replan import Counsel
 from retinue.runtime.run.dispatch import employ
@@ -174,9 +174,9 @@ class PlannedRun:
 
     async def _work_off(self) -> None:
         """Carry out the steps of the plan that was adopted last."""
-        await carry_out(
+        await run_steps(
             self._schedule,
-            at_once=self._rounds[-1].max_concurrent,
+            max_concurrent=self._rounds[-1].max_concurrent,
             begin=self._begin,
             work=self._work,
             settle=self._settle,

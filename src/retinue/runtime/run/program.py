@@ -16,7 +16,7 @@ from retinue.domain.result import Result, Status
 from retinue.errors import ContractError, UsageError
 from retinue.runtime.agent.baseline import Baseline
 from retinue.runtime.agent.children import Children, Job
-from retinue.runtime.core.task_group import Nursery, side_by_side
+from retinue.runtime.core.task_group import TaskGroup, map_concurrently
 from retinue.runtime.delegation.orders import Orders
 from retinue.runtime.delegation.task import Task, asked, each_for_itself, on_record, origin_key
 from retinue.runtime.history.recovery import Recovered
@@ -27,10 +27,10 @@ from retinue.runtime.run.runs import BY_PROGRAM, Runs, outcome
 class ProgramRun:
     """One per runtime. Its run begins with the first task, and ends when the runtime is closed."""
 
-    def __init__(self, runs: Runs, orders: Orders, nursery: Nursery, *, at_once: int) -> None:
+    def __init__(self, runs: Runs, orders: Orders, task_group: TaskGroup, *, at_once: int) -> None:
         self._runs = runs
         self._orders = orders
-        self._nursery = nursery
+        self._task_group = task_group
         self._at_once = at_once
         self._run: Run | None = None
         self._staff: Children | None = None
@@ -58,14 +58,14 @@ class ProgramRun:
         async def employ(numbered: tuple[int, Order]) -> Result:
             return await _employ(run, numbered[1], numbered[0], round)
 
-        return await side_by_side(employ, list(enumerate(orders, number)), most)
+        return await map_concurrently(employ, list(enumerate(orders, number)), most)
 
     async def start(self, task: Task) -> Job:
         """Give a task to a child in the background. Its contract is on record when this returns."""
         order = await self._orders.of(task)
         run = self._open(title_of(order.task))
         if self._staff is None:
-            self._staff = run.staff_of(run.root, self._nursery)
+            self._staff = run.staff_of(run.root, self._task_group)
         job = await self._staff.hire(order, origin_key(self._give(run, [task], self._at_once)))
         await job.agent.durable()
         return job
@@ -132,9 +132,9 @@ async def _see_through(orders: Orders, run: Run, found: Recovered) -> tuple[Resu
             return await _employ(run, order, number, round)
 
         tasks = list(enumerate(given.tasks, given.first))
-        return await side_by_side(work, tasks, given.max_concurrent)
+        return await map_concurrently(work, tasks, given.max_concurrent)
 
-    done = await side_by_side(again, found.tasks, len(found.tasks))
+    done = await map_concurrently(again, found.tasks, len(found.tasks))
     return tuple(result for results in done for result in results)
 
 

@@ -39,10 +39,10 @@ from retinue.runtime.agent.children import Children, Slot
 from retinue.runtime.agent.lifecycle import AgentServices, AttemptOutcome, live
 from retinue.runtime.agent.model_turn import OnText
 from retinue.runtime.agent.output_schema import OutputSchema
-from retinue.runtime.core.journal import NOTHING_YET, End, Journal
+from retinue.runtime.core.journal import EMPTY, Journal, JournalHead
 from retinue.runtime.core.reservations import Reservations
 from retinue.runtime.core.suspension import Suspension
-from retinue.runtime.core.task_group import Nursery, to_its_end
+from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.delegation.registry import AgentRegistry
 from retinue.runtime.delegation.requests import DelegationHandler
 from retinue.runtime.delegation.spawner import Spawner
@@ -72,24 +72,24 @@ class Run:
         session: Session = NEW,
         *,
         run_lock: RunLock | None = None,
-        end: End = NOTHING_YET,
+        end: JournalHead = EMPTY,
     ) -> None:
         """`run_lock` and `end` are of a run that another process has left."""
         self.id = run_id
         self._around = around
         self._session = session
         self._sums_up = False
-        self._allowance = Reservations()
-        self._halt = Suspension()
+        self._reservations = Reservations()
+        self._suspension = Suspension()
         self._journal = Journal(
-            around.store, around.clock, run_id, end=end, listener=around.listener
+            around.store, around.clock, run_id, head=end, listener=around.listener
         )
         self._roster = AgentRegistry(
             run_id,
             root.contract,
             around,
             self._journal,
-            self._halt,
+            self._suspension,
             children_before=session.children,
         )
         self.root = self._roster.root
@@ -151,15 +151,15 @@ class Run:
         `then` is called when nobody has anything more to say. The tasks are to be cancelled after
         that, or any time before; agents that have not ended stay as they are in the journal.
         """
-        self._halt.call(why, at_work=self._at_work, then=then)
+        self._suspension.request(why, is_busy=self._at_work, when_idle=then)
 
     @property
     def why_suspended(self) -> str:
-        return self._halt.why or ""
+        return self._suspension.reason or ""
 
     @property
     def suspended(self) -> bool:
-        return self._halt.why is not None
+        return self._suspension.reason is not None
 
     def _at_work(self) -> bool:
         """Is there anybody who may come to a pause? Parents wait for their children."""
@@ -345,19 +345,19 @@ class Run:
             why = agent.why_stopped or _late(agent) or self.why_stopped
             try:
                 if seat is not None:
-                    await to_its_end(seat.join.abandon(seat))
+                    await run_to_completion(seat.join.abandon(seat))
             except WorkspaceError as error:
                 why = f"{why}; {error}"
             finally:
                 self._roster.close(agent, AttemptOutcome(Status.CANCELLED, agent.last_text, why))
             if seat is not None:
-                await to_its_end(self._cleared(agent, seat))
+                await run_to_completion(self._cleared(agent, seat))
             raise
         result = self._roster.close(agent, ending)
         # Closing is on record before anybody reads the result.
         await agent.durable()
         if seat is not None:
-            await to_its_end(self._cleared(agent, seat))
+            await run_to_completion(self._cleared(agent, seat))
         return result
 
     async def _cleared(self, agent: Agent, seat: MergeSlot) -> None:
@@ -437,7 +437,7 @@ class Run:
             tools=around.tools,
             ctx=ctx,
             approve=around.approve,
-            allowance=self._allowance,
+            reservations=self._reservations,
             clock=around.clock,
             staff=self.staff_of,
             desk=self._desk_of,
@@ -461,9 +461,9 @@ class Run:
         return partial(around.on_partial, self.id, agent.id)
 
     def staff_of(
-        self, boss: Agent, nursery: Nursery, past: RecoveredAgent | None = None
+        self, boss: Agent, tasks: TaskGroup, past: RecoveredAgent | None = None
     ) -> Children:
-        staff = Children(self, boss, nursery, max_concurrent=self._around.max_concurrent)
+        staff = Children(self, boss, tasks, max_concurrent=self._around.max_concurrent)
         if past is not None:
             self.reseat(boss, past)
             staff.take_up(past, self._roster.restored)

@@ -34,7 +34,7 @@ from retinue.ports.run_lock import RunLock
 from retinue.runtime.agent.agent import ROOT, Agent
 from retinue.runtime.agent.context_window import fitted, notes_on, within
 from retinue.runtime.agent.prompts import Prompts, listed_profiles
-from retinue.runtime.core.task_group import to_its_end
+from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.delegation.attachments import enclose
 from retinue.runtime.delegation.task import check_task, check_text
 from retinue.runtime.history.recovery import Recovered, recover
@@ -280,7 +280,7 @@ class Runs:
         try:
             value, status, reason = await work
         except BaseException as error:
-            await to_its_end(self._left(run, error))
+            await run_to_completion(self._left(run, error))
             raise
         else:
             if run.stranded is not None:

@@ -15,7 +15,7 @@ from retinue.domain.run_state import RunState
 from retinue.interfaces.view.block import agent_block, paused_blocks, plain
 from retinue.interfaces.view.figures import lines_of
 from retinue.interfaces.view.tasks import about, has_block
-from retinue.runtime.core.task_group import Nursery
+from retinue.runtime.core.task_group import TaskGroup
 
 QUIET_S = 30.0
 MOST_AT_WORK = 3
@@ -46,7 +46,7 @@ class Lines:
 
     @asynccontextmanager
     async def shown(self) -> AsyncIterator[None]:
-        async with Nursery() as nursery:
+        async with TaskGroup() as nursery:
             waiting = nursery.create_task(self._break_silences())
             try:
                 yield

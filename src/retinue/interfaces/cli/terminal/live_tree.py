@@ -28,7 +28,7 @@ from retinue.interfaces.view.columns import SIGNS, SPINNER, Line, Span, Tone
 from retinue.interfaces.view.figures import cells, clip, dollars, one_line, short_count, some
 from retinue.interfaces.view.tasks import has_block, task_line
 from retinue.interfaces.view.tree import SMALL_FAMILY, WAITS, Mark, Row, Tree, fit
-from retinue.runtime.core.task_group import Nursery
+from retinue.runtime.core.task_group import TaskGroup
 
 FIRST_S = 0.3  # What is over sooner needs no tree.
 FRAME_S = 0.1
@@ -58,7 +58,7 @@ class LiveTree:
     async def shown(self) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTSTP, self._suspend)
-        async with Nursery() as nursery:
+        async with TaskGroup() as nursery:
             drawing = nursery.create_task(self._keep_drawing())
             try:
                 yield
