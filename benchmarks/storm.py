@@ -26,8 +26,8 @@ from benchmarks.workload import ANSWER, SCRIPTS, task, write_notes
 from retinue.config.environment import Environment
 from retinue.domain.events import Event
 from retinue.models.scripted.model import ScriptedReply, call, say
+from retinue.testing.faulty_answers import FaultyAnswers
 from retinue.testing.server import ModelServer, Received, failing
-from retinue.testing.trouble import Trouble
 
 SLOTS = 8
 LIMIT = 1.15
@@ -60,20 +60,20 @@ def _answer(request: Received) -> ScriptedReply:
 
 
 async def _serve(storm: Storm) -> None:
-    trouble = Trouble(
+    faulty = FaultyAnswers(
         _answer, drops=0.02, stalls=0.01, breaks=0.01, work_s=storm.work_s, seed=storm.seed
     )
     headers = {"retry-after": f"{storm.retry_after_s:g}"} if storm.retry_after_s else {}
     refusal = failing(429, "All slots are taken.", headers=headers)
-    async with ModelServer(trouble, slots=SLOTS, refusal=refusal) as server:
+    async with ModelServer(faulty, slots=SLOTS, refusal=refusal) as server:
         print(server.base_url, flush=True)
         await asyncio.to_thread(sys.stdin.buffer.read)
     seen = Weather(
         requests=len(server.requests),
         refused=server.refused,
-        given=len(trouble.given),
-        twice=sum(count > 1 for count in trouble.given.values()),
-        happened=dict(trouble.happened),
+        given=len(faulty.given),
+        twice=sum(count > 1 for count in faulty.given.values()),
+        happened=dict(faulty.happened),
     )
     print(msgspec.json.encode(seen).decode(), flush=True)
 

@@ -12,8 +12,8 @@ import pytest
 from retinue.domain.events import Event, ModelFailed, ModelReplied
 from retinue.models.scripted.model import ScriptedReply, call, say
 from retinue.runtime.runtime import Runtime
+from retinue.testing.faulty_answers import FaultyAnswers
 from retinue.testing.server import ModelServer, Received, failing
-from retinue.testing.trouble import Trouble
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 Settings = Callable[[str], None]
@@ -30,11 +30,11 @@ def two_turns(request: Received) -> ScriptedReply:
 
 @pytest.mark.slow
 async def test_three_hundred_children_come_through(opened: Opened, settings: Settings) -> None:
-    trouble = Trouble(
+    faulty = FaultyAnswers(
         lambda _: say("Done."), drops=0.02, stalls=0.01, breaks=0.01, work_s=0.005, seed=1
     )
     events: list[Event] = []
-    async with ModelServer(trouble, slots=SLOTS) as server:
+    async with ModelServer(faulty, slots=SLOTS) as server:
         settings(IMPATIENT.format(url=server.base_url))
         model = f"openai:m@{server.base_url}"
         async with opened(model=model, on_event=events.append) as rt:
@@ -44,10 +44,10 @@ async def test_three_hundred_children_come_through(opened: Opened, settings: Set
             )
     assert [result.error for result in results if not result.ok] == []
     assert {result.attempts for result in results} == {1}
-    assert set(trouble.happened) == {"dropped", "stalled", "broken"}
+    assert set(faulty.happened) == {"dropped", "stalled", "broken"}
     # No request is lost, and none is sent again after it was answered.
     replied = sum(isinstance(event.fact, ModelReplied) for event in events)
-    assert Counter(trouble.given.values()) == {1: CHILDREN}
+    assert Counter(faulty.given.values()) == {1: CHILDREN}
     assert replied == CHILDREN
     # What the server takes was found out, and is kept to.
     assert server.busiest == SLOTS
@@ -58,8 +58,8 @@ async def test_three_hundred_children_come_through(opened: Opened, settings: Set
     refused = [fact for fact in failed if "limits the rate" in fact.error]
     assert len(refused) == server.refused
     others = len(failed) - len(refused)
-    assert trouble.happened.total() - trouble.happened["dropped"] <= others
-    assert others <= trouble.happened.total()
+    assert faulty.happened.total() - faulty.happened["dropped"] <= others
+    assert others <= faulty.happened.total()
     # Where the time went is on record too.
     assert max(e.fact.timing.queued_s for e in events if isinstance(e.fact, ModelReplied)) > 0
 
@@ -110,7 +110,7 @@ async def test_who_does_not_answer_in_time_is_asked_again_and_given_twice_the_ti
     opened: Opened, settings: Settings
 ) -> None:
     # Without more time at each try, none of the four would do.
-    slow = Trouble(lambda _: say("Done."), work_s=0.15)
+    slow = FaultyAnswers(lambda _: say("Done."), work_s=0.15)
     events: list[Event] = []
     async with ModelServer(slow) as server:
         settings(f'[servers."{server.base_url}"]\nfirst_byte_timeout_s = 0.05\n')

@@ -24,7 +24,7 @@ from retinue.store.cleanup import shrink, sweep_blobs
 from retinue.store.memory import SqliteMemoryStore
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
-from retinue.testing.disk import Disk, faulty, reachable
+from retinue.testing.failing_disk import Disk, faulty, reachable
 from retinue.testing.store_contract import Scribe
 
 pytestmark = pytest.mark.skipif(not reachable(), reason="sqlite3 is linked in a way of its own")

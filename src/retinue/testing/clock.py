@@ -1,13 +1,13 @@
-"""A clock that stands still until a test moves it.
+"""A clock that a test moves forward.
 
     clock = FakeClock()
     async with retinue.open(".", model=model, clock=clock) as rt:
         job = await rt.start("researcher", "…")
-        await clock.asleep(0.25)  # before it asks the model again
+        await clock.asleep(0.25)  # the delay before a retry
         clock.advance(0.25)
 
-Nothing waits for real: a test says when time passes, and waits for whoever is to fall asleep first.
-It can stand in for the timers of an event loop as well, where only those are needed.
+No test waits in real time: it waits until a task sleeps, and then advances the clock. The clock can
+also replace the timers of an event loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Sleeper(NamedTuple):
 
 
 class FakeTimer:
-    """A call that is due at a moment, unless it is cancelled."""
+    """A scheduled call that can be cancelled."""
 
     def __init__(self, at: float, callback: Callable[[], None]) -> None:
         self.at = at
@@ -42,19 +42,19 @@ class FakeTimer:
 
 
 class FakeClock:
-    """Implements the port `Clock`. Time passes in `advance` and nowhere else."""
+    """A `Clock` whose time passes only in `advance`."""
 
     def __init__(self, now: float = EPOCH) -> None:
         self._began = now
         self._passed_s = 0.0
         self._sleepers: list[_Sleeper] = []
         self._timers: list[FakeTimer] = []
-        # Weak, since a timeout does not tell when it is left.
+        # Weak references: a timeout does not say when its block is left.
         self._timeouts: WeakKeyDictionary[asyncio.Timeout, float] = WeakKeyDictionary()
         self._changed = asyncio.Condition()
         self._watching: list[Callable[[ClockGap], None]] = []
         self.sleeps: list[float] = []
-        """How long everybody asked to sleep, in order."""
+        """The argument of every call of `sleep`, in order."""
 
     def now(self) -> float:
         return self._began + self._passed_s
@@ -90,17 +90,17 @@ class FakeClock:
 
     @property
     def next_call_s(self) -> float | None:
-        """How long until the next call is due; None if there is none."""
+        """Seconds until the next scheduled call; None if there is none."""
         due = [timer.at for timer in self._timers if not timer.cancelled]
         return max(min(due) - self._passed_s, 0.0) if due else None
 
     async def slept(self, count: int = 1) -> None:
-        """Wait until `sleep` has been called that many times in all."""
+        """Wait until `sleep` was called `count` times in all."""
         async with self._changed:
             await self._changed.wait_for(lambda: len(self.sleeps) >= count)
 
     async def asleep(self, seconds: float) -> None:
-        """Wait until somebody is asleep who asked to sleep exactly that long."""
+        """Wait until a task is inside `sleep(seconds)`."""
         async with self._changed:
             await self._changed.wait_for(
                 lambda: any(sleeper.seconds == seconds for sleeper in self._sleepers)
@@ -115,7 +115,7 @@ class FakeClock:
             self._watching.remove(on_gap)
 
     def stall(self, seconds: float) -> None:
-        """Let time pass in which nothing could run, as if the event loop had been blocked."""
+        """Pass time as if the event loop had been blocked."""
         for timeout in list(self._timeouts):
             self._timeouts[timeout] += seconds
         self._passed_s += seconds
@@ -124,16 +124,16 @@ class FakeClock:
         self.advance(0)
 
     def jump(self, seconds: float) -> None:
-        """Set what `now` says, as somebody who sets the clock of the machine; no time passes."""
+        """Change what `now` returns, as if the machine's clock were set; no time passes."""
         self._began += seconds
         for on_gap in list(self._watching):
             on_gap(ClockGap(jumped_s=seconds))
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: wake who has slept enough, and end what has taken too long.
+        """Pass time: wake sleepers, expire timeouts and make scheduled calls.
 
-        They run when the caller next awaits something, earliest first. Calls that become due are
-        made here, each at its moment.
+        Sleepers run when the caller next awaits something, earliest first. Scheduled calls are made
+        here, each at its time.
         """
         until = self._passed_s + seconds
         while due := [t for t in self._timers if t.at <= until and not t.cancelled]:
@@ -155,5 +155,5 @@ class FakeClock:
                 try:
                     timeout.reschedule(now)
                 except RuntimeError:
-                    # It was left before, or never entered.
+                    # Its block was left already, or never entered.
                     continue

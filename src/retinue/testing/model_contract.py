@@ -1,4 +1,4 @@
-"""What every adapter of the port `Model` must do, as tests that its own tests inherit.
+"""Tests that every adapter of the port `Model` must pass; its test class inherits them.
 
 class TestMyModel(ModelContract):
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A forwarding HTTP proxy on loopback, for tests of clients that are set to use one."""
+"""A forwarding HTTP proxy on loopback, for tests of clients that use a proxy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retinue.testing.server import Received, read_request
 
 
 class ForwardingProxy:
-    """Forwards plain requests and CONNECT tunnels while it is entered; `requests` are what came.
+    """Forwards plain requests and CONNECT tunnels; `requests` holds those it received.
 
     With `refusal`, every request gets that status instead.
     """
@@ -77,7 +77,7 @@ class ForwardingProxy:
 
 
 def _rewritten(request: Received, path: str) -> bytes:
-    # One request to a connection, so that the rest can be copied blindly.
+    # One request per connection, so that the rest can be copied blindly.
     kept = {**request.headers, "connection": "close"}
     lines = "".join(f"{name}: {value}\r\n" for name, value in kept.items())
     return f"{request.method} {path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + request.body

@@ -1,11 +1,11 @@
-"""A model server on loopback that answers what a test tells it to, byte by byte if need be.
+"""A model server on loopback with scripted answers, down to single bytes if needed.
 
     async with ModelServer([call("read_file", path="a"), say("done")]) as server:
         model = OpenAIModel(Endpoint(base_url=server.base_url, model="any"))
 
-Steps of a script are streamed as OpenAI streams them, and to requests of `/v1/messages` as
-Anthropic does; there, thoughts that come back must be what was sent. A `Response` is sent as it is,
-which is how a test makes every answer that a real server should never give.
+Scripted replies are streamed in OpenAI's format, and for requests to `/v1/messages` in Anthropic's;
+there, thinking blocks must come back unchanged. A `Response` is sent as it is, so that a test can
+produce answers that a real server should never give.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import msgspec
 
 from retinue.domain.messages import Finish
 from retinue.models.scripted.model import ScriptedReply, Waitable
-from retinue.testing import messages
+from retinue.testing import anthropic_format
 
 
 class Framing(StrEnum):
-    """How the body's end is known."""
+    """How the client recognises the end of the body."""
 
     CHUNKED = "chunked"
     LENGTH = "length"
@@ -34,7 +34,7 @@ class Framing(StrEnum):
 
 
 class ResponseEnding(StrEnum):
-    """What the server does after the last byte it was given."""
+    """What the server does after the last byte of the response."""
 
     PROPER = "proper"
     DROP = "drop"
@@ -42,10 +42,10 @@ class ResponseEnding(StrEnum):
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """An HTTP answer. `cuts` are offsets into `body` where a new write begins, after `pause_s`.
+    """An HTTP response. `cuts` are offsets into `body` where a new write begins, after `pause_s`.
 
-    `raw` is sent instead of everything else. Nothing is sent before `gate` opens, and then not for
-    another `work_s`.
+    `raw` replaces everything else. The server sends nothing until `gate` opens and `work_s` more
+    have passed.
     """
 
     status: int = 200
@@ -69,7 +69,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as it came in; the names of its headers are in lower case."""
+    """A request. The names of its headers are in lower case."""
 
     method: str
     target: str
@@ -85,13 +85,12 @@ Answering = Response | ScriptedReply
 
 
 class ModelServer:
-    """Serves on a free port of 127.0.0.1 while it is entered.
+    """Serves on a free port of 127.0.0.1 inside its context.
 
-    `answers` are given in order, one for each request; a function makes them up instead. After the
-    last one it answers 500. `pages` are what else it has, by path: values that are sent as JSON, or
-    functions that answer a request. Whoever asks for one, or for one that is not there, is among
-    the `visits` and takes no answer away. With `slots`, it works on so many requests at a time and
-    gives the others a `refusal`: a 429, if nothing else is said.
+    `answers` is a sequence with one answer per request, or a function of the request. After the
+    last answer the server responds with 500. `pages` maps paths to JSON values or functions of the
+    request; GET requests go there, are listed in `visits` and use up no answer. With `slots`, the
+    server works on that many requests at a time and gives the others `refusal`, a 429 by default.
     """
 
     def __init__(
@@ -113,17 +112,17 @@ class ModelServer:
         self._connections: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Condition()
         self.port = port
-        """Which it is on; 0 for a free one, which is known once it is entered."""
+        """The port. 0 chooses a free port, which is known inside the context."""
         self.requests: list[Received] = []
         self.visits: list[Received] = []
         self.connections = 0
-        """How many have been opened."""
+        """How many connections were opened."""
         self.hang_ups = 0
-        """How many were closed by the client."""
+        """How many connections the client closed."""
         self.busy = self.busiest = 0
-        """How many requests are worked on; and the most there ever were."""
+        """How many requests are in progress; and the highest number so far."""
         self.refused = 0
-        """How many came when all slots were taken."""
+        """How many requests came while all slots were in use."""
 
     @property
     def base_url(self) -> str:
@@ -131,7 +130,7 @@ class ModelServer:
         return f"{scheme}://{host}:{self.port}/v1"
 
     async def received(self, count: int = 1) -> Received:
-        """The request of that number, as soon as it has come."""
+        """Wait for request number `count` and return it."""
         async with self._changed:
             await self._changed.wait_for(lambda: len(self.requests) >= count)
         return self.requests[count - 1]
@@ -175,7 +174,7 @@ class ModelServer:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; False when the connection is over."""
+        """Answer one request; False at the end of the connection."""
         request = await read_request(reader)
         if request is None:
             await self._hang_up()
@@ -203,7 +202,7 @@ class ModelServer:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> bool:
-        response = _spoken(answer, request) if isinstance(answer, ScriptedReply) else answer
+        response = _formatted(answer, request) if isinstance(answer, ScriptedReply) else answer
         if response.gate is not None and not await self._opened(response.gate, reader):
             return False
         if response.work_s:
@@ -221,7 +220,7 @@ class ModelServer:
                 return response.raw is None and response.framing is not Framing.CLOSE
 
     def _page(self, request: Received) -> Answering | None:
-        """The page that was asked for; None if it is an answer that is wanted."""
+        """The page that a request asks for; None if it asks the model."""
         page = self._pages.get(request.target.partition("?")[0])
         if page is None:
             return failing(404, "Not found") if request.method == "GET" else None
@@ -229,7 +228,7 @@ class ModelServer:
         return page if isinstance(page, Answering) else as_json(page)
 
     async def _opened(self, gate: Waitable, reader: asyncio.StreamReader) -> bool:
-        """Wait for the gate; False if the client was gone first."""
+        """Wait for the gate; False if the client disconnects first."""
         opened = asyncio.ensure_future(gate.wait())
         gone = asyncio.ensure_future(reader.read(1))
         try:
@@ -270,12 +269,12 @@ class ModelServer:
 
 
 async def read_request(reader: asyncio.StreamReader) -> Received | None:
-    """The next request of a connection, or None at its end. ValueError if it is not HTTP."""
+    """The next request of a connection; None at its end. ValueError if it is not HTTP."""
     first_byte = await reader.read(1)
     if not first_byte:
         return None
     if not first_byte.isalpha():
-        # Such as a TLS handshake, in which the end of a request's head would never come.
+        # A TLS handshake, for example, never contains the end of a request's head.
         raise ValueError
     head = (first_byte + await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip("\r\n").split("\r\n")
@@ -330,7 +329,7 @@ def failing(
     code: str | int | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """An error in the form that OpenAI gives it."""
+    """An error in OpenAI's format."""
     error = {"message": message, "type": kind, "param": None, "code": code}
     return Response(
         status=status,
@@ -340,13 +339,13 @@ def failing(
     )
 
 
-def _spoken(answer: ScriptedReply, request: Received) -> Response:
-    """A step in the API that was asked. What it shall take longer, it pauses in its middle."""
+def _formatted(answer: ScriptedReply, request: Received) -> Response:
+    """A scripted reply in the format of the requested API. A delay becomes a pause in its middle."""
     if request.target.partition("?")[0].endswith("/messages"):
-        if (place := messages.forged(request.json)) is not None:
+        if (place := anthropic_format.forged(request.json)) is not None:
             told = f"{place}: Invalid `signature` in `thinking` block"
-            return as_json(messages.error(told, kind="invalid_request_error"), status=400)
-        response = Response(body=messages.streamed(answer))
+            return as_json(anthropic_format.error(told, kind="invalid_request_error"), status=400)
+        response = Response(body=anthropic_format.streamed(answer))
     else:
         response = streamed(answer)
     if not answer.delay_s:
@@ -357,7 +356,7 @@ def _spoken(answer: ScriptedReply, request: Received) -> Response:
 
 
 def as_json(value: object, *, status: int = 200) -> Response:
-    """A page of JSON."""
+    """A JSON response."""
     return Response(
         status=status,
         headers={"content-type": "application/json"},
@@ -367,7 +366,7 @@ def as_json(value: object, *, status: int = 200) -> Response:
 
 
 def whole(answer: ScriptedReply) -> Response:
-    """A step as one JSON body, from a server that does not stream."""
+    """A scripted reply as one JSON body, as from a server that does not stream."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
     if answer.thought:
         message["reasoning_content"] = answer.thought
@@ -388,7 +387,7 @@ def whole(answer: ScriptedReply) -> Response:
 
 
 def streamed(answer: ScriptedReply) -> Response:
-    """A step as OpenAI streams it: a few characters to a chunk."""
+    """A scripted reply as a stream in OpenAI's format, a few characters per chunk."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{"reasoning_content": piece} for piece in _bits(answer.thought, 12)]
     deltas += [{"content": piece} for piece in _bits(answer.text, 12)]

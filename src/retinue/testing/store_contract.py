@@ -1,9 +1,9 @@
-"""What every adapter of the port `Store` must do, as tests that its own tests inherit.
+"""Tests that every adapter of the port `Store` must pass; its test class inherits them.
 
 class TestMyStore(StoreContract):
     @asynccontextmanager
     async def opened(self, place):
-        store = MyStore(...)  # the one of that place, made if it is not there yet
+        store = MyStore(...)  # the store at that path, created if it is missing
         try:
             yield store
         finally:
@@ -58,7 +58,7 @@ TEXTS = (
 
 
 class Scribe:
-    """Writes the journal of a run that nobody runs: the steps that a test of a store needs."""
+    """Writes the journal of a run without running it, event by event."""
 
     def __init__(
         self, store: Store, run_id: str, *, epoch: int = 1, clock: Clock | None = None
@@ -91,7 +91,7 @@ class Scribe:
     def birth(
         self, agent_id: str = "a0", task: str = "Do it.", *, cache_key: str | None = None
     ) -> NewAgent:
-        """Record the creation of an agent, and answer what should be in its row."""
+        """Record the creation of an agent; return the row that should be stored."""
         parent = None if agent_id == "a0" else "a0"
         new_agent = NewAgent(
             run_id=self.run_id,
@@ -116,12 +116,12 @@ class Scribe:
         return new_agent
 
     def live(self, agent_id: str, *, failed: bool = False) -> None:
-        """Record the life of an agent, from its start to its closing."""
+        """Record an agent from its start to its closing."""
         self.record(AgentStarted(sub_agent_id=agent_id), agent_id)
         self.end(agent_id, failed=failed)
 
     def end(self, agent_id: str, *, failed: bool = False) -> None:
-        """Record how an agent that is at work comes to its end."""
+        """Record the end of a running agent."""
         middle: list[Fact] = [
             AgentWaiting(sub_agent_id=agent_id, response="Done."),
             AgentCompleted(sub_agent_id=agent_id),
@@ -165,7 +165,7 @@ def contract(run_id: str, agent_id: str | None = None, task: str = "Do it.") -> 
 
 class StoreContract:
     def opened(self, place: Path) -> AbstractAsyncContextManager[Store]:
-        """The store of that place, made if it is not there yet; leaving closes it.
+        """The store at that path, created if it is missing; leaving the context closes it.
 
         Two that are open at once are two processes' views of the same data.
         """
@@ -481,7 +481,7 @@ class StoreContract:
             await _close_broken(store)
 
     async def test_after_an_error_nothing_more_is_written(self, tmp_path: Path) -> None:
-        """A chain with a hole would be worse than a chain that ends."""
+        """A chain with a gap is worse than a chain that ends."""
         async with self.opened(tmp_path) as store:
             scribe = Scribe(store, "k3f9")
             scribe.begin()
@@ -647,6 +647,6 @@ class StoreContract:
 
 
 async def _close_broken(store: Store) -> None:
-    """Close a store that has refused a write. It says so once: closing it again is fine."""
+    """Close a store that refused a write. The first close raises; a second one is fine."""
     with pytest.raises(StoreError):
         await store.aclose()

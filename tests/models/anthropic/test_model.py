@@ -30,7 +30,7 @@ from retinue.models.anthropic.reply import MessageDraft
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.scripted.model import ScriptedReply, call, calls, say, think
 from retinue.ports.model import Model
-from retinue.testing.messages import event, streamed, whole
+from retinue.testing.anthropic_format import event, streamed, whole
 from retinue.testing.model_contract import ModelContract
 from retinue.testing.server import Framing, ModelServer, Response, ResponseEnding, as_json
 

@@ -26,7 +26,7 @@ from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
 from retinue.models.scripted.model import ScriptedReply, call, say
-from retinue.testing import messages
+from retinue.testing import anthropic_format as messages
 from retinue.testing.server import (
     ModelServer,
     Received,

@@ -27,7 +27,7 @@ from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.http.sse import MAX_LINE_BYTES
 from retinue.models.openai.model import OpenAIModel
-from retinue.testing import messages
+from retinue.testing import anthropic_format as messages
 from retinue.testing.proxy import ForwardingProxy
 from retinue.testing.server import (
     Framing,

@@ -1,10 +1,10 @@
-"""A server's bad days: connections that drop, replies that stall, JSON that breaks off.
+"""Faults for a test server: dropped connections, stalled replies, truncated JSON.
 
     trouble = Trouble(answer, drops=0.02, stalls=0.01, breaks=0.01, seed=7)
     async with ModelServer(trouble, slots=8) as server: ...
 
-What goes wrong is drawn from `seed`, and `given` counts how often each request was answered in
-full, so that a test can say that all were, and none twice.
+`seed` decides which requests fail. `given` counts how often each request was answered in full, so
+that a test can assert that every request was answered, and none twice.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from retinue.models.scripted.model import ScriptedReply
 from retinue.testing.server import Received, Response, ResponseEnding, events, streamed
 
 
-class Trouble:
-    """Answers as `answer` does, but for a share of the requests that something happens to."""
+class FaultyAnswers:
+    """Answers like `answer`, except for a share of the requests, which get a fault."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Trouble:
         self._work_s = work_s
         self._random = Random(seed)
         self.happened: Counter[str] = Counter()
-        """How often what went wrong."""
+        """How often each fault was given."""
         self.given: Counter[bytes] = Counter()
         """How often each request, by its body, was answered in full."""
 
@@ -59,7 +59,7 @@ class Trouble:
         return response
 
     def _dropped(self, response: Response) -> Response:
-        """Cut off somewhere, maybe before the first byte."""
+        """Close the connection somewhere, possibly before the first byte."""
         if self._random.random() < 0.5:
             return msgspec.structs.replace(response, raw=b"", ending=ResponseEnding.DROP)
         return self._cut(response, ResponseEnding.DROP)
@@ -70,7 +70,7 @@ class Trouble:
         return self._cut(response, ResponseEnding.HANG)
 
     def _cut(self, response: Response, ending: ResponseEnding) -> Response:
-        # Before the end is in sight: a reply whose last word came is whole.
+        # Well before the end: a reply is complete once its last word has arrived.
         at = self._random.randrange(len(response.body) * 3 // 4)
         return msgspec.structs.replace(response, body=response.body[:at], ending=ending)
 

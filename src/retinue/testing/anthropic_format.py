@@ -1,4 +1,4 @@
-"""Steps of a script as Anthropic's Messages API sends them; see `retinue.testing.server`."""
+"""Scripted replies in the format of Anthropic's Messages API, for `retinue.testing.server`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PIECE_CHARS = 12
 
 
 def streamed(answer: ScriptedReply) -> bytes:
-    """The events of a stream: a few characters to each."""
+    """The reply as a stream of events with a few characters each."""
     usage = _usage(answer)
     start: dict[str, Any] = {"type": "message", "role": "assistant", "content": []}
     if usage is not None:
@@ -32,7 +32,7 @@ def streamed(answer: ScriptedReply) -> bytes:
 
 
 def whole(answer: ScriptedReply) -> dict[str, Any]:
-    """The message in one piece, from a server that does not stream."""
+    """The reply as one message, as from a server that does not stream."""
     made: dict[str, Any] = {
         "type": "message",
         "role": "assistant",
@@ -44,7 +44,7 @@ def whole(answer: ScriptedReply) -> dict[str, Any]:
 
 
 def error(message: str, *, kind: str = "api_error") -> dict[str, Any]:
-    """An error in the form that Anthropic gives it."""
+    """An error in Anthropic's format."""
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_test"}
 
 
@@ -57,7 +57,7 @@ def event(kind: str, **fields: Any) -> bytes:
 
 
 def forged(request: Any) -> str | None:
-    """The id of the first thought in a request that is not as it was sent, if there is one."""
+    """The place of the first thinking block whose text does not match its signature."""
     turns = request.get("messages") if isinstance(request, dict) else None
     for number, turn in enumerate(turns if isinstance(turns, list) else ()):
         content = turn.get("content") if isinstance(turn, dict) else None

@@ -7,17 +7,17 @@ from retinue.errors import ModelError, ModelTimeout, ProviderError
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
 from retinue.models.scripted.model import say
+from retinue.testing.faulty_answers import FaultyAnswers
 from retinue.testing.server import ModelServer
-from retinue.testing.trouble import Trouble
 
 ASKED = Request(messages=(UserMessage("?"),))
 
 
 async def outcomes(
-    trouble: Trouble, times: int, timeout_s: float = 120.0
+    faulty: FaultyAnswers, times: int, timeout_s: float = 120.0
 ) -> list[str | ModelError]:
     found: list[str | ModelError] = []
-    async with ModelServer(trouble) as server:
+    async with ModelServer(faulty) as server:
         endpoint = Endpoint(
             base_url=server.base_url,
             model="m",
@@ -34,9 +34,9 @@ async def outcomes(
 
 
 async def test_without_trouble_all_is_well() -> None:
-    trouble = Trouble(lambda _: say("Yes."))
-    assert await outcomes(trouble, 3) == ["Yes."] * 3
-    assert (list(trouble.given.values()), trouble.happened.total()) == ([3], 0)
+    faulty = FaultyAnswers(lambda _: say("Yes."))
+    assert await outcomes(faulty, 3) == ["Yes."] * 3
+    assert (list(faulty.given.values()), faulty.happened.total()) == ([3], 0)
 
 
 @pytest.mark.parametrize(
@@ -50,20 +50,20 @@ async def test_without_trouble_all_is_well() -> None:
 async def test_each_kind_of_trouble(
     share: str, name: str, kind: type[ModelError], words: tuple[str, ...]
 ) -> None:
-    trouble = Trouble(lambda _: say("Yes, and at some length."), **{share: 1.0})  # type: ignore[arg-type]
-    found = await outcomes(trouble, 8, 0.05 if share == "stalls" else 120.0)
+    faulty = FaultyAnswers(lambda _: say("Yes, and at some length."), **{share: 1.0})  # type: ignore[arg-type]
+    found = await outcomes(faulty, 8, 0.05 if share == "stalls" else 120.0)
     assert {type(error) for error in found} == {kind}
     assert all(any(word in str(error) for word in words) for error in found)
-    assert (trouble.happened, trouble.given) == ({name: 8}, {})
+    assert (faulty.happened, faulty.given) == ({name: 8}, {})
 
 
 def test_the_same_seed_brings_the_same_day() -> None:
     from retinue.testing.server import Received
 
     def day(seed: int) -> list[bytes]:
-        trouble = Trouble(lambda _: say("Yes."), drops=0.3, stalls=0.3, breaks=0.3, seed=seed)
+        faulty = FaultyAnswers(lambda _: say("Yes."), drops=0.3, stalls=0.3, breaks=0.3, seed=seed)
         request = Received(method="POST", target="/", headers={}, body=b"")
-        return [trouble(request).body for _ in range(50)]
+        return [faulty(request).body for _ in range(50)]
 
     assert day(1) == day(1)
     assert day(1) != day(2)

@@ -1,9 +1,9 @@
-"""SQLite with a disk that fails: the VFS that everything in this process uses, wrapped.
+"""SQLite on a disk that fails: wraps the VFS that all databases of this process use.
 
-Each call that SQLite makes to write, sync, cut, delete, open or read a file, or to grow the index
-of the write-ahead log, has a number, and the call of one number goes wrong: with an error, or with
-half of what it should have written. It is done by the C interface of the library that the module
-`sqlite3` is linked with, so the store under test is the one that everybody uses.
+Every call of SQLite that writes, syncs, truncates, deletes, opens or reads a file, or grows the
+index of the write-ahead log, has a number. The call with a chosen number fails, with an error or
+after half of its data. The wrapper uses the C interface of the library that the module `sqlite3` is
+linked with, so the store under test is the real one.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Vfs(ctypes.Structure):
 
 
 class Disk:
-    """Counts calls, and lets the one of number `fails_at` go wrong, and those after it if `dies`.
+    """Counts calls and fails the call with number `fails_at`; with `dies`, all later ones too.
 
-    `kind` is "error" (nothing happens, and an error is told), "full" (as when there is no room) or
-    "short" (half of it is written, and an error is told).
+    `kind` is "error" (nothing is written, and the call fails), "full" (the disk has no room) or
+    "short" (half of the data is written, and the call fails).
     """
 
     def __init__(self, fails_at: int | None, kind: str, *, dies: bool = False) -> None:
@@ -82,7 +82,7 @@ class Disk:
         self._kind = kind
         self._dies = dies
 
-    def goes_wrong(self, call: str) -> bool:
+    def fails(self, call: str) -> bool:
         number = len(self.calls)
         self.calls.append(call)
         if self._fails_at is None or number < self._fails_at:
@@ -95,12 +95,12 @@ class Disk:
         return FULL if self._kind == "full" else otherwise
 
     @property
-    def halves(self) -> bool:
+    def writes_half(self) -> bool:
         return self._kind == "short"
 
 
 def reachable() -> bool:
-    """Does the module `sqlite3` use the library of this machine, and not one of its own?"""
+    """Does the module `sqlite3` use the shared library, rather than a copy linked into it?"""
     if _library() is None:
         return False
     disk = Disk(None, "error")
@@ -124,12 +124,12 @@ def _library() -> ctypes.CDLL | None:
 
 @contextmanager
 def faulty(disk: Disk) -> Iterator[None]:
-    """All databases that are opened inside are on that disk."""
+    """Databases that are opened inside this context are on `disk`."""
     lib = _library()
     assert lib is not None
     real = lib.sqlite3_vfs_find(None)
     vfs = Vfs.from_buffer_copy(real.contents)
-    kept: list[Any] = []  # What C still calls must not be collected.
+    kept: list[Any] = []  # C still calls these: they must not be collected.
     patched: dict[int, Any] = {}
     original_open, original_delete = real.contents.xOpen, real.contents.xDelete
 
@@ -140,7 +140,7 @@ def faulty(disk: Disk) -> Iterator[None]:
         return patched[address]
 
     def opened(this: int, name: int, file: int, flags: int, out: int) -> int:
-        if disk.goes_wrong("open"):
+        if disk.fails("open"):
             File.from_address(file).pMethods = ctypes.POINTER(Methods)()
             return 14  # SQLITE_CANTOPEN
         code = original_open(ctypes.addressof(real.contents), name, file, flags, out)
@@ -150,7 +150,7 @@ def faulty(disk: Disk) -> Iterator[None]:
         return int(code)
 
     def deleted(this: int, name: bytes, sync: int) -> int:
-        if disk.goes_wrong("delete"):
+        if disk.fails("delete"):
             return IOERR | 10 << 8
         return int(original_delete(ctypes.addressof(real.contents), name, sync))
 
@@ -175,9 +175,9 @@ def _wrapped(real: Any, disk: Disk, kept: list[Any]) -> Any:
 
     def write(original: Any) -> Callable[..., int]:
         def call(file: int, data: int, size: int, offset: int) -> int:
-            if not disk.goes_wrong("write"):
+            if not disk.fails("write"):
                 return int(original(file, data, size, offset))
-            if disk.halves:
+            if disk.writes_half:
                 original(file, data, size // 2, offset)
             return disk.code(IOERR_WRITE)
 
@@ -185,7 +185,7 @@ def _wrapped(real: Any, disk: Disk, kept: list[Any]) -> Any:
 
     def read(original: Any) -> Callable[..., int]:
         def call(file: int, data: int, size: int, offset: int) -> int:
-            if disk.goes_wrong("read"):
+            if disk.fails("read"):
                 return IOERR | 1 << 8
             return int(original(file, data, size, offset))
 
@@ -194,7 +194,7 @@ def _wrapped(real: Any, disk: Disk, kept: list[Any]) -> Any:
     def plain(name: str, code: int) -> Callable[[Any], Callable[..., int]]:
         def make(original: Any) -> Callable[..., int]:
             def call(*arguments: Any) -> int:
-                return disk.code(code) if disk.goes_wrong(name) else int(original(*arguments))
+                return disk.code(code) if disk.fails(name) else int(original(*arguments))
 
             return call
 
