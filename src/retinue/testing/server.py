@@ -340,7 +340,7 @@ def failing(
 
 
 def _formatted(answer: ScriptedReply, request: Received) -> Response:
-    """A scripted reply in the format of the requested API. A delay becomes a pause in its middle."""
+    """A scripted reply in the format of the requested API. A delay is a pause in its middle."""
     if request.target.partition("?")[0].endswith("/messages"):
         if (place := anthropic_format.forged(request.json)) is not None:
             told = f"{place}: Invalid `signature` in `thinking` block"

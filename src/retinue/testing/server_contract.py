@@ -1,11 +1,10 @@
-"""What a server must do so that agents can work with it, as tests for any server that is up.
+"""Tests that a running model server must pass so that agents can work with it.
 
 class TestMyServer(ServerContract):
     endpoint = Endpoint(base_url="http://127.0.0.1:8080/v1", model="qwen3")
 
-The model may be as small as they come: what is tested is what the server and our client make of
-each other, with a model that can hardly do more than go on with a pattern. A server that cannot do
-something says so by the attributes below.
+The model may be tiny: the tests check the server together with our client, and a model that
+continues a pattern is enough. Class attributes say what a server does not support.
 """
 
 from __future__ import annotations
