@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retinue.domain import agent_state, run_state
 from retinue.domain import events as ev
 from retinue.domain.lifecycle import TRANSITIONS, State
 from retinue.domain.messages import Timing, Usage
-from retinue.domain.result import Check, FileChange, Receipt, Status
-from retinue.domain.run_state import RunState, fold, merged
+from retinue.domain.result import Check, FileChange, Receipt, Status, merge_changes
+from retinue.domain.run_state import RunState, fold
 from retinue.errors import IllegalTransition
 
 
@@ -119,7 +121,7 @@ def endings(draw: st.DrawFn, agent: str) -> list[ev.Fact]:
     )
     changed = draw(st.lists(changes, max_size=2).map(tuple))
     waiting = ev.AgentWaiting(sub_agent_id=agent, response="the answer", files_modified=changed)
-    merged = ev.WorktreeMerged(base="b", commit="c")
+    merge_changes = ev.WorktreeMerged(base="b", commit="c")
     check = ev.CheckFinished(check=Check(command="test", exit_code=0, output_sha256="0"))
     step = ev.FilesChanged(step=draw(st.integers(1, 9)), commit="c", files=changed)
     kept = ev.WorkKept(files=changed)
@@ -133,7 +135,7 @@ def endings(draw: st.DrawFn, agent: str) -> list[ev.Fact]:
                     (kept, failed, closed),
                     (waiting, kept, failed, closed),
                     (waiting, completed, won),
-                    (waiting, merged, check, step, completed, won),
+                    (waiting, merge_changes, check, step, completed, won),
                 ]
             )
         )
@@ -285,6 +287,12 @@ def test_folding_does_not_touch_the_view_of_an_earlier_moment(
     assert earlier == kept
 
 
+def test_every_fact_is_applied_or_known_to_change_nothing() -> None:
+    applied = [*run_state.CHANGES, *agent_state.CHANGES, *agent_state.WITHOUT_CHANGE]
+    assert len(applied) == len(set(applied))
+    assert {*applied} == {*get_args(ev.Fact)}
+
+
 # --- single facts -----------------------------------------------------------------------------
 
 LIFE: dict[State, ev.Fact] = {
@@ -397,9 +405,9 @@ def test_changes_to_one_file_merge_in_any_grouping(
 ) -> None:
     a, b, c = (msgspec.structs.replace(change, path="a.py") for change in (a, b, c))
 
-    assert merged(merged(a, b), c) == merged(a, merged(b, c))
-    assert merged(None, a) == a
-    assert merged(a, b).added == a.added + b.added
+    assert merge_changes(merge_changes(a, b), c) == merge_changes(a, merge_changes(b, c))
+    assert merge_changes(None, a) == a
+    assert merge_changes(a, b).added == a.added + b.added
 
 
 def test_where_the_time_went_is_added_up() -> None:
@@ -412,3 +420,83 @@ def test_where_the_time_went_is_added_up() -> None:
     assert view.agents["a0"].timing == Timing(queued_s=3.0, first_token_s=1.5, generating_s=6.0)
     assert str(view.agents["a0"].timing) == "queued 3.0s, first token 1.5s, generating 6.0s"
     assert list(view.agents["a0"].models) == ["a", "b"]
+
+
+# --- what an agent takes over from its tools and children -------------------------------------
+
+
+def tool(call: str, name: str = "fetch", arguments: str = "{}", **seen: Any) -> list[ev.Fact]:
+    receipt = Receipt(tool=name, ok=True, output_sha256="0", **seen)
+    return [
+        ev.ToolStarted(call_id=call, tool=name, arguments=arguments),
+        ev.ToolFinished(call_id=call, tool=name, content="", receipt=receipt),
+    ]
+
+
+def run_of(*life: tuple[str, str | None, list[ev.Fact]]) -> RunState:
+    facts: list[tuple[str, str | None, ev.Fact]] = [("a0", None, STARTED)]
+    facts += [(agent, parent, fact) for agent, parent, some in life for fact in some]
+    events = [event(seq, fact, agent, up) for seq, (agent, up, fact) in enumerate(facts, start=1)]
+    return fold(events, resumable=True)
+
+
+def working(agent: str, depth: int = 0) -> list[ev.Fact]:
+    return [
+        created(agent, depth),
+        ev.AgentStarted(sub_agent_id=agent),
+        ev.AgentAttempted(number=1, of=1, timeout_s=5.0, opening=()),
+    ]
+
+
+CLOSED = [LIFE[State.FAILED], LIFE[State.CLOSED]]
+
+
+@pytest.mark.parametrize(
+    ("seen", "tainted", "heard"),
+    [
+        ({}, False, False),
+        ({"untrusted": True}, True, True),
+        ({"untrusted": True, "command": "curl x"}, True, False),
+    ],
+)
+def test_an_agent_is_tainted_by_its_receipts(
+    seen: dict[str, Any], tainted: bool, heard: bool
+) -> None:
+    agent = run_of(("a0", None, [*working("a0"), *tool("1", **seen)])).agents["a0"]
+    assert (agent.tainted, agent.heard_untrusted) == (tainted, heard)
+
+
+def test_a_child_taints_its_parent_when_it_is_closed() -> None:
+    child = [*working("a1", 1), *tool("1", untrusted=True, command="curl x")]
+    open_child = run_of(("a0", None, working("a0")), ("a1", "a0", child))
+    closed = run_of(("a0", None, working("a0")), ("a1", "a0", child + CLOSED))
+    program = run_of(("a0", None, [created("a0")]), ("a1", "a0", child + CLOSED))
+
+    assert not open_child.agents["a0"].tainted
+    assert closed.agents["a0"].tainted
+    assert closed.agents["a0"].heard_untrusted
+    # A program has no conversation that could mislead it.
+    assert program.agents["a0"].tainted
+    assert not program.agents["a0"].heard_untrusted
+
+
+def test_a_message_to_a_child_is_unread_until_it_is_told() -> None:
+    sent = tool("2", "agent_message", '{"id": "[A1]", "text": "hurry"}')
+    before = [("a0", None, working("a0")), ("a1", "a0", working("a1", 1))]
+    send: list[ev.Fact] = [*tool("1", untrusted=True), *sent]
+    told = ev.AgentTold(content="hurry", source="parent")
+
+    unread = run_of(*before, ("a0", None, send))
+    read = run_of(*before, ("a0", None, send), ("a1", "a0", [told]))
+
+    assert unread.resume_points["a1"].unread == ["hurry"]
+    assert unread.agents["a1"].heard_untrusted
+    assert read.resume_points["a1"].unread == []
+
+
+def test_only_a_resumable_state_holds_resume_points() -> None:
+    events = journal(STARTED, *working("a0"), ev.TurnStarted(turn=1, of=9))
+    assert fold(events).resume_points == {}
+    point = fold(events, resumable=True).resume_points["a0"]
+    assert point.opening == ()
+    assert point.conversation == [ev.TurnStarted(turn=1, of=9)]

@@ -12,7 +12,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.domain.events import Event, ModelReplied, ToolStarted
-from retinue.domain.messages import Request, UserMessage
+from retinue.domain.messages import Request, ToolMessage, UserMessage
 from retinue.errors import RunError, UnknownRun
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, hold, say
 from retinue.project import open_journal, open_run_locks
@@ -167,7 +167,7 @@ async def test_what_writes_is_not_done_again_and_what_reads_is(
     answers: list[str] = []
 
     def last(request: Request) -> Step:
-        answers.extend(m.content for m in request.messages if type(m).__name__ == "ToolAnswer")
+        answers.extend(m.content for m in request.messages if isinstance(m, ToolMessage))
         return say("Done.")
 
     for tool, told in ((look, "seen"), (send, INTERRUPTED)):

@@ -38,6 +38,21 @@ class FileChange(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
         return f"{self.path} ({lines}{what})"
 
 
+def merge_changes(earlier: FileChange | None, later: FileChange) -> FileChange:
+    """Two changes of one file, one after the other, as one change."""
+    if earlier is None:
+        return later
+    return FileChange(
+        path=later.path,
+        added=earlier.added + later.added,
+        removed=earlier.removed + later.removed,
+        new=earlier.new or later.new,
+        gone=later.gone,
+        before_sha256=earlier.before_sha256,
+        after_sha256=later.after_sha256,
+    )
+
+
 class Receipt(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What the harness saw a tool do; the model has no say in it."""
 

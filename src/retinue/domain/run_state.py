@@ -1,89 +1,38 @@
-"""`fold(events)`: the view of a run that every interface draws. Nothing else is state.
+"""`fold(events)`: the state of a run. Interfaces, resume and sessions all read it from here.
 
-A view is built by applying events in order. It is mutable inside (a fan-out has ten thousand
-agents; copying them for each event would be quadratic) and is only ever changed through `apply`.
+Nothing but the journal is state. A `RunState` is built by applying its events in order. It is
+mutable (a fan-out has ten thousand agents; copying them for each event would be quadratic), and
+changes only through `apply`.
+
+With `resumable`, the state also holds what only another process needs to go on with the run: a
+`ResumePoint` for each agent, the plan and the tasks of a program. Live views do without these, to
+stay small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Any
 
-from msgspec import structs
+import msgspec
 
 from retinue.domain import events as ev
-from retinue.domain.lifecycle import State, move
-from retinue.domain.messages import Timing, Usage
-from retinue.domain.result import Check, Conflict, FileChange, Receipt, Status
+from retinue.domain.agent_state import ROOT_ID, AgentState, plain_id
+from retinue.domain.messages import Usage
+from retinue.domain.result import Status
+from retinue.domain.resume_point import ResumePoint, WorkTime
 from retinue.errors import UsageError
 
-
-@dataclass(slots=True)
-class AgentState:
-    id: str
-    parent_id: str | None
-    path: str
-    role: str
-    title: str
-    depth: int
-    step_idx: int
-    contract_sha256: str
-    created_at: float
-    state: State = State.CREATED
-    started_at: float | None = None
-    closed_at: float | None = None
-    paused_at: float | None = None
-    """When its run was suspended, until somebody goes on with it."""
-    attempt: int = 0
-    turn: int = 0
-    max_turns: int = 0
-    turns: int = 0
-    """The replies that it got, over all attempts."""
-    tool_calls: int = 0
-    pending: dict[str, ev.ToolStarted] = field(default_factory=dict)
-    """The calls under way, by their id."""
-    queued: int = 0
-    """The calls of the last reply that have not begun: of many spawns, those without a slot."""
-    setback: str = ""
-    """What went wrong with the model last, until it replies."""
-    usage: Usage = field(default_factory=Usage)
-    timing: Timing = field(default_factory=Timing)
-    models: dict[str, None] = field(default_factory=dict)
-    """Of a pool, those that have answered."""
-    doing: str = ""
-    said: str = ""
-    """What its model said last, until it is closed."""
-    status: Status | None = None
-    error: str = ""
-    response: str = ""
-    close_reason: str = ""
-    cached: bool = False
-    notes: tuple[str, ...] = ()
-    files_read: dict[str, None] = field(default_factory=dict)
-    files_modified: dict[str, FileChange] = field(default_factory=dict)
-    receipts: list[Receipt] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
-    conflicts: tuple[Conflict, ...] = ()
-    steps: list[int] = field(default_factory=list)
-    """The numbers of its changes of the user's files."""
-    kept: tuple[FileChange, ...] = ()
-    """What it had changed, and was not integrated."""
-    unverified: str = ""
-    """What it claims in its answer, and nothing that was seen bears out."""
-    children: list[str] = field(default_factory=list)
-
-    @property
-    def duration_s(self) -> float:
-        if self.started_at is None or self.closed_at is None:
-            return 0.0
-        # A clock that was set back has measured nothing.
-        return max(0.0, self.closed_at - self.started_at)
+MESSAGE_TOOL = "agent_message"
 
 
 @dataclass(slots=True)
 class RunState:
+    resumable: bool = False
     id: str = ""
+    started: ev.RunStarted | None = None
+    """None if the journal was cleaned away."""
     kind: str = ""
     task: str = ""
     directory: str = ""
@@ -96,15 +45,23 @@ class RunState:
     status: Status | None = None
     reason: str = ""
     suspended: str | None = None
-    """Why the work has stopped that can go on."""
+    """Why the run is suspended; None if it is not."""
     pruned: int = 0
-    """How many of its events were cleaned away; the rest is one that says what they were."""
+    """How many of its events were cleaned away; one event with their outcome is left."""
     last_seq: int = 0
     usage: Usage = field(default_factory=Usage)
     """Of all agents together."""
     rewritten: list[tuple[float, str]] = field(default_factory=list)
-    """When the user has undone or redone what."""
+    """When the user has undone or redone changes, and which."""
     agents: dict[str, AgentState] = field(default_factory=dict)
+    """By id, in the order of their creation."""
+    resume_points: dict[str, ResumePoint] = field(default_factory=dict)
+    tasks: list[ev.TasksGiven] = field(default_factory=list)
+    plan_facts: list[ev.Fact] = field(default_factory=list)
+    """What was decided in a plan, and which children the root has created."""
+    file_changes: list[tuple[AgentState, ev.FilesChanged]] = field(default_factory=list)
+    """Changes of the user's files, and who made them."""
+    work_time: WorkTime = field(default_factory=WorkTime)
 
     @property
     def root(self) -> AgentState | None:
@@ -119,42 +76,77 @@ class RunState:
         raise UsageError(f"No agent {name!r} in run {self.id}; there are: {known}.")
 
     def apply(self, event: ev.Event) -> RunState:
-        """Take one more event in. Events come in order; an illegal move of an agent raises."""
+        """Apply the next event. An illegal transition of an agent raises."""
         self.last_seq = event.seq
+        if self.resumable:
+            self.work_time.add(event)
         fact = event.fact
-        match fact:
-            case ev.RunStarted():
-                self.id, self.started_at = event.run_id, event.time
-                self.kind, self.task, self.directory = fact.kind, fact.task, fact.directory
-                self.model, self.mode, self.sandbox = fact.model, fact.mode, fact.sandbox
-                self.earlier = fact.earlier
-            case ev.RunFinished():
-                self.status, self.reason, self.finished_at = fact.status, fact.reason, event.time
-            case ev.RunSuspended():
-                self.suspended = fact.reason
-                for agent in self.agents.values():
-                    agent.paused_at = event.time if agent.closed_at is None else None
-            case ev.RunResumed():
-                self.suspended = None
-                for agent in self.agents.values():
-                    agent.paused_at = None
-            case ev.RunLapsed():
-                for agent in self.agents.values():
-                    if agent.closed_at is None and agent.started_at is not None:
-                        agent.started_at += fact.jumped_s
-            case ev.RunPruned():
-                self._leave(event, fact)
-            case ev.TasksGiven():
-                pass
-            case ev.StepsUndone() | ev.StepsRedone():
-                self.rewritten.append((event.time, event.summary))
-            case ev.AgentCreated():
-                self._create(event, fact)
-            case _:
-                self._change(self.agents[event.agent_id], event, fact)
+        change = CHANGES.get(type(fact))
+        if change is not None:
+            change(self, event, fact)
+        else:
+            self._change_agent(event, fact)
         return self
 
-    def _leave(self, event: ev.Event, fact: ev.RunPruned) -> None:
+    def _change_agent(self, event: ev.Event, fact: ev.Fact) -> None:
+        agent = self.agents[event.agent_id]
+        match fact:
+            case ev.ModelReplied() | ev.ModelFailed():
+                self.usage += fact.usage
+            case ev.ToolFinished(tool=tool) if tool == MESSAGE_TOOL and not fact.failed:
+                if (call := agent.pending.get(fact.call_id)) is not None:
+                    self._send(agent, call)
+        agent.apply(event, fact)
+        if isinstance(fact, ev.AgentClosed) and agent.parent_id is not None:
+            self.agents[agent.parent_id].child_closed(agent)
+        if self.resumable:
+            self.resume_points[agent.id].apply(event, fact)
+            match fact:
+                case ev.FilesChanged():
+                    self.file_changes.append((agent, fact))
+                case ev.PlanAdopted() | ev.StepStarted() | ev.StepFinished():
+                    self.plan_facts.append(fact)
+
+    def _send(self, sender: AgentState, call: ev.ToolStarted) -> None:
+        message = msgspec.json.decode(call.arguments, type=_Message)
+        child = self.agents.get(plain_id(message.id))
+        if child is not None:
+            child.message_from(sender)
+            if self.resumable:
+                self.resume_points[child.id].unread.append(message.text)
+
+    def _start(self, event: ev.Event, fact: ev.RunStarted) -> None:
+        self.id, self.started_at, self.started = event.run_id, event.time, fact
+        self.kind, self.task, self.directory = fact.kind, fact.task, fact.directory
+        self.model, self.mode, self.sandbox = fact.model, fact.mode, fact.sandbox
+        self.earlier = fact.earlier
+
+    def _finish(self, event: ev.Event, fact: ev.RunFinished) -> None:
+        self.status, self.reason, self.finished_at = fact.status, fact.reason, event.time
+
+    def _suspend(self, event: ev.Event, fact: ev.RunSuspended) -> None:
+        self.suspended = fact.reason
+        for agent in self.agents.values():
+            agent.paused_at = event.time if agent.closed_at is None else None
+
+    def _resume(self, event: ev.Event, fact: ev.RunResumed) -> None:
+        self.suspended = None
+        for agent in self.agents.values():
+            agent.paused_at = None
+
+    def _skip_time(self, event: ev.Event, fact: ev.RunLapsed) -> None:
+        lost_s = fact.stalled_s + fact.jumped_s
+        self.work_time.subtract(lost_s)
+        for agent in self.agents.values():
+            if agent.closed_at is None:
+                if agent.started_at is not None:
+                    agent.started_at += fact.jumped_s
+                if self.resumable:
+                    point = self.resume_points[agent.id]
+                    point.lifetime.subtract(lost_s)
+                    point.attempt_time.subtract(lost_s)
+
+    def _prune(self, event: ev.Event, fact: ev.RunPruned) -> None:
         self.id, self.pruned = event.run_id, fact.events
         self.kind, self.task, self.directory = fact.kind, fact.task, fact.directory
         self.model, self.mode, self.sandbox = fact.model, fact.mode, fact.sandbox
@@ -162,154 +154,58 @@ class RunState:
         self.started_at, self.finished_at = fact.started_at, fact.finished_at
         self.status, self.reason = fact.status, fact.reason
         self.rewritten = list(fact.rewritten)
-        self.agents = {left.id: AgentState(**structs.asdict(left)) for left in fact.agents}
+        self.agents = {left.id: AgentState(**msgspec.structs.asdict(left)) for left in fact.agents}
         for agent in self.agents.values():
             if agent.parent_id is not None:
                 self.agents[agent.parent_id].children.append(agent.id)
 
-    def _create(self, event: ev.Event, fact: ev.AgentCreated) -> None:
-        self.agents[event.agent_id] = AgentState(
-            id=event.agent_id,
-            parent_id=event.parent_agent_id,
-            path=fact.path,
-            role=fact.role,
-            title=fact.title,
-            depth=fact.depth,
-            step_idx=fact.step_idx,
-            contract_sha256=fact.contract_sha256,
-            created_at=event.time,
-            notes=fact.notes,
-        )
-        if event.parent_agent_id is not None:
-            self.agents[event.parent_agent_id].children.append(event.agent_id)
+    def _give_tasks(self, event: ev.Event, fact: ev.TasksGiven) -> None:
+        if self.resumable:
+            self.tasks.append(fact)
 
-    def _change(
-        self,
-        agent: AgentState,
-        event: ev.Event,
-        fact: ev.AgentStarted
-        | ev.AgentAttempted
-        | ev.TurnStarted
-        | ev.ModelReplied
-        | ev.ModelFailed
-        | ev.ToolStarted
-        | ev.ToolFinished
-        | ev.ToolDenied
-        | ev.ApprovalDecided
-        | ev.AgentTold
-        | ev.ContextCompacted
-        | ev.AgentSilent
-        | ev.AgentCached
-        | ev.BreakerTripped
-        | ev.LimitReached
-        | ev.WorktreeCreated
-        | ev.WorktreeMerged
-        | ev.CheckFinished
-        | ev.FilesChanged
-        | ev.WorkKept
-        | ev.AgentWaiting
-        | ev.AgentCompleted
-        | ev.AgentFailed
-        | ev.AgentClosed
-        | ev.PlanAdopted
-        | ev.StepStarted
-        | ev.StepFinished,
-    ) -> None:
-        agent.doing = event.summary
-        match fact:
-            case ev.AgentStarted():
-                agent.state, agent.started_at = move(agent.state, State.RUNNING), event.time
-            case ev.AgentAttempted():
-                agent.attempt, agent.turn = fact.number, 0
-            case ev.TurnStarted():
-                agent.turn, agent.max_turns, agent.queued = fact.turn, fact.of, 0
-            case ev.ModelReplied():
-                agent.usage += fact.usage
-                self.usage += fact.usage
-                agent.turns, agent.setback = agent.turns + 1, ""
-                agent.said = fact.content.strip() or agent.said
-                agent.queued = len(fact.calls)
-                agent.timing += fact.timing
-                if fact.model:
-                    agent.models[fact.model] = None
-            case ev.ModelFailed():
-                agent.usage += fact.usage
-                self.usage += fact.usage
-                agent.setback = event.summary
-            case ev.AgentCached():
-                agent.cached = True
-            case (
-                ev.LimitReached()
-                | ev.ApprovalDecided()
-                | ev.AgentTold()
-                | ev.ContextCompacted()
-                | ev.AgentSilent()
-                | ev.BreakerTripped()
-                | ev.WorktreeCreated()
-                | ev.WorktreeMerged()
-                | ev.PlanAdopted()
-                | ev.StepStarted()
-                | ev.StepFinished()
-            ):
-                pass
-            case ev.CheckFinished():
-                agent.checks.append(fact.check)
-            case ev.FilesChanged():
-                agent.steps.append(fact.step)
-            case ev.WorkKept():
-                agent.kept = fact.files
-            case ev.ToolStarted():
-                agent.tool_calls += 1
-                agent.queued = max(0, agent.queued - 1)
-                agent.pending[fact.call_id] = fact
-            case ev.ToolDenied():
-                agent.tool_calls += fact.counted
-                agent.queued = max(0, agent.queued - 1)
-            case ev.ToolFinished():
-                agent.pending.pop(fact.call_id, None)
-                agent.receipts.append(fact.receipt)
-                agent.files_read.update(dict.fromkeys(fact.receipt.read))
-                for change in fact.receipt.changed:
-                    agent.files_modified[change.path] = merged(
-                        agent.files_modified.get(change.path), change
-                    )
-            case ev.AgentWaiting():
-                agent.state = move(agent.state, State.WAITING_FOR_MERGE)
-                agent.response = fact.response
-                # Of a copy it is known what has really changed in it, by whatever means.
-                agent.files_modified = {change.path: change for change in fact.files_modified}
-            case ev.AgentCompleted():
-                agent.state, agent.status = move(agent.state, State.COMPLETED), Status.COMPLETED
-            case ev.AgentFailed():
-                agent.state, agent.status = move(agent.state, State.FAILED), fact.status
-                agent.error, agent.conflicts = fact.reason, fact.conflicts
-                agent.response = fact.response or agent.response
-            case ev.AgentClosed():
-                agent.state, agent.closed_at = move(agent.state, State.CLOSED), event.time
-                agent.close_reason, agent.doing, agent.said = fact.close_reason, "", ""
-                agent.unverified = fact.unverified
-                agent.pending.clear()
-            case _:
-                assert_never(fact)
+    def _rewrite_files(self, event: ev.Event, fact: ev.StepsUndone | ev.StepsRedone) -> None:
+        self.rewritten.append((event.time, event.summary))
+
+    def _create_agent(self, event: ev.Event, fact: ev.AgentCreated) -> None:
+        agent = self.agents[event.agent_id] = AgentState.created(event, fact)
+        if agent.parent_id is not None:
+            self.agents[agent.parent_id].add_child(agent)
+        elif self.started is not None:
+            agent.tainted = self.started.tainted
+            agent.heard_untrusted = self.started.heard_untrusted
+        if self.resumable:
+            point = self.resume_points[agent.id] = ResumePoint(agent)
+            point.lifetime.add(event)
+            if agent.parent_id is not None:
+                self.resume_points[agent.parent_id].children.append(agent.id)
+            if agent.parent_id == ROOT_ID:
+                self.plan_facts.append(fact)
 
 
-def fold(events: Iterable[ev.Event]) -> RunState:
-    view = RunState()
+CHANGES: Mapping[type[ev.Fact], Callable[[RunState, ev.Event, Any], None]] = {
+    ev.RunStarted: RunState._start,
+    ev.RunFinished: RunState._finish,
+    ev.RunSuspended: RunState._suspend,
+    ev.RunResumed: RunState._resume,
+    ev.RunLapsed: RunState._skip_time,
+    ev.RunPruned: RunState._prune,
+    ev.TasksGiven: RunState._give_tasks,
+    ev.StepsUndone: RunState._rewrite_files,
+    ev.StepsRedone: RunState._rewrite_files,
+    ev.AgentCreated: RunState._create_agent,
+}
+
+
+class _Message(msgspec.Struct):
+    """The arguments of a call of `agent_message`."""
+
+    id: str
+    text: str
+
+
+def fold(events: Iterable[ev.Event], *, resumable: bool = False) -> RunState:
+    """The state after `events`, which are those of a run or of its root only."""
+    state = RunState(resumable=resumable)
     for event in events:
-        view.apply(event)
-    return view
-
-
-def merged(earlier: FileChange | None, later: FileChange) -> FileChange:
-    """Two changes to one file as one."""
-    if earlier is None:
-        return later
-    return FileChange(
-        path=later.path,
-        added=earlier.added + later.added,
-        removed=earlier.removed + later.removed,
-        new=earlier.new or later.new,
-        gone=later.gone,
-        before_sha256=earlier.before_sha256,
-        after_sha256=later.after_sha256,
-    )
+        state.apply(event)
+    return state

@@ -10,6 +10,7 @@ from typing import Any
 
 from retinue.config.environment import Environment
 from retinue.config.settings import Settings
+from retinue.domain.agent_state import AgentState
 from retinue.domain.approval import Rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import Contract, decode_contract
@@ -20,7 +21,7 @@ from retinue.domain.plan.outcome import RunResult
 from retinue.domain.reach import Reach
 from retinue.domain.report import outcome_text
 from retinue.domain.result import Status, cap
-from retinue.domain.run_state import AgentState, RunState
+from retinue.domain.run_state import RunState
 from retinue.domain.scope import ANYWHERE
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.engine import Engine

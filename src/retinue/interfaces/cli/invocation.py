@@ -10,12 +10,12 @@ from typing import Any
 from retinue.app import open_runtime
 from retinue.config.environment import Environment
 from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD, load_settings
+from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.result import Status
 from retinue.errors import StoreError
 from retinue.interfaces.cli.commands.trust import settle
 from retinue.interfaces.cli.terminal.console import Console, Interrupts, exit_code, perform
 from retinue.project import project
-from retinue.runtime.agent.agent import ROOT
 from retinue.runtime.runtime import Runtime
 
 _LIMITS = ("max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
@@ -82,7 +82,7 @@ def perform_in(
                         ask=console.ask,
                         choose=console.choose,
                         on_event=console.listen,
-                        on_text=partial(console.progress.hear, ROOT),
+                        on_text=partial(console.progress.hear, ROOT_ID),
                         on_partial=lambda _, agent, text: console.progress.hear(agent, text),
                         on_wait=console.progress.wait,
                     ) as runtime,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from retinue.domain.agent_state import AgentState
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Check, FileChange, Result, Status
-from retinue.domain.run_state import AgentState, RunState
+from retinue.domain.run_state import RunState
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.figures import clip, dollars, duration, one_line, some
 from retinue.interfaces.view.prose import prose

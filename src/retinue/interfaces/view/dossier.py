@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from retinue.domain import events as ev
+from retinue.domain.agent_state import AgentState
 from retinue.domain.contract import Contract
 from retinue.domain.result import Check, Receipt
-from retinue.domain.run_state import AgentState
 from retinue.domain.scope import ANYWHERE
 from retinue.interfaces.view.block import bill
 from retinue.interfaces.view.calls import call_text

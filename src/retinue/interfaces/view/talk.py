@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from retinue.domain import events as ev
+from retinue.domain.agent_state import AgentState
 from retinue.domain.drafting import ASK_USER
 from retinue.domain.result import Status
-from retinue.domain.run_state import AgentState
 from retinue.interfaces.view.block import agent_block, bill, paused_block
 from retinue.interfaces.view.calls import call_text
 from retinue.interfaces.view.columns import SIGNS, SPINNER, Line, Span, Tone

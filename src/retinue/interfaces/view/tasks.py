@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from retinue.domain.run_state import AgentState, RunState
+from retinue.domain.agent_state import AgentState
+from retinue.domain.run_state import RunState
 from retinue.interfaces.view.columns import Line, Span, Tone
 from retinue.interfaces.view.figures import cells, clip, clip_reason, duration, one_line, some
 from retinue.interfaces.view.tree import SMALL_FAMILY, Mark, Row, mark_of, seconds

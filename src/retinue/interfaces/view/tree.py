@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from retinue.domain.agent_state import AgentState
 from retinue.domain.events import AgentCreated, Event, ToolStarted
 from retinue.domain.lifecycle import State
 from retinue.domain.result import Status
-from retinue.domain.run_state import AgentState, RunState
+from retinue.domain.run_state import RunState
 from retinue.interfaces.view.calls import call_text
 from retinue.interfaces.view.figures import one_line, some
 

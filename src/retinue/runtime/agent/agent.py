@@ -12,8 +12,16 @@ from retinue.domain.contract import Contract
 from retinue.domain.events import Event, Fact
 from retinue.domain.evidence import still_tested
 from retinue.domain.messages import Usage
-from retinue.domain.result import Check, Conflict, FileChange, Receipt, Result, Spent
-from retinue.domain.run_state import merged
+from retinue.domain.result import (
+    Check,
+    Conflict,
+    FileChange,
+    Receipt,
+    Result,
+    Spent,
+    merge_changes,
+)
+from retinue.domain.resume_point import FROM_PARENT, ResumePoint
 from retinue.ports.clock import Clock
 from retinue.ports.file_tree import FileTree
 from retinue.ports.store import NewAgent
@@ -21,16 +29,8 @@ from retinue.runtime.core.journal import Journal
 from retinue.runtime.core.suspension import Suspension
 
 if TYPE_CHECKING:
-    from retinue.runtime.history.recovery import RecoveredAgent
     from retinue.runtime.integration.file_changes import Recorder
     from retinue.runtime.integration.merge_queue import MergeSlot
-
-ROOT = "a0"  # the id of every run's root; children are a1, a2, …
-
-
-def plain_id(id: str) -> str:
-    """The id that a model means, which writes it in quotes, in brackets or with a capital."""
-    return id.strip(" \t\r\n[]\"'").lower()
 
 
 class Agent:
@@ -97,7 +97,7 @@ class Agent:
         """Whether work of its that was not integrated is kept."""
         self.steps = 0
         self.names: dict[str, int] = {}
-        self.past: RecoveredAgent | None = None
+        self.past: ResumePoint | None = None
         """What another process has seen of its life, until this one has taken it up."""
         self.suspension = suspension
         self.paused = False
@@ -175,24 +175,21 @@ class Agent:
             self.tested = still_tested(self.tested, receipt)
         for change in receipt.changed:
             before = self.files_modified.get(change.path)
-            self.files_modified[change.path] = merged(before, change)
+            self.files_modified[change.path] = merge_changes(before, change)
 
-    def remember(self, past: RecoveredAgent) -> None:
-        """Be who another process has known."""
-        view = past.view
-        self.account.book(past.spent)
+    def restore(self, past: ResumePoint) -> None:
+        """Take over the state in which another process has left the agent."""
+        state = past.agent
+        self.account.book(state.spent)
         self.past = past
-        self.origin_key, self.background = past.created.origin_key, past.created.background
-        self.notes = past.created.notes
-        self.attempt, self.usage, self.last_text = view.attempt, view.usage, view.said
-        self.files_read, self.files_modified = view.files_read, view.files_modified
-        self.receipts, self.tainted, self.heard_untrusted = (
-            view.receipts,
-            past.tainted,
-            past.heard_untrusted,
-        )
-        self.checks, self.tested, self.kept = view.checks, past.tested, bool(view.kept)
-        self.inbox = [("parent", words) for words in past.messages]
+        self.origin_key, self.background = state.origin_key, state.background
+        self.notes = state.notes
+        self.attempt, self.usage, self.last_text = state.attempt, state.usage, state.said
+        self.files_read, self.files_modified = state.files_read, state.files_modified
+        self.receipts, self.tainted = state.receipts, state.tainted
+        self.heard_untrusted, self.tested = state.heard_untrusted, state.tested
+        self.checks, self.kept = state.checks, bool(state.kept)
+        self.inbox = [(FROM_PARENT, words) for words in past.unread]
 
     def hear_of(self, child: Agent) -> None:
         """Take over what is known of a child that has ended."""

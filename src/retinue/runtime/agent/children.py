@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from retinue.domain.drafting import Order
 from retinue.domain.result import Result
+from retinue.domain.resume_point import ResumePoint
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.baseline import BACKGROUND, Baseline
 from retinue.runtime.core.task_group import TaskGroup
 
-if TYPE_CHECKING:
-    from retinue.runtime.history.recovery import RecoveredAgent
+LOOSE_ENDS = "loose ends"  # source of a reminder that background children are still running
 
 
 class Slot:
@@ -135,9 +135,9 @@ class Children:
         self._round = Baseline()
         self._background_round = Baseline(line=BACKGROUND)
 
-    def take_up(self, past: RecoveredAgent, children: Mapping[str, Agent]) -> None:
+    def take_up(self, past: ResumePoint, children: Mapping[str, Agent]) -> None:
         """Have the children again that another process has employed in the same attempt."""
-        self._told_of_loose_ends = past.told_of_loose_ends
+        self._told_of_loose_ends = past.was_told_by(LOOSE_ENDS)
         for agent_id in past.children:
             agent = children[agent_id]
             task = None

@@ -11,7 +11,7 @@ from retinue.domain.messages import AssistantMessage
 from retinue.domain.report import job_block, report_cap
 from retinue.errors import BudgetExceeded, ModelError
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.children import Children
+from retinue.runtime.agent.children import LOOSE_ENDS, Children
 from retinue.runtime.agent.conversation import room_for_news
 from retinue.runtime.agent.model_turn import ModelSession
 from retinue.runtime.agent.output_schema import OutputSchema
@@ -19,7 +19,6 @@ from retinue.runtime.agent.tool_calls import ToolCalls
 from retinue.runtime.agent.transcript import Transcript
 
 SCHEMA = "schema"  # who tells an agent that its answer does not fit
-LOOSE_ENDS = "loose ends"  # … that children of its are still at work
 STOP = "stop"  # … that its run is being stopped
 STOPPED = (
     "The user stops the work here; it may go on later. Say in a few words what you have. No tools."

@@ -11,12 +11,19 @@ from retinue.domain.events import AgentCreated
 from retinue.domain.lifecycle import State
 from retinue.domain.report import markdown
 from retinue.domain.result import Result, Spent
+from retinue.domain.resume_point import ResumePoint
 from retinue.ports.store import NewAgent
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.lifecycle import AttemptOutcome, close, conclude, result_of
+from retinue.runtime.agent.lifecycle import (
+    AttemptOutcome,
+    close,
+    conclude,
+    recovered_result,
+    result_of,
+)
 from retinue.runtime.core.journal import Journal
 from retinue.runtime.core.suspension import Suspension
-from retinue.runtime.history.recovery import Recovered, RecoveredAgent
+from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.services import Services
 
 
@@ -121,29 +128,30 @@ class AgentRegistry:
 
     # Those of another process
 
-    def restore(self, found: Recovered) -> None:
+    def restore(self, found: RecoveredRun) -> None:
         """Have the agents again that the journal knows of."""
         agents = self._restored
-        for agent_id, past in found.agents.items():
-            parent = agents.get(past.view.parent_id or "")
+        for agent_id, past in found.state.resume_points.items():
+            contract = found.contracts[agent_id]
+            parent = agents.get(past.agent.parent_id or "")
             agent = self.root
             if parent is not None:
-                agent = self.make(past.contract, past.created.path, parent)
+                agent = self.make(contract, past.agent.path, parent)
                 assert agent.id == agent_id, "ids are counted"
                 parent.steps += 1
                 name, _, number = agent.path.removeprefix(f"{parent.path}/").rpartition(".")
                 parent.names[name] = int(number)
             agents[agent_id] = agent
-            agent.remember(past)
-            agent.cache_key = self._around.cache.key(past.contract)
+            agent.restore(past)
+            agent.cache_key = self._around.cache.key(contract)
             if parent is self.root:
                 self._errands[agent.origin_key] = agent
-            if past.state is State.CLOSED:
-                agent.result = past.result(self._run_id)
+            if past.agent.state is State.CLOSED:
+                agent.result = recovered_result(past, agent.contract)
                 self._count(agent, agent.result)
             else:
                 self._open[agent_id] = agent
-        self._started_at -= found.seconds
+        self._started_at -= found.state.work_time.seconds
 
     @property
     def restored(self) -> Mapping[str, Agent]:
@@ -167,11 +175,11 @@ class AgentRegistry:
             self._around.cache.completed(agent.cache_key)
         return result
 
-    def conclude(self, agent: Agent, past: RecoveredAgent) -> Result:
+    def conclude(self, agent: Agent, past: ResumePoint) -> Result:
         """Write down what is missing of an ending that another process has begun to write."""
         self._leave(agent)
         conclude(agent, past)
-        result = agent.result = past.result(self._run_id)
+        result = agent.result = recovered_result(past, agent.contract)
         self._count(agent, result)
         self._suspension.check_idle()
         return result

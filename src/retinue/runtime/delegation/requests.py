@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
+from retinue.domain.agent_state import plain_id
 from retinue.domain.drafting import Order
 from retinue.domain.framing import frame
 from retinue.domain.grant import Mode
@@ -28,7 +29,7 @@ from retinue.ports.delegation import CallInfo, SpawnRequest, Subtask
 from retinue.ports.model import ModelServers
 from retinue.ports.tool_outcome import ToolOutcome
 from retinue.ports.workspace import Workspace
-from retinue.runtime.agent.agent import Agent, plain_id
+from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.baseline import Baseline
 from retinue.runtime.agent.children import Children
 from retinue.runtime.agent.context_window import fitted, notes_on

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from retinue.domain.agent_state import AgentState
 from retinue.domain.chain import verify
 from retinue.domain.events import Event
 from retinue.domain.lifecycle import State
-from retinue.domain.run_state import AgentState, RunState
+from retinue.domain.run_state import RunState
 from retinue.errors import ChainBroken, IllegalTransition
 from retinue.ports.store import AgentRow, RunRow, Store
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from retinue.domain.agent_state import ROOT_ID, AgentState
 from retinue.domain.events import PrunedAgent, RunPruned
-from retinue.domain.run_state import AgentState, RunState, fold
+from retinue.domain.run_state import RunState, fold
 from retinue.ports.clock import Clock
 from retinue.ports.store import Store
-from retinue.runtime.agent.agent import ROOT
 from retinue.runtime.core.journal import Journal, JournalHead
 from retinue.runtime.history.audit import audit, read_all
 
@@ -20,7 +20,7 @@ async def prune(store: Store, clock: Clock, run_id: str) -> None:
     row = await store.run(run_id)
     left = what_is_left(fold(await read_all(store, row.id)), row.head_seq, row.head_hash)
     journal = Journal(store, clock, row.id, head=JournalHead.of(row), listener=None)
-    journal.record(left, agent_id=ROOT, parent_agent_id=None)
+    journal.record(left, agent_id=ROOT_ID, parent_agent_id=None)
     await journal.durable()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.events import (
     AgentAttempted,
     AgentFailed,
@@ -28,7 +29,6 @@ from retinue.domain.result import Result, Status
 from retinue.errors import RunError
 from retinue.ports.run_lock import RunLocks
 from retinue.ports.store import RunRow, Store
-from retinue.runtime.agent.agent import ROOT
 from retinue.runtime.agent.conversation import Conversation
 from retinue.runtime.agent.transcript import Transcript
 from retinue.runtime.history.audit import read_all
@@ -82,7 +82,7 @@ async def _told(store: Store, rows: Sequence[RunRow]) -> Session:
             raise RunError(
                 f"The session cannot go on: the journal of run {row.id} was cleaned away."
             )
-        journals.append(await store.agent_events(row.id, ROOT))
+        journals.append(await store.agent_events(row.id, ROOT_ID))
         if _began_anew(journals[-1]):
             break  # Nothing before that is in the conversation any more.
     messages: tuple[Message, ...] = ()
@@ -109,7 +109,7 @@ def _taint(events: Iterable[Event]) -> tuple[bool, bool]:
                 tainted, heard_untrusted = started.tainted, started.heard_untrusted
             case ToolFinished(receipt=receipt) if receipt.untrusted:
                 tainted = True
-                heard_untrusted |= event.agent_id != ROOT or receipt.command is None
+                heard_untrusted |= event.agent_id != ROOT_ID or receipt.command is None
     return tainted, heard_untrusted
 
 
@@ -117,7 +117,7 @@ async def earlier_result(store: Store, session: Session, agent_id: str) -> Resul
     """How a child of the root ended in an earlier run of the session, as far as it is told of."""
     for run_id in reversed(session.runs):
         events = await store.agent_events(run_id, agent_id)
-        if not events or events[0].parent_agent_id != ROOT:
+        if not events or events[0].parent_agent_id != ROOT_ID:
             continue
         for event in reversed(events):
             match event.fact:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.events import AgentWaiting, WorkKept, WorktreeCreated, WorktreeMerged
 from retinue.domain.result import Conflict, Status
+from retinue.domain.resume_point import ResumePoint
 from retinue.domain.scope import ANYWHERE, Groups, contains
 from retinue.domain.write_conflicts import Leases, overlap
 from retinue.errors import WorkspaceError
@@ -31,9 +31,6 @@ from retinue.runtime.agent.lifecycle import AttemptOutcome
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.integration.checks import Checks, copy_names
 from retinue.runtime.integration.file_changes import Authors, Recorder
-
-if TYPE_CHECKING:
-    from retinue.runtime.history.recovery import RecoveredAgent
 
 SHOWN = 10
 USER = "the user"
@@ -98,7 +95,7 @@ class MergeQueue:
 
     # The order
 
-    def enter(self, agent: Agent, round: Baseline, past: RecoveredAgent | None = None) -> MergeSlot:
+    def enter(self, agent: Agent, round: Baseline, past: ResumePoint | None = None) -> MergeSlot:
         """Take the next seat. Nothing is awaited: the order is that of the steps.
 
         `past` is what another process has seen of it.
@@ -107,10 +104,10 @@ class MergeQueue:
         after = self._leases.ask(agent.id, seat.scope)
         seat.after = [self._seats[name] for name in after]
         self._seats[agent.id] = seat
-        if past is not None and past.worktree is not None:
-            seat.base = past.worktree.base
-        if past is not None and past.waiting is not None and past.waiting.commit:
-            waiting = past.waiting
+        if past is not None and past.worktree_base:
+            seat.base = past.worktree_base
+        if past is not None and past.proposal is not None and past.proposal.commit:
+            waiting = past.proposal
             seat.proposal = Proposal(commit=waiting.commit, files=waiting.files_modified)
         line = self._lines[round.line]
         line.append(seat)

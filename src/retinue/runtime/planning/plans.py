@@ -37,7 +37,7 @@ from retinue.runtime.delegation.attachments import enclose
 from retinue.runtime.delegation.handover import handed_on
 from retinue.runtime.delegation.orders import Orders
 from retinue.runtime.delegation.task import Task, asked, check_task
-from retinue.runtime.history.recovery import Recovered
+from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.planning.plan_run import PlannedRun
 from retinue.runtime.planning.planner import (
     PLANNER,
@@ -107,11 +107,11 @@ class Plans:
         refuse(found, draft=plan)
         return plan
 
-    async def write_on(self, run: Run, found: Recovered) -> RunResult:
+    async def write_on(self, run: Run, found: RecoveredRun) -> RunResult:
         """Have a plan written that another process has asked for; the answer is its text."""
-        if found.agents[run.root.id].state is State.CREATED:
+        if found.state.agents[run.root.id].state is State.CREATED:
             run.preside()
-        run.reseat(run.root, found.agents[run.root.id])
+        run.reseat(run.root, found.state.resume_points[run.root.id])
         plan = await self._written(run, found.started.task.removeprefix(ABOUT))
         return msgspec.structs.replace(run.outcome, response=to_toml(plan))
 
@@ -183,11 +183,11 @@ class Plans:
         planned_run.adopt(adopted, orders)
         return await self._carried_out(run, planned_run)
 
-    async def go_on(self, run: Run, found: Recovered) -> RunResult:
+    async def go_on(self, run: Run, found: RecoveredRun) -> RunResult:
         """Carry out what is left of a plan that another process has begun."""
-        run.reseat(run.root, found.agents[run.root.id], apart=True)
+        run.reseat(run.root, found.state.resume_points[run.root.id], apart=True)
         planned_run = self._planned_run(run)
-        planned_run.recall(found.plan)
+        planned_run.recall(found.state.plan_facts)
         result = await self._carried_out(run, planned_run)
         return msgspec.structs.replace(
             run.outcome,

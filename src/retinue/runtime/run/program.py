@@ -19,7 +19,7 @@ from retinue.runtime.agent.children import Children, Job
 from retinue.runtime.core.task_group import TaskGroup, map_concurrently
 from retinue.runtime.delegation.orders import Orders
 from retinue.runtime.delegation.task import Task, asked, each_for_itself, on_record, origin_key
-from retinue.runtime.history.recovery import Recovered
+from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.run.run import Run
 from retinue.runtime.run.runs import BY_PROGRAM, Runs, outcome
 
@@ -104,7 +104,7 @@ class ProgramRun:
         return first
 
 
-async def go_on(runs: Runs, orders: Orders, run: Run, found: Recovered) -> RunResult:
+async def go_on(runs: Runs, orders: Orders, run: Run, found: RecoveredRun) -> RunResult:
     """Have all done that a program wanted to be done in a run that it has left."""
 
     async def work() -> tuple[tuple[Result, ...], Status, str]:
@@ -114,9 +114,9 @@ async def go_on(runs: Runs, orders: Orders, run: Run, found: Recovered) -> RunRe
     return msgspec.structs.replace(run.outcome, results=results)
 
 
-async def _see_through(orders: Orders, run: Run, found: Recovered) -> tuple[Result, ...]:
-    program = found.agents[run.root.id]
-    if program.state is State.CREATED:
+async def _see_through(orders: Orders, run: Run, found: RecoveredRun) -> tuple[Result, ...]:
+    program = found.state.resume_points[run.root.id]
+    if program.agent.state is State.CREATED:
         run.preside()
     run.reseat(run.root, program)
 
@@ -134,7 +134,7 @@ async def _see_through(orders: Orders, run: Run, found: Recovered) -> tuple[Resu
         tasks = list(enumerate(given.tasks, given.first))
         return await map_concurrently(work, tasks, given.max_concurrent)
 
-    done = await map_concurrently(again, found.tasks, len(found.tasks))
+    done = await map_concurrently(again, found.state.tasks, len(found.state.tasks))
     return tuple(result for results in done for result in results)
 
 

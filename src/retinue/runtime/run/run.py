@@ -26,6 +26,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Result, Spent, Status
+from retinue.domain.resume_point import ResumePoint
 from retinue.errors import UsageError, WorkspaceError
 from retinue.ports.clock import ClockGap
 from retinue.ports.file_tree import WorkingCopy
@@ -36,9 +37,14 @@ from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.baseline import BACKGROUND, FOREGROUND, Baseline
 from retinue.runtime.agent.children import Children, Slot
-from retinue.runtime.agent.lifecycle import AgentServices, AttemptOutcome, live
+from retinue.runtime.agent.lifecycle import (
+    AgentServices,
+    AttemptOutcome,
+    data_in,
+    live,
+    proposed_outcome,
+)
 from retinue.runtime.agent.model_turn import OnText
-from retinue.runtime.agent.output_schema import OutputSchema
 from retinue.runtime.core.journal import EMPTY, Journal, JournalHead
 from retinue.runtime.core.reservations import Reservations
 from retinue.runtime.core.suspension import Suspension
@@ -46,7 +52,7 @@ from retinue.runtime.core.task_group import TaskGroup, run_to_completion
 from retinue.runtime.delegation.registry import AgentRegistry
 from retinue.runtime.delegation.requests import DelegationHandler
 from retinue.runtime.delegation.spawner import Spawner
-from retinue.runtime.history.recovery import Recovered, RecoveredAgent
+from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.history.result_cache import Hit
 from retinue.runtime.history.session import NEW, Session, earlier_result
 from retinue.runtime.integration.checks import Checks, copy_names
@@ -130,12 +136,14 @@ class Run:
         self._journal.record(fact, agent_id=self.root.id, parent_agent_id=None)
         self._roster.enter(self.root, self._root_notes)
 
-    def resume(self, fact: RunResumed, found: Recovered) -> None:
+    def resume(self, fact: RunResumed, found: RecoveredRun) -> None:
         """Be where the journal says that the run was left."""
         self._journal.record(fact, agent_id=self.root.id, parent_agent_id=None)
         self._roster.restore(found)
-        self._steps = itertools.count(found.steps + 1)
-        self._authors.extend(found.authors)
+        self._steps = itertools.count(found.last_change + 1)
+        for author, change in found.state.file_changes:
+            who = f"{author.id} ({author.path})"
+            self._authors.extend((file.path, who) for file in change.files)
 
     def employed(self, origin_key: str) -> Agent | None:
         """The child of the root that an errand has made already, in another process."""
@@ -218,7 +226,7 @@ class Run:
     async def finish(self, status: Status, reason: str) -> None:
         """Write the outcome, which nobody but the run may do, and see it safe."""
         for agent in reversed(list(self.agents)):
-            if agent is self.root and agent.past is not None and agent.past.has_ended:
+            if agent is self.root and agent.past is not None and agent.past.agent.has_ended:
                 self._roster.conclude(agent, agent.past)
             elif agent is self.root:
                 self._roster.close(agent, AttemptOutcome(status, reason or "done", reason))
@@ -308,14 +316,14 @@ class Run:
     async def see_through(self, agent: Agent, slot: Slot | None = None) -> Result:
         """Let `agent` live, from its contract to its closing, once there is a slot for it."""
         past, seat = agent.past, agent.seat
-        if past is not None and past.state in (State.COMPLETED, State.FAILED, State.CLOSED):
+        if past is not None and past.agent.state in (State.COMPLETED, State.FAILED, State.CLOSED):
             return await self._concluded(agent, past)
         now = self._around.clock.monotonic()
         try:
-            if past is not None and past.state is State.WAITING_FOR_MERGE:
-                agent.past, agent.since = None, now - past.life.seconds
+            if past is not None and past.agent.state is State.WAITING_FOR_MERGE:
+                agent.past, agent.since = None, now - past.lifetime.seconds
                 # They are made again, on what there is to be integrated now.
-                agent.checks, ending = [], past.ending
+                agent.checks, ending = [], proposed_outcome(past, agent.contract)
             else:
                 if seat is not None and seat.after:
                     if slot is not None:
@@ -325,7 +333,7 @@ class Run:
                     await slot.take()
                 try:
                     now = self._around.clock.monotonic()
-                    agent.since = now - (0.0 if past is None else past.life.seconds)
+                    agent.since = now - (0.0 if past is None else past.lifetime.seconds)
                     ending = await self._live(agent)
                 finally:
                     if slot is not None:
@@ -392,7 +400,7 @@ class Run:
         tools = (*grant.allowed_tools, *grant.ask_tools)
         return any(effects.get(name) is Effect.EXECUTE for name in tools)
 
-    async def _concluded(self, agent: Agent, past: RecoveredAgent) -> Result:
+    async def _concluded(self, agent: Agent, past: ResumePoint) -> Result:
         """The result of one that has ended, which is written down in part."""
         if agent.result is not None:
             return agent.result
@@ -460,16 +468,14 @@ class Run:
             return None
         return partial(around.on_partial, self.id, agent.id)
 
-    def staff_of(
-        self, boss: Agent, tasks: TaskGroup, past: RecoveredAgent | None = None
-    ) -> Children:
+    def staff_of(self, boss: Agent, tasks: TaskGroup, past: ResumePoint | None = None) -> Children:
         staff = Children(self, boss, tasks, max_concurrent=self._around.max_concurrent)
         if past is not None:
             self.reseat(boss, past)
             staff.take_up(past, self._roster.restored)
         return staff
 
-    def reseat(self, boss: Agent, past: RecoveredAgent, *, apart: bool = False) -> None:
+    def reseat(self, boss: Agent, past: ResumePoint, *, apart: bool = False) -> None:
         """Give those of its children that are still open their places again, in their order.
 
         With `apart`, each of them makes a line of its own, as the steps of a plan do.
@@ -512,6 +518,5 @@ async def _repeat(agent: Agent, hit: Hit) -> AttemptOutcome:
     agent.record(AgentCached(run_id=hit.run_id, agent_id=hit.agent_id))
     for receipt in hit.receipts:
         agent.keep(receipt)
-    schema = agent.contract.outputs.output_schema
-    data = None if schema is None else OutputSchema(schema).check(hit.response)[0]
+    data = data_in(hit.response, agent.contract)
     return AttemptOutcome(Status.COMPLETED, hit.response, data=data, cached=True)

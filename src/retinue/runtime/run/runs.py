@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.budget import Budget
 from retinue.domain.contract import (
     Contract,
@@ -31,13 +32,13 @@ from retinue.domain.role import Role
 from retinue.errors import RunError, StoreError, UsageError, WorkspaceError
 from retinue.ports.clock import ClockGap
 from retinue.ports.run_lock import RunLock
-from retinue.runtime.agent.agent import ROOT, Agent
+from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.context_window import fitted, notes_on, within
 from retinue.runtime.agent.prompts import Prompts, listed_profiles
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.delegation.attachments import enclose
 from retinue.runtime.delegation.task import check_task, check_text
-from retinue.runtime.history.recovery import Recovered, recover
+from retinue.runtime.history.recovery import RecoveredRun, recover
 from retinue.runtime.history.session import NEW, Session, chain, recall
 from retinue.runtime.history.undo import Write
 from retinue.runtime.integration.checks import copy_names
@@ -225,7 +226,7 @@ class Runs:
         )
         return run
 
-    async def reopen(self, run_id: str) -> tuple[Run, Recovered]:
+    async def reopen(self, run_id: str) -> tuple[Run, RecoveredRun]:
         """A run that another process has left, as it was left; and what is known of it.
 
         RunError if it is over, or another process works on it.
@@ -242,21 +243,21 @@ class Runs:
                 raise RunError(NO_PLAN.format(run_id=row.id))
             session = await chain(around.store, found.started.earlier)
             # After a process that was killed: whoever is closed needs no copy.
-            closed = [id for id, past in found.agents.items() if past.state is State.CLOSED]
+            closed = [id for id, agent in found.state.agents.items() if agent.state is State.CLOSED]
             await around.file_tree.discard([n for id in closed for n in copy_names(row.id, id)])
             with suppress(WorkspaceError):  # Without git there are no steps.
                 kept = await around.history.changes(row.id)
                 # The number of one that was made, and is not on record, is not taken again.
-                last = max(found.steps, *(change.number or 0 for change in kept), 0)
-                found = msgspec.structs.replace(found, steps=last)
+                last = max(found.last_change, *(change.number or 0 for change in kept), 0)
+                found = msgspec.structs.replace(found, last_change=last)
         except BaseException:
             run_lock.release()
             raise
         return self._resumed(found, session, run_lock), found
 
-    def _resumed(self, found: Recovered, session: Session, run_lock: RunLock) -> Run:
-        root, around = found.agents[ROOT], self._around
-        drafted = Draft(root.contract, root.created.notes)
+    def _resumed(self, found: RecoveredRun, session: Session, run_lock: RunLock) -> Run:
+        around = self._around
+        drafted = Draft(found.contracts[ROOT_ID], found.state.agents[ROOT_ID].notes)
         run = Run(found.row.id, drafted, around, session, run_lock=run_lock, end=found.end)
         self._open[run.id] = run
         self._under_way.set()
@@ -334,8 +335,8 @@ def ended_with(error: BaseException) -> str:
     return f"the program ended with {type(error).__name__}"
 
 
-def _is_adopted(found: Recovered) -> bool:
-    first = next(iter(found.plan), None)
+def _is_adopted(found: RecoveredRun) -> bool:
+    first = next(iter(found.state.plan_facts), None)
     return isinstance(first, PlanAdopted) and first.max_concurrent > 0
 
 

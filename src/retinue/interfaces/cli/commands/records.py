@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import click
 import msgspec
 
+from retinue.domain.agent_state import AgentState
 from retinue.domain.lifecycle import State
-from retinue.domain.run_state import AgentState, RunState, fold
+from retinue.domain.run_state import RunState, fold
 from retinue.errors import ChainBroken, UnknownRun
 from retinue.interfaces.cli import completions as names
 from retinue.interfaces.cli.options import directory, run_argument

@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from retinue.domain.agent_state import AgentState
 from retinue.domain.contract import decode_contract
 from retinue.domain.events import (
     AgentAttempted,
@@ -28,8 +29,8 @@ from retinue.domain.events import (
     ToolStarted,
 )
 from retinue.domain.messages import Timing
-from retinue.domain.result import FileChange
-from retinue.domain.run_state import AgentState, RunState, fold, merged
+from retinue.domain.result import FileChange, merge_changes
+from retinue.domain.run_state import RunState, fold
 from retinue.errors import UsageError
 from retinue.interfaces.cli.commands.records import RUNNING, left_as, status_of, when
 from retinue.interfaces.cli.options import agent_argument, as_json, directory, run_argument
@@ -100,7 +101,7 @@ def _print_run(view: RunState, *, at_work: bool) -> None:
     changed: dict[str, FileChange] = {}
     for agent in view.agents.values():
         for path, change in agent.files_modified.items():
-            changed[path] = merged(changed.get(path), change)
+            changed[path] = merge_changes(changed.get(path), change)
     if changed:
         say("  Files modified: " + ", ".join(map(str, changed.values())))
     for moment, what in view.rewritten:

@@ -7,8 +7,9 @@ import sys
 
 import click
 
+from retinue.domain.agent_state import AgentState
 from retinue.domain.result import Status
-from retinue.domain.run_state import AgentState, RunState, fold
+from retinue.domain.run_state import RunState, fold
 from retinue.errors import RunError
 from retinue.interfaces.cli.options import agent_argument, as_json, directory, run_argument
 from retinue.interfaces.cli.terminal.console import (

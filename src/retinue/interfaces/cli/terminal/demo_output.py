@@ -7,6 +7,7 @@ import textwrap
 import click
 import msgspec
 
+from retinue.domain.agent_state import AgentState
 from retinue.domain.events import (
     AgentClosed,
     AgentCreated,
@@ -25,7 +26,7 @@ from retinue.domain.events import (
     WorktreeMerged,
 )
 from retinue.domain.result import Result
-from retinue.domain.run_state import AgentState, RunState
+from retinue.domain.run_state import RunState
 
 WIDEST = 100  # for text that is read, not scanned
 

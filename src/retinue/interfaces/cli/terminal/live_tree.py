@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 import msgspec
 
+from retinue.domain.agent_state import AgentState
 from retinue.domain.events import (
     AgentSilent,
     BreakerTripped,
@@ -20,7 +21,6 @@ from retinue.domain.events import (
     ToolFinished,
     ToolStarted,
 )
-from retinue.domain.run_state import AgentState
 from retinue.interfaces.cli.terminal.screen import Screen
 from retinue.interfaces.view.block import agent_block, paused_blocks
 from retinue.interfaces.view.calls import call_text

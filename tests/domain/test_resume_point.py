@@ -7,7 +7,7 @@ import pytest
 
 from retinue.domain.chain import GENESIS
 from retinue.domain.events import AgentStarted, Event, encode_fact
-from retinue.runtime.history.recovery import Stretch
+from retinue.domain.resume_point import WorkTime
 
 
 def at(time: float, epoch: int) -> Event:
@@ -40,7 +40,7 @@ def at(time: float, epoch: int) -> Event:
     ],
 )
 def test_time_is_that_of_the_processes(seen: list[tuple[float, int]], seconds: float) -> None:
-    stretch = Stretch()
+    work_time = WorkTime()
     for time, epoch in seen:
-        stretch.at(at(time, epoch))
-    assert stretch.seconds == seconds
+        work_time.add(at(time, epoch))
+    assert work_time.seconds == seconds

@@ -1,0 +1,131 @@
+"""`ResumePoint`: what a process needs to resume an agent that another process has left.
+
+Only a resumed run and a continued session read it, so `fold` builds it only for them: it holds the
+facts of a whole attempt, and a run can have ten thousand agents.
+
+The conversation is kept as facts, not as messages. Which messages they become depends on the
+reader: a resumed attempt needs every byte of its prompt again, and the next run of a session leaves
+out words about a budget that is not its own (`runtime.agent.transcript`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from retinue.domain.agent_state import AgentState
+from retinue.domain.events import (
+    AgentAttempted,
+    AgentClosed,
+    AgentStarted,
+    AgentTold,
+    AgentWaiting,
+    ContextCompacted,
+    Event,
+    Fact,
+    LimitReached,
+    ModelReplied,
+    ToolDenied,
+    ToolFinished,
+    ToolStarted,
+    TurnStarted,
+    WorktreeCreated,
+)
+from retinue.domain.messages import Message
+
+ConversationFact = (
+    TurnStarted
+    | ModelReplied
+    | ToolStarted
+    | ToolFinished
+    | ToolDenied
+    | AgentTold
+    | LimitReached
+    | ContextCompacted
+)
+FROM_PARENT = "parent"
+FROM_CHILDREN = "staff"
+
+
+@dataclass(slots=True)
+class WorkTime:
+    """Seconds that processes have worked on something. Time between two processes is left out."""
+
+    _earlier_s: float = 0.0
+    _epoch: int = 0
+    _from: float = 0.0
+    _to: float = 0.0
+
+    def add(self, event: Event) -> None:
+        """Count the time up to `event`."""
+        if event.epoch != self._epoch:
+            self._earlier_s = self.seconds
+            self._epoch, self._from = event.epoch, event.time
+        self._to = event.time
+
+    def subtract(self, seconds: float) -> None:
+        """Leave out time in which the process was stalled, or by which its clock was set."""
+        self._from += seconds
+
+    @property
+    def seconds(self) -> float:
+        # A clock that was set back has measured nothing.
+        return self._earlier_s + max(0.0, self._to - self._from)
+
+
+@dataclass(slots=True)
+class ResumePoint:
+    """Where one agent was left."""
+
+    agent: AgentState
+    opening: tuple[Message, ...] | None = None
+    """The first messages of the attempt under way; None before the first attempt."""
+    conversation: list[ConversationFact] = field(default_factory=list)
+    """The facts that make up the conversation of that attempt, after its opening."""
+    children: list[str] = field(default_factory=list)
+    """Children created in that attempt."""
+    delivered: set[str] = field(default_factory=set)
+    """Children whose results were delivered."""
+    unread: list[str] = field(default_factory=list)
+    """Messages of its parent that have not reached its conversation."""
+    worktree_base: str = ""
+    """The commit that its own copy of the files started from; "" without such a copy."""
+    proposal: AgentWaiting | None = None
+    lifetime: WorkTime = field(default_factory=WorkTime)
+    """Since it was started."""
+    attempt_time: WorkTime = field(default_factory=WorkTime)
+
+    def was_told_by(self, source: str) -> bool:
+        """Whether words of that source are in the conversation."""
+        return any(isinstance(f, AgentTold) and f.source == source for f in self.conversation)
+
+    def apply(self, event: Event, fact: Fact) -> None:
+        """Apply an event of the agent, after the agent's state has."""
+        if isinstance(fact, AgentStarted):
+            self.lifetime = WorkTime()
+        if isinstance(fact, AgentAttempted):
+            self._start_attempt(fact)
+        self.lifetime.add(event)
+        self.attempt_time.add(event)
+        if isinstance(fact, ConversationFact):
+            self.conversation.append(fact)
+        match fact:
+            case ToolFinished():
+                self.delivered.update(fact.about)
+            case AgentTold(source=source):
+                if source == FROM_PARENT and self.unread:
+                    self.unread.pop(0)
+                elif source == FROM_CHILDREN:
+                    self.delivered.update(fact.about)
+            case WorktreeCreated():
+                self.worktree_base = fact.base
+            case AgentWaiting():
+                self.proposal = fact
+            case AgentClosed() if self.agent.parent_id is not None:
+                # The next run of a session goes on from the root's conversation, no other.
+                self.conversation.clear()
+
+    def _start_attempt(self, fact: AgentAttempted) -> None:
+        self.opening, self.attempt_time = fact.opening, WorkTime()
+        self.conversation.clear()
+        self.children.clear()
+        self.delivered.clear()
