@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -386,19 +385,6 @@ def test_every_file_of_the_data_is_expected_somewhere() -> None:
     assert files == {*(e.file for e in [*FINE, *NOT_YAML]), *UNUSABLE}
     assert len(files) >= 40
     assert len(NOT_YAML) >= 18
-
-
-def test_without_yaml_a_file_is_read_the_same_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = [e.file for e in [*FINE, *NOT_YAML]]
-    before = {file: agent(file) for file in expected}
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    after = {file: reading(file) for file in expected}
-    left_out = [one.why for one in after.values() if isinstance(one, UnusableFile)]
-    assert len(left_out) <= 9
-    assert all("is nested, and needs pip install" in why for why in left_out)
-    for file, found in after.items():
-        if isinstance(found, AgentFile):
-            assert (found.name, found.spec) == (before[file].name, before[file].spec)
 
 
 @pytest.mark.parametrize("expected", [*FINE, *NOT_YAML], ids=lambda e: e.file)

@@ -42,7 +42,6 @@ from retinue.domain.budget import Budget
 from retinue.domain.grant import Mode
 from retinue.domain.paths import inside
 from retinue.errors import ContractError
-from retinue.extras import install_command
 
 MAX_NAME = 64
 MAX_DESCRIPTION = 1_000
@@ -119,16 +118,6 @@ def parse_agent_file(
             matter = parse_front_matter(text, known=KNOWN_KEYS, prose=("description", *PROMPT_KEYS))
             if stem.casefold() in NON_AGENT_STEMS and not matter.found:
                 return UnusableFile()
-            nested = next(
-                (
-                    key
-                    for key in matter.unread
-                    if normalize_key(key) in SUPPORTED_KEYS | RETINUE_KEYS
-                ),
-                None,
-            )
-            if nested is not None:
-                raise _NotAnAgent(f"`{nested}` is nested, and needs {install_command('formats')}")
         return _AgentParser(matter, stem, dialect, names).agent()
     except _NotAnAgent as reason:
         return UnusableFile(str(reason))

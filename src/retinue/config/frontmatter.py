@@ -1,9 +1,8 @@
 """Front matter: the fields above a Markdown text, read even where they are not valid YAML.
 
-Of the files that people have, one in thirty does not parse, nearly always for a colon in a
-description. Each still has its keys at line starts, so what YAML refuses as a whole is read field
-by field, and what it refuses there is taken as the text that it plainly is. Where no YAML can be
-read at all, so is every field that is not nested.
+One in thirty of the files that people have is not valid YAML, nearly always because of a colon in
+a description. Each still has its keys at line starts. So a front matter that YAML rejects is parsed
+field by field, and a field that YAML rejects is taken as plain text.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from retinue.extras import is_importable
-
 Value: TypeAlias = "str | list[Value] | dict[str, Value]"
 
 # PyYAML needs half a millisecond for a thousand characters; nobody writes this many by hand.
@@ -29,23 +26,19 @@ MAX_TITLE_LINES = 10
 _FENCE = re.compile(r"-{3,}\s*|\.{3}\s*")
 _KEY = re.compile(r"([A-Za-z_][\w-]*)[ \t]*:(\s|$)?(.*)", re.DOTALL)
 _TITLE = re.compile(r"#|<!--.*-->\s*$")
-_COMMENT = re.compile(r"(?:^|\s)#.*")
-_NESTED = re.compile(r"[{&*!]")
 _BLOCK = re.compile(r"[|>][-+0-9]*\s*$")
 
 
 class FrontMatter(msgspec.Struct, frozen=True):
-    """`fields` holds text, lists and mappings of text: no value is guessed to be a date or a bool.
+    """Fields and body of a file. Every value is text: none becomes a date, a number or a bool.
 
-    `found` says whether there were any fields at all, `problems` what had to be overlooked, and
-    `unread` which fields are nested, and so cannot be read where no YAML can.
+    `found` is False for a file without front matter. `problems` are the errors that were skipped.
     """
 
     fields: dict[str, Value]
     body: str
     found: bool = True
     problems: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
 
 
 def parse_front_matter(
@@ -62,16 +55,11 @@ def parse_front_matter(
     if found is None:
         return FrontMatter({}, text.strip(), found=False)
     start, end, after, problems = found
-    more: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
-    if is_importable("yaml"):
-        fields, more = _parse_fields(lines[start:end], known, prose)
-    else:
-        fields, unread = _flat(lines[start:end], known, prose)
+    fields, more = _parse_fields(lines[start:end], known, prose)
     # What stands above the fields, a title, is part of the text.
     above = [line for line in lines[: max(0, start - 1)] if line.strip()]
     body = "\n".join([*above, *lines[after:]]).strip()
-    return FrontMatter(fields, body, problems=(*problems, *more), unread=unread)
+    return FrontMatter(fields, body, problems=(*problems, *more))
 
 
 def normalize_key(key: str) -> str:
@@ -213,22 +201,6 @@ def _parse_by_line(
         # Where a key stands twice the last one counts, as in most readers.
         fields[key] = _parse_chunk(chunk)
     return fields
-
-
-def _flat(
-    lines: list[str], known: Collection[str], prose: Collection[str]
-) -> tuple[dict[str, Value], tuple[str, ...]]:
-    """The fields that need no YAML: texts and lists; and the names of the others."""
-    fields: dict[str, Value] = {}
-    nested = []
-    for key, (first, *rest) in _chunks(dedent("\n".join(lines)).split("\n"), known, prose):
-        if normalize_key(key) not in prose:
-            first = _COMMENT.sub("", first)
-            listed = all(line.lstrip().startswith("-") for line in rest if line.strip())
-            if _NESTED.match(first) or (not first and not listed):
-                nested.append(key)
-        fields[key] = _as_written(first, rest)
-    return fields, tuple(nested)
 
 
 def _chunks(

@@ -1,4 +1,4 @@
-"""Scripts for a `ScriptedModel` as YAML, or as JSON, which needs no extra.
+"""Scripts for a `ScriptedModel`, as YAML or JSON.
 
 One conversation is a list of steps:
 
@@ -33,6 +33,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from retinue.domain.messages import Usage
 from retinue.errors import (
@@ -44,7 +46,6 @@ from retinue.errors import (
     RateLimited,
 )
 from retinue.models.scripted.model import Script, ScriptedCall, ScriptedReply, Step, fail
-from retinue.models.scripted.yaml_lines import Node, tree
 
 _FAILURES: dict[str, tuple[Callable[[str], ModelError], str]] = {
     "rate_limited": (RateLimited, "The script limits the rate of requests."),
@@ -67,7 +68,16 @@ def read_script(path: str | Path) -> Script:
 
 
 def parse_script(text: str, *, source: str = "the script") -> Script:
-    return _Parser(source).script(tree(text, source))
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark is not None else 1
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        raise ConfigError(
+            f"{source}, line {line}: this is not YAML ({problem}). Quote texts that hold : or #."
+        ) from None
+    return _Parser(source).script(root)
 
 
 class _Parser:
@@ -178,11 +188,11 @@ class _Parser:
         return float(value)
 
     def _mapping(self, node: Node, what: str, known: set[str]) -> dict[str, Node]:
-        if node.fields is None:
+        if not isinstance(node, MappingNode):
             raise self._error(node, f"{what} is a mapping with {', '.join(sorted(known))}")
         fields: dict[str, Node] = {}
-        for key_node, value_node in node.fields:
-            key = str(key_node.text)
+        for key_node, value_node in node.value:
+            key = key_node.value if isinstance(key_node, ScalarNode) else "{…}"
             if key not in known:
                 raise self._error(
                     key_node, f"unknown field {key!r} in {what}; known: {', '.join(sorted(known))}"
@@ -193,21 +203,25 @@ class _Parser:
         return fields
 
     def _sequence(self, node: Node, name: str) -> list[Node]:
-        if node.items is None:
+        if not isinstance(node, SequenceNode):
             raise self._error(node, f"'{name}' is a list; begin each item with '- '")
-        return node.items
+        return list(node.value)
 
     def _text(self, node: Node, name: str) -> str:
         # Not only strings: {say: 42} and {say: yes} mean the text that is written there.
-        if node.text is None:
+        if not isinstance(node, ScalarNode):
             raise self._error(node, f"'{name}' is a text; quote it if it holds : or #")
-        return node.text
+        return str(node.value)
 
     def _value(self, node: Node) -> Any:
+        loader = yaml.SafeLoader("")
         try:
-            return node.value()
-        except ValueError as error:
-            raise self._error(node, str(error)) from None
+            return loader.construct_document(node)
+        except yaml.YAMLError as error:
+            problem = getattr(error, "problem", None) or "it cannot be read"
+            raise self._error(node, problem) from None
+        finally:
+            loader.dispose()
 
     def _error(self, node: Node, problem: str) -> ConfigError:
-        return ConfigError(f"{self._source}{node.place}: {problem}.")
+        return ConfigError(f"{self._source}, line {node.start_mark.line + 1}: {problem}.")
