@@ -506,7 +506,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def test_a_command_that_all_but_fills_the_disk_is_ended(
     probe: SandboxProbe, small_disk: Path
 ) -> None:
-    with pytest.raises(WorkspaceError, match=r"The command was ended: the disk that .* is all but"):
+    with pytest.raises(WorkspaceError, match=r"ended: the disk that .* is on is almost full"):
         await msgspec.structs.replace(probe, root=small_disk).run(
             "for n in 1 2 3; do head -c 11000000 /dev/zero >open/$n; done; sleep 100",
             write=scope("open/**"),

@@ -207,7 +207,7 @@ def few_files(tmp_path: Path) -> Iterator[Path]:
 async def test_a_command_that_uses_up_the_files_of_a_disk_is_ended(
     probe: SandboxProbe, few_files: Path
 ) -> None:
-    with pytest.raises(WorkspaceError, match=r"The command was ended: the disk that .* is all but"):
+    with pytest.raises(WorkspaceError, match=r"ended: the disk that .* is on is almost full"):
         await msgspec.structs.replace(probe, root=few_files).run(
             "cd open; seq 2000 | xargs touch; sleep 100", write=scope("open/**")
         )

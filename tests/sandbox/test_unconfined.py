@@ -115,7 +115,7 @@ async def test_many_at_once(tmp_path: Path) -> None:
 
 
 async def test_commands_that_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(ToolFailure, match="The command holds a NUL"):
+    with pytest.raises(ToolFailure, match="The command contains a NUL"):
         await run("echo \0", tmp_path)
     with pytest.raises(ToolFailure, match="The command is too long; write it to a file"):
         await run("x" * 3_000_000, tmp_path)

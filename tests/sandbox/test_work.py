@@ -138,7 +138,7 @@ async def test_many_at_once(probe: SandboxProbe) -> None:
 
 
 async def test_commands_that_cannot_be(probe: SandboxProbe) -> None:
-    with pytest.raises(ToolFailure, match="The command holds a NUL"):
+    with pytest.raises(ToolFailure, match="The command contains a NUL"):
         await probe.run("echo \0")
     with pytest.raises(ToolFailure, match="The command is too long; write it to a file"):
         await probe.run("x" * 200_000)

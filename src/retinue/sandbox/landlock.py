@@ -20,9 +20,9 @@ from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
 from retinue.sandbox import landlock_launcher as launcher
 from retinue.sandbox.cgroups import cgroups
+from retinue.sandbox.command import DiskMonitor, check_command, memory_file, run_command
 from retinue.sandbox.limits import Limits
 from retinue.sandbox.nested_repositories import find_nested_git_dirs
-from retinue.sandbox.process import DiskMonitor, check_command, memory_file, run_process
 from retinue.sandbox.seccomp import build_filter, socket_families
 from retinue.sandbox.system_paths import etc_files, etc_folders, program_folders
 from retinue.sandbox.toolchains import tool_home_variables, toolchain_folders, venv_base_folders
@@ -93,7 +93,7 @@ class Landlock:
                 held.callback(os.close, fd)
             os.set_blocking(told, False)
             slot = await held.enter_async_context(self._cgroups.slot())
-            done = await run_process(
+            done = await run_command(
                 (
                     *slot.argv_prefix,
                     sys.executable,

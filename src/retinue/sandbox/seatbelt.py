@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from retinue.domain.grant import Network
 from retinue.domain.reach import Reach
 from retinue.ports.sandbox import CommandResult
-from retinue.sandbox.process import check_command, run_process
+from retinue.processes.child import kill_group
+from retinue.sandbox.command import check_command, run_command
 from retinue.sandbox.toolchains import tool_home_variables, toolchain_folders, venv_base_folders
-from retinue.sandbox.unconfined import kill_group
 from retinue.sandbox.writable_paths import PROTECTED_NAMES, writable_paths
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/System", "/Library", "/opt", "/private/etc", "/dev")
@@ -44,7 +44,7 @@ class Seatbelt:
         check_command(command, reach)
         private = tempfile.mkdtemp(prefix="retinue-")
         try:
-            return await run_process(
+            return await run_command(
                 (
                     "/usr/bin/sandbox-exec",
                     "-p",
@@ -60,8 +60,7 @@ class Seatbelt:
                     "HOME": private,
                     "TMPDIR": private,
                 },
-                kill=kill_group,
-                sweep=kill_group,
+                kill_leftovers=kill_group,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
             )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 from collections.abc import Mapping
 
 from retinue.domain.reach import Reach
 from retinue.ports.sandbox import CommandResult
-from retinue.sandbox.process import check_command, run_process
+from retinue.processes.child import kill_group
+from retinue.sandbox.command import check_command, run_command
 
 
 class Unconfined:
@@ -36,18 +34,11 @@ class Unconfined:
     ) -> CommandResult:
         """Run a shell command. A non-zero exit is a result, never an exception."""
         check_command(command, reach)
-        return await run_process(
+        return await run_command(
             ("/bin/sh", "-c", command),
             directory=reach.root,
             environment=self._environment,
-            kill=kill_group,
-            sweep=kill_group,
+            kill_leftovers=kill_group,
             timeout_s=timeout_s,
             max_output_bytes=max_output_bytes,
         )
-
-
-def kill_group(pid: int) -> None:
-    # All gone, or only zombies left (which macOS reports as a lack of permission).
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)

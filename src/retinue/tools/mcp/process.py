@@ -6,23 +6,22 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
 import stat
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from retinue.domain.mcp_server import McpServerSpec
+from retinue.processes import guard
+from retinue.processes.child import ChildProcess, OutputPipe, child_process, finish_within
 from retinue.tools.mcp.errors import ServerUnavailable
-from retinue.tools.mcp.guard import GRACE_S, KILL_S
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 MAX_LOG_BYTES = 1024 * 1024
 _TOLD_CHARS = 300
 _CHUNK_BYTES = 65_536
-_GUARD = Path(__file__).with_name("guard.py")
 
 
 class Log:
@@ -74,18 +73,23 @@ class Log:
 class Process:
     """A server that runs. Made by `started`."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Log) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._process = process
-        self._in, self._out = process.stdin, process.stdout
+    def __init__(
+        self,
+        child: ChildProcess,
+        stdin: asyncio.StreamWriter,
+        stdout: asyncio.StreamReader,
+        log: Log,
+    ) -> None:
+        self._child = child
+        self._stdin = stdin
+        self._stdout = stdout
         self._log = log
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """What it says, until it ends. Raises Unusable for a line that is too long."""
+        """Lines of its output, until it ends. Raises ServerUnavailable if one is too long."""
         while True:
             try:
-                line = await self._out.readline()
+                line = await self._stdout.readline()
             except ValueError:
                 raise ServerUnavailable(
                     f"sent a line of more than {MAX_LINE_BYTES:,} bytes"
@@ -95,117 +99,86 @@ class Process:
             yield line
 
     async def write(self, data: bytes) -> None:
-        """Say something to it. Nobody may be listening any more, which is seen by its end."""
+        """Send `data` to its input. A server that reads no more is noticed by its end."""
         with contextlib.suppress(ConnectionError):
-            self._in.write(data)
-            await self._in.drain()
+            self._stdin.write(data)
+            await self._stdin.drain()
 
     async def how_ended(self) -> str:
-        """How a process ended whose output has ended."""
-        await _finished(self._process.wait(), GRACE_S)
-        code, last = self._process.returncode, self._log.last_words
+        """How a server ended whose output has ended."""
+        await finish_within(self._child.wait(), guard.GRACE_S)
+        code, last = self._child.exit_code, self._log.last_words
         how = "closed its output" if code is None else f"ended with exit code {code}"
         return f"{how}: {last}" if last else how
 
-    async def end(self) -> None:
-        """See it gone, with all that it has started; even while being cancelled."""
-        self._in.close()
-        # The guard gives it some time, then kills what is left.
-        await _finished(self._drained(), GRACE_S + KILL_S)
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            await _finished(self._drained(), KILL_S)
-
-    async def _drained(self) -> None:
-        """Wait for its end. Who cannot get rid of its output does not end."""
-        while await self._out.read(_CHUNK_BYTES):
+    async def drain(self) -> None:
+        """Wait for its end. A server that cannot get rid of its output does not end."""
+        while await self._stdout.read(_CHUNK_BYTES):
             pass
-        await self._process.wait()
+        await self._child.wait()
 
 
 @asynccontextmanager
 async def started(server: McpServerSpec, log: Log) -> AsyncIterator[Process]:
-    """The process of a server, for as long as this is open. Raises Unusable."""
-    read_fd, write_fd = os.pipe()
-    loop = asyncio.get_running_loop()
-    try:
-        try:
-            process = Process(await _spawned(server, write_fd), log)
-        finally:
-            os.close(write_fd)
-        os.set_blocking(read_fd, False)
-        loop.add_reader(read_fd, _take, read_fd, log)
-        try:
-            yield process
-        finally:
-            await process.end()
-            loop.remove_reader(read_fd)
-    finally:
-        os.close(read_fd)
-
-
-def _take(fd: int, log: Log) -> None:
-    try:
-        data = os.read(fd, _CHUNK_BYTES)
-    except BlockingIOError:
-        return
-    if data:
-        log.write(data)
-    else:
-        asyncio.get_running_loop().remove_reader(fd)
-
-
-async def _spawned(server: McpServerSpec, stderr: int) -> asyncio.subprocess.Process:
+    """The process of a server, for as long as this is open. Raises ServerUnavailable."""
     command, path = server.command[0], server.environment.get("PATH")
     at = os.path.join(server.directory, command) if os.sep in command else command
     if shutil.which(at, path=path) is None:
         raise ServerUnavailable(f"cannot be started: there is no command {command!r}")
-    argv = (sys.executable, "-I", "-S", str(_GUARD), at, *server.command[1:])
-    starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=stderr,
-            cwd=server.directory,
-            env=dict(server.environment),
-            start_new_session=True,
-            limit=MAX_LINE_BYTES,
+    async with contextlib.AsyncExitStack() as stack:
+        errors = stack.enter_context(OutputPipe(log.write))
+        running = child_process(
+            (sys.executable, "-I", "-S", guard.__file__, at, *server.command[1:]),
+            directory=server.directory,
+            environment=server.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors.write_fd,
         )
-    )
-    # Cancelled in the middle, asyncio would leave the process without anybody who knows of it.
-    cancelled: asyncio.CancelledError | None = None
-    while not starting.done():
         try:
-            await asyncio.wait([starting])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    try:
-        process = starting.result()
-    except (OSError, ValueError) as error:
-        raise ServerUnavailable(
-            f"cannot be started: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    if cancelled is not None:
-        await Process(process, Log(Path())).end()
-        raise cancelled
-    return process
+            child = await stack.enter_async_context(running)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ServerUnavailable(f"cannot be started: {why}") from None
+        errors.close_write_end()
+        stdin, stdout = await stack.enter_async_context(_streams(child.process))
+        process = Process(child, stdin, stdout, log)
+        try:
+            yield process
+        finally:
+            stdin.close()
+            # The guard gives the server some time, then kills all of it and ends.
+            await finish_within(process.drain(), guard.GRACE_S + guard.KILL_S)
 
 
-async def _finished(work: Coroutine[Any, Any, object], at_most_s: float) -> None:
-    """Wait for `work`, even while being cancelled, but not for ever."""
-    task = asyncio.ensure_future(work)
-    deadline = asyncio.get_running_loop().time() + at_most_s
-    try:
-        while not task.done():
-            left_s = deadline - asyncio.get_running_loop().time()
-            if left_s <= 0:
-                return
-            try:
-                await asyncio.wait([task], timeout=left_s)
-            except asyncio.CancelledError:
-                # Whoever sent it is answered when this is over; it never takes long.
-                continue
-    finally:
-        task.cancel()
+@asynccontextmanager
+async def _streams(
+    process: subprocess.Popen[bytes],
+) -> AsyncIterator[tuple[asyncio.StreamWriter, asyncio.StreamReader]]:
+    """The input and the output of a process as streams."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(process.stdin.close)
+        stack.callback(process.stdout.close)
+        read_transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), process.stdout
+        )
+        stack.callback(read_transport.close)
+        write_transport, protocol = await loop.connect_write_pipe(
+            # Only its flow control is used.
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()),
+            process.stdin,
+        )
+        stack.callback(_close, write_transport)
+        yield asyncio.StreamWriter(write_transport, protocol, None, loop), reader
+
+
+def _close(transport: asyncio.WriteTransport) -> None:
+    """Close a pipe at once: a server that does not read would hold up what is still to be sent."""
+    if transport.get_write_buffer_size():
+        transport.abort()
+    else:
+        transport.close()

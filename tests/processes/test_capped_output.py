@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.sandbox.capped_output import CappedOutput
+from retinue.processes.capped_output import CappedOutput
 
 
 def test_the_beginning_and_the_end_are_kept() -> None:

@@ -1,0 +1,1 @@
+"""Starting child processes, watching them, and ending them with everything they started."""

@@ -1,0 +1,119 @@
+"""Running one shell command for a sandbox: what is checked first, and what is watched meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from retinue.domain.reach import Reach
+from retinue.errors import ToolFailure, WorkspaceError
+from retinue.ports.sandbox import CommandResult
+from retinue.processes.child import Kill, Monitor, Starter, kill_group, run_process, start_here
+
+# Bytes and inodes that a command always leaves free for others.
+_RESERVED = (1024**3, 100_000)
+# Linux limits one argument to 32 pages, less the byte that ends it.
+_MAX_COMMAND_BYTES = 131_071
+
+
+def check_command(command: str, reach: Reach) -> None:
+    """Raise ToolFailure for a command that no shell takes, WorkspaceError for an unusable root."""
+    try:
+        os.close(os.open(reach.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    except OSError as error:
+        raise _cannot_run(reach.root, error) from error
+    if "\0" in command:
+        raise ToolFailure("The command contains a NUL character, which no command can.")
+    try:
+        size = len(command.encode())
+    except UnicodeEncodeError:
+        raise ToolFailure(
+            "The command is not valid Unicode: it has half a surrogate pair."
+        ) from None
+    if size > _MAX_COMMAND_BYTES:
+        raise ToolFailure("The command is too long; write it to a file and run that.")
+
+
+async def run_command(
+    argv: Sequence[str],
+    *,
+    directory: str,
+    environment: Mapping[str, str],
+    timeout_s: float,
+    max_output_bytes: int,
+    monitors: Sequence[Monitor] = (),
+    stdin: int = subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
+    kill: Kill = kill_group,
+    kill_leftovers: Kill | None = None,
+    start_process: Starter = start_here,
+) -> CommandResult:
+    """Run a sandbox's process, as `run_process` does. WorkspaceError if it cannot be started."""
+    try:
+        done = await run_process(
+            argv,
+            directory=directory,
+            environment=environment,
+            timeout_s=timeout_s,
+            max_output_bytes=max_output_bytes,
+            monitors=monitors,
+            stdin=stdin,
+            pass_fds=pass_fds,
+            kill=kill,
+            kill_leftovers=kill_leftovers,
+            start_process=start_process,
+        )
+    except OSError as error:
+        raise _cannot_run(directory, error) from error
+    return CommandResult(
+        exit_code=done.exit_code,
+        output=done.output,
+        truncated_bytes=done.truncated_bytes,
+        timed_out=done.timed_out,
+    )
+
+
+def _cannot_run(directory: str, error: OSError) -> WorkspaceError:
+    return WorkspaceError(f"No command can be run in {directory}: {error.strerror}.")
+
+
+def memory_file(held: contextlib.ExitStack | contextlib.AsyncExitStack, data: bytes) -> int:
+    """A descriptor that reads `data`; it is closed when `held` ends."""
+    fd = os.memfd_create("retinue", os.MFD_CLOEXEC)
+    held.callback(os.close, fd)
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+class DiskMonitor:
+    """Ends a command that fills the disk: each of its files is limited in size, not their number.
+
+    The limit is computed from the free space at the start of the command.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._least_free = tuple(
+            min(most, total // 20, free // 2)
+            for most, (total, free) in zip(_RESERVED, self._space(), strict=True)
+        )
+
+    def check(self) -> None:
+        """Raise WorkspaceError when the disk is almost full."""
+        now_free = (free for _, free in self._space())
+        if any(free < least for free, least in zip(now_free, self._least_free, strict=True)):
+            raise WorkspaceError(
+                f"The command was ended: the disk that {self._path} is on is almost full."
+            )
+
+    def _space(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Total and free bytes; total and free inodes."""
+        try:
+            found = os.statvfs(self._path)
+        except OSError:
+            return (0, 0), (0, 0)
+        size = found.f_frsize
+        return (size * found.f_blocks, size * found.f_bavail), (found.f_files, found.f_favail)
