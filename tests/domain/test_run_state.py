@@ -437,7 +437,7 @@ def run_of(*life: tuple[str, str | None, list[ev.Fact]]) -> RunState:
     facts: list[tuple[str, str | None, ev.Fact]] = [("a0", None, STARTED)]
     facts += [(agent, parent, fact) for agent, parent, some in life for fact in some]
     events = [event(seq, fact, agent, up) for seq, (agent, up, fact) in enumerate(facts, start=1)]
-    return fold(events, resumable=True)
+    return fold(events, detailed=True)
 
 
 def working(agent: str, depth: int = 0) -> list[ev.Fact]:
@@ -497,6 +497,6 @@ def test_a_message_to_a_child_is_unread_until_it_is_told() -> None:
 def test_only_a_resumable_state_holds_resume_points() -> None:
     events = journal(STARTED, *working("a0"), ev.TurnStarted(turn=1, of=9))
     assert fold(events).resume_points == {}
-    point = fold(events, resumable=True).resume_points["a0"]
+    point = fold(events, detailed=True).resume_points["a0"]
     assert point.opening == ()
     assert point.conversation == [ev.TurnStarted(turn=1, of=9)]

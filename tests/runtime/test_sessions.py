@@ -19,7 +19,7 @@ from retinue.errors import ProviderError, RunError, UnknownRun
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.history.audit import audit
-from retinue.runtime.history.session import recall
+from retinue.runtime.history.session import load_session
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 from retinue.tools.function import tool
@@ -296,7 +296,7 @@ async def test_what_is_read_back_is_what_the_model_had(runs: list[list[Step]], w
                 if not result.ok:
                     return  # It did not fit its window; that it ended is told in other words.
                 async with open_journal(home) as store:
-                    read_back = (await recall(store, open_run_locks(home), "last")).messages
+                    read_back = (await load_session(store, open_run_locks(home), "last")).messages
                 assert read_back == everything_said(model, f"Done {number}.")[1:]
 
 

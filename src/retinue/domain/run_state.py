@@ -4,14 +4,14 @@ Nothing but the journal is state. A `RunState` is built by applying its events i
 mutable (a fan-out has ten thousand agents; copying them for each event would be quadratic), and
 changes only through `apply`.
 
-With `resumable`, the state also holds what only another process needs to go on with the run: a
+With `detailed`, the state also holds what only another process needs to go on with the run: a
 `ResumePoint` for each agent, the plan and the tasks of a program. Live views do without these, to
 stay small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ MESSAGE_TOOL = "agent_message"
 
 @dataclass(slots=True)
 class RunState:
-    resumable: bool = False
+    detailed: bool = False
     id: str = ""
     started: ev.RunStarted | None = None
     """None if the journal was cleaned away."""
@@ -78,7 +78,7 @@ class RunState:
     def apply(self, event: ev.Event) -> RunState:
         """Apply the next event. An illegal transition of an agent raises."""
         self.last_seq = event.seq
-        if self.resumable:
+        if self.detailed:
             self.work_time.add(event)
         fact = event.fact
         change = CHANGES.get(type(fact))
@@ -99,7 +99,7 @@ class RunState:
         agent.apply(event, fact)
         if isinstance(fact, ev.AgentClosed) and agent.parent_id is not None:
             self.agents[agent.parent_id].child_closed(agent)
-        if self.resumable:
+        if self.detailed:
             self.resume_points[agent.id].apply(event, fact)
             match fact:
                 case ev.FilesChanged():
@@ -112,7 +112,7 @@ class RunState:
         child = self.agents.get(plain_id(message.id))
         if child is not None:
             child.message_from(sender)
-            if self.resumable:
+            if self.detailed:
                 self.resume_points[child.id].unread.append(message.text)
 
     def _start(self, event: ev.Event, fact: ev.RunStarted) -> None:
@@ -141,7 +141,7 @@ class RunState:
             if agent.closed_at is None:
                 if agent.started_at is not None:
                     agent.started_at += fact.jumped_s
-                if self.resumable:
+                if self.detailed:
                     point = self.resume_points[agent.id]
                     point.lifetime.subtract(lost_s)
                     point.attempt_time.subtract(lost_s)
@@ -160,7 +160,7 @@ class RunState:
                 self.agents[agent.parent_id].children.append(agent.id)
 
     def _give_tasks(self, event: ev.Event, fact: ev.TasksGiven) -> None:
-        if self.resumable:
+        if self.detailed:
             self.tasks.append(fact)
 
     def _rewrite_files(self, event: ev.Event, fact: ev.StepsUndone | ev.StepsRedone) -> None:
@@ -173,7 +173,7 @@ class RunState:
         elif self.started is not None:
             agent.tainted = self.started.tainted
             agent.heard_untrusted = self.started.heard_untrusted
-        if self.resumable:
+        if self.detailed:
             point = self.resume_points[agent.id] = ResumePoint(agent)
             point.lifetime.add(event)
             if agent.parent_id is not None:
@@ -203,9 +203,19 @@ class _Message(msgspec.Struct):
     text: str
 
 
-def fold(events: Iterable[ev.Event], *, resumable: bool = False) -> RunState:
+def fold(events: Iterable[ev.Event], *, detailed: bool = False) -> RunState:
     """The state after `events`, which are those of a run or of its root only."""
-    state = RunState(resumable=resumable)
+    state = RunState(detailed=detailed)
     for event in events:
         state.apply(event)
     return state
+
+
+def fold_agent(events: Sequence[ev.Event]) -> AgentState:
+    """The state of one agent from its own events only: what its children did is left out."""
+    created = events[0].fact
+    assert isinstance(created, ev.AgentCreated), "the events of a child begin with its creation"
+    agent = AgentState.created(events[0], created)
+    for event in events[1:]:
+        agent.apply(event, event.fact)
+    return agent

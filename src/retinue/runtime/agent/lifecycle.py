@@ -196,12 +196,12 @@ async def _converse(
         price=means.price,
         on_text=means.on_text,
     )
-    script = None if past is None else mind.recall(past.conversation)
+    transcript = None if past is None else mind.replay(past.conversation)
     if means.sums_up:
-        known = None if script is None else script.summed_up
+        known = None if transcript is None else transcript.summary
         return Answer(await mind.sum_up() if known is None else known)
     try:
-        return await converse(agent, mind, toolbox, staff, shape, script)
+        return await converse(agent, mind, toolbox, staff, shape, transcript)
     except ModelError as error:
         if strands(agent, error):
             # Before its children are cancelled: they are left as they are.

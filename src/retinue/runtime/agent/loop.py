@@ -42,19 +42,23 @@ async def converse(
     toolbox: ToolCalls,
     staff: Children | None,
     shape: OutputSchema | None,
-    script: Transcript | None = None,
+    transcript: Transcript | None = None,
 ) -> Answer:
     """Ask the model, run its tool calls, append, check limits, repeat.
 
-    With `script`, go on with a conversation that another process has begun.
+    With `transcript`, go on with a conversation that another process has begun.
     """
     mended = misfit = told = False
     limit: str | None = None
     reply: AssistantMessage | None = None
-    if script is not None:
-        mended, limit, told = SCHEMA in script.told, script.limit, script.limit is not None
-        misfit = script.told[-1:] == [SCHEMA] and script.replied is None
-        reply = await _taken_up(mind, toolbox, script)
+    if transcript is not None:
+        mended, limit, told = (
+            SCHEMA in transcript.sources,
+            transcript.limit,
+            transcript.limit is not None,
+        )
+        misfit = transcript.last_source == SCHEMA and transcript.last_reply is None
+        reply = await _taken_up(mind, toolbox, transcript)
     while True:
         if reply is None:
             if agent.suspension.reason is not None:
@@ -81,17 +85,19 @@ async def converse(
 
 
 async def _taken_up(
-    mind: ModelSession, toolbox: ToolCalls, script: Transcript
+    mind: ModelSession, toolbox: ToolCalls, transcript: Transcript
 ) -> AssistantMessage | None:
     """Bring a conversation to where the model can be asked; or its last reply, if it has ended."""
-    toolbox.exhausted = script.exhausted
-    reply = script.replied
-    if reply is not None and (script.limit or not (reply.calls or script.told[-1:] == [STOP])):
+    toolbox.exhausted = transcript.calls_exhausted
+    reply = transcript.last_reply
+    if reply is not None and (
+        transcript.limit or not (reply.calls or transcript.last_source == STOP)
+    ):
         return AssistantMessage(reply.content, reply.calls, reply.thoughts)
     if reply is not None:
-        await toolbox.finish(script)
-        script.go_on(mind.fit(script.answered))
-    if script.told[-1:] == [STOP]:
+        await toolbox.finish(transcript)
+        transcript.add_answers(mind.fit(transcript.last_answers))
+    if transcript.last_source == STOP:
         mind.tell(GO_ON, source="resume")
     return None
 

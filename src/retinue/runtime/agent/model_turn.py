@@ -10,7 +10,6 @@ from retinue.domain.budget import UNLIMITED, Amounts, Cover, Reservation
 from retinue.domain.events import (
     AgentTold,
     ContextCompacted,
-    Fact,
     LimitReached,
     ModelFailed,
     ModelReplied,
@@ -18,6 +17,7 @@ from retinue.domain.events import (
 )
 from retinue.domain.messages import Message, Reply, Request, ToolSpec, UserMessage
 from retinue.domain.price import PoolPrice, Price
+from retinue.domain.resume_point import ConversationFact
 from retinue.errors import (
     BudgetExceeded,
     ContextOverflow,
@@ -37,7 +37,7 @@ from retinue.runtime.agent.conversation import (
     longest_for,
     room_for_news,
 )
-from retinue.runtime.agent.transcript import Transcript
+from retinue.runtime.agent.transcript import Transcript, replay
 from retinue.runtime.core.reservations import Reservations, WorstCase
 
 MAX_OUTPUT_TOKENS = 8_192
@@ -168,17 +168,15 @@ class ModelSession:
         self._agent.record(ContextCompacted(dropped=dropped, content=summary))
         return summary
 
-    def recall(self, facts: Iterable[Fact]) -> Transcript:
-        """Take the conversation up again where the journal leaves it."""
-        transcript = Transcript(self.conversation, exact=True)
-        for fact in facts:
-            transcript.apply(fact)
+    def replay(self, facts: Iterable[ConversationFact]) -> Transcript:
+        """Rebuild the conversation that another process has left."""
+        transcript = replay(facts, self.conversation, exact=True)
         self._asked = transcript.turns
-        if transcript.replied is not None:
-            self._answered_by = transcript.replied.model
-        if (summary := transcript.summary) is not None:
-            transcript.replied = None
-            transcript.summed_up = self._replace(summary)
+        if transcript.last_reply is not None:
+            self._answered_by = transcript.last_reply.model
+        if (summary := transcript.pending_summary) is not None:
+            transcript.last_reply = None
+            transcript.summary = self._replace(summary)
         return transcript
 
     async def ask(

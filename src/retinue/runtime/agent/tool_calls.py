@@ -119,21 +119,23 @@ class ToolCalls:
                     answers.append(await self._answer(call))
         return answers
 
-    async def finish(self, script: Transcript) -> None:
+    async def finish(self, transcript: Transcript) -> None:
         """Answer those calls of a reply that an earlier process has left unanswered.
 
         What only reads, or has children, is begun again if it was begun: nothing is done twice by
         it. Of anything else nobody knows whether it was done, which the model is told.
         """
-        left = [call for call in script.calls if call.id not in script.answers]
+        left = [call for call in transcript.calls if call.id not in transcript.answers]
         for call in left:
             tool = self._tools.get(call.name)
-            if call.id in script.begun and (tool is None or tool.effect not in _UNCHANGING):
+            if call.id in transcript.started_calls and (
+                tool is None or tool.effect not in _UNCHANGING
+            ):
                 note = self._interrupted(call)
-                script.answers[call.id] = Answered(call.id, INTERRUPTED, True, note)
-        self._begun = frozenset(script.begun)
-        left = [call for call in left if call.id not in script.answers]
-        script.answers.update((answer.call_id, answer) for answer in await self.run(left))
+                transcript.answers[call.id] = Answered(call.id, INTERRUPTED, True, note)
+        self._begun = frozenset(transcript.started_calls)
+        left = [call for call in left if call.id not in transcript.answers]
+        transcript.answers.update((answer.call_id, answer) for answer in await self.run(left))
         self._begun = frozenset()
 
     def _company(self, call: ToolCall) -> str:

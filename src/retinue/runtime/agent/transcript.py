@@ -1,11 +1,16 @@
-"""A conversation, put together again from the journal of its agent."""
+"""`Transcript`: turns the recorded facts of an attempt back into its conversation.
+
+The facts come from the fold of the journal (`domain.resume_point`), in which they are kept as they
+are: which messages they become depends on who continues the conversation, and with what before it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from retinue.domain.events import (
     AgentTold,
     ContextCompacted,
-    Fact,
     LimitReached,
     ModelReplied,
     ToolDenied,
@@ -14,99 +19,116 @@ from retinue.domain.events import (
     TurnStarted,
 )
 from retinue.domain.messages import AssistantMessage, ToolCall, UserMessage
+from retinue.domain.resume_point import ConversationFact
 from retinue.runtime.agent.conversation import LAST_TURN, SUMMING_UP, Answered, Conversation
 from retinue.runtime.agent.tool_calls import INTERRUPTED
 
 NOT_RUN = "[ERROR] interrupted before it was run"
 
 
-class Transcript:
-    """Adds what was said to a conversation, fact by fact, and knows where that has come to.
+def replay(
+    facts: Iterable[ConversationFact], conversation: Conversation, *, exact: bool = False
+) -> Transcript:
+    """Add what `facts` tell to `conversation`; see `Transcript`."""
+    transcript = Transcript(conversation, exact=exact)
+    for fact in facts:
+        transcript.apply(fact)
+    return transcript
 
-    Without `exact` it is for whoever goes on with the conversation under another budget: words
-    about the old one, and replies without any words, are left out.
+
+class Transcript:
+    """A conversation that is being rebuilt, and where it has come to.
+
+    With `exact`, the conversation has every byte that it had, as a resumed attempt needs. Without,
+    words about the budget and replies without words are left out: the next run of a session has a
+    budget of its own.
     """
 
-    def __init__(self, talk: Conversation, *, exact: bool = False) -> None:
-        self.talk = talk
+    def __init__(self, conversation: Conversation, *, exact: bool = False) -> None:
+        self.conversation = conversation
         self._exact = exact
         self.turns = 0
-        """How often the model was asked, and has answered or not."""
-        self.replied: ModelReplied | None = None
-        """The last reply, as long as nothing was said after it; calls of it may be unanswered."""
+        """How often the model was asked, whether it replied or not."""
+        self.last_reply: ModelReplied | None = None
+        """The last reply, until the answers to its calls are in the conversation."""
         self.answers: dict[str, Answered] = {}
-        self.begun: set[str] = set()
-        """The calls of that reply that were begun, and those that were answered."""
+        """Answers to calls of the last reply, by call id."""
+        self.started_calls: set[str] = set()
+        """Ids of calls of the last reply that were started."""
         self.limit: str | None = None
-        self.told: list[str] = []
-        """Who has said something to it, in order."""
-        self.exhausted = False
-        self.summed_up: str | None = None
-        """What the conversation has last been replaced by."""
+        self.sources: list[str] = []
+        """Sources of the messages that reached the agent, in order."""
+        self.calls_exhausted = False
+        self.summary: str | None = None
+        """The summary that last replaced the conversation."""
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        return () if self.replied is None else self.replied.calls
+        return () if self.last_reply is None else self.last_reply.calls
 
-    def apply(self, fact: Fact) -> None:
+    @property
+    def last_source(self) -> str | None:
+        return self.sources[-1] if self.sources else None
+
+    def apply(self, fact: ConversationFact) -> None:
         match fact:
             case TurnStarted():
-                self.go_on()
+                self.add_answers()
                 self.turns += 1
             case ModelReplied(content=content, calls=calls, thoughts=thoughts, usage=usage):
-                self.replied = fact
+                self.last_reply = fact
                 if self._exact or content.strip() or calls:
-                    self.talk.add(AssistantMessage(content, calls, thoughts))
+                    self.conversation.add(AssistantMessage(content, calls, thoughts))
                 if self._exact and not usage.estimated:
-                    self.talk.counted(usage.tokens)
+                    self.conversation.counted(usage.tokens)
             case ToolStarted(call_id=call_id):
-                self.begun.add(call_id)
+                self.started_calls.add(call_id)
             case ToolFinished() | ToolDenied():
                 note = fact.note if self._exact else ""
                 answer = Answered(fact.call_id, fact.content, fact.failed, note)
                 self.answers[fact.call_id] = answer
-                self.exhausted |= isinstance(fact, ToolDenied) and not fact.counted
+                self.calls_exhausted |= isinstance(fact, ToolDenied) and not fact.counted
             case AgentTold(content=content, source=source):
-                self.go_on()
-                self.talk.add(UserMessage(content))
-                self.told.append(source)
+                self.add_answers()
+                self.conversation.add(UserMessage(content))
+                self.sources.append(source)
             case LimitReached(limit=limit):
-                self.go_on()
+                self.add_answers()
                 self.limit = limit
                 if self._exact:
-                    self.talk.add(UserMessage(LAST_TURN.format(limit=limit)))
+                    self.conversation.add(UserMessage(LAST_TURN.format(limit=limit)))
             case ContextCompacted(longest=int(longest)):
-                self.go_on(longest)
+                self.add_answers(longest)
             case ContextCompacted(masked=masked, dropped=dropped, content=content):
-                self.go_on()
+                self.add_answers()
                 if dropped:
-                    self.summed_up = content
-                    self.talk.summed_up(content)
+                    self.summary = content
+                    self.conversation.summed_up(content)
                 else:
-                    self.talk.mask_oldest(masked)
+                    self.conversation.mask_oldest(masked)
 
     @property
-    def summary(self) -> str | None:
-        """What the model has written down of a conversation that is not yet replaced by it."""
-        if self.replied is None or self.told[-1:] != [SUMMING_UP]:
+    def pending_summary(self) -> str | None:
+        """A summary that the model has written, and that has not replaced the conversation yet."""
+        if self.last_reply is None or self.last_source != SUMMING_UP:
             return None
-        return self.replied.content
+        return self.last_reply.content
 
     @property
-    def answered(self) -> list[Answered]:
-        """The answers to the last calls, in the order of the calls."""
+    def last_answers(self) -> list[Answered]:
+        """Answers to all calls of the last reply, in their order."""
         answers = []
         for call in self.calls:
             answer = self.answers.get(call.id)
             if answer is None:
-                text = INTERRUPTED if call.id in self.begun else NOT_RUN
+                text = INTERRUPTED if call.id in self.started_calls else NOT_RUN
                 answer = Answered(call.id, text, True)
             answers.append(answer)
         return answers
 
-    def go_on(self, longest: int | None = None) -> None:
-        """Put the answers to the last calls in, none of them over `longest` bytes."""
-        self.talk.answer(self.answered, longest)
-        self.replied = None
+    def add_answers(self, longest: int | None = None) -> None:
+        """Add the answers to the last calls to the conversation, each cut to `longest` bytes."""
+        self.conversation.answer(self.last_answers, longest)
+        self.last_reply = None
         self.answers.clear()
-        self.begun.clear()
+        self.started_calls.clear()

@@ -55,7 +55,7 @@ async def recover(store: Store, run_id: str) -> RecoveredRun:
     verify(events, head_seq=row.head_seq, head_hash=row.head_hash)
     if len(events) < MIN_EVENTS:
         raise RunError(f"Run {row.id} was ended before it had begun; there is nothing to resume.")
-    state = fold(events, resumable=True)
+    state = fold(events, detailed=True)
     assert state.started is not None, "a journal begins with run.started"
     rows = {agent.id: agent for agent in await store.agents(row.id)}
     created = {e.agent_id: e.seq for e in events if e.type == "agent.subagent_created"}

@@ -1,65 +1,54 @@
-"""A session: a chain of runs in which the root of each goes on with the conversation so far.
+"""Sessions: chains of runs in which the root of each continues the conversation of the last.
 
-Nothing is kept for it. What was said is read back from the journals of its runs, message by
-message, so that the prompt of a run begins with the bytes of the one before it.
+A session is not stored. Its conversation is read back from the journals of its runs, message by
+message, so that the prompt of a run begins with the bytes of the prompt before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from retinue.domain.agent_state import ROOT_ID
-from retinue.domain.events import (
-    AgentAttempted,
-    AgentFailed,
-    AgentWaiting,
-    ContextCompacted,
-    Event,
-    RunFinished,
-    RunStarted,
-    RunSuspended,
-    StepsRedone,
-    StepsUndone,
-    ToolFinished,
-)
+from retinue.domain.agent_state import ROOT_ID, result_of
+from retinue.domain.events import ContextCompacted
 from retinue.domain.messages import Message, SystemMessage, UserMessage
 from retinue.domain.result import Result, Status
+from retinue.domain.run_state import RunState, fold, fold_agent
 from retinue.errors import RunError
 from retinue.ports.run_lock import RunLocks
 from retinue.ports.store import RunRow, Store
 from retinue.runtime.agent.conversation import Conversation
-from retinue.runtime.agent.transcript import Transcript
+from retinue.runtime.agent.transcript import replay
 from retinue.runtime.history.audit import read_all
 
-LAST = "last"  # No run is called so: ids have no l.
-REWRITTEN = "[The user has since changed the files, by undo or redo. {what}]"
+LAST = "last"
+"""Names the latest session. It cannot be the id of a run: ids have no letter l."""
+FILES_REWRITTEN = "[The user has since changed the files, by undo or redo. {what}]"
 ENDED = "[This was ended before it was done: {why}]"
 
 
 class Session(msgspec.Struct, frozen=True):
-    """What the next run of a session goes on from.
-
-    `runs` are those it has, oldest first; `messages` what was said in them, without the system
-    message, which each run writes anew; `children` how many they had. `tainted` and
-    `heard_untrusted` are what the root of the last one was when it ended.
-    """
+    """What the next run of a session continues from."""
 
     runs: tuple[str, ...] = ()
+    """Ids of its runs, oldest first."""
     messages: tuple[Message, ...] = ()
+    """The conversation of their roots, without the system message, which each run writes anew."""
     children: int = 0
+    """How many children these runs had."""
     tainted: bool = False
     heard_untrusted: bool = False
+    """Whether the last root had these marks when it ended, as in `AgentState`."""
 
 
 NEW = Session()
 
 
-async def recall(store: Store, run_locks: RunLocks, name: str) -> Session:
-    """The session that the run `name` is part of; with "last", the latest.
+async def load_session(store: Store, run_locks: RunLocks, name: str) -> Session:
+    """The session that the run `name` is part of; with `LAST`, the latest session.
 
-    Raises UnknownRun, or RunError where somebody is at work on it.
+    Raises UnknownRun, or RunError if a process works on the session.
     """
     rows = await store.session(None if name == LAST else name)
     if rows[-1].status is None and run_locks.is_held(rows[-1].id):
@@ -67,121 +56,95 @@ async def recall(store: Store, run_locks: RunLocks, name: str) -> Session:
             f"The session is still at work, in run {rows[-1].id}; wait for it, or stop it with"
             f" `retinue cancel {rows[-1].id}`."
         )
-    return await _told(store, rows)
+    return await _read(store, rows)
 
 
-async def chain(store: Store, runs: Sequence[str]) -> Session:
+async def session_of(store: Store, runs: Sequence[str]) -> Session:
     """The session of exactly these runs, oldest first."""
-    return await _told(store, [await store.run(run_id) for run_id in runs])
+    return await _read(store, [await store.run(run_id) for run_id in runs])
 
 
-async def _told(store: Store, rows: Sequence[RunRow]) -> Session:
-    journals: list[Sequence[Event]] = []
+async def find_earlier_result(store: Store, session: Session, agent_id: str) -> Result | None:
+    """The result of a child that the root had in an earlier run of the session.
+
+    The contract of the child is not read, so the result has neither task nor summary.
+    """
+    for run_id in reversed(session.runs):
+        events = await store.agent_events(run_id, agent_id)
+        if events and events[0].parent_agent_id == ROOT_ID:
+            agent = fold_agent(events)
+            if agent.has_ended:
+                return result_of(
+                    agent, run_id=run_id, task="", summary_tokens=0, duration_s=agent.duration_s
+                )
+    return None
+
+
+async def _read(store: Store, rows: Sequence[RunRow]) -> Session:
+    if not rows:
+        return NEW
+    states: list[RunState] = []
     for row in reversed(rows):
         if row.pruned:
             raise RunError(
                 f"The session cannot go on: the journal of run {row.id} was cleaned away."
             )
-        journals.append(await store.agent_events(row.id, ROOT_ID))
-        if _began_anew(journals[-1]):
-            break  # Nothing before that is in the conversation any more.
+        # Whether the session is tainted is known from the last run, and from its whole tree.
+        is_last = row is rows[-1]
+        events = await (read_all(store, row.id) if is_last else store.agent_events(row.id, ROOT_ID))
+        states.append(fold(events, detailed=True))
+        if _is_summarized(states[-1]):
+            break  # The summary stands for everything before it.
     messages: tuple[Message, ...] = ()
-    for journal in reversed(journals):
-        messages = said(journal, before=messages)
-    tainted, heard_untrusted = (
-        _taint(await read_all(store, rows[-1].id)) if rows else (False, False)
-    )
+    for state in reversed(states):
+        messages = _conversation(state, before=messages)
+    tainted, heard_untrusted = _taint(states[0])
     return Session(
-        tuple(row.id for row in rows),
-        messages,
-        sum(max(row.agents - 1, 0) for row in rows),
-        tainted,
-        heard_untrusted,
+        runs=tuple(row.id for row in rows),
+        messages=messages,
+        children=sum(max(row.agents - 1, 0) for row in rows),
+        tainted=tainted,
+        heard_untrusted=heard_untrusted,
     )
 
 
-def _taint(events: Iterable[Event]) -> tuple[bool, bool]:
-    """Whether a root was tainted, and wary, at the end of its run; the whole tree's journal."""
-    tainted = heard_untrusted = False
-    for event in events:
-        match event.fact:
-            case RunStarted() as started:
-                tainted, heard_untrusted = started.tainted, started.heard_untrusted
-            case ToolFinished(receipt=receipt) if receipt.untrusted:
-                tainted = True
-                heard_untrusted |= event.agent_id != ROOT_ID or receipt.command is None
+def _taint(state: RunState) -> tuple[bool, bool]:
+    """Whether a root is `tainted`, and has `heard_untrusted`, when its run has ended.
+
+    A child that was never closed counts too: the root may know some of its words.
+    """
+    started, agents = state.started, state.agents.values()
+    assert started is not None, "a journal begins with run.started"
+    tainted = started.tainted or any(agent.tainted for agent in agents)
+    heard_untrusted = started.heard_untrusted or any(
+        agent.heard_untrusted if agent.id == ROOT_ID else agent.tainted for agent in agents
+    )
     return tainted, heard_untrusted
 
 
-async def earlier_result(store: Store, session: Session, agent_id: str) -> Result | None:
-    """How a child of the root ended in an earlier run of the session, as far as it is told of."""
-    for run_id in reversed(session.runs):
-        events = await store.agent_events(run_id, agent_id)
-        if not events or events[0].parent_agent_id != ROOT_ID:
-            continue
-        for event in reversed(events):
-            match event.fact:
-                case AgentWaiting(response=response):
-                    return _result(run_id, agent_id, Status.COMPLETED, response)
-                case AgentFailed(status=status, response=response, reason=reason):
-                    return _result(run_id, agent_id, status, response, reason)
-    return None
+def _conversation(state: RunState, *, before: Sequence[Message]) -> tuple[Message, ...]:
+    """The conversation of a root as it stood when its run ended, without the system message.
 
-
-def _result(
-    run_id: str, agent_id: str, status: Status, response: str, error: str | None = None
-) -> Result:
-    return Result(
-        status=status,
-        agent_id=agent_id,
-        run_id=run_id,
-        role="",
-        task="",
-        response=response,
-        error=error,
-    )
-
-
-def said(events: Iterable[Event], *, before: Sequence[Message] = ()) -> tuple[Message, ...]:
-    """The conversation of an agent as it stood at its end, without the system message.
-
-    The journal is that of the agent, and `before` what its conversation went on from. Words about
-    its budget are left out: they are not true any more.
+    `before` is the conversation that the run continued. Words about the budget of the run are left
+    out: they are not true any more.
     """
-    script = Transcript(Conversation((SystemMessage(""),), (), before=before))
-    finished: RunFinished | None = None
-    left = "the process is gone"
-    rewritten: list[str] = []
-    for event in events:
-        match event.fact:
-            case AgentAttempted(opening=opening):
-                script = Transcript(Conversation(opening, (), before=before))
-            case RunFinished() as outcome:
-                finished = outcome
-            case RunSuspended(reason=reason):
-                left = reason
-            case StepsUndone() | StepsRedone():
-                rewritten.append(event.summary)
-            case fact:
-                script.apply(fact)
-    script.go_on()
-    talk = script.talk
-    if finished is None:
-        talk.add(UserMessage(ENDED.format(why=left)))
-    elif finished.status is not Status.COMPLETED:
-        talk.add(UserMessage(ENDED.format(why=f"{finished.status}: {finished.reason}")))
-    for what in rewritten:
-        talk.add(UserMessage(REWRITTEN.format(what=what)))
-    return tuple(talk.messages[1:])
+    point = state.resume_points.get(ROOT_ID)
+    opening = None if point is None else point.opening
+    conversation = Conversation(opening or (SystemMessage(""),), (), before=before)
+    replay(() if point is None else point.conversation, conversation).add_answers()
+    if state.status is None:
+        why = state.suspended or "the process is gone"
+        conversation.add(UserMessage(ENDED.format(why=why)))
+    elif state.status is not Status.COMPLETED:
+        conversation.add(UserMessage(ENDED.format(why=f"{state.status}: {state.reason}")))
+    for _, what in state.rewritten:
+        conversation.add(UserMessage(FILES_REWRITTEN.format(what=what)))
+    return tuple(conversation.messages[1:])
 
 
-def _began_anew(events: Iterable[Event]) -> bool:
-    """Was the conversation summed up, so that it goes on from nothing else?"""
-    anew = False
-    for event in events:
-        if event.type == "agent.subagent_attempt":
-            anew = False
-        elif event.type == "agent.context_compacted":
-            fact = event.fact
-            anew |= isinstance(fact, ContextCompacted) and fact.dropped > 0
-    return anew
+def _is_summarized(state: RunState) -> bool:
+    """Whether the root's conversation was replaced by a summary."""
+    point = state.resume_points.get(ROOT_ID)
+    return point is not None and any(
+        isinstance(fact, ContextCompacted) and fact.dropped > 0 for fact in point.conversation
+    )

@@ -54,7 +54,7 @@ from retinue.runtime.delegation.requests import DelegationHandler
 from retinue.runtime.delegation.spawner import Spawner
 from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.history.result_cache import Hit
-from retinue.runtime.history.session import NEW, Session, earlier_result
+from retinue.runtime.history.session import NEW, Session, find_earlier_result
 from retinue.runtime.integration.checks import Checks, copy_names
 from retinue.runtime.integration.conflicts import resolution, unsettled
 from retinue.runtime.integration.file_changes import Authors, Recorder
@@ -500,7 +500,7 @@ class Run:
             route=around.route,
             servers=around.servers,
             earlier=partial(
-                earlier_result, around.store, self._session if boss is self.root else NEW
+                find_earlier_result, around.store, self._session if boss is self.root else NEW
             ),
         )
 

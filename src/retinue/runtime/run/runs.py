@@ -39,7 +39,7 @@ from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.delegation.attachments import enclose
 from retinue.runtime.delegation.task import check_task, check_text
 from retinue.runtime.history.recovery import RecoveredRun, recover
-from retinue.runtime.history.session import NEW, Session, chain, recall
+from retinue.runtime.history.session import NEW, Session, load_session, session_of
 from retinue.runtime.history.undo import Write
 from retinue.runtime.integration.checks import copy_names
 from retinue.runtime.policy import Policy
@@ -159,7 +159,9 @@ class Runs:
         )
         if left_out and files:
             raise UsageError("; ".join(left_out) + ".")
-        earlier = NEW if session is None else await recall(around.store, around.run_locks, session)
+        earlier = (
+            NEW if session is None else await load_session(around.store, around.run_locks, session)
+        )
         role = fitted(role, await around.servers.served(terms.model))
         prompts = Prompts(around.workspace_for(terms.directory))
         instructions, _ = await prompts.assemble(role)
@@ -241,7 +243,7 @@ class Runs:
                 raise RunError(NOT_YOURS.format(run_id=row.id))
             if found.started.kind == PLAN and not _is_adopted(found):
                 raise RunError(NO_PLAN.format(run_id=row.id))
-            session = await chain(around.store, found.started.earlier)
+            session = await session_of(around.store, found.started.earlier)
             # After a process that was killed: whoever is closed needs no copy.
             closed = [id for id, agent in found.state.agents.items() if agent.state is State.CLOSED]
             await around.file_tree.discard([n for id in closed for n in copy_names(row.id, id)])
