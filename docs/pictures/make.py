@@ -20,8 +20,8 @@ from retinue.config.environment import Environment
 from retinue.errors import ProviderError
 from retinue.interfaces.chat.app import ChatApp
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.commands import help_tables, submit
-from retinue.interfaces.chat.prompt import Field
+from retinue.interfaces.chat.input_box import Field
+from retinue.interfaces.chat.slash_commands import help_tables, submit
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.testing.clock import FakeClock
 

@@ -11,7 +11,7 @@ from retinue.domain.grant import Mode
 from retinue.domain.plan.plan import Plan
 from retinue.domain.plan.plan_file import parse, to_toml
 from retinue.errors import PlanError, UsageError
-from retinue.interfaces.view.outline import outline
+from retinue.interfaces.view.plan_outline import outline
 from retinue.runtime.runtime import Runtime
 
 Decide = Callable[[str | Sequence[str], Sequence[str]], Awaitable[str]]

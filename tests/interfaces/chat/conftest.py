@@ -18,10 +18,10 @@ from textual.pilot import Pilot
 from retinue.config.environment import Environment
 from retinue.interfaces.chat.app import ChatApp
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.prompt import Field
-from retinue.interfaces.view.block import plain
-from retinue.interfaces.view.columns import SPINNER
-from retinue.interfaces.view.talk import Moment
+from retinue.interfaces.chat.input_box import Field
+from retinue.interfaces.view.agent_table import SPINNER
+from retinue.interfaces.view.conversation import Moment
+from retinue.interfaces.view.result_blocks import plain
 from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Chat]]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retinue.domain.approval import ApprovalRequest, Rule, Why
-from retinue.interfaces.chat.commands import submit
+from retinue.interfaces.chat.slash_commands import submit
 from retinue.models.scripted.model import ScriptedModel, call, say
 
 Opening = Callable[..., AbstractAsyncContextManager[Any]]

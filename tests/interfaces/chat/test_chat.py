@@ -15,7 +15,7 @@ from retinue.config.environment import Environment
 from retinue.domain.messages import Request, UserMessage
 from retinue.errors import ProviderError
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.commands import BY_NAME, COMMANDS, help_tables, submit
+from retinue.interfaces.chat.slash_commands import BY_NAME, COMMANDS, help_tables, submit
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.testing.server import ModelServer
 

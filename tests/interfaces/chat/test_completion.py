@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.commands import submit
 from retinue.interfaces.chat.completion import MOST, FileNames, Proposal, proposals
+from retinue.interfaces.chat.slash_commands import submit
 from retinue.models.scripted.model import ScriptedModel, call, hold, say
 
 Opened = Callable[..., AbstractAsyncContextManager[Chat]]

@@ -14,7 +14,7 @@ from retinue.errors import ProviderError
 from retinue.interfaces.chat.app import ChatApp
 from retinue.interfaces.chat.keys import DETAIL_KEYS, KEYS, TREE_KEYS, Key
 from retinue.interfaces.chat.panes import TreePane
-from retinue.interfaces.view.tree import Row
+from retinue.interfaces.view.agent_tree import Row
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 
 Opening = Callable[..., AbstractAsyncContextManager[Any]]

@@ -11,7 +11,7 @@ import pytest
 
 from retinue.errors import UsageError
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.commands import submit
+from retinue.interfaces.chat.slash_commands import submit
 from retinue.interfaces.plan_review import edited
 from retinue.models.scripted.model import ScriptedModel, Step, say
 

@@ -15,22 +15,22 @@ from textual.worker import WorkerFailed
 from retinue.domain.approval import ApprovalRequest
 from retinue.domain.grant import Mode
 from retinue.errors import UsageError
+from retinue.interfaces.chat.agent_screen import Detail
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.commands import answers, submit
-from retinue.interfaces.chat.detail import Detail
+from retinue.interfaces.chat.input_box import Prompt
 from retinue.interfaces.chat.keys import KEYS
 from retinue.interfaces.chat.panes import Heading, LinePane, TalkPane, TreePane
-from retinue.interfaces.chat.prompt import Prompt
+from retinue.interfaces.chat.slash_commands import answers, submit
 from retinue.interfaces.chat.styles import THEME
 from retinue.interfaces.cli.terminal.notify import notice
 from retinue.interfaces.plan_review import edited
-from retinue.interfaces.view.calls import call_text, wish_lines
-from retinue.interfaces.view.columns import Line, Span, Tone
-from retinue.interfaces.view.dossier import edit_lines
-from retinue.interfaces.view.figures import cells, clip, lines_of, one_line, some
-from retinue.interfaces.view.prose import wrapped
-from retinue.interfaces.view.status import status
-from retinue.interfaces.view.talk import Moment, cut
+from retinue.interfaces.view.agent_details import edit_lines
+from retinue.interfaces.view.agent_table import Line, Span, Tone
+from retinue.interfaces.view.conversation import Moment, cut
+from retinue.interfaces.view.formatting import cells, clip, lines_of, one_line, some
+from retinue.interfaces.view.markdown import wrapped
+from retinue.interfaces.view.status_line import status
+from retinue.interfaces.view.tool_calls import call_text, wish_lines
 
 FRAMES_A_SECOND = 6
 SIDE_BY_SIDE = 110

@@ -24,16 +24,16 @@ from retinue.domain.result import Status, cap
 from retinue.domain.run_state import RunState
 from retinue.domain.scope import ANYWHERE
 from retinue.errors import RetinueError, UsageError
-from retinue.interfaces.chat.engine import Engine
-from retinue.interfaces.chat.history import History
-from retinue.interfaces.chat.lines import Message
+from retinue.interfaces.chat.input_history import History
+from retinue.interfaces.chat.input_parser import Message
 from retinue.interfaces.chat.questions import Questions
+from retinue.interfaces.chat.runtime_host import Engine
 from retinue.interfaces.consent import for_good
 from retinue.interfaces.plan_review import Edit, agreed, only_reading
-from retinue.interfaces.view.columns import Span, Tone
-from retinue.interfaces.view.figures import clip, one_line
-from retinue.interfaces.view.talk import Talk
-from retinue.interfaces.view.tree import Forest, Tree, is_open
+from retinue.interfaces.view.agent_table import Span, Tone
+from retinue.interfaces.view.agent_tree import Forest, Tree, is_open
+from retinue.interfaces.view.conversation import Talk
+from retinue.interfaces.view.formatting import clip, one_line
 from retinue.ports.clock import Clock
 from retinue.ports.sandbox import Sandbox
 from retinue.project import STATE_DIR, open_journal, project

@@ -10,8 +10,8 @@ import msgspec
 
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.chat import Chat
-from retinue.interfaces.chat.commands import BY_NAME, COMMANDS
-from retinue.interfaces.view.figures import one_line
+from retinue.interfaces.chat.slash_commands import BY_NAME, COMMANDS
+from retinue.interfaces.view.formatting import one_line
 from retinue.workspace.directory import DirectoryWorkspace
 
 MOST = 8

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from retinue.interfaces.view.block import plain
-from retinue.interfaces.view.talk import Answer, Entry, Moment, Said
+from retinue.interfaces.view.conversation import Answer, Entry, Moment, Said
+from retinue.interfaces.view.result_blocks import plain
 
 WIDTH = 100
 

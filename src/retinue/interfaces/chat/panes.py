@@ -20,9 +20,9 @@ from textual.widget import Widget
 
 from retinue.interfaces.chat.keys import TREE_KEYS
 from retinue.interfaces.chat.styles import strip_of
-from retinue.interfaces.view.columns import Columns, Line, Span, Tone
-from retinue.interfaces.view.talk import Entry, Moment
-from retinue.interfaces.view.tree import Forest, Mark, Row
+from retinue.interfaces.view.agent_table import Columns, Line, Span, Tone
+from retinue.interfaces.view.agent_tree import Forest, Mark, Row
+from retinue.interfaces.view.conversation import Entry, Moment
 
 LONGEST_LINE = 110
 ASKS = "asks you"

@@ -7,8 +7,8 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.theme import Theme
 
-from retinue.interfaces.view.columns import Line, Tone
-from retinue.interfaces.view.figures import cells, harmless
+from retinue.interfaces.view.agent_table import Line, Tone
+from retinue.interfaces.view.formatting import cells, harmless
 
 # Colour says how it is with an agent, or that something is code; all else is light and shade.
 STYLES: dict[Tone, Style] = {

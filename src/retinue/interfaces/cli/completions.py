@@ -16,7 +16,7 @@ from retinue.config.roles import RoleCatalogue, load_roles
 from retinue.config.settings import SettingsLayers, load_settings
 from retinue.embedded.model import NAME, is_available
 from retinue.errors import RetinueError
-from retinue.interfaces.view.figures import one_line
+from retinue.interfaces.view.formatting import one_line
 from retinue.ports.store import AgentRow, RunRow
 from retinue.project import open_journal, project
 

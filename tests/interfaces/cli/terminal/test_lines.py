@@ -11,7 +11,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.interfaces.cli.terminal.lines import Lines
-from retinue.interfaces.view.tree import SMALL_FAMILY
+from retinue.interfaces.view.agent_tree import SMALL_FAMILY
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, hold, say
 
 

@@ -52,7 +52,7 @@ def chat(go_on: bool, session: str | None, **options: Any) -> None:
     # Textual takes a quarter of a second to import, so nobody else pays for it.
     from retinue.interfaces.chat.app import ChatApp
     from retinue.interfaces.chat.chat import LAST, Chat
-    from retinue.interfaces.chat.loop import PoliteLoop
+    from retinue.interfaces.chat.event_loop import PoliteLoop
 
     async def inside() -> None:
         talk = Chat(

@@ -9,7 +9,7 @@ from retinue.domain.cleanup_report import Chore
 from retinue.interfaces.cli.options import directory
 from retinue.interfaces.cli.terminal.console import perform
 from retinue.interfaces.cli.terminal.output import say
-from retinue.interfaces.view.figures import fill
+from retinue.interfaces.view.formatting import fill
 
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 

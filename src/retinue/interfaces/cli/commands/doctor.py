@@ -35,7 +35,7 @@ from retinue.extras import EXTRAS, install_command, is_installed
 from retinue.interfaces.cli.options import directory
 from retinue.interfaces.cli.terminal.console import perform
 from retinue.interfaces.cli.terminal.output import write
-from retinue.interfaces.view.figures import some
+from retinue.interfaces.view.formatting import some
 from retinue.programs import find_program
 from retinue.project import DATABASE, STATE_DIR, open_journal, project
 from retinue.version import VERSION

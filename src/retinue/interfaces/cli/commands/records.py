@@ -17,7 +17,7 @@ from retinue.interfaces.cli import completions as names
 from retinue.interfaces.cli.options import directory, run_argument
 from retinue.interfaces.cli.terminal.console import perform
 from retinue.interfaces.cli.terminal.output import print_table, say, write
-from retinue.interfaces.view.figures import duration, one_line, some
+from retinue.interfaces.view.formatting import duration, one_line, some
 from retinue.ports.store import RunRow, Store
 from retinue.project import open_journal, open_run, open_run_locks
 from retinue.runtime.history.audit import audit as audit_run

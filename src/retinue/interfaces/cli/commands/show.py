@@ -36,7 +36,7 @@ from retinue.interfaces.cli.commands.records import RUNNING, left_as, status_of,
 from retinue.interfaces.cli.options import agent_argument, as_json, directory, run_argument
 from retinue.interfaces.cli.terminal.console import perform
 from retinue.interfaces.cli.terminal.output import say, write
-from retinue.interfaces.view.figures import dollars, duration, some
+from retinue.interfaces.view.formatting import dollars, duration, some
 from retinue.project import open_run, open_run_locks
 from retinue.runtime.history.audit import read_all
 

@@ -12,8 +12,8 @@ from retinue.errors import RunError
 from retinue.interfaces.cli.options import agent_argument, directory, run_argument
 from retinue.interfaces.cli.terminal.console import perform
 from retinue.interfaces.cli.terminal.output import say, write
-from retinue.interfaces.view.figures import some
-from retinue.interfaces.view.patch import change_head
+from retinue.interfaces.view.file_diff import change_head
+from retinue.interfaces.view.formatting import some
 from retinue.project import open_past, open_revision
 from retinue.runtime.history.undo import Revision, Rewritten
 

@@ -24,7 +24,7 @@ from retinue.interfaces.cli.terminal.lines import Lines
 from retinue.interfaces.cli.terminal.live_tree import LiveTree
 from retinue.interfaces.cli.terminal.output import say, width
 from retinue.interfaces.cli.terminal.screen import Screen
-from retinue.interfaces.view.block import agent_block
+from retinue.interfaces.view.result_blocks import agent_block
 from retinue.ports.run_lock import RunLocks
 from retinue.ports.store import Store
 from retinue.project import open_journal, open_run_locks

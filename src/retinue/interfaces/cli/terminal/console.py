@@ -40,9 +40,9 @@ from retinue.interfaces.cli.terminal.output import tell, width, write
 from retinue.interfaces.cli.terminal.screen import Screen, Styles
 from retinue.interfaces.consent import Consent, for_good
 from retinue.interfaces.plan_review import edited
-from retinue.interfaces.view.block import result_block
-from retinue.interfaces.view.calls import wish_lines
-from retinue.interfaces.view.figures import clip, lines_of, one_line, some
+from retinue.interfaces.view.formatting import clip, lines_of, one_line, some
+from retinue.interfaces.view.result_blocks import result_block
+from retinue.interfaces.view.tool_calls import wish_lines
 from retinue.ports.tool import Approve, Ask
 from retinue.runtime.agent.tool_calls import nobody
 from retinue.runtime.runtime import Runtime

@@ -12,9 +12,9 @@ import click
 
 from retinue.domain.events import AgentCreated, Event, ModelFailed
 from retinue.domain.run_state import RunState
-from retinue.interfaces.view.block import agent_block, paused_blocks, plain
-from retinue.interfaces.view.figures import lines_of
-from retinue.interfaces.view.tasks import about, has_block
+from retinue.interfaces.view.formatting import lines_of
+from retinue.interfaces.view.result_blocks import agent_block, paused_blocks, plain
+from retinue.interfaces.view.task_lines import about, has_block
 from retinue.runtime.core.task_group import TaskGroup
 
 QUIET_S = 30.0

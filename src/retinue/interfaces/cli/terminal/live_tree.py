@@ -22,12 +22,12 @@ from retinue.domain.events import (
     ToolStarted,
 )
 from retinue.interfaces.cli.terminal.screen import Screen
-from retinue.interfaces.view.block import agent_block, paused_blocks
-from retinue.interfaces.view.calls import call_text
-from retinue.interfaces.view.columns import SIGNS, SPINNER, Line, Span, Tone
-from retinue.interfaces.view.figures import cells, clip, dollars, one_line, short_count, some
-from retinue.interfaces.view.tasks import has_block, task_line
-from retinue.interfaces.view.tree import SMALL_FAMILY, WAITS, Mark, Row, Tree, fit
+from retinue.interfaces.view.agent_table import SIGNS, SPINNER, Line, Span, Tone
+from retinue.interfaces.view.agent_tree import SMALL_FAMILY, WAITS, Mark, Row, Tree, fit
+from retinue.interfaces.view.formatting import cells, clip, dollars, one_line, short_count, some
+from retinue.interfaces.view.result_blocks import agent_block, paused_blocks
+from retinue.interfaces.view.task_lines import has_block, task_line
+from retinue.interfaces.view.tool_calls import call_text
 from retinue.runtime.core.task_group import TaskGroup
 
 FIRST_S = 0.3  # What is over sooner needs no tree.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retinue.config.environment import Environment
-from retinue.interfaces.view.figures import one_line
+from retinue.interfaces.view.formatting import one_line
 
 BELL = "\a"
 # Those that show a text as a notification of the desktop. Others may print what they do not know.

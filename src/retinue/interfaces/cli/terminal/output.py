@@ -9,7 +9,7 @@ from typing import TextIO
 
 import click
 
-from retinue.interfaces.view.figures import cells, clip, fill, lines_of
+from retinue.interfaces.view.formatting import cells, clip, fill, lines_of
 
 # Below a terminal of this width, a line that is cut tells too little.
 MIN_WIDTH = 60

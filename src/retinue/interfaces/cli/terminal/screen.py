@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
-from retinue.interfaces.view.columns import Line, Tone
-from retinue.interfaces.view.figures import cells, harmless
+from retinue.interfaces.view.agent_table import Line, Tone
+from retinue.interfaces.view.formatting import cells, harmless
 
 COLORS = {
     Tone.DIM: "2",

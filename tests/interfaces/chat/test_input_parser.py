@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.interfaces.chat.lines import Addressed, Line, Message, Shell, Slash, parse
+from retinue.interfaces.chat.input_parser import Addressed, Line, Message, Shell, Slash, parse
 
 
 @pytest.mark.parametrize(

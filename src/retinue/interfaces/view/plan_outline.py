@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retinue.domain.plan.plan import OnFailure, Plan
-from retinue.interfaces.view.figures import cells, fill, one_line
+from retinue.interfaces.view.formatting import cells, fill, one_line
 
 HEAD = ("step", "role", "writes", "checks", "what")
 

@@ -16,8 +16,8 @@ from retinue.errors import RetinueError
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.keys import DETAIL_KEYS
 from retinue.interfaces.chat.panes import LONGEST_LINE, LinePane, Pane
-from retinue.interfaces.view.columns import Line, Span, Tone
-from retinue.interfaces.view.dossier import dossier
+from retinue.interfaces.view.agent_details import dossier
+from retinue.interfaces.view.agent_table import Line, Span, Tone
 from retinue.runtime.history.undo import Changed
 
 HINTS = "esc back  n/p next/previous  f failure  t transcript  o all output  x stop"

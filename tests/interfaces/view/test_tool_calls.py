@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from retinue.domain.approval import ApprovalRequest, Why
-from retinue.interfaces.view.calls import call_text, wish_lines
+from retinue.interfaces.view.tool_calls import call_text, wish_lines
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from retinue.domain.agent_state import AgentState
 from retinue.domain.run_state import RunState
-from retinue.interfaces.view.columns import Line, Span, Tone
-from retinue.interfaces.view.figures import cells, clip, clip_reason, duration, one_line, some
-from retinue.interfaces.view.tree import SMALL_FAMILY, Mark, Row, mark_of, seconds
+from retinue.interfaces.view.agent_table import Line, Span, Tone
+from retinue.interfaces.view.agent_tree import SMALL_FAMILY, Mark, Row, mark_of, seconds
+from retinue.interfaces.view.formatting import cells, clip, clip_reason, duration, one_line, some
 
 DEEPEST = 6
 LEAST_TASK, LEAST_DOING = 12, 8

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from retinue.interfaces.view.columns import Line, Span, Tone
-from retinue.interfaces.view.figures import clip, lines_of, one_line
-from retinue.interfaces.view.prose import chopped
+from retinue.interfaces.view.agent_table import Line, Span, Tone
+from retinue.interfaces.view.formatting import clip, lines_of, one_line
+from retinue.interfaces.view.markdown import chopped
 from retinue.runtime.history.undo import Changed
 
 TONES = {"+": Tone.ADDED, "-": Tone.REMOVED, "@": Tone.CODE}

@@ -13,13 +13,13 @@ from retinue.domain.agent_state import AgentState
 from retinue.domain.contract import Contract
 from retinue.domain.result import Check, Receipt
 from retinue.domain.scope import ANYWHERE
-from retinue.interfaces.view.block import bill
-from retinue.interfaces.view.calls import call_text
-from retinue.interfaces.view.columns import SIGNS, Line, Span, Tone
-from retinue.interfaces.view.figures import clip, duration, lines_of, one_line, some
-from retinue.interfaces.view.patch import change_lines
-from retinue.interfaces.view.prose import chopped, prose, wrapped
-from retinue.interfaces.view.tree import PAUSED, Mark, doing, mark_of, seconds
+from retinue.interfaces.view.agent_table import SIGNS, Line, Span, Tone
+from retinue.interfaces.view.agent_tree import PAUSED, Mark, doing, mark_of, seconds
+from retinue.interfaces.view.file_diff import change_lines
+from retinue.interfaces.view.formatting import clip, duration, lines_of, one_line, some
+from retinue.interfaces.view.markdown import chopped, prose, wrapped
+from retinue.interfaces.view.result_blocks import bill
+from retinue.interfaces.view.tool_calls import call_text
 from retinue.runtime.history.undo import Changed
 
 SHOWN_OUTPUT = 8

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 from retinue.domain.events import Event
 from retinue.errors import ProviderError
-from retinue.interfaces.view.block import plain
-from retinue.interfaces.view.columns import Tone
-from retinue.interfaces.view.talk import Answer, Calls, Moment, Notice, Said, Staff, Talk
-from retinue.interfaces.view.tree import Forest
+from retinue.interfaces.view.agent_table import Tone
+from retinue.interfaces.view.agent_tree import Forest
+from retinue.interfaces.view.conversation import Answer, Calls, Moment, Notice, Said, Staff, Talk
+from retinue.interfaces.view.result_blocks import plain
 from retinue.models.scripted.model import Step, call, calls, fail, hold, say
 
 Record = Callable[..., Awaitable[list[Event]]]

@@ -11,9 +11,9 @@ from retinue.domain.events import Event
 from retinue.domain.messages import Usage
 from retinue.domain.server_info import EndpointLoad
 from retinue.errors import ProviderError
-from retinue.interfaces.view.columns import Line, Tone
-from retinue.interfaces.view.status import status
-from retinue.interfaces.view.tree import Tree, grown
+from retinue.interfaces.view.agent_table import Line, Tone
+from retinue.interfaces.view.agent_tree import Tree, grown
+from retinue.interfaces.view.status_line import status
 from retinue.models.scripted.model import call, calls, fail, say
 
 Record = Callable[..., Awaitable[list[Event]]]

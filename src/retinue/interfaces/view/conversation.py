@@ -14,20 +14,8 @@ from retinue.domain import events as ev
 from retinue.domain.agent_state import AgentState
 from retinue.domain.drafting import ASK_USER
 from retinue.domain.result import Status
-from retinue.interfaces.view.block import agent_block, bill, paused_block
-from retinue.interfaces.view.calls import call_text
-from retinue.interfaces.view.columns import SIGNS, SPINNER, Line, Span, Tone
-from retinue.interfaces.view.figures import (
-    cells,
-    clip,
-    clip_reason,
-    duration,
-    lines_of,
-    one_line,
-    some,
-)
-from retinue.interfaces.view.prose import chopped, prose, wrapped
-from retinue.interfaces.view.tree import (
+from retinue.interfaces.view.agent_table import SIGNS, SPINNER, Line, Span, Tone
+from retinue.interfaces.view.agent_tree import (
     SMALL_FAMILY,
     WAITS,
     Forest,
@@ -38,6 +26,18 @@ from retinue.interfaces.view.tree import (
     reason_of,
     seconds,
 )
+from retinue.interfaces.view.formatting import (
+    cells,
+    clip,
+    clip_reason,
+    duration,
+    lines_of,
+    one_line,
+    some,
+)
+from retinue.interfaces.view.markdown import chopped, prose, wrapped
+from retinue.interfaces.view.result_blocks import agent_block, bill, paused_block
+from retinue.interfaces.view.tool_calls import call_text
 
 SPINS_A_SECOND = 8
 WAY_ON = "/resume goes on where it was; or say what to do instead."

@@ -9,7 +9,7 @@ from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import FileChange, Result, Spent, Status
 from retinue.domain.run_state import fold
 from retinue.errors import ProviderError
-from retinue.interfaces.view.block import agent_block, plain, result_block
+from retinue.interfaces.view.result_blocks import agent_block, plain, result_block
 from retinue.models.scripted.model import call, fail, say
 
 Record = Callable[..., Awaitable[list[Event]]]

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.interfaces.view.columns import Columns, Line, Tone
-from retinue.interfaces.view.figures import cells
-from retinue.interfaces.view.tree import Mark, Row
+from retinue.interfaces.view.agent_table import Columns, Line, Tone
+from retinue.interfaces.view.agent_tree import Mark, Row
+from retinue.interfaces.view.formatting import cells
 
 
 def row(mark: Mark, **changes: object) -> Row:

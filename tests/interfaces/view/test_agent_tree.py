@@ -14,7 +14,7 @@ from retinue.domain import events as ev
 from retinue.domain.messages import Usage
 from retinue.domain.result import Status
 from retinue.errors import ProviderError
-from retinue.interfaces.view.tree import Forest, Mark, Row, Tree, fit, grown
+from retinue.interfaces.view.agent_tree import Forest, Mark, Row, Tree, fit, grown
 from retinue.models.scripted.model import Step, call, calls, fail, hold, say
 
 Record = Callable[..., Awaitable[list[ev.Event]]]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.interfaces.chat.history import MOST, History
+from retinue.interfaces.chat.input_history import MOST, History
 
 
 @pytest.fixture

@@ -16,11 +16,14 @@ from retinue.domain.grant import Mode
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.chat import MODES, Chat
 from retinue.interfaces.chat.export import exported
+from retinue.interfaces.chat.input_parser import Addressed, Message, Shell, Slash, parse
 from retinue.interfaces.chat.keys import DETAIL_KEYS, KEYS, TREE_KEYS
-from retinue.interfaces.chat.lines import Addressed, Message, Shell, Slash, parse
 from retinue.interfaces.chat.questions import Question
-from retinue.interfaces.view.columns import Line, Span, Tone
-from retinue.interfaces.view.figures import (
+from retinue.interfaces.view.agent_table import Line, Span, Tone
+from retinue.interfaces.view.agent_tree import Mark, mark_of, reason_of, seconds
+from retinue.interfaces.view.conversation import cut
+from retinue.interfaces.view.file_diff import change_lines
+from retinue.interfaces.view.formatting import (
     dollars,
     duration,
     fill,
@@ -28,10 +31,7 @@ from retinue.interfaces.view.figures import (
     short_count,
     some,
 )
-from retinue.interfaces.view.patch import change_lines
-from retinue.interfaces.view.prose import wrapped
-from retinue.interfaces.view.talk import cut
-from retinue.interfaces.view.tree import Mark, mark_of, reason_of, seconds
+from retinue.interfaces.view.markdown import wrapped
 from retinue.project import open_journal
 from retinue.runtime.history.undo import Rewritten
 

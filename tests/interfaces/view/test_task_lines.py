@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.interfaces.view.columns import Line, Tone
-from retinue.interfaces.view.figures import cells
-from retinue.interfaces.view.tasks import task_line
-from retinue.interfaces.view.tree import Mark, Row
+from retinue.interfaces.view.agent_table import Line, Tone
+from retinue.interfaces.view.agent_tree import Mark, Row
+from retinue.interfaces.view.formatting import cells
+from retinue.interfaces.view.task_lines import task_line
 
 
 def row(**fields: object) -> Row:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.interfaces.view.figures import (
+from retinue.interfaces.view.formatting import (
     cells,
     clip,
     clip_reason,

@@ -23,8 +23,8 @@ from retinue.domain.events import AgentCreated, Event, ToolStarted
 from retinue.domain.lifecycle import State
 from retinue.domain.result import Status
 from retinue.domain.run_state import RunState
-from retinue.interfaces.view.calls import call_text
-from retinue.interfaces.view.figures import one_line, some
+from retinue.interfaces.view.formatting import one_line, some
+from retinue.interfaces.view.tool_calls import call_text
 
 PAUSED = "paused"
 SPAWN = "spawn_agent"

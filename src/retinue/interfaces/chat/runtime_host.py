@@ -9,7 +9,7 @@ from typing import Any
 from retinue.app import Choose, open_runtime
 from retinue.domain.events import Event
 from retinue.errors import RetinueError, UsageError
-from retinue.interfaces.chat.loop import yielding
+from retinue.interfaces.chat.event_loop import yielding
 from retinue.ports.tool import Approve, Ask
 from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.runtime import Runtime

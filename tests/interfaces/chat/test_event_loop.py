@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retinue.interfaces.chat.loop import SLICE_S, PoliteLoop, yielding
+from retinue.interfaces.chat.event_loop import SLICE_S, PoliteLoop, yielding
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.completion import FileNames, Proposal, proposals
 from retinue.interfaces.chat.panes import LinePane
 from retinue.interfaces.chat.questions import Question
-from retinue.interfaces.view.columns import Line, Span, Tone
-from retinue.interfaces.view.figures import clip, fill
-from retinue.interfaces.view.talk import cut
+from retinue.interfaces.view.agent_table import Line, Span, Tone
+from retinue.interfaces.view.conversation import cut
+from retinue.interfaces.view.formatting import clip, fill
 
 
 class Prompt(Vertical):

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from retinue.domain.budget import Budget
 from retinue.domain.server_info import EndpointLoad
-from retinue.interfaces.view.columns import SIGNS, Line, Span, Tone
-from retinue.interfaces.view.figures import cells, dollars, duration, short_count
-from retinue.interfaces.view.tree import Mark, Tree
+from retinue.interfaces.view.agent_table import SIGNS, Line, Span, Tone
+from retinue.interfaces.view.agent_tree import Mark, Tree
+from retinue.interfaces.view.formatting import cells, dollars, duration, short_count
 
 SHOWN = (Mark.RUNNING, Mark.WAITING, Mark.DONE, Mark.STOPPED, Mark.FAILED)
 # A limit is shown in another colour when so much of it is used.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retinue.domain.plan.plan import Plan, PlanStep
-from retinue.interfaces.view.outline import outline
+from retinue.interfaces.view.plan_outline import outline
 
 HOSTILE = "Look\n\x1b[2Jhere"
 

@@ -6,9 +6,9 @@ from retinue.domain.agent_state import AgentState
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Check, FileChange, Result, Status
 from retinue.domain.run_state import RunState
-from retinue.interfaces.view.columns import Line, Span, Tone
-from retinue.interfaces.view.figures import clip, dollars, duration, one_line, some
-from retinue.interfaces.view.prose import prose
+from retinue.interfaces.view.agent_table import Line, Span, Tone
+from retinue.interfaces.view.formatting import clip, dollars, duration, one_line, some
+from retinue.interfaces.view.markdown import prose
 
 RESULT_LINES = 6
 

@@ -13,10 +13,10 @@ from retinue.domain.events import Event
 from retinue.domain.result import Check, Conflict, FileChange
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import ProviderError
-from retinue.interfaces.view.block import plain
-from retinue.interfaces.view.columns import Tone
-from retinue.interfaces.view.dossier import dossier, edit_lines
-from retinue.interfaces.view.patch import change_lines
+from retinue.interfaces.view.agent_details import dossier, edit_lines
+from retinue.interfaces.view.agent_table import Tone
+from retinue.interfaces.view.file_diff import change_lines
+from retinue.interfaces.view.result_blocks import plain
 from retinue.models.scripted.model import Step, call, calls, fail, raw_call, say
 from retinue.runtime.history.undo import Changed
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from retinue.interfaces.view.figures import (
+from retinue.interfaces.view.agent_tree import Mark, Row
+from retinue.interfaces.view.formatting import (
     cells,
     clip,
     clip_reason,
@@ -20,7 +21,6 @@ from retinue.interfaces.view.figures import (
     fill_left,
     short_count,
 )
-from retinue.interfaces.view.tree import Mark, Row
 
 SIGNS = {
     Mark.FAILED: "✗",

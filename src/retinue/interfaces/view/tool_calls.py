@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from retinue.domain.approval import ApprovalRequest
-from retinue.interfaces.view.figures import UNSHOWN, one_line
+from retinue.interfaces.view.formatting import UNSHOWN, one_line
 
 # Looked for in this order. Names that all tools of a kind share, and those of other people's tools.
 TELLING = (

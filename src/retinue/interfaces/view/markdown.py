@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from retinue.interfaces.view.columns import Line, Span, Tone
-from retinue.interfaces.view.figures import cells, clip, fill, lines_of
+from retinue.interfaces.view.agent_table import Line, Span, Tone
+from retinue.interfaces.view.formatting import cells, clip, fill, lines_of
 
 _HEADING = re.compile(r"#{1,6}\s+(.*?)\s*#*$")
 _ITEM = re.compile(r"(\s*)([-*+•]|\d{1,3}[.)])\s+(.*)")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.interfaces.view.block import plain
-from retinue.interfaces.view.columns import Span, Tone
-from retinue.interfaces.view.figures import cells, lines_of
-from retinue.interfaces.view.prose import chopped, prose, wrapped
+from retinue.interfaces.view.agent_table import Span, Tone
+from retinue.interfaces.view.formatting import cells, lines_of
+from retinue.interfaces.view.markdown import chopped, prose, wrapped
+from retinue.interfaces.view.result_blocks import plain
 
 
 def drawn(text: str, width: int = 40) -> list[str]:
