@@ -1,4 +1,7 @@
-"""Cleaning away what a project keeps of old runs: journals, copies of files, and what is left."""
+"""Cleanup of a project: journals of old runs, working copies, recorded changes and git objects.
+
+`clean_project` calls one function for each kind of stored thing. Each returns a `CleanupReport`.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from retinue.config.environment import Environment
 from retinue.config.settings import load_settings
-from retinue.domain.cleanup_report import Chore
+from retinue.domain.cleanup_report import DAY_S, CleanupReport
 from retinue.errors import ChainBroken, RunError, UsageError
 from retinue.ports.store import RunRow
 from retinue.project import (
@@ -21,87 +26,110 @@ from retinue.project import (
     user_file_tree,
 )
 from retinue.runtime.core.clock import SystemClock
-from retinue.runtime.history.pruning import prune
-from retinue.store.cleanup import shares, shrink, size_of, sweep_blobs
+from retinue.runtime.history.pruning import prune_journal
+from retinue.store.cleanup import (
+    compact_database,
+    database_bytes,
+    delete_unused_blobs,
+    run_shares,
+)
 from retinue.store.sqlite import SqliteStore
 
-EVERY_RUN = 1_000_000
-DAY_S = 24 * 3600.0
+ALL_RUNS = 1_000_000
 
 
-async def clean_up(
+async def clean_project(
     directory: str | Path = ".",
     *,
     older_s: float | None = None,
     unfinished: bool = False,
-    look: bool = False,
+    dry_run: bool = False,
     environment: Environment | None = None,
-) -> list[Chore]:
-    """Remove what is kept of runs and is older, and tell what there was; `look` only tells.
+) -> list[CleanupReport]:
+    """Remove what is older than `older_s`, and report each kind. `dry_run` removes nothing.
 
-    Without `older_s` each kind of thing has an age of its own. The journals of runs that could be
-    resumed go only if `unfinished`.
+    Without `older_s` each kind has its default age. `unfinished` also removes the journals of runs
+    that can be resumed.
     """
     root, environment = project(directory), environment or Environment.current()
     if not (root / STATE_DIR / DATABASE).exists():
         raise UsageError(f"Nothing is kept in {root}: no run has begun there.")
-    async with open_journal(root) as store:
-        at_work = [row.id for row in await store.runs(limit=1000) if row.status is None]
-    if (
-        older_s is not None
-        and not look
-        and (held := [*filter(open_run_locks(root).is_held, at_work)])
-    ):
+    journals = await _Journals.load(root)
+    if older_s is not None and not dry_run and journals.running:
         raise RunError(
-            f"Run {held[0]} is at work, and needs what looks old to others; wait for it, or leave"
-            " the age away."
+            f"Run {min(journals.running)} is running and may need what `clean` would remove; wait"
+            " for it, or leave out the age."
         )
     keep_days = load_settings(environment.user_settings_file, root).merged.keep_journals_days
     journals_s = keep_days * DAY_S if older_s is None else older_s
-    journals = await _clean_journals(root, journals_s, unfinished=unfinished, look=look)
-    return [journals, *await user_file_tree(root, environment).clean(older_s, dry_run=look)]
+    return [
+        await _clean_journals(root, journals, journals_s, unfinished=unfinished, dry_run=dry_run),
+        *await user_file_tree(root, environment).clean(older_s, dry_run=dry_run),
+    ]
 
 
-async def _clean_journals(root: Path, older_s: float, *, unfinished: bool, look: bool) -> Chore:
-    """Leave only the outcome of runs that are older; a session is as old as its last run."""
-    database, run_locks = root / STATE_DIR / DATABASE, open_run_locks(root)
-    async with open_journal(root) as store:
-        rows = [row for row in await store.runs(limit=EVERY_RUN) if not row.pruned]
-        ended = [await _ended(store, row) for row in rows]
-    latest: dict[str, float] = {}
-    for row, time in zip(rows, ended, strict=True):
-        latest[_session(row)] = max(time, latest.get(_session(row), time))
-    before = SystemClock().now() - older_s
-    held = {row.id for row in rows if row.status is None and run_locks.is_held(row.id)}
-    busy = {_session(row) for row in rows if row.id in held}
-    old = [r for r in rows if latest[_session(r)] <= before and _session(r) not in busy]
-    # A run that can be resumed needs the rest of its session.
+class _Journals(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs whose journals are not pruned, and which of them a process is working on now."""
+
+    rows: Sequence[RunRow]
+    last_active: dict[str, float]
+    """By session: a session is as old as its latest run."""
+    running: frozenset[str]
+
+    @classmethod
+    async def load(cls, root: Path) -> _Journals:
+        run_locks, last_active = open_run_locks(root), dict[str, float]()
+        async with open_journal(root) as store:
+            rows = [row for row in await store.runs(limit=ALL_RUNS) if not row.pruned]
+            for row in rows:
+                time, session = await _last_event_time(store, row), _session(row)
+                last_active[session] = max(time, last_active.get(session, time))
+        unfinished = (row.id for row in rows if row.status is None)
+        return cls(
+            rows=rows,
+            last_active=last_active,
+            running=frozenset(filter(run_locks.is_held, unfinished)),
+        )
+
+    def older_than(self, time: float) -> list[RunRow]:
+        busy = {_session(row) for row in self.rows if row.id in self.running}
+        expired = {session for session, active in self.last_active.items() if active <= time}
+        return [row for row in self.rows if _session(row) in expired - busy]
+
+
+async def _clean_journals(
+    root: Path, journals: _Journals, older_s: float, *, unfinished: bool, dry_run: bool
+) -> CleanupReport:
+    """Prune the journals of older runs, which leaves only their outcomes."""
+    database, rows = root / STATE_DIR / DATABASE, journals.rows
+    old = journals.older_than(SystemClock().now() - older_s)
+    # A run that can be resumed needs the other runs of its session.
     needed = set() if unfinished else {_session(row) for row in rows if row.status is None}
-    going = [row.id for row in old if _session(row) not in needed]
+    expired = [row.id for row in old if _session(row) not in needed]
     notes: list[str] = []
-    if left := len(old) - len(going):
-        notes.append(f"kept, since they can be resumed: {left} (--unfinished)")
-    size_bytes, old_bytes = size_of(database), 0
-    if look:
-        parts = await asyncio.to_thread(shares, database)
-        old_bytes = int(size_bytes * sum(parts.get(run_id, 0.0) for run_id in going))
-    elif going:
-        broken = await _prune(root, going)
-        going = [run_id for run_id in going if run_id not in broken]
-        if broken:
-            notes.append(f"kept, since they are not what was written: {', '.join(broken)}")
-        await asyncio.to_thread(sweep_blobs, database)
-        if held:
-            notes.append(f"the file shrinks when run {min(held)} is over")
+    if kept := len(old) - len(expired):
+        notes.append(f"kept, since they can be resumed: {kept} (--unfinished)")
+    size_bytes, expired_bytes = database_bytes(database), 0
+    if dry_run:
+        shares = await asyncio.to_thread(run_shares, database)
+        expired_bytes = int(size_bytes * sum(shares.get(run_id, 0.0) for run_id in expired))
+    elif expired:
+        altered = await _prune(root, expired)
+        expired = [run_id for run_id in expired if run_id not in altered]
+        if altered:
+            notes.append(f"kept, since their journals were altered: {', '.join(altered)}")
+        await asyncio.to_thread(delete_unused_blobs, database)
+        if journals.running:
+            notes.append(f"the file shrinks when run {min(journals.running)} is over")
         else:
-            await asyncio.to_thread(shrink, database)
-        old_bytes = max(0, size_bytes - size_of(database))
-    return Chore(
-        name="journals of runs",
+            await asyncio.to_thread(compact_database, database)
+        expired_bytes = max(0, size_bytes - database_bytes(database))
+    return CleanupReport(
+        kind="journals of runs",
         items=len(rows),
         size_bytes=size_bytes,
-        old_items=len(going),
-        old_bytes=old_bytes,
+        expired_items=len(expired),
+        expired_bytes=expired_bytes,
         note="; ".join(notes),
     )
 
@@ -110,8 +138,7 @@ def _session(row: RunRow) -> str:
     return row.session or row.id
 
 
-async def _ended(store: SqliteStore, row: RunRow) -> float:
-    """When something happened last in a run."""
+async def _last_event_time(store: SqliteStore, row: RunRow) -> float:
     if row.finished_at is not None:
         return row.finished_at
     last = await store.events(row.id, after=row.head_seq - 1, limit=1)
@@ -119,15 +146,15 @@ async def _ended(store: SqliteStore, row: RunRow) -> float:
 
 
 async def _prune(root: Path, run_ids: Sequence[str]) -> list[str]:
-    """Clean journals away; answers those that are not what was written, and so were left."""
-    run_locks, broken = open_run_locks(root), list[str]()
+    """Prune journals. Return the runs whose journals were altered and therefore kept."""
+    run_locks, altered = open_run_locks(root), list[str]()
     async with open_store(root) as store:
         for run_id in run_ids:
             run_lock = run_locks.acquire(run_id)
             try:
-                await prune(store, SystemClock(), run_id)
+                await prune_journal(store, SystemClock(), run_id)
             except ChainBroken:
-                broken.append(run_id)
+                altered.append(run_id)
             finally:
                 run_lock.release()
-    return broken
+    return altered

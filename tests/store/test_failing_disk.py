@@ -19,8 +19,8 @@ import pytest
 
 from retinue.errors import StoreError, UnknownRun
 from retinue.runtime.history.audit import audit
-from retinue.runtime.history.pruning import prune
-from retinue.store.cleanup import shrink, sweep_blobs
+from retinue.runtime.history.pruning import prune_journal
+from retinue.store.cleanup import compact_database, delete_unused_blobs
 from retinue.store.memory import SqliteMemoryStore
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
@@ -74,10 +74,10 @@ async def work(path: Path, seen: Seen) -> None:
         assert len(await store.events("one")) == 5
     async with opened(path) as store:
         assert [len(await store.events(run_id)) for run_id in ("one", "two")] == [5, 5]
-        await prune(store, FakeClock(), "one")
+        await prune_journal(store, FakeClock(), "one")
         seen.acknowledged["one"] = 6
-    sweep_blobs(path)
-    shrink(path)
+    delete_unused_blobs(path)
+    compact_database(path)
     memory_store = SqliteMemoryStore(path, FakeClock())
     try:
         await memory_store.remember(kind="note", text="heron", run_id="one", agent_id="a0")

@@ -1,5 +1,3 @@
-"""What is kept, for how long, and that nothing goes that is needed."""
-
 from __future__ import annotations
 
 import os
@@ -7,13 +5,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retinue.domain.cleanup_report import DAY_S
 from retinue.workspace.cleanup import (
-    DAY_S,
     MAX_STALE,
+    clean_changes,
     clean_copies,
     clean_daily,
     clean_objects,
-    clean_steps,
 )
 from retinue.workspace.copies import LOCK, PROJECT, make_copy
 from retinue.workspace.file_trees import UserFileTree
@@ -42,31 +40,31 @@ def left_behind(parent: Path, name: str, *, days: float) -> Path:
     return folder
 
 
-def test_copies_go_when_they_are_old_and_nobody_uses_them(repo: Repo, tmp_path: Path) -> None:
+def test_old_unused_copies_are_removed(repo: Repo, tmp_path: Path) -> None:
     repo.init().commit({"a": "1"})
     private_git, parent = repo.private_git(), tmp_path / "worktrees"
     used = make_copy(
         private_git, str(parent / "used"), private_git.commit(snapshot_user_tree(private_git).tree)
     )
     old, new = left_behind(parent, "old", days=8), left_behind(parent, "new", days=1)
-    told = clean_copies(str(parent), older_s=7 * DAY_S, dry_run=True)
-    assert (told.items, told.old_items) == (3, 1)
-    assert told.size_bytes > told.old_bytes >= 1000
+    report = clean_copies(str(parent), older_s=7 * DAY_S, dry_run=True)
+    assert (report.items, report.expired_items) == (3, 1)
+    assert report.size_bytes > report.expired_bytes >= 1000
     assert old.exists()
-    assert clean_copies(str(parent), older_s=7 * DAY_S) == told
+    assert clean_copies(str(parent), older_s=7 * DAY_S) == report
     assert (old.exists(), new.exists(), os.path.exists(used.top)) == (False, True, True)
     clean_copies(str(parent), older_s=0)
     assert (new.exists(), os.path.exists(used.top)) == (False, True)
     used.remove()
 
 
-def test_only_so_many_are_kept(tmp_path: Path) -> None:
+def test_at_most_max_stale_copies_are_kept(tmp_path: Path) -> None:
     folders = [left_behind(tmp_path, f"c{n}", days=(60 - n) / 24) for n in range(MAX_STALE + 2)]
-    assert clean_copies(str(tmp_path), older_s=7 * DAY_S).old_items == 2
+    assert clean_copies(str(tmp_path), older_s=7 * DAY_S).expired_items == 2
     assert [folder.exists() for folder in folders[:3]] == [False, False, True]
 
 
-def test_steps_go_with_the_age_of_their_run_and_what_only_they_needed(repo: Repo) -> None:
+def test_changes_of_old_runs_are_removed_with_their_objects(repo: Repo) -> None:
     repo.init().commit({"a": "1"})
     private_git = repo.private_git()
     for run_id in ("old", "new"):
@@ -78,16 +76,18 @@ def test_steps_go_with_the_age_of_their_run_and_what_only_they_needed(repo: Repo
             os.utime(os.path.join(folder, name), (then, then))
     (fresh,) = [one for one in list_changes(private_git) if one.run_id == "new"]
     os.utime(os.path.join(private_git.path, change_ref("new", 1)))
-    told = clean_steps(private_git, older_s=90 * DAY_S)
-    assert (told.items, told.old_items) == (2, 1)
+    report = clean_changes(private_git, older_s=90 * DAY_S)
+    assert (report.items, report.expired_items) == (2, 1)
     assert list_changes(private_git) == [fresh]
-    told = clean_objects(private_git, older_s=14 * DAY_S)
-    assert told.old_items == 3  # a commit, a tree and a blob; what was before is the other's too
+    report = clean_objects(private_git, older_s=14 * DAY_S)
+    assert (
+        report.expired_items == 3
+    )  # a commit, a tree and a blob; what was before is the other's too
     assert b"+by new" in unified_diff(private_git, fresh.commit)
-    assert clean_objects(private_git, older_s=14 * DAY_S).old_items == 0
+    assert clean_objects(private_git, older_s=14 * DAY_S).expired_items == 0
 
 
-async def test_without_a_repository_what_the_tree_is_made_of_stays(
+async def test_cleanup_keeps_the_objects_of_the_tree_without_a_user_repository(
     repo: Repo, tmp_path: Path
 ) -> None:
     repo.write("a", "1\n")
@@ -112,7 +112,7 @@ async def test_without_a_repository_what_the_tree_is_made_of_stays(
     await copy.remove()
 
 
-def test_it_happens_by_itself_once_a_day(repo: Repo, tmp_path: Path) -> None:
+def test_daily_cleanup_runs_once_a_day(repo: Repo, tmp_path: Path) -> None:
     repo.init().commit({"a": "1"})
     private_git, parent = repo.private_git(), tmp_path / "worktrees"
     first = left_behind(parent, "first", days=8)

@@ -1,17 +1,22 @@
-"""Something that is kept for a while, and of which a part may go."""
+"""Report of a cleanup: what a project stores of one kind, and how much of it has expired."""
 
 from __future__ import annotations
 
 import msgspec
 
+DAY_S = 24 * 3600.0
 
-class Chore(msgspec.Struct, frozen=True, kw_only=True):
-    """`items` and `size_bytes` are what there was of it, and the rest what has gone or may go."""
 
-    name: str
+class CleanupReport(msgspec.Struct, frozen=True, kw_only=True):
+    """`items` and `size_bytes` are the amounts before the cleanup.
+
+    Expired items were removed, or with `dry_run` would be.
+    """
+
+    kind: str
     items: int = 0
     size_bytes: int = 0
-    old_items: int = 0
-    old_bytes: int = 0
+    expired_items: int = 0
+    expired_bytes: int = 0
     note: str = ""
-    """What was left although it is old, and why."""
+    """Items that were kept although they are old, and the reason."""

@@ -1,4 +1,4 @@
-"""What journals take on the disk, and giving back what nobody needs."""
+"""Disk usage of a journal database, and the space that pruned runs leave."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from retinue.store.queries import queries
 T = TypeVar("T")
 
 
-def size_of(path: Path) -> int:
-    """The bytes of a database, with what is still to be moved into it."""
+def database_bytes(path: Path) -> int:
+    """Size of a database with its write-ahead log."""
     files = (path, path.with_name(path.name + "-wal"))
     return sum(file.stat().st_size for file in files if file.exists())
 
 
-def shares(path: Path) -> dict[str, float]:
-    """Which part of a database each run takes, roughly; of what runs share, each takes all."""
-    rows = _with(path, lambda it: it.execute(queries()["run_sizes"]).fetchall(), write=False)
+def run_shares(path: Path) -> dict[str, float]:
+    """Approximate share of the database for each run. Shared blobs count for every run."""
+    rows = _with_connection(
+        path, lambda it: it.execute(queries()["run_sizes"]).fetchall(), write=False
+    )
     total = sum(size for _, size in rows) or 1
     return {run_id: size / total for run_id, size in rows}
 
 
-def sweep_blobs(path: Path) -> int:
-    """Delete the blobs that no event needs; how many there were."""
+def delete_unused_blobs(path: Path) -> int:
+    """Delete the blobs that no event refers to. Return their number."""
 
     def work(connection: sqlite3.Connection) -> int:
         connection.execute("BEGIN IMMEDIATE")
@@ -44,20 +46,20 @@ def sweep_blobs(path: Path) -> int:
             raise
         return gone
 
-    return _with(path, work, write=True)
+    return _with_connection(path, work, write=True)
 
 
-def shrink(path: Path) -> None:
-    """Give the room that was freed back to the disk. Whoever wants to write waits meanwhile."""
+def compact_database(path: Path) -> None:
+    """Return free pages to the file system. Writers wait meanwhile."""
 
     def work(connection: sqlite3.Connection) -> None:
         connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    _with(path, work, write=True)
+    _with_connection(path, work, write=True)
 
 
-def _with(path: Path, work: Callable[[sqlite3.Connection], T], *, write: bool) -> T:
+def _with_connection(path: Path, work: Callable[[sqlite3.Connection], T], *, write: bool) -> T:
     with closing(connect(path, write=write)) as connection:
         try:
             return work(connection)

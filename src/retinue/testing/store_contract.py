@@ -45,7 +45,7 @@ from retinue.ports.clock import Clock
 from retinue.ports.store import NewAgent, Store
 from retinue.runtime.core.journal import Journal, JournalHead
 from retinue.runtime.history.audit import audit
-from retinue.runtime.history.pruning import prune
+from retinue.runtime.history.pruning import prune_journal
 from retinue.testing.clock import EPOCH, FakeClock
 
 TEXTS = (
@@ -338,7 +338,7 @@ class StoreContract:
                 scribe.finish()
             await store.flush()
             before = await store.run("k3f9")
-            await prune(store, FakeClock(), "k3f9")
+            await prune_journal(store, FakeClock(), "k3f9")
             (left,) = await store.events("k3f9")
             after = await store.run("k3f9")
             assert after == msgspec.structs.replace(

@@ -1,8 +1,9 @@
-"""What is kept of trees and for how long: copies left behind, steps, and objects that nobody names.
+"""Cleanup of files: working copies that were left behind, recorded changes, and git objects.
 
-A copy in use is locked and never touched. One that a killed process has left is kept for a while,
-for the work in it. Steps go with the age of their run. Objects that no step needs are states that
-runs began from; a run under way may still need them, so only old ones go.
+A copy in use is locked and never removed. A copy that a killed process left behind is kept for a
+while, for the work in it. Recorded changes expire with the age of their run. Git objects that no
+recorded change needs are states that runs started from. A running agent may still need such a
+state, so only old objects are removed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from retinue.domain.cleanup_report import Chore
+from retinue.domain.cleanup_report import DAY_S, CleanupReport
 from retinue.errors import WorkspaceError
 from retinue.workspace.copies import stale_copies
 from retinue.workspace.git import git_output
@@ -20,43 +21,55 @@ from retinue.workspace.private_git import PrivateGit
 from retinue.workspace.recorded_changes import ROOT, delete_ref, list_changes, ref_of
 from retinue.workspace.removal import remove_folder
 
-DAY_S = 24 * 3600.0
 COPIES_S = 7 * DAY_S
-STEPS_S = 90 * DAY_S
+CHANGES_S = 90 * DAY_S
 OBJECTS_S = 14 * DAY_S
 MAX_STALE = 20
 _STAMP_FILE = "swept"
 
 
 def clean_daily(private_git: PrivateGit, worktrees: str) -> None:
-    """What `clean` does, by itself and by the usual ages, at most once a day. Nothing raises."""
+    """Remove what exceeds the default ages, at most once a day. Never raises."""
     stamp = os.path.join(private_git.path, _STAMP_FILE)
     with suppress(FileNotFoundError):
         if time.time() - os.stat(stamp).st_mtime < DAY_S:
             return
-    # No work has to wait for tidiness: `clean` tells what is wrong.
+    # A failed cleanup must not stop a run: `clean_files` raises the error.
     with suppress(OSError, WorkspaceError):
         with open(stamp, "wb"):
             os.utime(stamp)
         for folder in _old_copies(worktrees, COPIES_S):
             remove_folder(folder)
-        clean_steps(private_git, older_s=STEPS_S)
+        clean_changes(private_git, older_s=CHANGES_S)
         _prune(private_git, OBJECTS_S)
 
 
-def clean_copies(worktrees: str, *, older_s: float, dry_run: bool = False) -> Chore:
-    """Remove copies left behind that are older, or too many; with `dry_run`, only tell of them."""
+def clean_files(
+    private_git: PrivateGit, worktrees: str, *, older_s: float | None, dry_run: bool
+) -> list[CleanupReport]:
+    """Clean copies, changes and objects. Without `older_s` each kind has its default age."""
+    ages = (COPIES_S, CHANGES_S, OBJECTS_S)
+    copies_s, changes_s, objects_s = ages if older_s is None else (older_s,) * 3
+    return [
+        clean_copies(worktrees, older_s=copies_s, dry_run=dry_run),
+        clean_changes(private_git, older_s=changes_s, dry_run=dry_run),
+        clean_objects(private_git, older_s=objects_s, dry_run=dry_run),
+    ]
+
+
+def clean_copies(worktrees: str, *, older_s: float, dry_run: bool = False) -> CleanupReport:
+    """Remove copies that were left behind and are older, or exceed MAX_STALE."""
     sizes = {folder: _size(folder) for folder in _folders(worktrees)}
     old = _old_copies(worktrees, older_s)
     if not dry_run:
         for folder in old:
             remove_folder(folder)
-    return Chore(
-        name="copies of trees",
+    return CleanupReport(
+        kind="copies of trees",
         items=len(sizes),
         size_bytes=sum(sizes.values()),
-        old_items=len(old),
-        old_bytes=sum(sizes.get(folder, 0) for folder in old),
+        expired_items=len(old),
+        expired_bytes=sum(sizes.get(folder, 0) for folder in old),
     )
 
 
@@ -66,8 +79,13 @@ def _old_copies(worktrees: str, older_s: float) -> list[str]:
     return [one.folder for i, one in enumerate(stale) if one.since <= before or i < surplus]
 
 
-def clean_steps(private_git: PrivateGit, *, older_s: float, dry_run: bool = False) -> Chore:
-    """Forget what can be undone of runs that are older; what that frees, `clean_objects` frees."""
+def clean_changes(
+    private_git: PrivateGit, *, older_s: float, dry_run: bool = False
+) -> CleanupReport:
+    """Remove the recorded changes of runs that are older: those runs cannot be undone any more.
+
+    `clean_objects` then frees the disk space.
+    """
     before = time.time() - older_s
     changes = list_changes(private_git)
     old = {
@@ -79,29 +97,33 @@ def clean_steps(private_git: PrivateGit, *, older_s: float, dry_run: bool = Fals
     if not dry_run:
         for one in gone:
             delete_ref(private_git, ref_of(one))
-    return Chore(name="changes that can be undone", items=len(changes), old_items=len(gone))
+    return CleanupReport(
+        kind="changes that can be undone", items=len(changes), expired_items=len(gone)
+    )
 
 
-def clean_objects(private_git: PrivateGit, *, older_s: float, dry_run: bool = False) -> Chore:
-    """Remove objects that no step needs and that are older."""
+def clean_objects(
+    private_git: PrivateGit, *, older_s: float, dry_run: bool = False
+) -> CleanupReport:
+    """Remove git objects that are older and that no recorded change needs."""
     objects = os.path.join(private_git.path, "objects")
     items, size_bytes = sum(1 for _ in _files(objects)), _size(objects)
     listed = _prune(private_git, older_s, "--dry-run").decode().splitlines()
     names = [line.split(" ", 1)[0] for line in listed]
-    old_bytes = sum(_file_size(os.path.join(objects, name[:2], name[2:])) for name in names)
+    expired_bytes = sum(_file_size(os.path.join(objects, name[:2], name[2:])) for name in names)
     if not dry_run:
         _prune(private_git, older_s)
-    return Chore(
-        name="versions of files",
+    return CleanupReport(
+        kind="versions of files",
         items=items,
         size_bytes=size_bytes,
-        old_items=len(names),
-        old_bytes=old_bytes,
+        expired_items=len(names),
+        expired_bytes=expired_bytes,
     )
 
 
 def _prune(private_git: PrivateGit, older_s: float, *options: str) -> bytes:
-    # Without a repository the depot's own index is the only one, and what it names must stay.
+    # Without a user repository this is the only index, and its objects must stay.
     index_file = os.path.join(private_git.path, "index")
     where = private_git.repository(private_git.top, index_file, borrow=False)
     return git_output(where, ["prune", *options, f"--expire={int(time.time() - older_s)}"])
@@ -129,5 +151,5 @@ def _file_size(path: str) -> int:
 
 
 def _latest_mtime(folder: str) -> float:
-    """When the last of the refs below a folder was written."""
+    """Time of the last write to a ref below a folder."""
     return max((os.stat(path).st_mtime for path in _files(folder)), default=0.0)

@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from retinue.domain.cleanup_report import Chore
+from retinue.domain.cleanup_report import CleanupReport
 from retinue.domain.result import Conflict
 from retinue.ports.file_tree import (
     ApplyResult,
@@ -31,15 +31,7 @@ from retinue.workspace.change_recording import (
     RecordingWorkspace,
     TreeState,
 )
-from retinue.workspace.cleanup import (
-    COPIES_S,
-    OBJECTS_S,
-    STEPS_S,
-    clean_copies,
-    clean_daily,
-    clean_objects,
-    clean_steps,
-)
+from retinue.workspace.cleanup import clean_daily, clean_files
 from retinue.workspace.copies import CopyFolder, discard_copy, make_copy, reopen_copy
 from retinue.workspace.directory import DirectoryWorkspace
 from retinue.workspace.file_names import printable, quoted
@@ -298,17 +290,12 @@ class UserFileTree(_GitFileTree):
                 self._on_disk()
         return tuple(self._recovery_notes)
 
-    async def clean(self, older_s: float | None, *, dry_run: bool) -> list[Chore]:
-        """See `housekeeping`: what there was, and what of it has gone."""
+    async def clean(self, older_s: float | None, *, dry_run: bool) -> list[CleanupReport]:
+        """Clean copies, recorded changes and git objects; see `workspace.cleanup`."""
 
-        def work() -> list[Chore]:
-            private_git, ages = self._on_disk().private_git, (COPIES_S, STEPS_S, OBJECTS_S)
-            copies_s, steps_s, objects_s = ages if older_s is None else (older_s,) * 3
-            return [
-                clean_copies(self._worktrees, older_s=copies_s, dry_run=dry_run),
-                clean_steps(private_git, older_s=steps_s, dry_run=dry_run),
-                clean_objects(private_git, older_s=objects_s, dry_run=dry_run),
-            ]
+        def work() -> list[CleanupReport]:
+            private_git = self._on_disk().private_git
+            return clean_files(private_git, self._worktrees, older_s=older_s, dry_run=dry_run)
 
         return await in_thread_shielded(work)
 

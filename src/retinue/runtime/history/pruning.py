@@ -1,4 +1,4 @@
-"""Cleaning the journal of a run away: its outcome is left, in one event of the same chain."""
+"""Pruning: one event with the outcome of a run replaces the journal of the run."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from retinue.runtime.core.journal import Journal, JournalHead
 from retinue.runtime.history.audit import audit, read_all
 
 
-async def prune(store: Store, clock: Clock, run_id: str) -> None:
-    """Put the outcome of a run in the place of its journal. Nobody may be working on the run.
+async def prune_journal(store: Store, clock: Clock, run_id: str) -> None:
+    """Replace the journal of a run by one event of the same chain. No process may use the run.
 
-    ChainBroken if the journal is not what was written: what is left must not vouch for it.
+    ChainBroken if the journal was altered: the event would vouch for an altered journal.
     """
     await audit(store, run_id)
     row = await store.run(run_id)
-    left = what_is_left(fold(await read_all(store, row.id)), row.head_seq, row.head_hash)
+    left = pruned_event(fold(await read_all(store, row.id)), row.head_seq, row.head_hash)
     journal = Journal(store, clock, row.id, head=JournalHead.of(row), listener=None)
     journal.record(left, agent_id=ROOT_ID, parent_agent_id=None)
     await journal.durable()
 
 
-def what_is_left(view: RunState, head_seq: int, head_hash: str) -> RunPruned:
+def pruned_event(view: RunState, head_seq: int, head_hash: str) -> RunPruned:
     return RunPruned(
         events=head_seq,
         head_hash=head_hash,
@@ -41,9 +41,9 @@ def what_is_left(view: RunState, head_seq: int, head_hash: str) -> RunPruned:
         earlier=view.earlier,
         usage=view.usage,
         rewritten=tuple(view.rewritten),
-        agents=tuple(map(_agent, view.agents.values())),
+        agents=tuple(map(_pruned_agent, view.agents.values())),
     )
 
 
-def _agent(view: AgentState) -> PrunedAgent:
+def _pruned_agent(view: AgentState) -> PrunedAgent:
     return PrunedAgent(**{name: getattr(view, name) for name in PrunedAgent.__struct_fields__})

@@ -27,7 +27,9 @@ rules:
 """
 
 
-def test_what_is_kept_is_told_and_what_is_old_goes(cli: Cli, script: Callable[[str], str]) -> None:
+def test_clean_reports_each_kind_and_removes_what_is_old(
+    cli: Cli, script: Callable[[str], str]
+) -> None:
     cli("spawn", "executor", "-m", script(WRITES), "--mode", "auto", "Write.")
     told = cli("clean", "--dry-run")
     assert told.code == 0, told.err
@@ -42,7 +44,7 @@ def test_what_is_kept_is_told_and_what_is_old_goes(cli: Cli, script: Callable[[s
     )
 
 
-def test_where_nothing_is_kept(cli: Cli) -> None:
+def test_clean_without_any_run(cli: Cli) -> None:
     done = cli("clean")
     assert (done.code, "Nothing is kept in" in done.err) == (2, True)
 
@@ -88,7 +90,7 @@ def database(project: Path) -> Path:
     return path
 
 
-def test_of_old_journals_the_outcome_is_left(cli: Cli, database: Path) -> None:
+def test_clean_keeps_the_outcome_of_old_runs(cli: Cli, database: Path) -> None:
     size = database.stat().st_size
     told = cli("clean", "--dry-run").out.splitlines()[0]
     told_as = r"journals of runs            4, [0-9.]+ KB; would go: 1 \([0-9.]+ KB\);"
@@ -117,7 +119,7 @@ def test_of_old_journals_the_outcome_is_left(cli: Cli, database: Path) -> None:
     assert "4, " not in cli("clean").out.splitlines()[0]
 
 
-def test_what_could_be_resumed_goes_if_asked(cli: Cli, database: Path) -> None:
+def test_unfinished_runs_are_pruned_on_request(cli: Cli, database: Path) -> None:
     assert "removed: 2 (" in cli("clean", "--unfinished").out.splitlines()[0]
     assert re.search(r"^left .*  cleaned away  .*Do the left one", cli("runs").out, re.MULTILINE)
     done = cli("resume", "left")
@@ -130,18 +132,18 @@ def test_what_could_be_resumed_goes_if_asked(cli: Cli, database: Path) -> None:
     )
 
 
-def test_what_lives_is_never_touched(cli: Cli, database: Path) -> None:
+def test_running_run_is_never_pruned(cli: Cli, database: Path) -> None:
     run_lock = FileRunLocks(database.parent / "live").acquire("left")
     line = cli("clean", "--unfinished").out.splitlines()[0]
     assert "removed: 1" in line
     assert line.endswith("; the file shrinks when run left is over")
     done = cli("clean", "--older-than", "0", "--unfinished")
-    assert (done.code, "Run left is at work" in done.err) == (1, True)
+    assert (done.code, "Run left is running" in done.err) == (1, True)
     run_lock.release()
     assert "ok: 202 events" in cli("audit", "left").out
 
 
-def test_the_age_is_a_setting_of_the_user(
+def test_journal_age_is_a_user_setting(
     cli: Cli, database: Path, project: Path, settings: Callable[[str], Path]
 ) -> None:
     (project / "retinue.toml").write_text("keep_journals_days = 0\n")
@@ -156,7 +158,7 @@ def test_a_journal_that_was_changed_is_kept_and_named(cli: Cli, database: Path) 
         connection.execute("UPDATE events SET summary = 'x' WHERE run_id = 'old' AND seq = 9")
     line = cli("clean").out.splitlines()[0]
     assert "removed: 0" in line
-    assert line.endswith("; kept, since they are not what was written: old")
+    assert line.endswith("; kept, since their journals were altered: old")
     assert cli("audit", "old").out.startswith("BROKEN at event 9")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from retinue.cleanup import DAY_S, clean_up
-from retinue.domain.cleanup_report import Chore
+from retinue.cleanup import clean_project
+from retinue.domain.cleanup_report import DAY_S, CleanupReport
 from retinue.interfaces.cli.options import directory
 from retinue.interfaces.cli.terminal.console import perform
 from retinue.interfaces.cli.terminal.output import say
@@ -43,18 +43,21 @@ def clean(directory: str, days: float | None, unfinished: bool, dry_run: bool) -
 
     async def inside() -> None:
         older_s = None if days is None else days * DAY_S
-        chores = await clean_up(directory, older_s=older_s, unfinished=unfinished, look=dry_run)
-        for chore in chores:
-            say(_line(chore, gone="would go" if dry_run else "removed"))
+        reports = await clean_project(
+            directory, older_s=older_s, unfinished=unfinished, dry_run=dry_run
+        )
+        for report in reports:
+            say(_line(report, gone="would go" if dry_run else "removed"))
 
     perform(inside())
 
 
-def _line(chore: Chore, *, gone: str) -> str:
-    size = f", {size_text(chore.size_bytes)}" if chore.size_bytes else ""
-    freed = f" ({size_text(chore.old_bytes)})" if chore.old_bytes else ""
-    note = f"; {chore.note}" if chore.note else ""
-    return f"{fill(chore.name, 28)}{chore.items:,}{size}; {gone}: {chore.old_items:,}{freed}{note}"
+def _line(report: CleanupReport, *, gone: str) -> str:
+    size = f", {size_text(report.size_bytes)}" if report.size_bytes else ""
+    freed = f" ({size_text(report.expired_bytes)})" if report.expired_bytes else ""
+    note = f"; {report.note}" if report.note else ""
+    expired = f"{gone}: {report.expired_items:,}{freed}{note}"
+    return f"{fill(report.kind, 28)}{report.items:,}{size}; {expired}"
 
 
 def size_text(size_bytes: int) -> str:

@@ -1,4 +1,4 @@
-"""Cleaning journals away: what is left, what is guarded, and what stays."""
+"""A pruned journal keeps its outcome, and nothing else of the store is deleted."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from retinue.domain.run_state import fold
 from retinue.errors import ChainBroken, RunError, StoreError
 from retinue.runtime.core.journal import Journal, JournalHead
 from retinue.runtime.history.audit import audit, read_all
-from retinue.runtime.history.pruning import prune
+from retinue.runtime.history.pruning import prune_journal
 from retinue.runtime.history.recovery import recover
-from retinue.store.cleanup import shares, shrink, size_of, sweep_blobs
 from retinue.store.export import export_run
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import EPOCH, FakeClock
@@ -32,14 +31,8 @@ def change(path: Path, *statements: str) -> None:
             connection.execute(statement)
 
 
-def count(path: Path, table: str) -> int:
-    with closing(sqlite3.connect(path)) as connection:
-        ((number,),) = connection.execute(f"SELECT count(*) FROM {table}").fetchall()
-        return int(number)
-
-
 async def write(store: SqliteStore, run_id: str, own: str, *, finish: bool = True) -> str:
-    """A run with two agents; gives the hash of its end."""
+    """Write a run with two agents. Return the hash of its last event."""
     scribe = Scribe(store, run_id, clock=FakeClock())
     scribe.begin("Count the herons.")
     scribe.birth()
@@ -54,12 +47,12 @@ async def write(store: SqliteStore, run_id: str, own: str, *, finish: bool = Tru
     return last.hash
 
 
-async def test_the_outcome_is_left_and_the_chain_holds(tmp_path: Path) -> None:
+async def test_pruning_keeps_the_outcome_and_the_hash_chain(tmp_path: Path) -> None:
     path = tmp_path / "retinue.db"
     store = SqliteStore(path)
     head = await write(store, "k3f9", "mine ")
     before, row = fold(await read_all(store, "k3f9")), await store.run("k3f9")
-    await prune(store, FakeClock(EPOCH + 9), "k3f9")
+    await prune_journal(store, FakeClock(EPOCH + 9), "k3f9")
 
     (left,) = await store.events("k3f9")
     fact, now = left.fact, await store.run("k3f9")
@@ -79,7 +72,7 @@ async def test_the_outcome_is_left_and_the_chain_holds(tmp_path: Path) -> None:
         for agent in before.agents.values()
     ]
     assert list(await store.agents("k3f9")) == []
-    # Nobody is given what is not there any more.
+    # A pruned run is no longer in the result cache.
     assert await store.cache_keys() == frozenset()
     with pytest.raises(RunError, match="k3f9 was cleaned away; there is nothing left to resume"):
         await recover(store, "k3f9")
@@ -92,11 +85,11 @@ async def test_the_outcome_is_left_and_the_chain_holds(tmp_path: Path) -> None:
     await alone.aclose()
 
 
-async def test_what_is_done_afterwards_follows_on_it(tmp_path: Path) -> None:
-    """The user may undo what a run did whose journal is gone."""
+async def test_events_can_follow_a_pruned_journal(tmp_path: Path) -> None:
+    """The user may undo the changes of a run whose journal is pruned."""
     store = SqliteStore(tmp_path / "retinue.db")
     await write(store, "k3f9", "mine ")
-    await prune(store, FakeClock(), "k3f9")
+    await prune_journal(store, FakeClock(), "k3f9")
     row = await store.run("k3f9")
     end = JournalHead(row.epoch, row.head_seq, row.head_hash)
     journal = Journal(store, FakeClock(), "k3f9", head=end, listener=None)
@@ -109,45 +102,7 @@ async def test_what_is_done_afterwards_follows_on_it(tmp_path: Path) -> None:
     await store.aclose()
 
 
-async def test_what_others_need_stays(tmp_path: Path) -> None:
-    path = tmp_path / "retinue.db"
-    store = SqliteStore(path)
-    for run_id, own in (("k3f9", "mine "), ("x2", "theirs ")):
-        await write(store, run_id, own)
-    assert count(path, "blobs") == 3
-    parts = shares(path)
-    assert parts.keys() == {"k3f9", "x2"}
-    assert sum(parts.values()) == pytest.approx(1)
-    await prune(store, FakeClock(), "k3f9")
-    assert sweep_blobs(path) == 1
-    assert count(path, "blobs") == 2
-    assert (await audit(store, "x2")).pruned == 0
-    await store.aclose()
-    # The guard is in its place again.
-    with pytest.raises(sqlite3.IntegrityError, match="a blob goes when no event needs it"):
-        change(path, "DELETE FROM blobs")
-
-
-async def test_the_room_is_given_back(tmp_path: Path) -> None:
-    path = tmp_path / "retinue.db"
-    store = SqliteStore(path)
-    scribe = Scribe(store, "k3f9")
-    scribe.begin()
-    scribe.birth()
-    for number in range(2_000):
-        scribe.note(f"{number} " * 100)
-    await store.flush()
-    await prune(store, FakeClock(), "k3f9")
-    await store.aclose()
-    before = size_of(path)
-    shrink(path)
-    assert size_of(path) < before / 4
-    store = SqliteStore(path, write=False)
-    assert (await audit(store, "k3f9")).pruned == 2_002
-    await store.aclose()
-
-
-async def test_a_journal_that_is_not_what_was_written_stays(tmp_path: Path) -> None:
+async def test_altered_journal_is_not_pruned(tmp_path: Path) -> None:
     path = tmp_path / "retinue.db"
     store = SqliteStore(path)
     await write(store, "k3f9", "mine ")
@@ -157,19 +112,19 @@ async def test_a_journal_that_is_not_what_was_written_stays(tmp_path: Path) -> N
         "UPDATE events SET summary = 'x' WHERE seq = 3",
     )
     with pytest.raises(ChainBroken, match="Event 3 "):
-        await prune(store, FakeClock(), "k3f9")
+        await prune_journal(store, FakeClock(), "k3f9")
     assert len(await store.events("k3f9")) == (await store.run("k3f9")).head_seq
     await store.aclose()
 
 
-async def test_one_who_still_works_on_it_is_stopped(tmp_path: Path) -> None:
+async def test_process_that_still_writes_to_a_pruned_run_fails(tmp_path: Path) -> None:
     path = tmp_path / "retinue.db"
     mine, other = SqliteStore(path), SqliteStore(path)
     scribe = Scribe(mine, "k3f9")
     scribe.begin()
     scribe.birth()
     await mine.flush()
-    await prune(other, FakeClock(), "k3f9")
+    await prune_journal(other, FakeClock(), "k3f9")
     scribe.note()
     with pytest.raises(StoreError):
         await mine.flush()
@@ -187,12 +142,12 @@ async def test_one_who_still_works_on_it_is_stopped(tmp_path: Path) -> None:
         "DELETE FROM events WHERE run_id = 'k3f9'",
     ],
 )
-async def test_nothing_else_is_deleted(tmp_path: Path, statement: str) -> None:
+async def test_database_refuses_to_delete_anything_else(tmp_path: Path, statement: str) -> None:
     path = tmp_path / "retinue.db"
     store = SqliteStore(path)
     for run_id in ("k3f9", "x2"):
         await write(store, run_id, "own ")
-    await prune(store, FakeClock(), "k3f9")
+    await prune_journal(store, FakeClock(), "k3f9")
     await store.aclose()
     with pytest.raises(sqlite3.IntegrityError, match="never deleted"):
         change(path, statement)
@@ -210,11 +165,11 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-async def test_changes_of_what_is_left_are_found(tmp_path: Path, what: str) -> None:
+async def test_audit_finds_changes_to_a_pruned_journal(tmp_path: Path, what: str) -> None:
     path = tmp_path / "retinue.db"
     store = SqliteStore(path)
     await write(store, "k3f9", "mine ")
-    await prune(store, FakeClock(), "k3f9")
+    await prune_journal(store, FakeClock(), "k3f9")
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         query = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
         for (trigger,) in connection.execute(query).fetchall():
@@ -225,10 +180,10 @@ async def test_changes_of_what_is_left_are_found(tmp_path: Path, what: str) -> N
     await store.aclose()
 
 
-async def test_a_run_that_was_not_over_can_go_too(tmp_path: Path) -> None:
+async def test_unfinished_run_can_be_pruned(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "retinue.db")
     await write(store, "k3f9", "mine ", finish=False)
-    await prune(store, FakeClock(), "k3f9")
+    await prune_journal(store, FakeClock(), "k3f9")
     row, events = await store.run("k3f9"), await store.events("k3f9")
     assert (row.status, row.pruned) == (None, True)
     assert verify(events, head_seq=row.head_seq, head_hash=row.head_hash) == 1
