@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from retinue import errors as errors
     from retinue.app import open_runtime as open
     from retinue.domain.budget import Budget as Budget
+    from retinue.domain.budget import Limits as Limits
     from retinue.domain.events import Event as Event
     from retinue.domain.grant import Mode as Mode
     from retinue.domain.plan.forecast import Forecast as Forecast
@@ -42,6 +43,7 @@ _HOMES = {
     "Event": "retinue.domain.events:Event",
     "Forecast": "retinue.domain.plan.forecast:Forecast",
     "Job": "retinue.runtime.agent.children:Job",
+    "Limits": "retinue.domain.budget:Limits",
     "Mode": "retinue.domain.grant:Mode",
     "Plan": "retinue.domain.plan.plan:Plan",
     "PlanResult": "retinue.domain.plan.outcome:PlanResult",
@@ -66,6 +68,7 @@ __all__ = [
     "Event",
     "Forecast",
     "Job",
+    "Limits",
     "Mode",
     "Plan",
     "PlanResult",

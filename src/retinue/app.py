@@ -26,7 +26,7 @@ from retinue.config.trust import TrustRequest
 from retinue.config.user_key import UserKey
 from retinue.discovery import discover
 from retinue.domain.approval import Rules, rule
-from retinue.domain.budget import Budget
+from retinue.domain.budget import Limits, as_limits
 from retinue.domain.contract import OnConflict
 from retinue.domain.discovered_models import DiscoveredModels
 from retinue.domain.events import Event
@@ -76,8 +76,7 @@ async def open_runtime(
     model: str | Model | None = None,
     models: Mapping[str, Model] | None = None,
     mode: Mode | str | None = None,
-    budget: Budget | None = None,
-    limits: Mapping[str, Any] | None = None,
+    limits: Limits | Mapping[str, Any] | None = None,
     tools: Iterable[Tool] = (),
     max_concurrent: int | None = None,
     cache: bool | None = None,
@@ -102,9 +101,9 @@ async def open_runtime(
     `model` is a name such as "openai:qwen3@http://127.0.0.1:8080/v1", or a Model; `models` are more
     of them, by name. Where nothing names a model, the servers of this machine are looked at: the
     only one that is served is used, and of several `choose` has to choose. `mode` is how much may
-    happen without a person's word: plan, normal, auto or dangerous. `budget` limits everything
-    together; `limits` changes single limits of the one in the settings. `max_concurrent` is how
-    many children of one parent run at a time. `cache=False` never uses an earlier child's result; a
+    happen without a person's word: plan, normal, auto or dangerous. `limits` replaces single limits
+    of the run as a whole, which the settings hold; a `Budget` replaces them all. `max_concurrent`
+    is how many children of one parent run at a time. `cache=False` never uses an earlier result; a
     Model given as an object has no name that would mean the same next time, so for it that is the
     default. `checks` are commands that must succeed on what a child has made before it is
     integrated, and `on_conflict` ("fail" or "resolve") is what becomes of a child whose work
@@ -157,7 +156,7 @@ async def open_runtime(
             model=name,
             notes=notes,
             mode=_mode(mode, environment, settings),
-            budget=budget or _budget(settings, limits or {}),
+            budget=as_limits(limits).applied_to(settings.budget.applied_to(LEAD_ROLE.budget)),
             lead=LEAD_ROLE,
             max_depth=settings.max_depth or MAX_DEPTH,
             directory=str(root),
@@ -359,8 +358,3 @@ def _mode(chosen: Mode | str | None, environment: Environment, settings: Setting
         return Mode(name)
     except ValueError:
         raise UsageError(f"Unknown mode {name!r}; there are: {', '.join(Mode)}.") from None
-
-
-def _budget(settings: Settings, limits: Mapping[str, Any]) -> Budget:
-    """The budget of a whole run: the defaults, the settings, and what was said for this one."""
-    return msgspec.structs.replace(LEAD_ROLE.budget, **(settings.budget.chosen() | dict(limits)))

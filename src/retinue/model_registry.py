@@ -23,7 +23,7 @@ from retinue.config.model_routes import (
 from retinue.config.pools import EndpointSettings, PoolStrategy
 from retinue.config.settings import Settings, SettingsLayers
 from retinue.discovery import endpoint_at
-from retinue.domain.budget import UNLIMITED
+from retinue.domain.account import UNLIMITED
 from retinue.domain.price import PoolPrice, Price
 from retinue.domain.server_info import PER_SLOT_CACHE, EndpointLoad, ServedModel
 from retinue.errors import ConfigError, StoreError

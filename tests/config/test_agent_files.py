@@ -429,13 +429,13 @@ def test_a_file_of_ours_can_say_all_that_a_profile_can() -> None:
     assert spec.spawns == ("reviewer",)
     assert spec.system_prompt_file == "docs/migrations.md"
     assert spec.bootstrap_files == ("AGENTS.md",)
-    assert spec.budget.chosen() == {"max_tool_calls": 12, "timeout_s": 90.0, "max_cost_usd": 0.5}
+    assert spec.budget.given() == {"max_tool_calls": 12, "timeout_s": 90.0, "max_cost_usd": 0.5}
 
 
 def test_a_file_of_another_tool_cannot_use_our_words() -> None:
     found = written("write: false", "spawns: reviewer", "mode: auto", "max_tokens: 5")
     assert (found.spec.write, found.spec.spawns, found.spec.mode) == (None, None, None)
-    assert found.spec.budget.chosen() == {}
+    assert found.spec.budget.given() == {}
     assert found.problems == ("not used here: write, spawns, max_tokens",)
 
 

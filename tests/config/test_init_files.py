@@ -61,7 +61,7 @@ def test_each_default_is_the_real_one(tmp_path: Path) -> None:
         default = getattr(Settings(), name)
         real = IMPLIED[name] if default is None else default
         assert getattr(settings, name) == real, name
-    budget = settings.budget.chosen()
+    budget = settings.budget.given()
     assert budget == {name: getattr(RUN_BUDGET, name) for name in budget}
     unlimited = {f for f in RUN_BUDGET.__struct_fields__ if getattr(RUN_BUDGET, f) is None}
     assert set(budget) | unlimited == set(RUN_BUDGET.__struct_fields__)

@@ -177,7 +177,7 @@ async def test_the_budget(layout: Layout) -> None:
 async def test_a_whole_budget_given_to_the_call_is_taken_as_it_is(layout: Layout) -> None:
     layout.say(user="[budget]\nmax_turns = 50\n")
     budget = retinue.Budget(max_turns=70)
-    async with layout.open(model=FLAG, budget=budget) as rt:
+    async with layout.open(model=FLAG, limits=budget) as rt:
         assert rt.terms.budget == budget
 
 

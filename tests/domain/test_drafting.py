@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.budget import UNLIMITED, Amounts, Budget
+from retinue.domain.account import UNLIMITED, Resources
+from retinue.domain.budget import Budget, Limits
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.drafting import (
     Draft,
@@ -72,7 +73,7 @@ def superior(grant: Grant, budget: Budget | None = None, **left: int) -> Superio
         task_prompt="The goal.",
         grant=grant,
         budget=budget,
-        left=Amounts(**(amounts | left)),
+        left=Resources(**(amounts | left)),
         model="mine",
         working_directory="/project",
     )
@@ -439,7 +440,7 @@ BUDGETS: list[
 
 
 @pytest.mark.parametrize(
-    ("parent", "left", "role", "order", "expected", "notes"),
+    ("parent", "left", "role", "limits", "expected", "notes"),
     [row[1:] for row in BUDGETS],
     ids=[row[0] for row in BUDGETS],
 )
@@ -447,18 +448,18 @@ def test_budgets(
     parent: Budget | None,
     left: dict[str, int],
     role: Role,
-    order: dict[str, Any],
+    limits: dict[str, Any],
     expected: dict[str, Any],
     notes: list[str],
 ) -> None:
-    draft = drafted(role, superior(root(Mode.AUTO), parent, **left), **order)
+    draft = drafted(role, superior(root(Mode.AUTO), parent, **left), limits=Limits(**limits))
     budget = draft.contract.execution.budget
     assert {name: getattr(budget, name) for name in expected} == expected
     assert list(draft.notes) == notes
 
 
 @pytest.mark.parametrize(
-    ("order", "message"),
+    ("limits", "message"),
     [
         ({"max_tool_calls": 0}, "max_tool_calls must be positive, not 0."),
         ({"max_turns": -1}, "max_turns must be positive, not -1."),
@@ -470,10 +471,10 @@ def test_budgets(
     ],
 )
 def test_a_senseless_limit_is_refused_before_it_is_clamped(
-    order: dict[str, Any], message: str
+    limits: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ContractError) as caught:
-        drafted(READER, superior(root(Mode.AUTO), PARENT), **order)
+        drafted(READER, superior(root(Mode.AUTO), PARENT), limits=Limits(**limits))
     assert str(caught.value) == message
 
 
@@ -608,7 +609,7 @@ VARIED: dict[str, list[Any]] = {
     "write": [None, (), ("docs",)],
     "directory": [None, "/p/web"],
     "workspace": [None, *WorkspaceKind],
-    "max_turns": [None, 7],
+    "limits": [Limits(), Limits(max_turns=7)],
 }
 
 

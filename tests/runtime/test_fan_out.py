@@ -238,7 +238,7 @@ async def test_two_hundred_children_stay_within_one_budget(opened: Opened) -> No
 
     model = Counting()
     budget = retinue.Budget(max_tokens=40_000)
-    async with opened(model=model, budget=budget) as rt:
+    async with opened(model=model, limits=budget) as rt:
         tasks = [("researcher", f"task {n}") for n in range(200)]
         results = await rt.fan_out(tasks, max_concurrent=20)
     assert model.spent <= 40_000

@@ -384,7 +384,7 @@ async def test_a_senseless_limit_is_named(
 async def test_a_limit_above_the_parents_is_clamped_and_noted(opened: Opened) -> None:
     seen: list[Event] = []
     budget = retinue.Budget(max_turns=7, max_tokens=20_000)
-    async with opened(model=ScriptedModel([say("ok")]), budget=budget, on_event=seen.append) as rt:
+    async with opened(model=ScriptedModel([say("ok")]), limits=budget, on_event=seen.append) as rt:
         await rt.spawn("researcher", "Look.", max_turns=9, max_tokens=30_000)
         view = retinue.fold(seen)
     assert view.agents["a1"].notes == (

@@ -22,7 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retinue
-from retinue.domain.budget import UNLIMITED, Amounts, Budget
+from retinue.domain.account import UNLIMITED, Resources
+from retinue.domain.budget import Budget, Limits
 from retinue.domain.contract import decode_contract
 from retinue.domain.drafting import Order, Superior, draft
 from retinue.domain.events import (
@@ -808,14 +809,17 @@ orders = st.builds(
     mode=st.none() | modes,
     scope=some_globs,
     write=st.none() | some_globs,
-    max_tool_calls=st.none() | st.integers(1, 10_000),
-    max_turns=st.none() | st.integers(1, 10_000),
-    max_tokens=st.none() | st.integers(1, 10**9),
-    timeout_s=st.none() | st.floats(5, 10**6),
-    max_cost_usd=st.none() | st.floats(0.01, 100),
+    limits=st.builds(
+        Limits,
+        max_tool_calls=st.none() | st.integers(1, 10_000),
+        max_turns=st.none() | st.integers(1, 10_000),
+        max_tokens=st.none() | st.integers(1, 10**9),
+        timeout_s=st.none() | st.floats(5, 10**6),
+        max_cost_usd=st.none() | st.floats(0.01, 100),
+    ),
 )
 lefts = st.builds(
-    Amounts,
+    Resources,
     st.integers(0, 100),
     st.integers(0, 100),
     st.integers(0, 10**6),
@@ -825,7 +829,7 @@ lefts = st.builds(
 
 @given(orders, st.lists(orders, max_size=2), grants_, lefts, st.none() | st.floats(0.01, 100))
 def test_no_draft_is_wider_than_the_grant_it_comes_from(
-    first: Order, further: list[Order], grant: Grant, left: Amounts, cost: float | None
+    first: Order, further: list[Order], grant: Grant, left: Resources, cost: float | None
 ) -> None:
     budget = Budget(max_tokens=500_000, max_cost_usd=cost)
     superior = Superior(
@@ -864,5 +868,5 @@ def test_no_draft_is_wider_than_the_grant_it_comes_from(
             assert limits.max_cost_usd is not None
             assert round(limits.max_cost_usd * 1_000_000) <= superior.left.cost_microusd
         superior = msgspec.structs.replace(
-            superior, grant=given_, budget=limits, left=limits.limits()
+            superior, grant=given_, budget=limits, left=limits.resources()
         )

@@ -72,7 +72,7 @@ async def test_a_planner_chooses_no_model_no_limits_and_no_files(
         plan = await rt.plan("Get there")
     (made,) = plan.steps
     assert (made.model, made.context_files, made.expect_s) == (None, (), None)
-    assert made.budget.chosen() == {}
+    assert made.budget.given() == {}
     assert plan.budget.max_tokens is None
     assert plan.review
 

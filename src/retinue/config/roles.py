@@ -28,7 +28,6 @@ from retinue.config.settings import (
     SettingsLayers,
 )
 from retinue.config.tool_translation import BUILTIN_TOOLS, Dialect, mcp_pattern
-from retinue.domain.budget import Budget
 from retinue.domain.role import BOOTSTRAP_FILES, Role
 from retinue.domain.scope import scope
 from retinue.domain.tool_names import MCP_PREFIX, select_names, server_slug
@@ -234,7 +233,6 @@ def _build_role(
     """`spec` as a role. What it leaves out is as in `before`, the role that it changes."""
     if before is None:
         before = Role(name=name, description="", instructions="")
-    budget = {field: getattr(before.budget, field) for field in Budget.__struct_fields__}
     what = "profile" if profile else "role"
     bootstrap_files = spec.bootstrap_files
     return Role(
@@ -244,7 +242,7 @@ def _build_role(
         profile=profile,
         tools=before.tools if spec.tools is None else spec.tools,
         mode=spec.mode or before.mode,
-        budget=Budget(**(budget | spec.budget.chosen())),
+        budget=spec.budget.applied_to(before.budget),
         write_scope=before.write_scope if spec.write is None else scope(*spec.write),
         workspace=spec.workspace or before.workspace,
         spawns=before.spawns if spec.spawns is None else spec.spawns,

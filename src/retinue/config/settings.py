@@ -23,7 +23,7 @@ from retinue.config.pools import (
     pool_problem,
 )
 from retinue.domain.approval import rule
-from retinue.domain.budget import Budget, SomeLimits
+from retinue.domain.budget import Budget, Limits
 from retinue.domain.contract import REPORT_PATH_PATTERN, OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
 from retinue.domain.mcp_server import Transport
@@ -54,7 +54,7 @@ MAX_DEPTH = 2
 MAX_SERVER_TIMEOUT_S = 3_600
 
 
-class BudgetSettings(SomeLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BudgetSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The limits that a settings file names; a name that is none of them is an error."""
 
 
@@ -203,7 +203,7 @@ def narrow_settings(user: Settings, project: Settings) -> Settings:
     mode = user.mode
     if project.mode is not None:
         mode = min(user.mode or Mode.NORMAL, project.mode, key=lambda m: m.rank)
-    mine, theirs = user.budget.chosen(), project.budget.chosen()
+    mine, theirs = user.budget.given(), project.budget.given()
     lower = {k: _lower(v, mine.get(k, getattr(RUN_BUDGET, k))) for k, v in theirs.items()}
     return Settings(
         model=user.model or project.model,
@@ -258,7 +258,7 @@ def _check(settings: Settings, path: Path, text: str) -> None:
     tables |= {("profiles", name, "budget"): p.budget for name, p in settings.profiles.items()}
     for table, chosen in tables.items():
         try:
-            Budget(**chosen.chosen())
+            Budget(**chosen.given())
         except ContractError as error:
             key = str(error).split()[0]
             raise ConfigError(

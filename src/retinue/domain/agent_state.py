@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.domain import events as ev
-from retinue.domain.budget import Amounts
+from retinue.domain.account import Resources
 from retinue.domain.evidence import still_tested, unverified
 from retinue.domain.lifecycle import State, move
 from retinue.domain.messages import Timing, Usage
@@ -137,9 +137,9 @@ class AgentState:
         return max(0.0, self.closed_at - self.started_at)
 
     @property
-    def spent(self) -> Amounts:
+    def spent(self) -> Resources:
         """What its own account was charged."""
-        return Amounts(
+        return Resources(
             tool_calls=self.tool_calls + self.child_calls,
             turns=self.turns,
             tokens=self.usage.tokens,

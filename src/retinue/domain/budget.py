@@ -1,88 +1,90 @@
-"""Limits, and the arithmetic that keeps a tree of agents inside them.
+"""Limits on what an agent may use.
 
-`Budget` is what a contract says. Accounts form a tree: an amount is reserved at a node and, for
-what is shared (tokens, money), at every ancestor, before the act that may spend it; what was not
-used returns. The invariant, at every node and at all times:
-
-    spent + reserved <= limit
-
-as long as nobody spends more than they reserved. A server that bills more than the worst case we
-computed is booked as it is, since hiding it would be worse.
+`Limits` is the one declaration of them: each is optional, so that roles, settings, tasks, plans and
+command lines can set some and leave the others. `Budget` has a value for each; a contract holds
+one. `retinue.domain.account` counts what is used of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
-from retinue.errors import BudgetExceeded, ContractError
+from retinue.domain.account import MICROUSD_PER_USD, UNLIMITED, Resources
+from retinue.errors import ContractError, UsageError
 
-MICRO = 1_000_000
 MIN_TIMEOUT_S = 5.0
-MOST = 2**53
-"""The largest limit: what every reader of JSON can hold."""
-
-DEFAULT_MAX_TOOL_CALLS = 15
-DEFAULT_MAX_TURNS = 50
-DEFAULT_MAX_TOKENS = 65_536
-DEFAULT_MAX_CONTEXT_TOKENS = 8_192
-DEFAULT_TIMEOUT_S = 300.0
-DEFAULT_MAX_RETRIES = 1
+MAX_LIMIT = 2**53
+"""The largest integer that every JSON reader can hold."""
 
 
-class SomeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget of which only some limits are set."""
+class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Limits on one agent, or on a whole run. None leaves a limit as it is elsewhere."""
 
     max_tool_calls: int | None = None
+    """Denied calls count too."""
     max_turns: int | None = None
+    """Replies of the model."""
     max_tokens: int | None = None
+    """Tokens in and out, those of children included."""
     max_context_tokens: int | None = None
+    """Length of the conversation that the model is sent."""
     timeout_s: float | None = None
+    """Time for one attempt."""
     max_cost_usd: float | None = None
     max_retries: int | None = None
+    """Attempts after the first."""
 
-    def chosen(self) -> dict[str, Any]:
-        return {f: v for f in self.__struct_fields__ if (v := getattr(self, f)) is not None}
+    def given(self) -> dict[str, Any]:
+        """The limits that are set, by name."""
+        return {f: v for f in LIMIT_NAMES if (v := getattr(self, f)) is not None}
+
+    def applied_to(self, budget: Budget) -> Budget:
+        """`budget` with the limits that are set here instead of its own. Raises ContractError."""
+        given = self.given()
+        return msgspec.structs.replace(budget, **given) if given else budget
 
 
-class Budget(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
-    """What one agent may use over its life (`timeout_s`: per attempt). None means no limit."""
+LIMIT_NAMES = Limits.__struct_fields__
 
-    max_tool_calls: int = DEFAULT_MAX_TOOL_CALLS
-    max_turns: int = DEFAULT_MAX_TURNS
-    max_tokens: int | None = DEFAULT_MAX_TOKENS
-    max_context_tokens: int = DEFAULT_MAX_CONTEXT_TOKENS
-    timeout_s: float = DEFAULT_TIMEOUT_S
+
+def as_limits(value: Limits | Mapping[str, Any] | None) -> Limits:
+    """`value` as Limits. Raises UsageError for a name that is no limit."""
+    if isinstance(value, Limits):
+        return value
+    for name in value or ():
+        if name not in LIMIT_NAMES:
+            raise UsageError(f"Unknown limit {name!r}; there are: {', '.join(LIMIT_NAMES)}.")
+    return Limits(**(value or {}))
+
+
+class Budget(Limits, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """What one agent may use over its life: a value for every limit. None means no limit.
+
+    The defaults are those of a child. Raises ContractError for a value that makes no sense.
+    """
+
+    max_tool_calls: int = 15
+    max_turns: int = 50
+    max_tokens: int | None = 65_536
+    max_context_tokens: int = 8_192
+    timeout_s: float = 300.0
     max_cost_usd: float | None = None
-    max_retries: int = DEFAULT_MAX_RETRIES
+    max_retries: int = 1
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("max_tool_calls", self.max_tool_calls),
-            ("max_turns", self.max_turns),
-            ("max_tokens", self.max_tokens),
-            ("max_context_tokens", self.max_context_tokens),
+        for name, value, least in (
+            ("max_tool_calls", self.max_tool_calls, 1),
+            ("max_turns", self.max_turns, 1),
+            ("max_tokens", 1 if self.max_tokens is None else self.max_tokens, 1),
+            ("max_context_tokens", self.max_context_tokens, 1),
+            ("max_retries", self.max_retries, 0),
         ):
-            if type(value) is int and 0 < value <= MOST:
-                continue
-            if value is None and name == "max_tokens":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ContractError(f"{name} must be a whole number, not {value!r}.")
-            if value <= 0:
-                raise ContractError(f"{name} must be positive, not {value}.")
-            if value > MOST:
-                raise ContractError(f"{name} must be at most {MOST:,}.")
-        if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int):
-            raise ContractError(f"max_retries must be a whole number, not {self.max_retries!r}.")
-        if self.max_retries < 0:
-            raise ContractError(f"max_retries must be 0 or more, not {self.max_retries}.")
-        if self.max_retries > MOST:
-            raise ContractError(f"max_retries must be at most {MOST:,}.")
-        # An int and the equal float would be two byte strings for one value.
+            if type(value) is not int or not least <= value <= MAX_LIMIT:
+                raise _wrong_integer(name, value, least)
         _force_float(self, "timeout_s")
         if self.timeout_s < MIN_TIMEOUT_S:
             raise ContractError(
@@ -92,15 +94,19 @@ class Budget(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown
             _force_float(self, "max_cost_usd")
             if self.max_cost_usd <= 0:
                 raise ContractError(f"max_cost_usd must be positive, not {self.max_cost_usd:g}.")
-            if round(self.max_cost_usd * MICRO) == 0:
+            if round(self.max_cost_usd * MICROUSD_PER_USD) == 0:
+                least_usd = f"{1 / MICROUSD_PER_USD:f}"
                 raise ContractError(
-                    f"max_cost_usd must be at least {1 / MICRO:f}, not {self.max_cost_usd:g}."
+                    f"max_cost_usd must be at least {least_usd}, not {self.max_cost_usd:g}."
                 )
 
-    def limits(self) -> Amounts:
-        """The budget as the amounts that a ledger counts."""
-        cost = None if self.max_cost_usd is None else round(self.max_cost_usd * MICRO)
-        return Amounts(
+    def applied_to(self, budget: Budget) -> Budget:
+        return self
+
+    def resources(self) -> Resources:
+        """What an account for this budget may spend."""
+        cost = None if self.max_cost_usd is None else round(self.max_cost_usd * MICROUSD_PER_USD)
+        return Resources(
             tool_calls=self.max_tool_calls,
             turns=self.max_turns,
             tokens=UNLIMITED if self.max_tokens is None else self.max_tokens,
@@ -108,9 +114,18 @@ class Budget(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown
         )
 
 
+def _wrong_integer(name: str, value: object, least: int) -> ContractError:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return ContractError(f"{name} must be a whole number, not {value!r}.")
+    if value > MAX_LIMIT:
+        return ContractError(f"{name} must be at most {MAX_LIMIT:,}.")
+    return ContractError(f"{name} must be {'positive' if least else '0 or more'}, not {value}.")
+
+
 def _force_float(budget: Budget, name: str) -> None:
+    """Make the value a float: the equal int would be another byte string for one value."""
     value = getattr(budget, name)
-    if type(value) is float and 0 <= value <= MOST:
+    if type(value) is float and 0 <= value <= MAX_LIMIT:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ContractError(f"{name} must be a number, not {value!r}.")
@@ -120,234 +135,6 @@ def _force_float(budget: Budget, name: str) -> None:
         number = math.inf
     if not math.isfinite(number):
         raise ContractError(f"{name} must be a finite number.")
-    if number > MOST:
-        raise ContractError(f"{name} must be at most {MOST:,}.")
+    if number > MAX_LIMIT:
+        raise ContractError(f"{name} must be at most {MAX_LIMIT:,}.")
     msgspec.structs.force_setattr(budget, name, number)
-
-
-UNLIMITED = 2**62
-
-
-class Amounts(msgspec.Struct, frozen=True, gc=False):
-    """A vector of what can be spent. Money is whole micro-dollars, so that sums are exact."""
-
-    tool_calls: int = 0
-    turns: int = 0
-    tokens: int = 0
-    cost_microusd: int = 0
-
-    def __add__(self, other: Amounts) -> Amounts:
-        return Amounts(
-            self.tool_calls + other.tool_calls,
-            self.turns + other.turns,
-            self.tokens + other.tokens,
-            self.cost_microusd + other.cost_microusd,
-        )
-
-    def __sub__(self, other: Amounts) -> Amounts:
-        return Amounts(
-            self.tool_calls - other.tool_calls,
-            self.turns - other.turns,
-            self.tokens - other.tokens,
-            self.cost_microusd - other.cost_microusd,
-        )
-
-    def shared(self) -> Amounts:
-        """The part that ancestors pay too. A child's turns and tool calls are its own."""
-        return Amounts(0, 0, self.tokens, self.cost_microusd)
-
-    def above_zero(self) -> Amounts:
-        return Amounts(
-            max(0, self.tool_calls),
-            max(0, self.turns),
-            max(0, self.tokens),
-            max(0, self.cost_microusd),
-        )
-
-    def covers(self, other: Amounts) -> bool:
-        return not any(True for _ in self.short_of(other))
-
-    def short_of(self, other: Amounts) -> Iterator[str]:
-        """The names of the limits that `other` breaks."""
-        if other.tool_calls > self.tool_calls:
-            yield "max_tool_calls"
-        if other.turns > self.turns:
-            yield "max_turns"
-        if other.tokens > self.tokens:
-            yield "max_tokens"
-        if other.cost_microusd > self.cost_microusd:
-            yield "max_cost_usd"
-
-
-NOTHING = Amounts()
-
-
-class Account:
-    """One node of the ledger: a limit, what is spent, and what is promised."""
-
-    __slots__ = ("_bound", "limit", "name", "parent", "reserved", "spent")
-
-    def __init__(self, name: str, limit: Amounts, parent: Account | None = None) -> None:
-        self.name = name
-        self.limit = limit
-        self.parent = parent
-        # The next above with a limit to keep. Most runs have none for all of their agents.
-        self._bound = parent
-        if parent is not None and parent.limit.tokens == parent.limit.cost_microusd == UNLIMITED:
-            self._bound = parent._bound
-        self.spent = NOTHING
-        self.reserved = NOTHING
-
-    def lineage(self) -> Iterator[Account]:
-        node: Account | None = self
-        while node is not None:
-            yield node
-            node = node.parent
-
-    def unspent(self) -> Amounts:
-        """What this account can still come to: its own rest and, if shared, that of its ancestors.
-
-        Open reservations are not counted: they return, or are spent, and one can wait for that.
-        """
-        limit, spent = self.limit, self.spent
-        return Amounts(
-            max(0, limit.tool_calls - spent.tool_calls),
-            max(0, limit.turns - spent.turns),
-            *self.unspent_shares(),
-        )
-
-    def unspent_shares(self) -> tuple[int, int]:
-        """Of what is unspent, the tokens and the micro-dollars."""
-        tokens = cost = UNLIMITED
-        node: Account | None = self
-        while node is not None:
-            limit, spent = node.limit, node.spent
-            # As comparisons: `min` takes four times as long, and every turn and tool call asks.
-            if (left := limit.tokens - spent.tokens) < tokens:
-                tokens = left
-            if (left := limit.cost_microusd - spent.cost_microusd) < cost:
-                cost = left
-            node = node._bound
-        return (tokens if tokens > 0 else 0), (cost if cost > 0 else 0)
-
-    def reserve(self, amount: Amounts, *, cover: Cover | None = None) -> Reservation:
-        """Set `amount` aside here and at every ancestor, or nowhere and raise BudgetExceeded."""
-        self._check(amount)
-        self._hold(amount)
-        if cover is None:
-            return Reservation(self, amount)
-        try:
-            return Reservation(self, amount, cover.account.reserve(cover.amount))
-        except BudgetExceeded:
-            self._hold(NOTHING - amount)
-            raise
-
-    def spend(self, amount: Amounts) -> None:
-        """Reserve `amount` and use all of it, in one step."""
-        self._check(amount)
-        self.book(amount)
-
-    def book(self, amount: Amounts) -> None:
-        """Count what is spent, whatever the limits say; of what is shared, at every ancestor."""
-        self.spent += amount
-        if amount.tokens or amount.cost_microusd:
-            share, node = amount.shared(), self.parent
-            while node is not None:
-                node.spent += share
-                node = node.parent
-
-    def _hold(self, amount: Amounts) -> None:
-        """Count what is promised, as `book` counts what is spent; less than nothing returns it."""
-        self.reserved += amount
-        if amount.tokens or amount.cost_microusd:
-            share, node = amount.shared(), self.parent
-            while node is not None:
-                node.reserved += share
-                node = node.parent
-
-    def _check(self, amount: Amounts) -> None:
-        """Refuse what would break a limit. Asking for nothing of a kind breaks no limit of it."""
-        limit, spent, held = self.limit, self.spent, self.reserved
-        calls, turns = amount.tool_calls, amount.turns
-        if calls and calls > limit.tool_calls - spent.tool_calls - held.tool_calls:
-            raise _exceeded(self, "max_tool_calls", amount)
-        if turns and turns > limit.turns - spent.turns - held.turns:
-            raise _exceeded(self, "max_turns", amount)
-        tokens, cost = amount.tokens, amount.cost_microusd
-        node: Account | None = self if tokens or cost else None
-        while node is not None:
-            limit, spent, held = node.limit, node.spent, node.reserved
-            if tokens and tokens > limit.tokens - spent.tokens - held.tokens:
-                raise _exceeded(node, "max_tokens", amount)
-            if cost and cost > limit.cost_microusd - spent.cost_microusd - held.cost_microusd:
-                raise _exceeded(node, "max_cost_usd", amount)
-            node = node._bound
-
-    def blocked_only_by_promises(self, amount: Amounts) -> bool:
-        """Would `amount` fit if every open reservation were returned? Then waiting can help."""
-        need = amount
-        for node in self.lineage():
-            if not (node.limit - node.spent).above_zero().covers(need):
-                return False
-            need = amount.shared()
-        return True
-
-
-class Cover(NamedTuple):
-    """What is set aside further up besides, where an account is too small for the worst case.
-
-    Should the worst case come about, the small account is overdrawn, and none that is shared.
-    """
-
-    account: Account
-    amount: Amounts
-
-
-class Reservation:
-    """A promise of some amount. Settle it once, with what was really used."""
-
-    __slots__ = ("_account", "_cover", "_open", "amount")
-
-    def __init__(self, account: Account, amount: Amounts, cover: Reservation | None = None) -> None:
-        self._account = account
-        self._cover = cover
-        self.amount = amount
-        self._open = True
-
-    @property
-    def open(self) -> bool:
-        return self._open
-
-    def settle(self, actual: Amounts) -> None:
-        """Book `actual` and return the rest. More than was promised is booked as well."""
-        if not self._open:
-            raise AssertionError("a reservation is settled once")
-        self._open = False
-        self._account._hold(NOTHING - self.amount)
-        self._account.book(actual)
-        if self._cover is not None:
-            self._cover.release()
-
-    def release(self) -> None:
-        """Return everything: the act did not happen."""
-        if self._open:
-            self.settle(NOTHING)
-
-
-def _exceeded(node: Account, limit: str, asked: Amounts) -> BudgetExceeded:
-    return BudgetExceeded(
-        f"{node.name} has no room left under {limit}"
-        f" ({_describe(node, limit)}; asked for {_amount(asked, limit)}).",
-        limit=limit,
-    )
-
-
-def _amount(amounts: Amounts, limit: str) -> str:
-    if limit == "max_cost_usd":
-        return f"{amounts.cost_microusd / MICRO:.4f} USD"
-    return f"{getattr(amounts, limit.removeprefix('max_')):,}"
-
-
-def _describe(node: Account, limit: str) -> str:
-    total, spent, held = (_amount(a, limit) for a in (node.limit, node.spent, node.reserved))
-    return f"{spent} of {total} used, {held} reserved"

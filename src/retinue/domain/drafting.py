@@ -11,7 +11,8 @@ from functools import lru_cache
 
 import msgspec
 
-from retinue.domain.budget import Account, Amounts, Budget
+from retinue.domain.account import Account, Resources
+from retinue.domain.budget import Budget, Limits
 from retinue.domain.contract import (
     REPORT_PATH_PATTERN,
     Contract,
@@ -64,13 +65,7 @@ class Order(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     workspace: WorkspaceKind | None = None
     checks: tuple[str, ...] = ()
     on_conflict: OnConflict | None = None
-    max_tool_calls: int | None = None
-    max_turns: int | None = None
-    max_tokens: int | None = None
-    max_context_tokens: int | None = None
-    timeout_s: float | None = None
-    max_cost_usd: float | None = None
-    max_retries: int | None = None
+    limits: Limits = Limits()
     notes: tuple[str, ...] = ()
     """What could not be given along, and why."""
     name: str = ""
@@ -90,7 +85,7 @@ class Superior(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     task_prompt: str
     grant: Grant
     budget: Budget
-    left: Amounts
+    left: Resources
     model: str
     working_directory: str
     silence_ms: int = 120_000
@@ -106,7 +101,7 @@ class Superior(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             task_prompt=contract.parent.task_prompt,
             grant=contract.permissions,
             budget=contract.execution.budget,
-            left=account.unspent(),
+            left=account.remaining(),
             model=contract.execution.model,
             working_directory=contract.execution.working_directory,
             silence_ms=contract.execution.silence_ms,
@@ -413,11 +408,9 @@ _CLAMPED = ("max_tool_calls", "max_turns", "timeout_s")
 
 
 def _budget(order: Order, superior: Superior, notes: list[str]) -> Budget:
-    asked, most, left = order.role.budget, superior.budget, superior.left
-    explicit = {n: v for n in Budget.__struct_fields__ if (v := getattr(order, n)) is not None}
-    if explicit:
-        # What was asked for must make sense before it is clamped.
-        asked = msgspec.structs.replace(asked, **explicit)
+    most, left = superior.budget, superior.left
+    # What was asked for must make sense before it is clamped.
+    asked, explicit = order.limits.applied_to(order.role.budget), order.limits.given()
     limits: dict[str, float] = {name: getattr(most, name) for name in _CLAMPED}
     if left.tokens <= 0:
         raise ContractError("No tokens are left for a child; finish with what there is.")

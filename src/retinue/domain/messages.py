@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from retinue.domain.budget import MICRO
+from retinue.domain.account import MICROUSD_PER_USD
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
@@ -113,7 +113,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def cost_usd(self) -> float:
-        return self.cost_microusd / MICRO
+        return self.cost_microusd / MICROUSD_PER_USD
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(

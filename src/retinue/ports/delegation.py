@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from retinue.domain.budget import Limits
 from retinue.ports.tool_outcome import ToolOutcome
 
 
@@ -34,10 +35,7 @@ class SpawnRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     endpoint: str | None = None
     system_prompt: str | None = None
     output_schema: dict[str, Any] | str | None = None
-    max_tool_calls: int | None = None
-    max_turns: int | None = None
-    max_tokens: int | None = None
-    timeout_s: float | None = None
+    limits: Limits = Limits()
     background: bool = False
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from retinue.domain.budget import Limits
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.domain.role import Role
@@ -54,10 +55,12 @@ async def spawn_agent(
         endpoint=endpoint,
         system_prompt=system_prompt,
         output_schema=output_schema,
-        max_tool_calls=max_tool_calls,
-        max_turns=max_turns,
-        max_tokens=max_tokens,
-        timeout_s=timeout_s,
+        limits=Limits(
+            max_tool_calls=max_tool_calls,
+            max_turns=max_turns,
+            max_tokens=max_tokens,
+            timeout_s=timeout_s,
+        ),
         background=background,
     )
     return await _delegation(ctx).spawn(request, ctx.call)

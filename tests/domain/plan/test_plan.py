@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.config.roles import builtin_roles
-from retinue.domain.budget import UNLIMITED, Amounts, Budget
+from retinue.domain.account import UNLIMITED, Resources
+from retinue.domain.budget import Budget
 from retinue.domain.drafting import Superior, root_grant
 from retinue.domain.grant import Mode
 from retinue.domain.messages import Effect
@@ -47,7 +48,7 @@ def means(mode: Mode = Mode.AUTO, **changes: Any) -> PlanContext:
         task_prompt="",
         grant=root_grant(mode, EFFECTS, roles=tuple(ROLES), depth=2),
         budget=budget,
-        left=Amounts(100, 200, UNLIMITED, UNLIMITED),
+        left=Resources(100, 200, UNLIMITED, UNLIMITED),
         model="m",
         working_directory="/p",
     )
@@ -58,7 +59,7 @@ def limited(**limits: Any) -> PlanContext:
     """What a run with these limits has to give."""
     whole = means()
     budget = msgspec.structs.replace(whole.superior.budget, **limits)
-    left = budget.limits()
+    left = budget.resources()
     superior = msgspec.structs.replace(whole.superior, budget=budget, left=left)
     return msgspec.structs.replace(whole, superior=superior)
 

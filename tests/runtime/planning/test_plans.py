@@ -407,10 +407,10 @@ async def test_a_planner_is_told_how_many_steps_the_budget_has_parts_for(
 ) -> None:
     a = {"name": "a", "role": "researcher", "task": "Do a."}
     model = ScriptedModel({"You are a planner": [replanning(a)]})
-    async with opened(model=model, budget=Budget(max_tokens=14_000)) as rt:
+    async with opened(model=model, limits=Budget(max_tokens=14_000)) as rt:
         await rt.plan("Get there")
     assert "as many as the work needs, 2 at most." in model.requests[0].messages[1].content
-    async with opened(model=ScriptedModel([]), budget=Budget(max_tokens=3_999)) as rt:
+    async with opened(model=ScriptedModel([]), limits=Budget(max_tokens=3_999)) as rt:
         with pytest.raises(PlanError, match="max_tokens 3,999 has no part for even one step: 4,00"):
             await rt.plan("Get there")
     async with open_journal(project) as store:

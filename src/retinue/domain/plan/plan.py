@@ -28,7 +28,7 @@ from enum import StrEnum
 
 import msgspec
 
-from retinue.domain.budget import SomeLimits
+from retinue.domain.budget import Limits
 from retinue.domain.contract import title_of
 from retinue.domain.role import Role
 from retinue.domain.scope import ANYWHERE, contains, intersect, scope
@@ -60,7 +60,7 @@ class OnFailure(StrEnum):
     REPLAN = "replan"
 
 
-class StepBudget(SomeLimits, frozen=True, kw_only=True, omit_defaults=True):
+class StepBudget(Limits, frozen=True, kw_only=True, omit_defaults=True):
     """The limits of one step; what is left out is as for its role."""
 
 

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 import msgspec
 
-from retinue.domain.budget import MICRO
+from retinue.domain.account import MICROUSD_PER_USD
 from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.drafting import Order, Superior, draft
 from retinue.domain.messages import Effect
@@ -154,9 +154,7 @@ def _terms(plan: Plan, step: PlanStep, means: PlanContext) -> tuple[Contract | N
         task=step.task,
         role=role,
         write=step.writes,
-        **{
-            k: v for k, v in step.budget.chosen().items() if k not in ("max_tokens", "max_cost_usd")
-        },
+        limits=msgspec.structs.replace(step.budget, max_tokens=None, max_cost_usd=None),
     )
     try:
         drafted = draft(order, means.superior, step_idx=0, effects=means.effects)
@@ -237,7 +235,7 @@ def _wrong_with_budget(plan: Plan, means: PlanContext) -> Iterator[Problem]:
             f"{whole.max_tokens:,} are more than the run has: {left.tokens:,}",
         )
     tokens = None if given.max_tokens is None else left.tokens
-    money = None if given.max_cost_usd is None else left.cost_microusd / MICRO
+    money = None if given.max_cost_usd is None else left.cost_microusd / MICROUSD_PER_USD
     if whole.max_cost_usd is not None and money is not None and whole.max_cost_usd > money:
         text = f"{whole.max_cost_usd:g} is more than the run has: {money:g}"
         yield Problem("", "budget.max_cost_usd", text)

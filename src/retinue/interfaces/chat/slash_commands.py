@@ -11,7 +11,7 @@ import msgspec
 
 from retinue.config.settings import load_settings
 from retinue.discovery import discover
-from retinue.domain.budget import Budget
+from retinue.domain.budget import Budget, Limits
 from retinue.domain.grant import Mode
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.chat import MODES, Chat
@@ -19,6 +19,7 @@ from retinue.interfaces.chat.export import exported
 from retinue.interfaces.chat.input_parser import Addressed, Message, Shell, Slash, parse
 from retinue.interfaces.chat.keys import DETAIL_KEYS, KEYS, TREE_KEYS
 from retinue.interfaces.chat.questions import Question
+from retinue.interfaces.cli.options import LIMIT_FLAGS
 from retinue.interfaces.view.agent_table import Line, Span, Tone
 from retinue.interfaces.view.agent_tree import Mark, mark_of, reason_of, seconds
 from retinue.interfaces.view.conversation import cut
@@ -39,13 +40,6 @@ Choice = tuple[str, str]
 LISTED_TASKS = 40
 LISTED_SESSIONS = 15
 SHOWN_CHANGES = 400
-LIMITS: dict[str, type] = {
-    "max_tool_calls": int,
-    "max_turns": int,
-    "max_tokens": int,
-    "max_cost_usd": float,
-    "timeout_s": float,
-}
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -330,13 +324,14 @@ async def _list_sessions(chat: Chat) -> None:
 def _budget(chat: Chat, argument: str) -> None:
     if argument:
         name, value = _limit(argument)
-        chat.engine.change(limits={**chat.engine.options.get("limits", {}), name: value})
+        limits = chat.engine.options.get("limits", Limits())
+        chat.engine.change(limits=msgspec.structs.replace(limits, **{name: value}))
         chat.talk.notice(f"{name} is {value:,} for each message from now on.")
         return
     budget, trees = chat.runtime.terms.budget, list(chat.forest.trees.values())
     tokens = sum(tree.run.usage.tokens for tree in trees)
     cost = sum(tree.run.usage.cost_usd for tree in trees)
-    limits = [f"  {name} {_amount(budget, name)}" for name in LIMITS]
+    limits = [f"  {name} {_amount(budget, name)}" for name in LIMIT_FLAGS]
     spent = f"{short_count(tokens)} tokens{f', {dollars(cost)}' if cost else ''}"
     chat.talk.notice(
         "\n".join(
@@ -351,10 +346,11 @@ def _budget(chat: Chat, argument: str) -> None:
 
 def _limit(argument: str) -> tuple[str, int | float]:
     name, _, value = argument.replace("=", " ").partition(" ")
-    if name not in LIMITS:
-        raise UsageError(f"Unknown limit {name!r}; there are: {', '.join(LIMITS)}.")
+    if name not in LIMIT_FLAGS:
+        raise UsageError(f"Unknown limit {name!r}; there are: {', '.join(LIMIT_FLAGS)}.")
     try:
-        number: int | float = LIMITS[name](value.strip().replace(",", "").replace("_", ""))
+        digits = value.strip().replace(",", "").replace("_", "")
+        number: int | float = LIMIT_FLAGS[name].type(digits)
     except ValueError:
         raise UsageError(f"{name} must be a number, not {value.strip()!r}.") from None
     Budget(**{name: number})  # type: ignore[arg-type]  # Says what is wrong with it.
@@ -443,7 +439,7 @@ COMMANDS = (
     Command("mode", "[MODE]", "Show or change how much happens without asking.", _mode,
             lambda _: [(str(mode), text) for mode, text in MODES.items()], ("permissions",)),
     Command("budget", "[NAME VALUE]", "What was used; show or change the limits.", _budget,
-            lambda _: [(name, "") for name in LIMITS]),
+            lambda _: [(name, "") for name in LIMIT_FLAGS]),
     Command("status", "", "Model, mode, sandbox and session.", _status),
     Command("resume", "[ID]", "Go on with what was interrupted, or with an earlier conversation.",
             _resume),

@@ -11,25 +11,22 @@ from retinue.app import open_runtime
 from retinue.config.environment import Environment
 from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD, load_settings
 from retinue.domain.agent_state import ROOT_ID
+from retinue.domain.budget import Limits
 from retinue.domain.result import Status
 from retinue.errors import StoreError
 from retinue.interfaces.cli.commands.trust import settle
+from retinue.interfaces.cli.options import limits_from
 from retinue.interfaces.cli.terminal.console import Console, Interrupts, exit_code, perform
 from retinue.project import project
 from retinue.runtime.runtime import Runtime
 
-_LIMITS = ("max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
 _FILES = ("context_files", "write", "workspace", "checks", "on_conflict")
-
-
-def chosen_limits(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in _LIMITS if options[name] is not None}
 
 
 def chosen_terms(options: Mapping[str, Any]) -> dict[str, Any]:
     """What of a child's task was said on the command line."""
     # Of those that may be repeated, none is not the same as an empty list: that would be a wish.
-    return chosen_limits(options) | {name: options[name] for name in _FILES if options[name]}
+    return limits_from(options).given() | {name: options[name] for name in _FILES if options[name]}
 
 
 def chosen_gate(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +62,7 @@ def perform_in(
     console: Console,
     work: Callable[[Runtime], Awaitable[Sequence[Status]]],
     *,
-    budget: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
 ) -> int:
     """Open a runtime, do `work` in it, and make an exit code of how that ended."""
 
@@ -77,7 +74,7 @@ def perform_in(
                     console.progress.shown(),
                     open_runtime(
                         **opened,
-                        limits=budget,
+                        limits=limits,
                         approve=console.approve,
                         ask=console.ask,
                         choose=console.choose,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from retinue.domain.budget import Limits
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
 from retinue.interfaces.cli.completions import agents, models, roles, runs
@@ -88,13 +89,37 @@ context = click.option(
     help="Give this file of the project along; may be repeated.",
 )
 
+
+class LimitFlag(NamedTuple):
+    """How a limit is given on the command line."""
+
+    flag: str
+    type: type[int] | type[float]
+    metavar: str
+    help: str
+
+
+LIMIT_FLAGS = {
+    "max_tool_calls": LimitFlag("--max-tool-calls", int, "N", "Tool calls, denied ones too."),
+    "max_turns": LimitFlag("--max-turns", int, "N", "Replies of the model."),
+    "max_tokens": LimitFlag("--max-tokens", int, "N", "Tokens in and out, in all."),
+    "max_cost_usd": LimitFlag("--max-cost-usd", float, "USD", "Money, if prices are known."),
+    "timeout_s": LimitFlag("--timeout", float, "S", "Seconds per attempt."),
+}
+"""By field of `Limits`. The other limits are set in settings and profiles only."""
+
 limits = _all(
-    click.option("--max-tool-calls", type=int, metavar="N", help="Tool calls, denied ones too."),
-    click.option("--max-turns", type=int, metavar="N", help="Replies of the model."),
-    click.option("--max-tokens", type=int, metavar="N", help="Tokens in and out, in all."),
-    click.option("--max-cost-usd", type=float, metavar="USD", help="Money, if prices are known."),
-    click.option("--timeout", "timeout_s", type=float, metavar="S", help="Seconds per attempt."),
+    *(
+        click.option(flag.flag, name, type=flag.type, metavar=flag.metavar, help=flag.help)
+        for name, flag in LIMIT_FLAGS.items()
+    )
 )
+
+
+def limits_from(options: Mapping[str, Any]) -> Limits:
+    """The limits that were given on the command line."""
+    return Limits(**{name: options[name] for name in LIMIT_FLAGS})
+
 
 checks = click.option(
     "--check",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from retinue.domain.budget import Account
+from retinue.domain.account import Account
 from retinue.domain.contract import Contract
 from retinue.domain.events import Event, Fact
 from retinue.domain.evidence import still_tested
@@ -180,7 +180,7 @@ class Agent:
     def restore(self, past: ResumePoint) -> None:
         """Take over the state in which another process has left the agent."""
         state = past.agent
-        self.account.book(state.spent)
+        self.account.charge(state.spent)
         self.past = past
         self.origin_key, self.background = state.origin_key, state.background
         self.notes = state.notes

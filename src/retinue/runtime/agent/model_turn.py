@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from retinue.domain.budget import UNLIMITED, Amounts, Cover, Reservation
+from retinue.domain.account import UNLIMITED, Overdraft, Reservation, Resources
 from retinue.domain.events import (
     AgentTold,
     ContextCompacted,
@@ -120,7 +120,7 @@ class ModelSession:
         if self._turns - account.spent.turns <= 1:
             return "max_turns"
         # A turn must leave room for a last word on what it found: that prompt again, and an answer.
-        tokens, money = account.unspent_shares()
+        tokens, money = account.remaining_shared()
         likely = self.conversation.likely
         if tokens < 2 * (likely + MIN_OUTPUT_TOKENS):
             return "max_tokens"
@@ -228,7 +228,7 @@ class ModelSession:
         if self._price is not None:
             usage = self._price.add_cost(usage, reply.model)
         tokens = usage.tokens
-        reservation.settle(Amounts(0, 1, tokens, usage.cost_microusd))
+        reservation.settle(Resources(0, 1, tokens, usage.cost_microusd))
         self._reservations.notify_released()
         agent.usage += usage
         self._answered_by = reply.model
@@ -265,21 +265,23 @@ class ModelSession:
     def _worst_case(self) -> tuple[WorstCase, int | None]:
         """The largest prompt and the longest answer, as far as there is a limit to keep."""
         account, prompt = self._agent.account, self.conversation.ceiling
-        left, money = account.unspent_shares()
+        left, money = account.remaining_shared()
         price = None if money >= UNLIMITED // 2 else self._price
         if left >= UNLIMITED // 2 and price is None:
-            return WorstCase(Amounts(turns=1)), None
-        cover = None
+            return WorstCase(Resources(turns=1)), None
+        overdraft = None
         least = prompt + MIN_OUTPUT_TOKENS
         if left < least and self.conversation.likely + MIN_OUTPUT_TOKENS <= left:
-            roomy = next((node for node in account.lineage() if node.limit.tokens >= least), None)
+            roomy = next(
+                (node for node in account.self_and_ancestors() if node.limit.tokens >= least), None
+            )
             if roomy is not account:
                 # The whole limit is below the bound, a token a byte, which only the strangest text
                 # comes to. The likely size is believed, and what that may be short of is set aside
                 # by the first who can: what is shared is never overdrawn.
                 prompt = left - MIN_OUTPUT_TOKENS
                 if roomy is not None:
-                    cover = Cover(roomy, Amounts(tokens=least - left))
+                    overdraft = Overdraft(roomy, Resources(tokens=least - left))
         # Some servers refuse a call whose longest answer would not fit beside its prompt.
         longest = min(MAX_OUTPUT_TOKENS, left - prompt, self._window - self.conversation.likely)
         output = max(MIN_OUTPUT_TOKENS, longest)
@@ -290,8 +292,8 @@ class ModelSession:
             )
             cost = price.max_cost_microusd(prompt, output)
         tokens = 0 if left >= UNLIMITED // 2 else prompt + output
-        amount = Amounts(0, 1, tokens, cost)
-        return WorstCase(amount, cover), output
+        amount = Resources(0, 1, tokens, cost)
+        return WorstCase(amount, overdraft), output
 
     def _hear(self, text: str) -> None:
         """Text that arrives is a sign of life; so is the empty text of a model that thinks."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from retinue.domain.account import Resources
 from retinue.domain.approval import Answer, ApprovalRequest, Rules, Verdict, Why
-from retinue.domain.budget import Amounts
 from retinue.domain.drafting import ASK_USER
 from retinue.domain.events import BreakerTripped, ToolDenied, ToolFinished, ToolStarted
 from retinue.domain.grant import Grant, Mode, Network
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # before it works, its end before it is told.
 _UNCHANGING = (Effect.READ, Effect.DELEGATE)
 NO_RULES = Rules()
-ONE_CALL = Amounts(tool_calls=1)
+ONE_CALL = Resources(tool_calls=1)
 FEW = 3
 BROKEN_TIMES = 3
 INTERRUPTED = "[ERROR] interrupted; it may have been done"
@@ -176,7 +176,7 @@ class ToolCalls:
             self._warning = None
         if left <= FEW:
             notes.append(f"{left or 'no'} tool call{'' if left == 1 else 's'} left")
-        tokens, _ = account.unspent_shares()
+        tokens, _ = account.remaining_shared()
         if tokens < account.limit.tokens // 4:
             notes.append(f"{tokens:,} tokens left")
         return f"\n[{', '.join(notes)}]" if notes else ""

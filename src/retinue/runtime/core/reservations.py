@@ -7,15 +7,15 @@ from collections import deque
 
 import msgspec
 
-from retinue.domain.budget import Account, Amounts, Cover, Reservation
+from retinue.domain.account import Account, Overdraft, Reservation, Resources
 from retinue.errors import BudgetExceeded
 
 
 class WorstCase(msgspec.Struct, frozen=True):
-    """The most that a model call may cost; `cover` is the part that its own account cannot hold."""
+    """The most that a model call may cost; `overdraft` is what its own account cannot hold."""
 
-    amount: Amounts
-    cover: Cover | None = None
+    amount: Resources
+    overdraft: Overdraft | None = None
 
 
 class Reservations:
@@ -34,9 +34,9 @@ class Reservations:
         Raises BudgetExceeded when no released reservation could make room.
         """
         try:
-            return account.reserve(worst.amount, cover=worst.cover)
+            return account.reserve(worst.amount, overdraft=worst.overdraft)
         except BudgetExceeded:
-            if not _blocked_only_by_promises(account, worst.amount, worst.cover):
+            if not _fits_after_releases(account, worst.amount, worst.overdraft):
                 raise
         return None
 
@@ -60,7 +60,8 @@ class Reservations:
                 released.set_result(None)
 
 
-def _blocked_only_by_promises(account: Account, amount: Amounts, cover: Cover | None) -> bool:
-    return account.blocked_only_by_promises(amount) and (
-        cover is None or cover.account.blocked_only_by_promises(amount.shared() + cover.amount)
+def _fits_after_releases(account: Account, amount: Resources, overdraft: Overdraft | None) -> bool:
+    return account.fits_after_releases(amount) and (
+        overdraft is None
+        or overdraft.account.fits_after_releases(amount.shared() + overdraft.amount)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from retinue.domain.budget import Budget
+from retinue.domain.budget import Budget, Limits
 from retinue.domain.drafting import Order
 from retinue.domain.role import pick
 from retinue.domain.tool_names import select_names
@@ -44,7 +44,7 @@ class Orders:
             raise ContractError(
                 f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
             )
-        limits = {f: v for f in _LIMITS if (v := getattr(task, f)) is not None}
+        limits = task.given()
         notes = () if used == terms.model else notes_on(served)
         if limits:
             largest = within(Budget(**limits), served).max_context_tokens
@@ -79,7 +79,7 @@ class Orders:
             on_conflict=task.on_conflict,
             cache=task.cache,
             notes=(*left_out, *notes),
-            **limits,
+            limits=Limits(**limits),
         )
 
     def _directory(self, name: str | None) -> str | None:
@@ -90,6 +90,3 @@ class Orders:
         if os.path.commonpath([root, path]) != root or not os.path.isdir(path):
             raise UsageError(f"{name!r} is no directory inside {root}.")
         return path
-
-
-_LIMITS = Budget.__struct_fields__

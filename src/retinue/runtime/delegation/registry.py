@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from retinue.domain.budget import Account
+from retinue.domain.account import Account
 from retinue.domain.contract import Contract
 from retinue.domain.events import AgentCreated
 from retinue.domain.lifecycle import State
@@ -80,7 +80,7 @@ class AgentRegistry:
         agent_id = f"a{self._ids}"
         self._ids += 1
         account = Account(
-            path, contract.execution.budget.limits(), None if parent is None else parent.account
+            path, contract.execution.budget.resources(), None if parent is None else parent.account
         )
         return Agent(
             id=agent_id,

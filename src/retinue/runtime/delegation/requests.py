@@ -264,10 +264,7 @@ class DelegationHandler:
             context=context,
             model=model,
             output_schema=schema_text(request.output_schema),
-            max_tool_calls=request.max_tool_calls,
-            max_turns=request.max_turns,
-            max_tokens=request.max_tokens,
-            timeout_s=request.timeout_s,
+            limits=request.limits,
             notes=(*notes, *(notes_on(served) if model else ())),
         )
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 import msgspec
 
+from retinue.domain.budget import Limits
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
 from retinue.errors import ContractError, UsageError
@@ -15,7 +16,7 @@ from retinue.runtime.agent.output_schema import schema_text
 ModeName: TypeAlias = Literal["plan", "normal", "auto", "dangerous"]
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Task(Limits, frozen=True, omit_defaults=True):
     """One piece of work for a child, with the terms that differ from its role's.
 
     `scope` are the paths to keep to, `write` those it may write, `context` and `context_files` what
@@ -44,13 +45,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     checks: tuple[str, ...] = ()
     on_conflict: OnConflict | None = None
     cache: bool = True
-    max_tool_calls: int | None = None
-    max_turns: int | None = None
-    max_tokens: int | None = None
-    max_context_tokens: int | None = None
-    timeout_s: float | None = None
-    max_cost_usd: float | None = None
-    max_retries: int | None = None
 
 
 class TaskTerms(TypedDict, total=False):

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import msgspec
 
-from retinue.domain.budget import UNLIMITED
+from retinue.domain.account import UNLIMITED
 from retinue.domain.drafting import Order
 from retinue.domain.events import AgentCreated, Fact, PlanAdopted, StepFinished, StepStarted
 from retinue.domain.framing import frame
@@ -185,7 +185,7 @@ class PlannedRun:
 
     async def _next_round(self, plan: Plan, because: str) -> None:
         """Adopt further steps, with what the budget has left, and carry them out."""
-        left, most = self._run.root.account.unspent().tokens, self._rounds[-1].max_concurrent
+        left, most = self._run.root.account.remaining().tokens, self._rounds[-1].max_concurrent
         limit = None if left >= UNLIMITED // 2 else left
         adopted = await self._adopted(plan, limit, most, because)
         orders = {step.name: await self._ordered(plan, step, limit) for step in plan.steps}
@@ -233,7 +233,7 @@ class PlannedRun:
     def _with_context(self, step: PlanStep, order: Order) -> Order:
         """The order for a step, with what those before it have found."""
         plan, tries = self._plan, self._results[step.name]
-        window = order.max_context_tokens or order.role.budget.max_context_tokens
+        window = order.limits.max_context_tokens or order.role.budget.max_context_tokens
         room = window // CONTEXT_SHARE - estimate_tokens(order.context)
         parts = [order.context] if order.context else []
         if tries:

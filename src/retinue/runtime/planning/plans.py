@@ -263,7 +263,7 @@ class Plans:
         mode = mode or terms.mode
         effects = around.tools.effects
         budget = terms.budget if run is None else run.root.contract.execution.budget
-        left = budget.limits() if run is None else run.root.account.unspent()
+        left = budget.resources() if run is None else run.root.account.remaining()
         superior = Superior(
             run_id="",
             agent_id=None,
@@ -351,7 +351,7 @@ class Plans:
         return plan, [*found, *problems(plan, await self._means(plan, mode=mode))]
 
     async def _step_order(self, plan: Plan, step: PlanStep, limit: int | None) -> Order:
-        limits = step.budget.chosen() | {
+        limits = step.budget.given() | {
             "max_tokens": shares(plan, self._around.roles, limit)[step.name]
         }
         return await self._orders.of(

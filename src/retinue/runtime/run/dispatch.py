@@ -33,7 +33,7 @@ async def employ(
     try:
         child = await run.create(order, run.root, Baseline(line=origin_key), origin_key=origin_key)
     except UsageError as error:
-        spent_up = run.root.account.unspent().tokens == 0
+        spent_up = run.root.account.remaining().tokens == 0
         status = Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED
         return run.refused(role, task, str(error), status)
     child.heard_untrusted |= heard_untrusted

@@ -145,7 +145,7 @@ async def _employ(run: Run, order: Order, number: int, round: Baseline | None = 
         child = await run.create(order, run.root, round, origin_key=origin_key(number))
     except ContractError as error:
         run.rejected += 1
-        spent_up = run.root.account.unspent().tokens == 0
+        spent_up = run.root.account.remaining().tokens == 0
         status = Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED
         return run.refused(order.role.name, order.task, str(error), status)
     return await run.see_through(child)

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +16,7 @@ from retinue.errors import UsageError
 from retinue.extras import require
 from retinue.interfaces.cli.commands.trust import settle
 from retinue.interfaces.cli.main import at_terminal
-from retinue.interfaces.cli.options import going_on, limits, opening
+from retinue.interfaces.cli.options import going_on, limits, limits_from, opening
 from retinue.interfaces.cli.terminal.console import way_back
 from retinue.project import project
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 LEAVING_S = 5
 BRIEF = (2_000, 5, 10)
-LIMITS = ("max_tool_calls", "max_turns", "max_tokens", "max_cost_usd", "timeout_s")
 
 
 @click.command()
@@ -63,7 +61,7 @@ def chat(go_on: bool, session: str | None, **options: Any) -> None:
             cache=False if options["no_cache"] else None,
             unsafe_no_sandbox=options["unsafe_no_sandbox"],
             record=options["record"],
-            limits=_chosen(options),
+            limits=limits_from(options),
             notify_after_s=settings.notify_after_s,
         )
         app = ChatApp(talk)
@@ -91,7 +89,3 @@ async def _vanish(app: ChatApp) -> None:
         os.dup2(nowhere, output)
     await app.closed()
     os._exit(128 + signal.SIGHUP)
-
-
-def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in LIMITS if options[name] is not None}

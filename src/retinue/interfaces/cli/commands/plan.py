@@ -13,8 +13,8 @@ from retinue.domain.plan.plan import Plan
 from retinue.domain.plan.plan_file import MAX_CHARS, parse, to_toml
 from retinue.domain.result import Status
 from retinue.errors import PlanError, UsageError
-from retinue.interfaces.cli.invocation import chosen_gate, chosen_limits, opening_of, perform_in
-from retinue.interfaces.cli.options import context, gate, limits, plan_flags, working
+from retinue.interfaces.cli.invocation import chosen_gate, opening_of, perform_in
+from retinue.interfaces.cli.options import context, gate, limits, limits_from, plan_flags, working
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.output import write
 from retinue.interfaces.plan_review import agreed, only_reading, why_not
@@ -88,7 +88,7 @@ def plan(
         except PlanError as error:
             raise PlanError(f"{error}\nIt is in {out or LATEST}.") from None
 
-    return perform_in(opened, console, work, budget=chosen_limits(options))
+    return perform_in(opened, console, work, limits=limits_from(options))
 
 
 async def carry_out(

@@ -19,7 +19,6 @@ from retinue.interfaces.cli import completions as names
 from retinue.interfaces.cli.commands.plan import carry_out, read_plan
 from retinue.interfaces.cli.invocation import (
     chosen_gate,
-    chosen_limits,
     chosen_terms,
     console_of,
     opening_of,
@@ -31,6 +30,7 @@ from retinue.interfaces.cli.options import (
     gate,
     going_on,
     limits,
+    limits_from,
     plan_flags,
     resuming,
     role_argument,
@@ -96,7 +96,7 @@ def run(
         console.print_result(result)
         return [result.status]
 
-    return perform_in(opened, console, work, budget=chosen_limits(options))
+    return perform_in(opened, console, work, limits=limits_from(options))
 
 
 @click.command()

@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from retinue.domain.account import ZERO, Account, Reservation, Resources
+from retinue.domain.budget import Budget
+from retinue.errors import BudgetExceeded
+
+FIELDS = {
+    "tool_calls": "max_tool_calls",
+    "turns": "max_turns",
+    "tokens": "max_tokens",
+    "cost_microusd": "max_cost_usd",
+}
+
+
+def resources(most: int) -> st.SearchStrategy[Resources]:
+    return st.builds(Resources, *[st.integers(0, most)] * 4)
+
+
+def fits(amount: Resources, room: Resources) -> bool:
+    return all(getattr(amount, field) <= getattr(room, field) for field in FIELDS)
+
+
+def left(account: Account) -> Resources:
+    """What may still be reserved here, ancestors aside."""
+    return (account.limit - account.spent - account.reserved).clamped_at_zero()
+
+
+def room(account: Account) -> Resources:
+    """The most that can be reserved now."""
+    own, above = (
+        left(account),
+        [left(node) for node in account.self_and_ancestors() if node is not account],
+    )
+    return Resources(
+        own.tool_calls,
+        own.turns,
+        min([own.tokens, *(rest.tokens for rest in above)]),
+        min([own.cost_microusd, *(rest.cost_microusd for rest in above)]),
+    )
+
+
+def assert_most(account: Account, most: Resources) -> None:
+    """All of `most` can be reserved, and not one more of any field."""
+    assert can_reserve(account, most)
+    for field in FIELDS:
+        assert not can_reserve(account, Resources(**{field: getattr(most, field) + 1}))
+
+
+def can_reserve(account: Account, amount: Resources) -> bool:
+    """Tries it, and takes it back."""
+    try:
+        account.reserve(amount).release()
+    except BudgetExceeded:
+        return False
+    return True
+
+
+# --- amounts ----------------------------------------------------------------------------------
+
+
+@given(resources(50), resources(50))
+def test_arithmetic_of_amounts(a: Resources, b: Resources) -> None:
+    assert a + b == b + a
+    assert a + b - b == a
+    assert a + ZERO == a
+    assert (a + b).shared() == a.shared() + b.shared()
+    assert a.shared() == Resources(0, 0, a.tokens, a.cost_microusd)
+    assert a.covers(b) == fits(b, a)
+    assert set(a.exceeded_limits(b)) == {
+        limit for field, limit in FIELDS.items() if getattr(b, field) > getattr(a, field)
+    }
+    assert all(
+        getattr((a - b).clamped_at_zero(), field) == max(0, getattr(a - b, field))
+        for field in FIELDS
+    )
+
+
+# --- the tree ---------------------------------------------------------------------------------
+
+
+class Tree(RuleBasedStateMachine):
+    """Any interleaving of reservations in a growing tree, beside what each node did by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accounts: list[Account] = []
+        self.held: list[tuple[int, Reservation]] = []
+        self.own_spent: list[Resources] = []
+
+    def _add(self, limit: Resources, parent: Account | None) -> None:
+        self.accounts.append(Account(f"agent-{len(self.accounts)}", limit, parent))
+        self.own_spent.append(ZERO)
+
+    def _snapshot(self) -> list[tuple[Resources, Resources]]:
+        return [(account.spent, account.reserved) for account in self.accounts]
+
+    def _without_promises(self) -> list[Account]:
+        accounts, held = copy.deepcopy((self.accounts, self.held))
+        for _, reservation in held:
+            reservation.release()
+        return accounts
+
+    def _take(self, pick: int) -> tuple[int, Reservation]:
+        return self.held.pop(pick % len(self.held))
+
+    @initialize(limit=resources(20))
+    def plant(self, limit: Resources) -> None:
+        self._add(limit, None)
+
+    @precondition(lambda self: len(self.accounts) < 7)
+    @rule(pick=st.integers(0, 100), limit=resources(20))
+    def add_child(self, pick: int, limit: Resources) -> None:
+        self._add(limit, self.accounts[pick % len(self.accounts)])
+
+    @rule(pick=st.integers(0, 100), amount=resources(8))
+    def reserve(self, pick: int, amount: Resources) -> None:
+        index = pick % len(self.accounts)
+        account = self.accounts[index]
+        most = room(account)
+        before = self._snapshot()
+        if fits(amount, most):
+            reservation = account.reserve(amount)
+            assert reservation.open
+            assert reservation.amount == amount
+            self.held.append((index, reservation))
+            return
+        with pytest.raises(BudgetExceeded) as refused:
+            account.reserve(amount)
+        assert self._snapshot() == before
+        assert refused.value.limit in most.exceeded_limits(amount)
+        assert refused.value.limit in str(refused.value)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(0, 100), share=st.builds(Resources, *[st.integers(0, 8)] * 4))
+    def settle_within(self, pick: int, share: Resources) -> None:
+        index, reservation = self._take(pick)
+        promised = reservation.amount
+        actual = Resources(*(min(getattr(promised, f), getattr(share, f)) for f in FIELDS))
+        reservation.settle(actual)
+        assert not reservation.open
+        self.own_spent[index] += actual
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(0, 100))
+    def release(self, pick: int) -> None:
+        _, reservation = self._take(pick)
+        reservation.release()
+        before = self._snapshot()
+        reservation.release()
+        assert self._snapshot() == before
+
+    @rule(pick=st.integers(0, 100))
+    def what_is_left_is_the_most_that_can_be_reserved(self, pick: int) -> None:
+        account = self.accounts[pick % len(self.accounts)]
+        assert_most(account, room(account))
+
+    @rule(pick=st.integers(0, 100))
+    def unspent_is_the_most_once_promises_are_returned(self, pick: int) -> None:
+        index = pick % len(self.accounts)
+        assert_most(self._without_promises()[index], self.accounts[index].remaining())
+
+    @rule(pick=st.integers(0, 100), amount=resources(20))
+    def waiting_helps_exactly_if_it_fits_without_promises(
+        self, pick: int, amount: Resources
+    ) -> None:
+        index = pick % len(self.accounts)
+        fits_later = can_reserve(self._without_promises()[index], amount)
+        assert self.accounts[index].fits_after_releases(amount) == fits_later
+
+    @invariant()
+    def a_node_holds_its_own_and_what_its_children_share(self) -> None:
+        for index, account in enumerate(self.accounts):
+            reserved, spent = ZERO, self.own_spent[index]
+            for owner, reservation in self.held:
+                if owner == index:
+                    reserved += reservation.amount
+            for child in self.accounts:
+                if child.parent is account:
+                    reserved += child.reserved.shared()
+                    spent += child.spent.shared()
+            assert account.reserved == reserved
+            assert account.spent == spent
+
+    @invariant()
+    def nothing_is_negative(self) -> None:
+        for account in self.accounts:
+            for amount in (account.spent, account.reserved, account.remaining()):
+                assert fits(ZERO, amount)
+
+
+class HonestTree(Tree):
+    """Nobody uses more than was promised."""
+
+    @invariant()
+    def no_limit_is_ever_passed(self) -> None:
+        for account in self.accounts:
+            assert fits(account.spent + account.reserved, account.limit)
+
+
+class BilledTree(Tree):
+    """Some servers bill more than the worst case."""
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(0, 100), extra=resources(6))
+    def overrun(self, pick: int, extra: Resources) -> None:
+        index, reservation = self._take(pick)
+        actual = reservation.amount + extra
+        reservation.settle(actual)
+        self.own_spent[index] += actual
+
+
+machine_settings = settings(max_examples=60, stateful_step_count=40)
+TestHonestTree = HonestTree.TestCase
+TestHonestTree.settings = machine_settings
+TestBilledTree = BilledTree.TestCase
+TestBilledTree.settings = machine_settings
+
+
+def test_tool_calls_and_turns_are_not_charged_to_ancestors() -> None:
+    root = Account("root", Resources(1, 1, 100, 100))
+    child = Account("child", Resources(5, 5, 50, 50), root)
+
+    child.reserve(Resources(5, 5, 20, 30)).settle(Resources(4, 3, 10, 20))
+
+    assert child.spent == Resources(4, 3, 10, 20)
+    assert root.spent == Resources(0, 0, 10, 20)
+    assert root.reserved == ZERO
+
+
+def test_a_refusal_names_the_account_the_limit_and_the_numbers() -> None:
+    root = Account("root", Resources(9, 9, 2_000, 9))
+    child = Account("root/tests", Resources(9, 9, 5_000, 9), root)
+    child.reserve(Resources(tokens=1_500)).settle(Resources(tokens=1_200))
+    child.reserve(Resources(tokens=300))
+
+    with pytest.raises(BudgetExceeded) as caught:
+        child.reserve(Resources(tokens=1_000))
+
+    assert caught.value.limit == "max_tokens"
+    assert str(caught.value) == (
+        "root has no room left under max_tokens"
+        " (1,200 of 2,000 used, 300 reserved; asked for 1,000)."
+    )
+
+
+def test_a_refusal_for_money_is_in_dollars() -> None:
+    account = Account("root", Budget(max_cost_usd=1.5).resources())
+
+    with pytest.raises(BudgetExceeded) as caught:
+        account.reserve(Resources(cost_microusd=2_250_000))
+
+    assert caught.value.limit == "max_cost_usd"
+    assert "0.0000 USD of 1.5000 USD used" in str(caught.value)
+    assert "asked for 2.2500 USD" in str(caught.value)
+
+
+def test_an_overrun_of_tokens_does_not_refuse_what_needs_none() -> None:
+    account = Account("root", Resources(5, 5, 10, 10))
+    account.reserve(Resources(tokens=10)).settle(Resources(tokens=14))
+
+    assert account.spent == Resources(tokens=14)
+    assert account.remaining() == Resources(5, 5, 0, 10)
+    assert can_reserve(account, Resources(tool_calls=1))
+    assert not can_reserve(account, Resources(tokens=1))
+
+
+def test_a_promise_is_settled_once() -> None:
+    account = Account("root", Resources(5, 5, 10, 10))
+    reservation = account.reserve(Resources(tokens=5))
+    reservation.settle(Resources(tokens=3))
+
+    with pytest.raises(AssertionError, match="settled once"):
+        reservation.settle(Resources(tokens=3))
+
+    assert account.spent == Resources(tokens=3)
+    assert account.reserved == ZERO
+
+
+def test_an_account_without_limits_does_not_hide_those_above_it() -> None:
+    top = Account("top", Resources(1, 1, 100, 100))
+    middle = Account("middle", Budget(max_tokens=None).resources(), top)
+    below = Account("below", Budget(max_tokens=None).resources(), middle)
+
+    assert below.remaining().tokens == below.remaining().cost_microusd == 100
+    with pytest.raises(BudgetExceeded, match="top has no room left under max_tokens"):
+        below.reserve(Resources(tokens=101))
+    below.reserve(Resources(tokens=40)).settle(Resources(tokens=30))
+    assert [node.spent.tokens for node in below.self_and_ancestors()] == [30, 30, 30]
+    assert below.remaining().tokens == 70
