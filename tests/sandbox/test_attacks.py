@@ -25,7 +25,7 @@ from retinue.ports.sandbox import Sandbox
 from retinue.sandbox.bubblewrap import Bubblewrap
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.landlock import Landlock
-from retinue.sandbox.limits import MIB, Limits
+from retinue.sandbox.limits import MIB, ProcessLimits
 from retinue.sandbox.selection import REDUCED_TIER_LEAKS
 from retinue.testing.sandbox_probe import SandboxProbe
 
@@ -678,10 +678,10 @@ async def test_output_without_end_is_cut(probe: SandboxProbe) -> None:
 
 
 async def test_a_fork_bomb_stays_in_its_place(probe: SandboxProbe) -> None:
-    by_cgroup = "processes" in cgroups(Limits()).limited
+    by_cgroup = "processes" in cgroups(ProcessLimits()).limited
     if os.geteuid() == 0 and not by_cgroup:
         pytest.skip("root's processes are limited by a control group, and there is none")
-    done = await limited(probe, Limits(processes=100)).python(
+    done = await limited(probe, ProcessLimits(processes=100)).python(
         """
 import os, time
 made = 0
@@ -698,12 +698,12 @@ print(made)
         timeout_s=60,
     )
     assert done.output.startswith("stopped\n")
-    most = Limits(processes=200).per_process(limited=frozenset())["RLIMIT_NPROC"]
+    most = ProcessLimits(processes=200).per_process(limited=frozenset())["RLIMIT_NPROC"]
     assert int(done.output.split()[1]) < (100 if by_cgroup else most)
 
 
 async def test_a_file_that_grows_without_end_is_stopped(probe: SandboxProbe) -> None:
-    done = await limited(probe, Limits(file_bytes=MIB)).run(
+    done = await limited(probe, ProcessLimits(file_bytes=MIB)).run(
         'head -c 9000000 /dev/zero >"$TMPDIR/big"; stat -c %s "$TMPDIR/big"'
     )
     assert int(done.output.split()[-1]) == MIB
@@ -712,7 +712,7 @@ async def test_a_file_that_grows_without_end_is_stopped(probe: SandboxProbe) -> 
 async def test_a_place_of_its_own_is_not_large(probe: SandboxProbe) -> None:
     if not probe.full:
         pytest.skip("the reduced tier limits each file alone, and says so")
-    done = await limited(probe, Limits(tmp_bytes=MIB)).run(
+    done = await limited(probe, ProcessLimits(tmp_bytes=MIB)).run(
         "for n in /tmp/1 /tmp/2 /dev/shm/1 /dev/shm/2; do head -c 900000 /dev/zero >$n; done;"
         " du -skx /tmp /dev/shm"
     )
@@ -723,7 +723,7 @@ async def test_a_place_of_its_own_is_not_large(probe: SandboxProbe) -> None:
 @pytest.mark.parametrize("memory", ["bytearray(size)", "mmap.mmap(-1, size)"])
 async def test_memory_has_an_end(probe: SandboxProbe, memory: str) -> None:
     try:
-        done = await limited(probe, Limits(memory_bytes=64 * MIB)).python(
+        done = await limited(probe, ProcessLimits(memory_bytes=64 * MIB)).python(
             f"""
 import mmap
 size = 2**30
@@ -738,7 +738,7 @@ print('escaped')
     assert "escaped" not in done.output
 
 
-def limited(probe: SandboxProbe, limits: Limits) -> SandboxProbe:
+def limited(probe: SandboxProbe, limits: ProcessLimits) -> SandboxProbe:
     """The same, with other limits."""
     environment = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
     sandbox: Sandbox
@@ -775,6 +775,6 @@ async def test_what_gets_through_is_what_doctor_says(probe: SandboxProbe) -> Non
     }
     assert proofs.keys() == REDUCED_TIER_LEAKS.keys()
     script = "\n".join(f"({proof}) && echo leaked {name}" for name, proof in proofs.items())
-    done = await limited(probe, Limits(tmp_bytes=MIB)).run(script)
+    done = await limited(probe, ProcessLimits(tmp_bytes=MIB)).run(script)
     leaked = {line.split()[1] for line in done.output.splitlines() if line.startswith("leaked ")}
     assert leaked == (set() if probe.full else REDUCED_TIER_LEAKS.keys())

@@ -14,7 +14,7 @@ import pytest
 from retinue.errors import WorkspaceError
 from retinue.sandbox.bubblewrap import Bubblewrap
 from retinue.sandbox.cgroups import cgroups
-from retinue.sandbox.limits import Limits
+from retinue.sandbox.limits import ProcessLimits
 from retinue.testing.sandbox_probe import SandboxProbe
 
 
@@ -22,7 +22,7 @@ async def test_limits_are_there_from_the_first_moment(probe: SandboxProbe) -> No
     done = await probe.run("cat /proc/self/oom_score_adj; ulimit -f; cat /proc/self/limits")
     first, blocks, *limits = done.output.splitlines()
     assert first == "1000"
-    assert int(blocks) * 512 == Limits().file_bytes
+    assert int(blocks) * 512 == ProcessLimits().file_bytes
     # With 0 the kernel would start the host's program for memory that crashed, outside.
     assert next(line.split()[4:6] for line in limits if line.startswith("Max core")) == ["1", "1"]
 
@@ -101,7 +101,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"])
 async def test_control_groups_are_cleared_away(end: str) -> None:
-    if shutil.which("bwrap") is None or not cgroups(Limits()).limited:
+    if shutil.which("bwrap") is None or not cgroups(ProcessLimits()).limited:
         pytest.skip("no control groups can be made here")
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM + end)
     await process.wait()
@@ -109,7 +109,7 @@ async def test_control_groups_are_cleared_away(end: str) -> None:
     while end and _groups(name):
         # Who is killed clears nothing away; the next one does, once the kernel is done with it.
         cgroups.cache_clear()
-        cgroups(Limits())
+        cgroups(ProcessLimits())
         await asyncio.sleep(0.01)
     assert _groups(name) == []
 

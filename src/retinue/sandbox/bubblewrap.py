@@ -22,7 +22,7 @@ from retinue.ports.sandbox import CommandResult
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.command import DiskMonitor, check_command, memory_file, run_command
 from retinue.sandbox.etc_copy import RESOLVER, etc_copy
-from retinue.sandbox.limits import Limits
+from retinue.sandbox.limits import ProcessLimits
 from retinue.sandbox.nested_repositories import find_nested_git_dirs
 from retinue.sandbox.seccomp import AF_UNIX, build_filter, socket_families
 from retinue.sandbox.start_barrier import SHELL_PREFIX, StartBarrier
@@ -61,7 +61,7 @@ class Bubblewrap:
         environment: Mapping[str, str],
         *,
         bwrap: str,
-        limits: Limits | None = None,
+        limits: ProcessLimits | None = None,
         readable: Sequence[str] = (),
         cache: str | None = None,
     ) -> None:
@@ -71,7 +71,7 @@ class Bubblewrap:
         """
         self._bwrap = bwrap
         self._options = supported_options(bwrap)
-        self._limits = limits or Limits()
+        self._limits = limits or ProcessLimits()
         self._cache = cache
         self._shown = [*toolchain_folders(environment), *readable]
         self._environment = {

@@ -28,7 +28,7 @@ import msgspec
 
 from retinue.errors import WorkspaceError
 from retinue.processes.child import Starter, start_here
-from retinue.sandbox.limits import Limits
+from retinue.sandbox.limits import ProcessLimits
 
 _ROOT = "/sys/fs/cgroup"
 _PREFIX = "retinue-"
@@ -66,7 +66,7 @@ class Cgroups(Protocol):
 
 
 @cache
-def cgroups(limits: Limits) -> Cgroups:
+def cgroups(limits: ProcessLimits) -> Cgroups:
     """What this process may make; nothing, as an ordinary user mostly."""
     processes = LimitFile("processes", "pids.max", limits.processes)
     memory = limits.memory_bytes

@@ -21,7 +21,7 @@ from retinue.ports.sandbox import CommandResult
 from retinue.sandbox import landlock_launcher as launcher
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.command import DiskMonitor, check_command, memory_file, run_command
-from retinue.sandbox.limits import Limits
+from retinue.sandbox.limits import ProcessLimits
 from retinue.sandbox.nested_repositories import find_nested_git_dirs
 from retinue.sandbox.seccomp import build_filter, socket_families
 from retinue.sandbox.system_paths import etc_files, etc_folders, program_folders
@@ -54,12 +54,12 @@ class Landlock:
         self,
         environment: Mapping[str, str],
         *,
-        limits: Limits | None = None,
+        limits: ProcessLimits | None = None,
         readable: Sequence[str] = (),
     ) -> None:
         """`environment` is all that commands get to see; `readable` are more folders to show."""
         self._outside = dict(environment)
-        self._limits = limits or Limits()
+        self._limits = limits or ProcessLimits()
         self._readable = tuple(readable)
         self._cgroups = cgroups(self._limits)
 

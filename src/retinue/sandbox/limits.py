@@ -10,7 +10,7 @@ import msgspec
 MIB = 1024 * 1024
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True):
     """For the whole of a command where the kernel can count that, else for each process of it."""
 
     processes: int = 1_024
