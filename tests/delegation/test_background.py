@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.domain.events import AgentClosed, AgentTold, Event, ModelReplied, ToolFinished
+from retinue.domain.events import AgentClosed, Event, MessageReceived, ModelReplied, ToolFinished
 from retinue.domain.messages import Message, Request, ToolMessage, UserMessage
 from retinue.errors import ProviderError
 from retinue.models.scripted.model import (
@@ -219,7 +219,7 @@ async def test_an_end_is_told_once_before_the_next_turn_of_a_parent_that_never_a
     turns = of_root(model)
     assert [mentions(turn, "A bone.") for turn in turns] == [0, 0, 1, 1, 1]
     assert told(turns[-1].messages) == ["A background job has ended.\n[a1: OK]\nA bone."]
-    facts = [e.fact for e in seen if isinstance(e.fact, AgentTold)]
+    facts = [e.fact for e in seen if isinstance(e.fact, MessageReceived)]
     assert [fact.about for fact in facts] == [("a1",)]
 
 

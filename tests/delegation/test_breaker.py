@@ -9,7 +9,7 @@ import pytest
 
 import retinue
 from retinue.domain.approval import ApprovalRequest
-from retinue.domain.events import BreakerTripped, Event, LimitReached
+from retinue.domain.events import CircuitBreakerTripped, Event, LimitReached
 from retinue.domain.messages import ToolMessage
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, say
 from retinue.runtime.runtime import Runtime
@@ -32,7 +32,7 @@ def answers(model: ScriptedModel) -> list[str]:
 
 
 def stages(events: list[Event]) -> list[tuple[str, int, int]]:
-    facts = [e.fact for e in events if isinstance(e.fact, BreakerTripped)]
+    facts = [e.fact for e in events if isinstance(e.fact, CircuitBreakerTripped)]
     return [(fact.stage, fact.tool_calls, fact.of) for fact in facts]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import retinue
-from retinue.domain.events import AgentClosed, AgentTold, Event
+from retinue.domain.events import AgentClosed, Event, MessageReceived
 from retinue.domain.messages import Request, ToolMessage, UserMessage
 from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, calls, hold, say
 from retinue.runtime.runtime import Runtime
@@ -81,7 +81,7 @@ async def test_a_message_reaches_the_child_before_its_next_turn(opened: Opened) 
     assert answers(model)[1] == "a1 will read it before its next turn."
     turns = [r for r in model.requests if r.messages[1].content.startswith("Dig")]
     assert [heard(turn) for turn in turns] == [[], ["Dig deeper."]]
-    told = [(e.agent_id, e.fact.source) for e in seen if isinstance(e.fact, AgentTold)]
+    told = [(e.agent_id, e.fact.source) for e in seen if isinstance(e.fact, MessageReceived)]
     assert told == [("a1", "parent")]
 
 
@@ -188,7 +188,7 @@ async def test_a_cancelled_child_is_closed_and_what_it_had_is_told(opened: Opene
     )
     receipts = [r.ok for r in retinue.fold(seen).agents["a0"].receipts]
     assert receipts == [True] * 4, "stopping a child is no failure"
-    assert not any(isinstance(e.fact, AgentTold) for e in seen), "it was told already"
+    assert not any(isinstance(e.fact, MessageReceived) for e in seen), "it was told already"
 
 
 async def test_a_stopped_child_is_not_revived(opened: Opened) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import retinue
-from retinue.domain.events import AgentSilent, AgentTold, Event
+from retinue.domain.events import Event, MessageReceived, SilenceDetected
 from retinue.domain.messages import Reply, Request, ToolMessage
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, hold, say
 from retinue.runtime.runtime import Runtime
@@ -47,7 +47,7 @@ def silences(events: list[Event]) -> list[tuple[str, float, bool]]:
     return [
         (e.agent_id, e.fact.quiet_s, e.fact.stopped)
         for e in events
-        if isinstance(e.fact, AgentSilent)
+        if isinstance(e.fact, SilenceDetected)
     ]
 
 
@@ -86,7 +86,7 @@ async def test_one_that_was_noticed_is_told_when_it_wakes(opened: Opened, clock:
         gate.open()
         result = await job.result()
     assert result.response == "Here I am."
-    told = [(e.fact.source, e.fact.content) for e in seen if isinstance(e.fact, AgentTold)]
+    told = [(e.fact.source, e.fact.content) for e in seen if isinstance(e.fact, MessageReceived)]
     assert told == [
         (
             "watchdog",

@@ -80,30 +80,66 @@ def test_tags_are_unique() -> None:
     assert len(set(tags)) == len(tags)
 
 
-def test_stored_tags_keep_their_spelling() -> None:
-    tags = {cls.__name__: cls.__struct_config__.tag for cls in FACTS}
+STORED = {
+    "run.started": (
+        "kind task directory model mode retinue_version sandbox earlier seal tainted wary"
+    ),
+    "run.finished": "status reason",
+    "run.suspended": "reason",
+    "run.resumed": "retinue_version sandbox",
+    "run.lapsed": "stalled_s jumped_s",
+    "run.pruned": (
+        "events head_hash kind task directory model mode sandbox started_at finished_at "
+        "status reason earlier usage rewritten agents"
+    ),
+    "run.tasks_given": "first tasks max_concurrent",
+    "agent.subagent_created": (
+        "sub_agent_id step_idx path depth role title contract_sha256 notes errand background"
+    ),
+    "agent.subagent_started": "sub_agent_id",
+    "agent.subagent_attempt": "number of timeout_s opening because",
+    "turn.started": "turn of last",
+    "model.replied": "turn content calls usage timing finish repairs thoughts model",
+    "model.failed": "turn error retry_in_s usage",
+    "tool.started": "call_id tool arguments",
+    "tool.finished": "call_id tool content receipt failed note about",
+    "tool.denied": "call_id tool arguments content counted failed note",
+    "approval.decided": "tool wanted why answer rule scope call_id",
+    "agent.told": "content source about",
+    "agent.context_compacted": "masked dropped content longest",
+    "agent.silent": "quiet_s stopped",
+    "agent.cached": "run_id agent_id",
+    "agent.breaker": "stage tool_calls of",
+    "agent.limit_reached": "limit detail",
+    "agent.worktree_created": "base directory",
+    "agent.worktree_merged": "base commit",
+    "agent.check_finished": "check",
+    "agent.files_changed": "step commit files",
+    "agent.work_kept": "files",
+    "run.steps_undone": "files steps kept agent",
+    "run.steps_redone": "files steps kept agent",
+    "agent.subagent_waiting_for_merge": "sub_agent_id response files_modified commit",
+    "agent.subagent_completed": "sub_agent_id",
+    "agent.subagent_failed": "sub_agent_id status reason response conflicts",
+    "agent.subagent_closed": "sub_agent_id step_idx final_status close_reason unverified",
+    "plan.adopted": "plan because forecast max_tokens max_concurrent alone",
+    "plan.step_started": "step attempt because",
+    "plan.step_finished": "step status sub_agent_id reason then lost",
+}
+"""Types and fields as journals on disk have them."""
 
-    # The names that the execution spec requires.
-    assert tags["AgentCreated"] == "agent.subagent_created"
-    assert tags["AgentStarted"] == "agent.subagent_started"
-    assert tags["AgentAttempted"] == "agent.subagent_attempt"
-    assert tags["AgentWaiting"] == "agent.subagent_waiting_for_merge"
-    assert tags["AgentFailed"] == "agent.subagent_failed"
-    assert tags["AgentClosed"] == "agent.subagent_closed"
-    # Ours; a journal on disk has them too.
-    assert tags["AgentCompleted"] == "agent.subagent_completed"
-    assert tags["RunStarted"] == "run.started"
-    assert tags["RunFinished"] == "run.finished"
-    assert tags["TurnStarted"] == "turn.started"
-    assert tags["ModelReplied"] == "model.replied"
-    assert tags["ModelFailed"] == "model.failed"
-    assert tags["ToolStarted"] == "tool.started"
-    assert tags["ToolFinished"] == "tool.finished"
-    assert tags["ToolDenied"] == "tool.denied"
-    assert tags["ApprovalDecided"] == "approval.decided"
-    assert tags["RunSuspended"] == "run.suspended"
-    assert tags["RunResumed"] == "run.resumed"
-    assert tags["TasksGiven"] == "run.tasks_given"
+
+def test_stored_types_and_fields_keep_their_spelling() -> None:
+    written = {cls.__struct_config__.tag: " ".join(cls.__struct_encode_fields__) for cls in FACTS}
+    assert written == STORED
+    assert " ".join(events.Event.__struct_encode_fields__) == (
+        "seq run_id agent_id parent_agent_id attempt epoch time type summary payload hash version"
+    )
+    assert " ".join(events.PrunedAgent.__struct_encode_fields__) == (
+        "id path role title depth step_idx contract_sha256 created_at state parent_id "
+        "started_at closed_at status error close_reason cached turn max_turns turns "
+        "tool_calls usage"
+    )
 
 
 def test_a_closing_says_what_the_execution_spec_requires() -> None:
@@ -154,7 +190,7 @@ def test_every_summary_is_one_short_row(cls: type[Any], data: st.DataObject) -> 
         (events.TurnStarted(turn=2, of=50), "turn 2/50"),
         (events.TurnStarted(turn=50, of=50, last=True), "turn 50/50, the last, without tools"),
         (
-            events.AgentAttempted(number=2, of=2, timeout_s=5.0, opening=(), because="timeout"),
+            events.AttemptStarted(number=2, of=2, timeout_s=5.0, opening=(), because="timeout"),
             "attempt 2/2 after timeout",
         ),
         (events.ModelReplied(turn=1, content=" \n "), "(nothing)"),
@@ -241,7 +277,7 @@ def test_an_event_carries_its_fact_through_json(fact: Fact) -> None:
 
 
 def test_facts_cannot_be_changed() -> None:
-    fact = events.AgentWaiting(
+    fact = events.ResultProposed(
         sub_agent_id="a", response="r", files_modified=(FileChange(path="p"),)
     )
     with pytest.raises(AttributeError):

@@ -120,11 +120,11 @@ def endings(draw: st.DrawFn, agent: str) -> list[ev.Fact]:
         sub_agent_id=agent, step_idx=0, final_status="failed", close_reason="closed by parent"
     )
     changed = draw(st.lists(changes, max_size=2).map(tuple))
-    waiting = ev.AgentWaiting(sub_agent_id=agent, response="the answer", files_modified=changed)
+    waiting = ev.ResultProposed(sub_agent_id=agent, response="the answer", files_modified=changed)
     merge_changes = ev.WorktreeMerged(base="b", commit="c")
     check = ev.CheckFinished(check=Check(command="test", exit_code=0, output_sha256="0"))
     step = ev.FilesChanged(step=draw(st.integers(1, 9)), commit="c", files=changed)
-    kept = ev.WorkKept(files=changed)
+    kept = ev.UnmergedWorkKept(files=changed)
     completed = ev.AgentCompleted(sub_agent_id=agent)
     won = msgspec.structs.replace(closed, final_status="completed")
     return list(
@@ -147,7 +147,7 @@ def lives(draw: st.DrawFn, agent: str, depth: int) -> list[ev.Fact]:
     """What one agent goes through; a crash may have cut it short anywhere after its creation."""
     facts: list[ev.Fact] = [created(agent, depth), ev.AgentStarted(sub_agent_id=agent)]
     for number in range(1, draw(st.integers(1, 2)) + 1):
-        facts.append(ev.AgentAttempted(number=number, of=2, timeout_s=5.0, opening=()))
+        facts.append(ev.AttemptStarted(number=number, of=2, timeout_s=5.0, opening=()))
         for turn in range(1, draw(st.integers(0, 2)) + 1):
             facts += draw(turns(turn))
     if draw(st.booleans()):
@@ -193,7 +193,7 @@ def state_after(life: list[ev.Fact]) -> State:
         match fact:
             case ev.AgentStarted():
                 state = State.RUNNING
-            case ev.AgentWaiting():
+            case ev.ResultProposed():
                 state = State.WAITING_FOR_MERGE
             case ev.AgentCompleted():
                 state = State.COMPLETED
@@ -218,7 +218,7 @@ def test_the_view_is_what_happened(story: Story) -> None:
         denied = [fact for fact in life if isinstance(fact, ev.ToolDenied) and fact.counted]
         used = [fact.usage for fact in life if isinstance(fact, ev.ModelReplied)]
         changed = [change for fact in finished for change in fact.receipt.changed]
-        attempts = [fact for fact in life if isinstance(fact, ev.AgentAttempted)]
+        attempts = [fact for fact in life if isinstance(fact, ev.AttemptStarted)]
 
         assert seen.state is state_after(life)
         assert seen.attempt == len(attempts)
@@ -228,9 +228,9 @@ def test_the_view_is_what_happened(story: Story) -> None:
         assert set(seen.files_read) == {path for fact in finished for path in fact.receipt.read}
         assert seen.checks == [fact.check for fact in life if isinstance(fact, ev.CheckFinished)]
         assert seen.steps == [fact.step for fact in life if isinstance(fact, ev.FilesChanged)]
-        assert seen.kept == next((f.files for f in life if isinstance(f, ev.WorkKept)), ())
+        assert seen.kept == next((f.files for f in life if isinstance(f, ev.UnmergedWorkKept)), ())
         assert seen.doing == ("" if seen.state is State.CLOSED else doing(life))
-        proposed = next((fact for fact in life if isinstance(fact, ev.AgentWaiting)), None)
+        proposed = next((fact for fact in life if isinstance(fact, ev.ResultProposed)), None)
         if proposed is not None:
             assert set(seen.files_modified) == {change.path for change in proposed.files_modified}
             continue
@@ -297,7 +297,7 @@ def test_every_fact_is_applied_or_known_to_change_nothing() -> None:
 
 LIFE: dict[State, ev.Fact] = {
     State.RUNNING: ev.AgentStarted(sub_agent_id="a0"),
-    State.WAITING_FOR_MERGE: ev.AgentWaiting(sub_agent_id="a0", response="the answer"),
+    State.WAITING_FOR_MERGE: ev.ResultProposed(sub_agent_id="a0", response="the answer"),
     State.COMPLETED: ev.AgentCompleted(sub_agent_id="a0"),
     State.FAILED: ev.AgentFailed(sub_agent_id="a0", status=Status.ERROR, reason="because"),
     State.CLOSED: ev.AgentClosed(
@@ -389,9 +389,9 @@ def test_turns_are_counted_anew_in_each_attempt() -> None:
     facts: list[ev.Fact] = [
         created(),
         LIFE[State.RUNNING],
-        ev.AgentAttempted(number=1, of=2, timeout_s=5.0, opening=()),
+        ev.AttemptStarted(number=1, of=2, timeout_s=5.0, opening=()),
         ev.TurnStarted(turn=4, of=9),
-        ev.AgentAttempted(number=2, of=2, timeout_s=5.0, opening=()),
+        ev.AttemptStarted(number=2, of=2, timeout_s=5.0, opening=()),
     ]
     before, after = fold(journal(*facts[:-1])).agents["a0"], fold(journal(*facts)).agents["a0"]
 
@@ -444,7 +444,7 @@ def working(agent: str, depth: int = 0) -> list[ev.Fact]:
     return [
         created(agent, depth),
         ev.AgentStarted(sub_agent_id=agent),
-        ev.AgentAttempted(number=1, of=1, timeout_s=5.0, opening=()),
+        ev.AttemptStarted(number=1, of=1, timeout_s=5.0, opening=()),
     ]
 
 
@@ -484,7 +484,7 @@ def test_a_message_to_a_child_is_unread_until_it_is_told() -> None:
     sent = tool("2", "agent_message", '{"id": "[A1]", "text": "hurry"}')
     before = [("a0", None, working("a0")), ("a1", "a0", working("a1", 1))]
     send: list[ev.Fact] = [*tool("1", untrusted=True), *sent]
-    told = ev.AgentTold(content="hurry", source="parent")
+    told = ev.MessageReceived(content="hurry", source="parent")
 
     unread = run_of(*before, ("a0", None, send))
     read = run_of(*before, ("a0", None, send), ("a1", "a0", [told]))

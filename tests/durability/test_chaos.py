@@ -21,8 +21,8 @@ import pytest
 import retinue
 from retinue.domain.events import (
     AgentCreated,
-    AgentTold,
     Event,
+    MessageReceived,
     ModelReplied,
     ToolFinished,
     ToolStarted,
@@ -290,7 +290,7 @@ def check_reports(events: list[Event], children: int) -> None:
                     background.add(event.agent_id)
             case ToolFinished(about=about):
                 told.update(about)
-            case AgentTold(source="staff", about=about):
+            case MessageReceived(source="staff", about=about):
                 assert not told & set(about), "it knew that already"
                 told.update(about)
     assert told == background

@@ -17,8 +17,8 @@ import pytest
 import retinue
 from retinue.domain.events import (
     AgentCreated,
-    AgentTold,
     Event,
+    MessageReceived,
     ModelReplied,
     ToolFinished,
     ToolStarted,
@@ -155,7 +155,7 @@ def told_of(events: list[Event]) -> set[str]:
         fact = event.fact
         if isinstance(fact, ToolFinished):
             told.update(fact.about)
-        elif isinstance(fact, AgentTold) and fact.source == "staff":
+        elif isinstance(fact, MessageReceived) and fact.source == "staff":
             assert not told & set(fact.about), "it knew that already"
             told.update(fact.about)
     return told

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 import retinue
-from retinue.domain.events import AgentClosed, AgentSilent, Event, RunLapsed
+from retinue.domain.events import AgentClosed, ClockGapDetected, Event, SilenceDetected
 from retinue.models.scripted.model import ScriptedModel, call, hold, say
 from retinue.ports.clock import ClockGap
 from retinue.runtime.core.clock import SystemClock
@@ -36,7 +36,7 @@ class Gate:
 
 
 def lapses(events: list[Event]) -> list[str]:
-    return [event.summary for event in events if isinstance(event.fact, RunLapsed)]
+    return [event.summary for event in events if isinstance(event.fact, ClockGapDetected)]
 
 
 async def test_a_stall_ends_no_attempt_and_is_told(opened: Opened, clock: FakeClock) -> None:
@@ -50,7 +50,7 @@ async def test_a_stall_ends_no_attempt_and_is_told(opened: Opened, clock: FakeCl
         result = await job.result()
     assert (result.status, result.attempts) == ("completed", 1)
     assert lapses(seen) == ["nothing could run for 3600 s; all deadlines are that much later"]
-    assert not [event for event in seen if isinstance(event.fact, AgentSilent)]
+    assert not [event for event in seen if isinstance(event.fact, SilenceDetected)]
 
 
 async def test_what_is_slow_after_a_stall_still_ends(opened: Opened, clock: FakeClock) -> None:

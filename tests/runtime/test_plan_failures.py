@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.domain.events import Event, StepFinished
+from retinue.domain.events import Event, PlanStepFinished
 from retinue.domain.plan.outcome import StepState
 from retinue.domain.result import Status
 from retinue.errors import PlanError, ProviderError
@@ -41,7 +41,7 @@ class After:
         self._name = name
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event.fact, StepFinished) and event.fact.step == self._name:
+        if isinstance(event.fact, PlanStepFinished) and event.fact.step == self._name:
             self.gate.set()
 
 
@@ -105,7 +105,7 @@ async def test_who_was_faster_to_fail_makes_no_difference(
         )
     assert done["end"].reason == "it needs one and two, which failed"
     ends = [e.fact for e in await journal(project, done.run_id)]
-    assert [end.lost for end in ends if isinstance(end, StepFinished)] == [("end",), ("end",)]
+    assert [end.lost for end in ends if isinstance(end, PlanStepFinished)] == [("end",), ("end",)]
 
 
 @pytest.mark.parametrize("second", ["retry", "replan"])

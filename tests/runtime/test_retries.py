@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from retinue.domain.events import AgentAttempted, Event, ModelFailed
+from retinue.domain.events import AttemptStarted, Event, ModelFailed
 from retinue.domain.messages import Reply, Request
 from retinue.errors import ContextOverflow, ModelError, ModelTimeout, ProviderError, RateLimited
 from retinue.models.scripted.model import ScriptedModel, Step, call, fail, hold, say
@@ -26,7 +26,7 @@ def failures(events: list[Event]) -> list[tuple[str, float | None]]:
 
 
 def attempts(events: list[Event]) -> list[tuple[int, int, str]]:
-    found = [e.fact for e in events if isinstance(e.fact, AgentAttempted)]
+    found = [e.fact for e in events if isinstance(e.fact, AttemptStarted)]
     return [(fact.number, fact.of, fact.because) for fact in found]
 
 

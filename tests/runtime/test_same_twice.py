@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 import retinue
 from retinue.config.environment import Environment
-from retinue.domain.events import AgentClosed, AgentCreated, Event, StepFinished, StepStarted
+from retinue.domain.events import (
+    AgentClosed,
+    AgentCreated,
+    Event,
+    PlanStepFinished,
+    PlanStepStarted,
+)
 from retinue.domain.plan.outcome import PlanResult
 from retinue.errors import ProviderError
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
@@ -168,14 +174,14 @@ def assert_in_order(events: list[Event], needs: Mapping[str, list[str]]) -> None
     closed: set[str] = set()
     for event in events:
         match event.fact:
-            case StepStarted(step=name):
+            case PlanStepStarted(step=name):
                 assert over >= set(needs[name])
                 begun.add(name)
             case AgentCreated(path=path, depth=1):
                 assert path.removeprefix("root/").partition(".")[0] in begun
             case AgentClosed():
                 closed.add(event.agent_id)
-            case StepFinished(step=name, sub_agent_id=child):
+            case PlanStepFinished(step=name, sub_agent_id=child):
                 assert child in closed
                 over.add(name)
 

@@ -12,7 +12,7 @@ import pytest
 
 import retinue
 from retinue.domain.approval import ApprovalRequest, Rule, Why
-from retinue.domain.events import AgentSilent, ApprovalDecided, Event
+from retinue.domain.events import ApprovalDecided, Event, SilenceDetected
 from retinue.domain.messages import Request, ToolMessage
 from retinue.errors import ApprovalNeeded
 from retinue.models.scripted.model import ScriptedModel, Step, call, hold, say
@@ -129,7 +129,7 @@ async def test_who_waits_for_a_person_is_not_silent_nor_is_its_parent(
             clock.advance(30.0)
         answered.set()
         assert (await run).ok
-    assert [event for event in seen if isinstance(event.fact, AgentSilent)] == []
+    assert [event for event in seen if isinstance(event.fact, SilenceDetected)] == []
 
 
 # What the journal keeps of it

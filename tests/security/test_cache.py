@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue.domain.events import AgentCached, AgentCreated, Event
+from retinue.domain.events import AgentCreated, CachedResultUsed, Event
 from retinue.domain.result import Result
 from retinue.models.scripted.model import (
     ScriptedModel,
@@ -72,7 +72,7 @@ class Asked:
 
     @property
     def cached(self) -> bool:
-        return any(isinstance(event.fact, AgentCached) for event in self.events)
+        return any(isinstance(event.fact, CachedResultUsed) for event in self.events)
 
 
 @pytest.fixture
@@ -346,7 +346,7 @@ async def test_a_model_s_children_are_found_again_too(opened: Opened) -> None:
         events: list[Event] = []
         async with opened(model=model, cache=True, on_event=events.append) as rt:
             await rt.run("Lead.")
-        hits = [f for e in events if isinstance(f := e.fact, AgentCached)]
+        hits = [f for e in events if isinstance(f := e.fact, CachedResultUsed)]
         assert bool(hits) is expected
         assert len(model.requests) == (2 if expected else 4)
         told = [str(m) for m in model.requests[-1].messages]
@@ -396,7 +396,7 @@ async def test_it_is_on_record_who_said_it_first(asked: Asked) -> None:
     first = await asked(LOOKS["read_file"])
     for _ in range(2):
         again = await asked(LOOKS["read_file"])
-        (hit,) = [f for e in asked.events if isinstance(f := e.fact, AgentCached)]
+        (hit,) = [f for e in asked.events if isinstance(f := e.fact, CachedResultUsed)]
         assert (hit.run_id, hit.agent_id) == (first.run_id, first.agent_id)
         assert again.run_id != first.run_id
         assert any(isinstance(e.fact, AgentCreated) for e in asked.events)

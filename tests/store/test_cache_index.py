@@ -13,7 +13,7 @@ from retinue.domain.events import (
     AgentCompleted,
     AgentCreated,
     AgentStarted,
-    AgentWaiting,
+    ResultProposed,
 )
 from retinue.errors import StoreError
 from retinue.ports.store import NewAgent
@@ -59,7 +59,7 @@ def birth(scribe: Scribe, agent_id: str, cache_key: str | None) -> None:
 
 def complete(scribe: Scribe, agent_id: str) -> None:
     scribe.record(AgentStarted(sub_agent_id=agent_id), agent_id)
-    scribe.record(AgentWaiting(sub_agent_id=agent_id, response=""), agent_id)
+    scribe.record(ResultProposed(sub_agent_id=agent_id, response=""), agent_id)
     scribe.record(AgentCompleted(sub_agent_id=agent_id), agent_id)
 
 

@@ -200,7 +200,7 @@ class AgentState:
     def _start(self, event: ev.Event, fact: ev.AgentStarted) -> None:
         self.state, self.started_at = move(self.state, State.RUNNING), event.time
 
-    def _start_attempt(self, event: ev.Event, fact: ev.AgentAttempted) -> None:
+    def _start_attempt(self, event: ev.Event, fact: ev.AttemptStarted) -> None:
         self.attempt, self.turn = fact.number, 0
 
     def _start_turn(self, event: ev.Event, fact: ev.TurnStarted) -> None:
@@ -232,7 +232,7 @@ class AgentState:
         self.pending.pop(fact.call_id, None)
         self.add_receipt(fact.receipt)
 
-    def _use_cache(self, event: ev.Event, fact: ev.AgentCached) -> None:
+    def _use_cache(self, event: ev.Event, fact: ev.CachedResultUsed) -> None:
         self.cached = True
 
     def _finish_check(self, event: ev.Event, fact: ev.CheckFinished) -> None:
@@ -242,10 +242,10 @@ class AgentState:
     def _change_files(self, event: ev.Event, fact: ev.FilesChanged) -> None:
         self.steps.append(fact.step)
 
-    def _keep_work(self, event: ev.Event, fact: ev.WorkKept) -> None:
+    def _keep_work(self, event: ev.Event, fact: ev.UnmergedWorkKept) -> None:
         self.kept = fact.files
 
-    def _propose(self, event: ev.Event, fact: ev.AgentWaiting) -> None:
+    def _propose(self, event: ev.Event, fact: ev.ResultProposed) -> None:
         self.state = move(self.state, State.WAITING_FOR_MERGE)
         self.response = fact.response
         # The diff of a copy shows all changes in it, also those that no receipt tells of.
@@ -268,18 +268,18 @@ class AgentState:
 
 CHANGES: Mapping[type[ev.Fact], Callable[[AgentState, ev.Event, Any], None]] = {
     ev.AgentStarted: AgentState._start,
-    ev.AgentAttempted: AgentState._start_attempt,
+    ev.AttemptStarted: AgentState._start_attempt,
     ev.TurnStarted: AgentState._start_turn,
     ev.ModelReplied: AgentState._reply,
     ev.ModelFailed: AgentState._fail_to_reply,
     ev.ToolStarted: AgentState._start_tool,
     ev.ToolDenied: AgentState._deny_tool,
     ev.ToolFinished: AgentState._finish_tool,
-    ev.AgentCached: AgentState._use_cache,
+    ev.CachedResultUsed: AgentState._use_cache,
     ev.CheckFinished: AgentState._finish_check,
     ev.FilesChanged: AgentState._change_files,
-    ev.WorkKept: AgentState._keep_work,
-    ev.AgentWaiting: AgentState._propose,
+    ev.UnmergedWorkKept: AgentState._keep_work,
+    ev.ResultProposed: AgentState._propose,
     ev.AgentCompleted: AgentState._complete,
     ev.AgentFailed: AgentState._fail,
     ev.AgentClosed: AgentState._close,
@@ -287,16 +287,16 @@ CHANGES: Mapping[type[ev.Fact], Callable[[AgentState, ev.Event, Any], None]] = {
 WITHOUT_CHANGE: frozenset[type[ev.Fact]] = frozenset(
     {
         ev.ApprovalDecided,
-        ev.AgentTold,
+        ev.MessageReceived,
         ev.ContextCompacted,
-        ev.AgentSilent,
-        ev.BreakerTripped,
+        ev.SilenceDetected,
+        ev.CircuitBreakerTripped,
         ev.LimitReached,
         ev.WorktreeCreated,
         ev.WorktreeMerged,
         ev.PlanAdopted,
-        ev.StepStarted,
-        ev.StepFinished,
+        ev.PlanStepStarted,
+        ev.PlanStepFinished,
     }
 )
 """Facts of an agent that change nothing here but what it is `doing`."""

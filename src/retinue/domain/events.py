@@ -83,7 +83,7 @@ class RunResumed(_Fact, frozen=True, gc=False, tag="run.resumed"):
         return "run resumed"
 
 
-class RunLapsed(_Fact, frozen=True, gc=False, tag="run.lapsed"):
+class ClockGapDetected(_Fact, frozen=True, gc=False, tag="run.lapsed"):
     """Nothing could run for a while (the process was stopped, its loop blocked), or the clock of
     the machine was set. Nobody's time is shorter for it.
     """
@@ -152,7 +152,7 @@ class RunPruned(_Fact, frozen=True, gc=False, tag="run.pruned"):
         return f"cleaned away: {self.events} events that ended in {_line(self.head_hash[:12])}"
 
 
-class TasksGiven(_Fact, frozen=True, gc=False, tag="run.tasks_given"):
+class TasksSubmitted(_Fact, frozen=True, gc=False, tag="run.tasks_given"):
     """What a program that leads wants done, each as its own terms say; their numbers go on."""
 
     first: int
@@ -190,7 +190,7 @@ class AgentStarted(_Fact, frozen=True, gc=False, tag="agent.subagent_started"):
         return "started"
 
 
-class AgentAttempted(_Fact, frozen=True, gc=False, tag="agent.subagent_attempt"):
+class AttemptStarted(_Fact, frozen=True, gc=False, tag="agent.subagent_attempt"):
     """An attempt begins, with the messages that open its conversation."""
 
     number: int
@@ -318,7 +318,7 @@ class ApprovalDecided(_Fact, frozen=True, gc=False, tag="approval.decided"):
         )
 
 
-class AgentTold(_Fact, frozen=True, gc=False, tag="agent.told"):
+class MessageReceived(_Fact, frozen=True, gc=False, tag="agent.told"):
     """Words that reached an agent in the middle of its work. `about` names a child they tell of."""
 
     content: str
@@ -350,7 +350,7 @@ class ContextCompacted(_Fact, frozen=True, gc=False, tag="agent.context_compacte
         return f"{self.masked} old results masked"
 
 
-class AgentSilent(_Fact, frozen=True, gc=False, tag="agent.silent"):
+class SilenceDetected(_Fact, frozen=True, gc=False, tag="agent.silent"):
     quiet_s: float
     stopped: bool = False
 
@@ -360,7 +360,7 @@ class AgentSilent(_Fact, frozen=True, gc=False, tag="agent.silent"):
         return f"no sign of life for {self.quiet_s:.0f}s: {what}"
 
 
-class AgentCached(_Fact, frozen=True, gc=False, tag="agent.cached"):
+class CachedResultUsed(_Fact, frozen=True, gc=False, tag="agent.cached"):
     """The result of an earlier agent was used; everything that it had read is unchanged."""
 
     run_id: str
@@ -371,7 +371,7 @@ class AgentCached(_Fact, frozen=True, gc=False, tag="agent.cached"):
         return _line(f"same as {self.run_id} {self.agent_id}, nothing it read has changed")
 
 
-class BreakerTripped(_Fact, frozen=True, gc=False, tag="agent.breaker"):
+class CircuitBreakerTripped(_Fact, frozen=True, gc=False, tag="agent.breaker"):
     """The circuit breaker of a root: at `warn` it is told, at `pause` a person is asked."""
 
     stage: str
@@ -427,7 +427,7 @@ class FilesChanged(_Fact, frozen=True, gc=False, tag="agent.files_changed"):
         return f"step {self.step}: " + _line(", ".join(map(str, self.files)))
 
 
-class WorkKept(_Fact, frozen=True, gc=False, tag="agent.work_kept"):
+class UnmergedWorkKept(_Fact, frozen=True, gc=False, tag="agent.work_kept"):
     """What it had changed in its copy was not integrated, and is kept."""
 
     files: tuple[FileChange, ...]
@@ -437,7 +437,7 @@ class WorkKept(_Fact, frozen=True, gc=False, tag="agent.work_kept"):
         return "kept, not integrated: " + _line(", ".join(map(str, self.files)))
 
 
-class StepsUndone(_Fact, frozen=True, gc=False, tag="run.steps_undone"):
+class ChangesUndone(_Fact, frozen=True, gc=False, tag="run.steps_undone"):
     """The user has taken changes of the files back. It may come after the end of the run.
 
     `steps` are their numbers, `kept` the agents whose work was brought in by hand, and `agent` is
@@ -454,7 +454,7 @@ class StepsUndone(_Fact, frozen=True, gc=False, tag="run.steps_undone"):
         return _rewritten("undone", self)
 
 
-class StepsRedone(_Fact, frozen=True, gc=False, tag="run.steps_redone"):
+class ChangesRedone(_Fact, frozen=True, gc=False, tag="run.steps_redone"):
     """The user has made changes again, or has brought in what was kept of an agent."""
 
     files: tuple[FileChange, ...]
@@ -467,7 +467,7 @@ class StepsRedone(_Fact, frozen=True, gc=False, tag="run.steps_redone"):
         return _rewritten("redone", self)
 
 
-def _rewritten(what: str, fact: StepsUndone | StepsRedone) -> str:
+def _rewritten(what: str, fact: ChangesUndone | ChangesRedone) -> str:
     whose = f" of {_line(fact.agent, 40)}" if fact.agent else ""
     return f"{what}{whose}: " + (_line(", ".join(map(str, fact.files))) or "nothing was left to do")
 
@@ -481,7 +481,7 @@ class LimitReached(_Fact, frozen=True, gc=False, tag="agent.limit_reached"):
         return f"limit {_line(self.limit)}: {_line(self.detail)}"
 
 
-class AgentWaiting(_Fact, frozen=True, gc=False, tag="agent.subagent_waiting_for_merge"):
+class ResultProposed(_Fact, frozen=True, gc=False, tag="agent.subagent_waiting_for_merge"):
     sub_agent_id: str
     response: str
     files_modified: tuple[FileChange, ...] = ()
@@ -553,7 +553,7 @@ class PlanAdopted(_Fact, frozen=True, gc=False, tag="plan.adopted"):
         return f"plan of {count} step{'' if count == 1 else 's'}{why}: {_line(self.plan.goal)}"
 
 
-class StepStarted(_Fact, frozen=True, gc=False, tag="plan.step_started"):
+class PlanStepStarted(_Fact, frozen=True, gc=False, tag="plan.step_started"):
     """A step is given to a child. `attempt` counts the children that it was given to."""
 
     step: str
@@ -566,7 +566,7 @@ class StepStarted(_Fact, frozen=True, gc=False, tag="plan.step_started"):
         return f"step {_line(self.step)} started{again}"
 
 
-class StepFinished(_Fact, frozen=True, gc=False, tag="plan.step_finished"):
+class PlanStepFinished(_Fact, frozen=True, gc=False, tag="plan.step_finished"):
     """How a child did its step, and what becomes of the plan: `then` is done, or what comes next.
 
     `lost` are the steps that can never be begun now, since they need this one.
@@ -591,12 +591,12 @@ Fact = (
     | RunFinished
     | RunSuspended
     | RunResumed
-    | RunLapsed
+    | ClockGapDetected
     | RunPruned
-    | TasksGiven
+    | TasksSubmitted
     | AgentCreated
     | AgentStarted
-    | AgentAttempted
+    | AttemptStarted
     | TurnStarted
     | ModelReplied
     | ModelFailed
@@ -604,26 +604,26 @@ Fact = (
     | ToolFinished
     | ToolDenied
     | ApprovalDecided
-    | AgentTold
+    | MessageReceived
     | ContextCompacted
-    | AgentSilent
-    | AgentCached
-    | BreakerTripped
+    | SilenceDetected
+    | CachedResultUsed
+    | CircuitBreakerTripped
     | LimitReached
     | WorktreeCreated
     | WorktreeMerged
     | CheckFinished
     | FilesChanged
-    | WorkKept
-    | StepsUndone
-    | StepsRedone
-    | AgentWaiting
+    | UnmergedWorkKept
+    | ChangesUndone
+    | ChangesRedone
+    | ResultProposed
     | AgentCompleted
     | AgentFailed
     | AgentClosed
     | PlanAdopted
-    | StepStarted
-    | StepFinished
+    | PlanStepStarted
+    | PlanStepFinished
 )
 
 

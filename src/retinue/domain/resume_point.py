@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 
 from retinue.domain.agent_state import AgentState
 from retinue.domain.events import (
-    AgentAttempted,
     AgentClosed,
     AgentStarted,
-    AgentTold,
-    AgentWaiting,
+    AttemptStarted,
     ContextCompacted,
     Event,
     Fact,
     LimitReached,
+    MessageReceived,
     ModelReplied,
+    ResultProposed,
     ToolDenied,
     ToolFinished,
     ToolStarted,
@@ -38,7 +38,7 @@ ConversationFact = (
     | ToolStarted
     | ToolFinished
     | ToolDenied
-    | AgentTold
+    | MessageReceived
     | LimitReached
     | ContextCompacted
 )
@@ -89,20 +89,20 @@ class ResumePoint:
     """Messages of its parent that have not reached its conversation."""
     worktree_base: str = ""
     """The commit that its own copy of the files started from; "" without such a copy."""
-    proposal: AgentWaiting | None = None
+    proposal: ResultProposed | None = None
     lifetime: WorkTime = field(default_factory=WorkTime)
     """Since it was started."""
     attempt_time: WorkTime = field(default_factory=WorkTime)
 
     def was_told_by(self, source: str) -> bool:
         """Whether words of that source are in the conversation."""
-        return any(isinstance(f, AgentTold) and f.source == source for f in self.conversation)
+        return any(isinstance(f, MessageReceived) and f.source == source for f in self.conversation)
 
     def apply(self, event: Event, fact: Fact) -> None:
         """Apply an event of the agent, after the agent's state has."""
         if isinstance(fact, AgentStarted):
             self.lifetime = WorkTime()
-        if isinstance(fact, AgentAttempted):
+        if isinstance(fact, AttemptStarted):
             self._start_attempt(fact)
         self.lifetime.add(event)
         self.attempt_time.add(event)
@@ -111,20 +111,20 @@ class ResumePoint:
         match fact:
             case ToolFinished():
                 self.delivered.update(fact.about)
-            case AgentTold(source=source):
+            case MessageReceived(source=source):
                 if source == FROM_PARENT and self.unread:
                     self.unread.pop(0)
                 elif source == FROM_CHILDREN:
                     self.delivered.update(fact.about)
             case WorktreeCreated():
                 self.worktree_base = fact.base
-            case AgentWaiting():
+            case ResultProposed():
                 self.proposal = fact
             case AgentClosed() if self.agent.parent_id is not None:
                 # The next run of a session goes on from the root's conversation, no other.
                 self.conversation.clear()
 
-    def _start_attempt(self, fact: AgentAttempted) -> None:
+    def _start_attempt(self, fact: AttemptStarted) -> None:
         self.opening, self.attempt_time = fact.opening, WorkTime()
         self.conversation.clear()
         self.children.clear()

@@ -56,7 +56,7 @@ class RunState:
     agents: dict[str, AgentState] = field(default_factory=dict)
     """By id, in the order of their creation."""
     resume_points: dict[str, ResumePoint] = field(default_factory=dict)
-    tasks: list[ev.TasksGiven] = field(default_factory=list)
+    tasks: list[ev.TasksSubmitted] = field(default_factory=list)
     plan_facts: list[ev.Fact] = field(default_factory=list)
     """What was decided in a plan, and which children the root has created."""
     file_changes: list[tuple[AgentState, ev.FilesChanged]] = field(default_factory=list)
@@ -104,7 +104,7 @@ class RunState:
             match fact:
                 case ev.FilesChanged():
                     self.file_changes.append((agent, fact))
-                case ev.PlanAdopted() | ev.StepStarted() | ev.StepFinished():
+                case ev.PlanAdopted() | ev.PlanStepStarted() | ev.PlanStepFinished():
                     self.plan_facts.append(fact)
 
     def _send(self, sender: AgentState, call: ev.ToolStarted) -> None:
@@ -134,7 +134,7 @@ class RunState:
         for agent in self.agents.values():
             agent.paused_at = None
 
-    def _skip_time(self, event: ev.Event, fact: ev.RunLapsed) -> None:
+    def _skip_time(self, event: ev.Event, fact: ev.ClockGapDetected) -> None:
         lost_s = fact.stalled_s + fact.jumped_s
         self.work_time.subtract(lost_s)
         for agent in self.agents.values():
@@ -159,11 +159,11 @@ class RunState:
             if agent.parent_id is not None:
                 self.agents[agent.parent_id].children.append(agent.id)
 
-    def _give_tasks(self, event: ev.Event, fact: ev.TasksGiven) -> None:
+    def _give_tasks(self, event: ev.Event, fact: ev.TasksSubmitted) -> None:
         if self.detailed:
             self.tasks.append(fact)
 
-    def _rewrite_files(self, event: ev.Event, fact: ev.StepsUndone | ev.StepsRedone) -> None:
+    def _rewrite_files(self, event: ev.Event, fact: ev.ChangesUndone | ev.ChangesRedone) -> None:
         self.rewritten.append((event.time, event.summary))
 
     def _create_agent(self, event: ev.Event, fact: ev.AgentCreated) -> None:
@@ -187,11 +187,11 @@ CHANGES: Mapping[type[ev.Fact], Callable[[RunState, ev.Event, Any], None]] = {
     ev.RunFinished: RunState._finish,
     ev.RunSuspended: RunState._suspend,
     ev.RunResumed: RunState._resume,
-    ev.RunLapsed: RunState._skip_time,
+    ev.ClockGapDetected: RunState._skip_time,
     ev.RunPruned: RunState._prune,
-    ev.TasksGiven: RunState._give_tasks,
-    ev.StepsUndone: RunState._rewrite_files,
-    ev.StepsRedone: RunState._rewrite_files,
+    ev.TasksSubmitted: RunState._give_tasks,
+    ev.ChangesUndone: RunState._rewrite_files,
+    ev.ChangesRedone: RunState._rewrite_files,
     ev.AgentCreated: RunState._create_agent,
 }
 

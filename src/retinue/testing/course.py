@@ -24,16 +24,16 @@ import msgspec
 from retinue.domain.events import (
     AgentClosed,
     AgentCreated,
-    AgentTold,
     ApprovalDecided,
+    ClockGapDetected,
     Event,
     Fact,
+    MessageReceived,
     PlanAdopted,
+    PlanStepFinished,
+    PlanStepStarted,
     RunFinished,
-    RunLapsed,
     RunStarted,
-    StepFinished,
-    StepStarted,
     ToolDenied,
     ToolFinished,
     ToolStarted,
@@ -66,7 +66,9 @@ class Told(msgspec.Struct, frozen=True):
 
 def course(events: Sequence[Event]) -> list[Told]:
     """The facts of a whole journal, in the one order that depends on no time."""
-    kept = [(event, fact) for event in events if not isinstance(fact := event.fact, RunLapsed)]
+    kept = [
+        (event, fact) for event in events if not isinstance(fact := event.fact, ClockGapDetected)
+    ]
     names = _Names(kept)
     causes = list(_causes(kept))
     keys = [(names.path(event), _thread(fact), at) for at, (event, fact) in enumerate(kept)]
@@ -94,7 +96,7 @@ def course(events: Sequence[Event]) -> list[Told]:
 def _thread(fact: Fact) -> str:
     """What of several things that an agent may do at a time a fact is about; "": all of it."""
     match fact:
-        case StepStarted(step=step) | StepFinished(step=step):
+        case PlanStepStarted(step=step) | PlanStepFinished(step=step):
             return _step(step)
         case (
             ToolStarted(call_id=call)
@@ -143,14 +145,14 @@ def _causes(kept: Sequence[tuple[Event, Fact]]) -> Iterator[set[int]]:
                 of |= {latest.get(asked_by, last.get(parent, 0))}
                 if not background:
                     made_for[asked_by].append(agent)
-            case StepStarted(step=step):
+            case PlanStepStarted(step=step):
                 over = [(agent, _step(name)) for name in needs.get(step, ())]
                 of |= {latest[key] for key in over if key in latest}
-            case StepFinished() | ToolFinished():
+            case PlanStepFinished() | ToolFinished():
                 children = made_for.pop((agent, thread), [])
                 about = fact.about if isinstance(fact, ToolFinished) else ()
                 of |= {closed[child] for child in (*children, *about) if child in closed}
-            case AgentTold(about=about):
+            case MessageReceived(about=about):
                 of |= {closed[child] for child in about if child in closed}
             case AgentClosed():
                 closed[agent] = at

@@ -28,11 +28,11 @@ from retinue.domain.events import (
     AgentCreated,
     AgentFailed,
     AgentStarted,
-    AgentWaiting,
     Event,
     Fact,
     LimitReached,
     ModelReplied,
+    ResultProposed,
     RunFinished,
     RunStarted,
 )
@@ -123,7 +123,7 @@ class Scribe:
     def end(self, agent_id: str, *, failed: bool = False) -> None:
         """Record the end of a running agent."""
         middle: list[Fact] = [
-            AgentWaiting(sub_agent_id=agent_id, response="Done."),
+            ResultProposed(sub_agent_id=agent_id, response="Done."),
             AgentCompleted(sub_agent_id=agent_id),
         ]
         if failed:
@@ -378,7 +378,7 @@ class StoreContract:
         lives: list[list[tuple[Fact, State]]] = [
             [
                 (AgentStarted(sub_agent_id="a0"), State.RUNNING),
-                (AgentWaiting(sub_agent_id="a0", response=""), State.WAITING_FOR_MERGE),
+                (ResultProposed(sub_agent_id="a0", response=""), State.WAITING_FOR_MERGE),
                 (AgentCompleted(sub_agent_id="a0"), State.COMPLETED),
                 (closed, State.CLOSED),
             ],

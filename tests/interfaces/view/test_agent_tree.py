@@ -257,7 +257,7 @@ def life(agent: str, role: str, title: str, end: Status) -> list[ev.Fact]:
         ev.AgentStarted(sub_agent_id=agent),
         ev.TurnStarted(turn=1, of=9),
         ev.ModelReplied(turn=1, content="", usage=Usage(10, 0, 1)),
-        ev.AgentWaiting(sub_agent_id=agent, response="x"),
+        ev.ResultProposed(sub_agent_id=agent, response="x"),
         ev.AgentCompleted(sub_agent_id=agent)
         if ok
         else ev.AgentFailed(sub_agent_id=agent, status=end, reason="so"),

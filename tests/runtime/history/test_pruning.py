@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.chain import verify
-from retinue.domain.events import RunPruned, StepsUndone
+from retinue.domain.events import ChangesUndone, RunPruned
 from retinue.domain.result import Status
 from retinue.domain.run_state import fold
 from retinue.errors import ChainBroken, RunError, StoreError
@@ -93,7 +93,7 @@ async def test_events_can_follow_a_pruned_journal(tmp_path: Path) -> None:
     row = await store.run("k3f9")
     end = JournalHead(row.epoch, row.head_seq, row.head_hash)
     journal = Journal(store, FakeClock(), "k3f9", head=end, listener=None)
-    journal.record(StepsUndone(files=()), agent_id="a0", parent_agent_id=None)
+    journal.record(ChangesUndone(files=()), agent_id="a0", parent_agent_id=None)
     await journal.durable()
     found = await audit(store, "k3f9")
     assert (found.events, found.pruned) == (2, row.head_seq - 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retinue.domain.events import Event, StepsUndone
+from retinue.domain.events import ChangesUndone, Event
 from retinue.domain.run_state import fold
 from retinue.errors import RunError, UsageError
 from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, hold, say
@@ -186,7 +186,7 @@ async def test_it_is_all_in_the_journal(opened: Opened, repo: Repo, project: Pat
             "undone of a0: a (+1/-1 lines)",
         ]
         fact = events[-1].fact
-        assert isinstance(fact, StepsUndone)
+        assert isinstance(fact, ChangesUndone)
         assert (fact.steps, fact.agent) == ((1,), "a0")
         assert fact.files[0].after_sha256 == hashlib.sha256(b"1\n").hexdigest()
         view = fold(events)

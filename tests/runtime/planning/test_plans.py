@@ -20,9 +20,9 @@ from retinue.domain.contract import decode_contract
 from retinue.domain.events import (
     Event,
     PlanAdopted,
+    PlanStepFinished,
+    PlanStepStarted,
     RunFinished,
-    StepFinished,
-    StepStarted,
     WorktreeCreated,
 )
 from retinue.domain.plan.outcome import PlanResult, StepState
@@ -70,7 +70,7 @@ async def journal(project: Path, run_id: str) -> list[Event]:
 
 
 def decisions(events: list[Event]) -> list[str]:
-    kinds = (PlanAdopted, StepStarted, StepFinished, RunFinished)
+    kinds = (PlanAdopted, PlanStepStarted, PlanStepFinished, RunFinished)
     return [event.summary for event in events if isinstance(event.fact, kinds)]
 
 
@@ -200,7 +200,7 @@ async def test_stop_begins_nothing_more(opened: Opened, project: Path) -> None:
     )
 
     def watch(event: Event) -> None:
-        if isinstance(event.fact, StepFinished) and event.fact.step == "bad":
+        if isinstance(event.fact, PlanStepFinished) and event.fact.step == "bad":
             gate.set()
 
     async with opened(model=model, on_event=watch) as rt:
@@ -710,9 +710,9 @@ def spans(events: list[Event]) -> dict[str, tuple[float, float]]:
     began, found = {}, {}
     for event in events:
         match event.fact:
-            case StepStarted(step=name):
+            case PlanStepStarted(step=name):
                 began[name] = event.time
-            case StepFinished(step=name):
+            case PlanStepFinished(step=name):
                 found[name] = (began[name], event.time)
     return found
 

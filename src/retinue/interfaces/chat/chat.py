@@ -14,7 +14,7 @@ from retinue.domain.agent_state import AgentState
 from retinue.domain.approval import Rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import Contract, decode_contract
-from retinue.domain.events import AgentTold, Event
+from retinue.domain.events import Event, MessageReceived
 from retinue.domain.grant import Mode, Network
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
@@ -513,7 +513,7 @@ class Chat:
         elif event.type == "agent.told" and self.queued:
             fact = event.fact
             if (
-                isinstance(fact, AgentTold)
+                isinstance(fact, MessageReceived)
                 and fact.source == "user"
                 and fact.content in self.queued
             ):

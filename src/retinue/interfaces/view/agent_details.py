@@ -181,7 +181,7 @@ def _first(answers: deque[ev.ToolFinished] | None) -> list[ev.ToolFinished]:
 
 def _told(event: ev.Event, width: int) -> list[Line]:
     match event.fact:
-        case ev.AgentAttempted() as fact if fact.number > 1:
+        case ev.AttemptStarted() as fact if fact.number > 1:
             return _mark(event.summary, width, Tone.STOPPED)
         case ev.ModelReplied() as fact:
             return prose(fact.content.strip(), width) if fact.content.strip() else []
@@ -190,7 +190,7 @@ def _told(event: ev.Event, width: int) -> list[Line]:
         case ev.ToolDenied() as fact:
             called = clip(call_text(fact.tool, fact.arguments), width - 2)
             return [(Span("✗ ", Tone.FAILED), Span(called))]
-        case ev.AgentTold() as fact:
+        case ev.MessageReceived() as fact:
             return wrapped(
                 [Span(one_line(fact.content), Tone.USER)], width, first=f"« {fact.source}: "
             )
@@ -198,13 +198,13 @@ def _told(event: ev.Event, width: int) -> list[Line]:
             ev.ModelFailed()
             | ev.LimitReached()
             | ev.ContextCompacted()
-            | ev.AgentSilent()
-            | ev.AgentCached()
-            | ev.BreakerTripped()
+            | ev.SilenceDetected()
+            | ev.CachedResultUsed()
+            | ev.CircuitBreakerTripped()
             | ev.ApprovalDecided()
         ):
             return _mark(event.summary, width, Tone.STOPPED)
-        case ev.PlanAdopted() | ev.StepStarted() | ev.StepFinished():
+        case ev.PlanAdopted() | ev.PlanStepStarted() | ev.PlanStepFinished():
             return wrapped([Span(event.summary)], width, first="· ", rest="  ")
         case ev.AgentFailed():
             return _mark(event.summary, width, Tone.FAILED)

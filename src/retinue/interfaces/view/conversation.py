@@ -357,11 +357,16 @@ class Talk:
             case ev.ToolDenied():
                 self._begin(run, fact.call_id, Call(fact.tool, fact.arguments))
                 self._end(run, fact.call_id, fact.content, False)
-            case ev.AgentTold() if fact.source == "user":
+            case ev.MessageReceived() if fact.source == "user":
                 self.entries.append(Said(fact.content))
-            case ev.ContextCompacted() | ev.BreakerTripped() | ev.LimitReached() | ev.AgentSilent():
+            case (
+                ev.ContextCompacted()
+                | ev.CircuitBreakerTripped()
+                | ev.LimitReached()
+                | ev.SilenceDetected()
+            ):
                 self.notice(f"· {event.summary}")
-            case ev.AgentAttempted() if fact.number > 1:
+            case ev.AttemptStarted() if fact.number > 1:
                 self.notice(f"· {event.summary}")
             case _:
                 pass

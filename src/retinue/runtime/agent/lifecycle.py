@@ -17,12 +17,12 @@ from retinue.domain.approval import Rules
 from retinue.domain.budget import MIN_TIMEOUT_S
 from retinue.domain.contract import Contract
 from retinue.domain.events import (
-    AgentAttempted,
     AgentClosed,
     AgentCompleted,
     AgentFailed,
     AgentStarted,
-    AgentWaiting,
+    AttemptStarted,
+    ResultProposed,
 )
 from retinue.domain.evidence import unverified
 from retinue.domain.lifecycle import State
@@ -121,7 +121,7 @@ async def _attempt(
         past = None
         messages = opening(agent.contract, means.ctx.directory, because=because)
         agent.record(
-            AgentAttempted(
+            AttemptStarted(
                 number=number, of=tries, timeout_s=timeout_s, opening=messages, because=because
             )
         )
@@ -283,7 +283,9 @@ def close(agent: Agent, ending: AttemptOutcome, *, duration_s: float = 0.0) -> R
     if ending.status is Status.COMPLETED:
         if not ending.proposed:
             changed = tuple(agent.files_modified.values())
-            agent.record(AgentWaiting(sub_agent_id=agent.id, response=text, files_modified=changed))
+            agent.record(
+                ResultProposed(sub_agent_id=agent.id, response=text, files_modified=changed)
+            )
         agent.record(AgentCompleted(sub_agent_id=agent.id))
     else:
         agent.record(

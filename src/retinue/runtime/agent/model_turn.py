@@ -8,9 +8,9 @@ import msgspec
 
 from retinue.domain.account import UNLIMITED, Overdraft, Reservation, Resources
 from retinue.domain.events import (
-    AgentTold,
     ContextCompacted,
     LimitReached,
+    MessageReceived,
     ModelFailed,
     ModelReplied,
     TurnStarted,
@@ -91,7 +91,7 @@ class ModelSession:
 
     def tell(self, content: str, *, source: str, about: tuple[str, ...] = ()) -> None:
         """Put words of ours, or somebody's, before the model's next turn."""
-        self._agent.record(AgentTold(content=content, source=source, about=about))
+        self._agent.record(MessageReceived(content=content, source=source, about=about))
         self.conversation.add(UserMessage(content))
 
     def fit(self, answers: Sequence[Answered]) -> int | None:

@@ -13,7 +13,7 @@ import msgspec
 from retinue.domain.account import Resources
 from retinue.domain.approval import Answer, ApprovalRequest, Rules, Verdict, Why
 from retinue.domain.drafting import ASK_USER
-from retinue.domain.events import BreakerTripped, ToolDenied, ToolFinished, ToolStarted
+from retinue.domain.events import CircuitBreakerTripped, ToolDenied, ToolFinished, ToolStarted
 from retinue.domain.grant import Grant, Mode, Network
 from retinue.domain.messages import Effect, ToolCall, ToolSpec
 from retinue.domain.result import Receipt
@@ -196,10 +196,10 @@ class ToolCalls:
         account = self._agent.account
         used, most = account.spent.tool_calls, account.limit.tool_calls
         if used == breaker.warn_at:
-            self._agent.record(BreakerTripped(stage="warn", tool_calls=used, of=most))
+            self._agent.record(CircuitBreakerTripped(stage="warn", tool_calls=used, of=most))
             self._warning = f"{used} of {most} tool calls are used"
         if used == breaker.pause_at:
-            self._agent.record(BreakerTripped(stage="pause", tool_calls=used, of=most))
+            self._agent.record(CircuitBreakerTripped(stage="pause", tool_calls=used, of=most))
             try:
                 wish = ApprovalRequest(
                     path=self._agent.path,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from retinue.domain.events import (
-    AgentTold,
     ContextCompacted,
     LimitReached,
+    MessageReceived,
     ModelReplied,
     ToolDenied,
     ToolFinished,
@@ -88,7 +88,7 @@ class Transcript:
                 answer = Answered(fact.call_id, fact.content, fact.failed, note)
                 self.answers[fact.call_id] = answer
                 self.calls_exhausted |= isinstance(fact, ToolDenied) and not fact.counted
-            case AgentTold(content=content, source=source):
+            case MessageReceived(content=content, source=source):
                 self.add_answers()
                 self.conversation.add(UserMessage(content))
                 self.sources.append(source)

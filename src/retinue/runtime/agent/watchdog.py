@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from retinue.domain.events import AgentSilent
+from retinue.domain.events import SilenceDetected
 from retinue.ports.clock import Clock
 from retinue.runtime.agent.agent import Agent
 
@@ -35,15 +35,15 @@ def _look(agent: Agent, now: float) -> None:
     elif agent.silent_s is None:
         agent.silent_s = quiet
         agent.inbox.append(("watchdog", NUDGE.format(quiet=quiet)))
-        _note(agent, AgentSilent(quiet_s=quiet))
+        _note(agent, SilenceDetected(quiet_s=quiet))
     elif quiet >= 2 * allowed and agent.deadline is not None and not agent.given_up:
         agent.silent_s = quiet
-        _note(agent, AgentSilent(quiet_s=quiet, stopped=True))
+        _note(agent, SilenceDetected(quiet_s=quiet, stopped=True))
         agent.given_up = True
         agent.deadline.reschedule(asyncio.get_running_loop().time())
 
 
-def _note(agent: Agent, fact: AgentSilent) -> None:
+def _note(agent: Agent, fact: SilenceDetected) -> None:
     """Put it on record, which is no sign of life."""
     seen = agent.seen_at
     agent.record(fact)

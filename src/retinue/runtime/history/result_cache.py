@@ -13,10 +13,10 @@ import msgspec
 
 from retinue.domain.contract import Contract
 from retinue.domain.events import (
-    AgentCached,
     AgentCompleted,
-    AgentWaiting,
+    CachedResultUsed,
     Event,
+    ResultProposed,
     ToolFinished,
     ToolStarted,
 )
@@ -72,12 +72,12 @@ class Cache:
         for run_id, agent_id in await self._store.cached(key):
             events = await self._store.agent_events(run_id, agent_id)
             # One that was itself a hit has read nothing; what counts is what the first one read.
-            first = next((f for e in events if isinstance(f := e.fact, AgentCached)), None)
+            first = next((f for e in events if isinstance(f := e.fact, CachedResultUsed)), None)
             if first is not None:
                 run_id, agent_id = first.run_id, first.agent_id
                 events = await self._store.agent_events(run_id, agent_id)
             facts = [event.fact for event in events]
-            answer = next((fact for fact in facts if isinstance(fact, AgentWaiting)), None)
+            answer = next((fact for fact in facts if isinstance(fact, ResultProposed)), None)
             if answer is None or not any(isinstance(fact, AgentCompleted) for fact in facts):
                 continue
             receipts = await self._unchanged(events, ctx)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from retinue.domain.events import Event, Fact, FilesChanged, StepsRedone, StepsUndone
+from retinue.domain.events import ChangesRedone, ChangesUndone, Event, Fact, FilesChanged
 from retinue.domain.lifecycle import State
 from retinue.domain.result import FileChange
 from retinue.domain.run_state import RunState, fold
@@ -149,7 +149,7 @@ class Revision:
             whose = "" if agent is None else f"of {agent} "
             what = "undo" if undone else "redo"
             raise RunError(f"There is nothing to {what} {whose}in run {view.id}.")
-        kind = StepsUndone if undone else StepsRedone
+        kind = ChangesUndone if undone else ChangesRedone
         work = self._history.undo if undone else self._history.redo
 
         async def through() -> ApplyResult:

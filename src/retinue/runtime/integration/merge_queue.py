@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 import msgspec
 
 from retinue.domain.contract import OnConflict, WorkspaceKind
-from retinue.domain.events import AgentWaiting, WorkKept, WorktreeCreated, WorktreeMerged
+from retinue.domain.events import ResultProposed, UnmergedWorkKept, WorktreeCreated, WorktreeMerged
 from retinue.domain.result import Conflict, Status
 from retinue.domain.resume_point import ResumePoint
 from retinue.domain.scope import ANYWHERE, Groups, contains
@@ -256,7 +256,7 @@ class MergeQueue:
         await self._file_tree.keep_unmerged(
             seat.base, proposal.commit, run_id=run_id, agent_id=agent.id, message=message
         )
-        agent.record(WorkKept(files=proposal.files))
+        agent.record(UnmergedWorkKept(files=proposal.files))
 
     async def _propose(
         self, seat: MergeSlot, proposal: Proposal, ending: AttemptOutcome
@@ -265,7 +265,7 @@ class MergeQueue:
         agent.files_modified = {file.path: file for file in proposal.files}
         if not ending.proposed:
             seat.proposal = proposal
-            waiting = AgentWaiting(
+            waiting = ResultProposed(
                 sub_agent_id=agent.id,
                 response=ending.text,
                 files_modified=proposal.files,
@@ -390,7 +390,7 @@ async def examined(agent: Agent, ending: AttemptOutcome, checks: Checks) -> Atte
         changed = tuple(agent.files_modified.values())
         if not ending.proposed:
             agent.record(
-                AgentWaiting(sub_agent_id=agent.id, response=ending.text, files_modified=changed)
+                ResultProposed(sub_agent_id=agent.id, response=ending.text, files_modified=changed)
             )
             ending = msgspec.structs.replace(ending, proposed=True)
         with agent.waiting():

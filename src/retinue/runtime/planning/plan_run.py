@@ -13,7 +13,7 @@ import msgspec
 
 from retinue.domain.account import UNLIMITED
 from retinue.domain.drafting import Order
-from retinue.domain.events import AgentCreated, Fact, PlanAdopted, StepFinished, StepStarted
+from retinue.domain.events import AgentCreated, Fact, PlanAdopted, PlanStepFinished, PlanStepStarted
 from retinue.domain.framing import frame
 from retinue.domain.messages import estimate_tokens
 from retinue.domain.plan.outcome import PlanResult, StepOutcome, StepState, markdown, verdict
@@ -70,7 +70,7 @@ class PlannedRun:
         """Whether a failure has ended the plan."""
         self._left_open: list[str] = []
         self._review_began = False
-        self._reviewed: StepFinished | None = None
+        self._reviewed: PlanStepFinished | None = None
         self._schedule = Schedule({}, {})
 
     def adopt(self, adopted: PlanAdopted, orders: Mapping[str, Order]) -> None:
@@ -89,19 +89,19 @@ class PlannedRun:
                     self._follow_plan(fact)
                 case AgentCreated():
                     root.steps += 1
-                case StepStarted(step=step):
+                case PlanStepStarted(step=step):
                     if step == REVIEW:
                         self._review_began = True
                     else:
                         self._schedule.begin(step)
                         self._results.setdefault(step, [])
-                case StepFinished(step=step):
+                case PlanStepFinished(step=step):
                     if step == REVIEW:
                         self._reviewed = fact
                     else:
                         self._follow(step, self._ended_as(fact), fact.then)
 
-    def _ended_as(self, fact: StepFinished) -> Result:
+    def _ended_as(self, fact: PlanStepFinished) -> Result:
         step, tries = self._steps[fact.step], self._results[fact.step]
         child = self._run.employed(_errand(step.name, len(tries) + 1))
         if child is None:
@@ -203,7 +203,7 @@ class PlannedRun:
     def _begin(self, name: str) -> None:
         tries = self._results.setdefault(name, [])
         because = f"{tries[-1].status}: {tries[-1].error}" if tries else ""
-        self._run.root.record(StepStarted(step=name, attempt=len(tries) + 1, because=because))
+        self._run.root.record(PlanStepStarted(step=name, attempt=len(tries) + 1, because=because))
 
     async def _work(self, name: str) -> Result:
         step, attempt = self._steps[name], len(self._results[name]) + 1
@@ -263,7 +263,7 @@ class PlannedRun:
         then = self._decided(self._steps[name], result, tries=len(self._results[name]) + 1)
         lost = self._follow(name, result, then)
         self._run.root.record(
-            StepFinished(
+            PlanStepFinished(
                 step=name,
                 status=result.status,
                 sub_agent_id=result.agent_id,
@@ -327,7 +327,7 @@ class PlannedRun:
     async def _review(self) -> Result:
         """Have a reviewer look at it; what they find becomes one more round of steps."""
         if not self._review_began:
-            self._run.root.record(StepStarted(step=REVIEW))
+            self._run.root.record(PlanStepStarted(step=REVIEW))
         review = await self._examined()
         repairs, left_open = await self._repairs(review)
         plan = Plan(goal=self._plan.goal, summary=self._plan.summary, steps=tuple(repairs))
@@ -335,7 +335,7 @@ class PlannedRun:
             if repairs and (found := await self._counsel.wrong_with(plan, self._steps)):
                 left_open.append(f"the findings make no round: {found[0]}")
                 repairs = []
-            self._reviewed = StepFinished(
+            self._reviewed = PlanStepFinished(
                 step=REVIEW,
                 status=review.status,
                 sub_agent_id=review.agent_id,

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 import msgspec
 
 from retinue.domain.drafting import Order
-from retinue.domain.events import StepFinished
+from retinue.domain.events import PlanStepFinished
 from retinue.domain.plan.outcome import StepOutcome, StepState
 from retinue.domain.plan.plan import REVIEW, REVIEWER, Plan, PlanStep, Problem, joint, owned
 from retinue.domain.plan.plan_check import PlanContext as PlanMeans
@@ -145,7 +145,9 @@ class Counsel:
 
     # The review
 
-    async def review(self, outcomes: Sequence[StepOutcome], known: StepFinished | None) -> Result:
+    async def review(
+        self, outcomes: Sequence[StepOutcome], known: PlanStepFinished | None
+    ) -> Result:
         """What the reviewer says; `known` is what is on record of that."""
         desired = Desired(
             role=REVIEWER,

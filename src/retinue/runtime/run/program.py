@@ -9,7 +9,7 @@ import msgspec
 
 from retinue.domain.contract import title_of
 from retinue.domain.drafting import Order
-from retinue.domain.events import TasksGiven
+from retinue.domain.events import TasksSubmitted
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Result, Status
@@ -100,7 +100,9 @@ class ProgramRun:
     def _give(self, run: Run, tasks: Sequence[Task], most: int) -> int:
         """Put on record what the program wants done; answers the number of the first."""
         first, self._given = self._given, self._given + len(tasks)
-        run.give(TasksGiven(first=first, tasks=tuple(map(on_record, tasks)), max_concurrent=most))
+        run.give(
+            TasksSubmitted(first=first, tasks=tuple(map(on_record, tasks)), max_concurrent=most)
+        )
         return first
 
 
@@ -120,7 +122,7 @@ async def _see_through(orders: Orders, run: Run, found: RecoveredRun) -> tuple[R
         run.preside()
     run.reseat(run.root, program)
 
-    async def again(given: TasksGiven) -> list[Result]:
+    async def again(given: TasksSubmitted) -> list[Result]:
         round = Baseline()
 
         async def work(numbered: tuple[int, msgspec.Raw]) -> Result:

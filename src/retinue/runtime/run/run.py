@@ -12,15 +12,15 @@ import msgspec
 from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.drafting import Draft
 from retinue.domain.events import (
-    AgentCached,
     AgentStarted,
+    CachedResultUsed,
+    ClockGapDetected,
     Fact,
     RunFinished,
-    RunLapsed,
     RunResumed,
     RunStarted,
     RunSuspended,
-    TasksGiven,
+    TasksSubmitted,
 )
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Effect
@@ -206,14 +206,14 @@ class Run:
         """Let the calling program be the root: it gives the orders, and no model does."""
         self.root.record(AgentStarted(sub_agent_id=self.root.id))
 
-    def give(self, fact: TasksGiven) -> None:
+    def give(self, fact: TasksSubmitted) -> None:
         """Write down what the program wants done, before any of it is."""
         self.root.record(fact)
 
     def lapse(self, lapse: ClockGap) -> None:
         """Write down that time is not what it seems from the times of the events."""
         self._journal.record(
-            RunLapsed(stalled_s=lapse.stalled_s, jumped_s=lapse.jumped_s),
+            ClockGapDetected(stalled_s=lapse.stalled_s, jumped_s=lapse.jumped_s),
             agent_id=self.root.id,
             parent_agent_id=None,
         )
@@ -515,7 +515,7 @@ async def _repeat(agent: Agent, hit: Hit) -> AttemptOutcome:
     """The ending of an agent whose work an earlier one has done."""
     await agent.durable()
     agent.record(AgentStarted(sub_agent_id=agent.id))
-    agent.record(AgentCached(run_id=hit.run_id, agent_id=hit.agent_id))
+    agent.record(CachedResultUsed(run_id=hit.run_id, agent_id=hit.agent_id))
     for receipt in hit.receipts:
         agent.keep(receipt)
     data = data_in(hit.response, agent.contract)

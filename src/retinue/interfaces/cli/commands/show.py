@@ -10,20 +10,20 @@ import msgspec
 from retinue.domain.agent_state import AgentState
 from retinue.domain.contract import decode_contract
 from retinue.domain.events import (
-    AgentAttempted,
-    AgentCached,
-    AgentSilent,
-    AgentTold,
     ApprovalDecided,
-    BreakerTripped,
+    AttemptStarted,
+    CachedResultUsed,
+    CircuitBreakerTripped,
     ContextCompacted,
     Event,
     LimitReached,
+    MessageReceived,
     ModelFailed,
     ModelReplied,
     PlanAdopted,
-    StepFinished,
-    StepStarted,
+    PlanStepFinished,
+    PlanStepStarted,
+    SilenceDetected,
     ToolDenied,
     ToolFinished,
     ToolStarted,
@@ -167,7 +167,7 @@ def _print_agent(agent: AgentState, events: list[Event], context_json: str, stat
 
 def _print_event(fact: Any) -> None:
     match fact:
-        case AgentAttempted() if fact.number > 1:
+        case AttemptStarted() if fact.number > 1:
             say(f"── {fact.summary}")
         case ModelReplied():
             if fact.timing != Timing():
@@ -183,19 +183,19 @@ def _print_event(fact: Any) -> None:
                 say(f"    {line}")
             if len(lines) > SHOWN_LINES:
                 say(f"    … {some(len(lines) - SHOWN_LINES, 'more line')}")
-        case AgentTold():
+        case MessageReceived():
             write(f"« {fact.source}: {fact.content}\n")
         case (
             ModelFailed()
             | LimitReached()
             | ContextCompacted()
-            | AgentSilent()
-            | AgentCached()
-            | BreakerTripped()
+            | SilenceDetected()
+            | CachedResultUsed()
+            | CircuitBreakerTripped()
             | ApprovalDecided()
         ):
             say(f"! {fact.summary}")
-        case PlanAdopted() | StepStarted() | StepFinished():
+        case PlanAdopted() | PlanStepStarted() | PlanStepFinished():
             say(f"· {fact.summary}")
 
 

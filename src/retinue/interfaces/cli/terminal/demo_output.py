@@ -21,7 +21,7 @@ from retinue.domain.events import (
     ToolDenied,
     ToolFinished,
     ToolStarted,
-    WorkKept,
+    UnmergedWorkKept,
     WorktreeCreated,
     WorktreeMerged,
 )
@@ -119,7 +119,7 @@ def _told(event: Event, agent: AgentState) -> tuple[str, str | None] | None:
             return f"✗ {fact.tool} denied: {fact.content.removeprefix('[DENIED] ')}", "yellow"
         case ModelFailed() | LimitReached():
             return f"✗ {fact.summary}", "yellow"
-        case WorktreeCreated() | WorktreeMerged() | FilesChanged() | WorkKept():
+        case WorktreeCreated() | WorktreeMerged() | FilesChanged() | UnmergedWorkKept():
             return fact.summary, "cyan"
         case AgentClosed():
             status = agent.status or fact.final_status

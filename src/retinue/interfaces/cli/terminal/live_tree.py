@@ -13,10 +13,10 @@ import msgspec
 
 from retinue.domain.agent_state import AgentState
 from retinue.domain.events import (
-    AgentSilent,
-    BreakerTripped,
+    CircuitBreakerTripped,
     Event,
     ModelReplied,
+    SilenceDetected,
     ToolDenied,
     ToolFinished,
     ToolStarted,
@@ -126,7 +126,7 @@ class LiveTree:
         if isinstance(fact, ToolStarted) and fact.tool not in WAITS:
             self._last_calls[agent.id] = call_text(fact.tool, fact.arguments)
         match fact:
-            case BreakerTripped() | AgentSilent():
+            case CircuitBreakerTripped() | SilenceDetected():
                 return [(Span(clip(f"  {agent.path}: {fact.summary}", width), Tone.STOPPED),)]
             case _ if agent.parent_id is not None:
                 return []
