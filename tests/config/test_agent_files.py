@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from retinue.config.agent_files import (
     AgentFile,
-    KnownNames,
     UnusableFile,
-    clean_name,
     one_line,
     parse_agent_file,
 )
+from retinue.config.agent_tools import KnownNames, clean_name
 from retinue.config.tool_translation import BUILTIN_TOOLS, Dialect
 from retinue.domain.grant import Mode
 
@@ -47,7 +46,7 @@ def no(model: str) -> str:
     return f"model {model!r} is not in your [models]"
 
 
-PATTERN = "its pattern would not be kept to"
+PATTERN = "its pattern is not enforced"
 
 FINE = [
     Expected(
@@ -87,7 +86,7 @@ FINE = [
         "git-historian",
         "Tells who changed what and why.",
         LOOK,
-        problems=(f"Bash(git log:*): left out, for {PATTERN}", "Bash(git blame:*, git show:*)"),
+        problems=(f"Bash(git log:*): left out, because {PATTERN}", "Bash(git blame:*, git show:*)"),
     ),
     Expected(
         "claude/team-lead.md",
@@ -146,7 +145,7 @@ FINE = [
         "navigator",
         "Says what to do next",
         NO_CHANGE,
-        problems=("bash: left out, for its patterns",),
+        problems=("bash: left out, because its patterns",),
     ),
     Expected("opencode/manager.md", "manager", "Hands work out", NO_CHANGE),
     Expected("opencode/reader.md", "reader", "Only what is switched on", LOOK, turns=15),
@@ -312,7 +311,7 @@ NOT_YAML = [
         "planner-lines",
         "Plans: first the risks, then the steps",
         NO_CHANGE,
-        problems=("bash: left out, for its patterns", no("openai/gpt-5")),
+        problems=("bash: left out, because its patterns", no("openai/gpt-5")),
     ),
     Expected("opencode/nested-tabs.md", "nested-tabs", "A map with tabs", NO_WRITE),
     Expected(
@@ -408,8 +407,8 @@ def test_an_agent_file_loads(expected: Expected) -> None:
 def test_a_file_that_makes_no_agent_says_why(file: str) -> None:
     found = reading(file)
     assert isinstance(found, UnusableFile)
-    why = UNUSABLE[file]
-    assert why in found.why if why else found.why == ""
+    reason = UNUSABLE[file]
+    assert reason in found.reason if reason else found.reason == ""
 
 
 def test_the_text_below_the_fields_is_the_prompt() -> None:
@@ -494,7 +493,7 @@ def test_a_model_is_what_the_user_calls_so(model: str, route: str | None) -> Non
 def test_a_forbidden_pattern_forbids_the_tool() -> None:
     found = written("tools: Read, Bash", "disallowedTools: Bash(rm:*)")
     assert found.spec.tools == READ
-    assert found.problems == ("Bash(rm:*) is forbidden: without Bash as a whole",)
+    assert found.problems == ("Bash(rm:*) is denied: Bash is denied as a whole",)
 
 
 def test_a_notebook_is_no_reason_to_lose_edit_file() -> None:
@@ -503,7 +502,7 @@ def test_a_notebook_is_no_reason_to_lose_edit_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "why"),
+    ("lines", "reason"),
     [
         (["tools: Bash(git:*)"], "none of its tools is known here"),
         (["tools: Read", "disallowedTools: Read"], "none of its tools is left"),
@@ -512,11 +511,11 @@ def test_a_notebook_is_no_reason_to_lose_edit_file() -> None:
         (["permission:", "  '*': deny"], "none of its tools is left"),
     ],
 )
-def test_an_agent_none_of_whose_tools_is_left_is_an_error(lines: list[str], why: str) -> None:
+def test_an_agent_none_of_whose_tools_is_left_is_an_error(lines: list[str], reason: str) -> None:
     text = "\n".join(["---", "name: x", *lines, "---", "Do it."])
     found = parse_agent_file(text, file="x.md", dialect=Dialect.OPENCODE, names=NAMES)
     assert isinstance(found, UnusableFile)
-    assert why in found.why
+    assert reason in found.reason
 
 
 def test_a_tool_that_somebody_added_is_known_by_its_own_name() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.config.agent_files import AgentFile, KnownNames, UnusableFile, parse_agent_file
+from retinue.config.agent_files import AgentFile, UnusableFile, parse_agent_file
 from retinue.config.agent_folders import (
     PROJECT_FOLDERS,
     AgentFolder,
@@ -19,6 +19,7 @@ from retinue.config.agent_folders import (
     read_folder,
     user_folders,
 )
+from retinue.config.agent_tools import KnownNames
 from retinue.config.settings import (
     PROJECT_FILE,
     RUN_BUDGET,
@@ -133,8 +134,8 @@ class _CatalogueBuilder:
                 match agent:
                     case AgentFile():
                         self._add_file(agent, file.display_path)
-                    case UnusableFile(why=why) if why:
-                        self.problems.append(f"{file.display_path}: left out: {why}")
+                    case UnusableFile(reason=reason) if reason:
+                        self.problems.append(f"{file.display_path}: left out: {reason}")
 
     def _add_setting(self, name: str, spec: ProfileSettings, source: str, *, profile: bool) -> None:
         if self._is_taken(name, source):

@@ -1,7 +1,7 @@
-"""What other tools call their tools, and which of ours those are.
+"""Translation of the tool names of other coding agents into ours.
 
-The tables are data: a name in lower case, and our names for it. A name that stands in no table is
-reported and gives nothing.
+Each table maps a name in lower case to our names. A name that is in no table is reported and allows
+nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ WRITE, EDIT, RUN = "write_file", "edit_file", "run_command"
 RECALL, REMEMBER = "recall", "remember"
 SPAWN = "spawn_agent"
 
-# All that come with retinue: what an agent has that is only told what it may not use. The right to
-# delegate is not among them; it is `spawns`.
+# Tools of retinue: what an agent gets if its file only denies tools. The right to delegate is not
+# among them; it is the field `spawns`.
 BUILTIN_TOOLS = (EDIT, FIND, LIST, READ, RECALL, REMEMBER, RUN, SEARCH, WRITE)
 
 
 class Dialect(StrEnum):
-    """Whose agent file it is. The values qualify a name that is taken: claude:reviewer."""
+    """The program that an agent file was written for. The values qualify duplicate names:
+    claude:reviewer."""
 
     RETINUE = "retinue"
     CLAUDE = "claude"
@@ -95,14 +96,14 @@ COMMON_NAMES: Mapping[str, tuple[str, ...]] = {
     "powershell": (RUN,),
     "runsubagent": (SPAWN,),
     "custom-agent": (SPAWN,),
-    # What people write by guessing
+    # Common guesses
     "list_files": (LIST,),
     "search_code": (SEARCH,),
     "run_terminal_cmd": (RUN,),
     "run_terminal_command": (RUN,),
 }
 
-# Where a word stands for more than it does elsewhere.
+# Names that mean more in one dialect than in the others.
 DIALECT_NAMES: Mapping[Dialect, Mapping[str, tuple[str, ...]]] = {
     Dialect.COPILOT: {
         "edit": (EDIT, WRITE),
@@ -111,13 +112,13 @@ DIALECT_NAMES: Mapping[Dialect, Mapping[str, tuple[str, ...]]] = {
     },
 }
 
-# opencode's `permission` has one word for every way to change a file.
+# In opencode's `permission`, `edit` covers every way to change a file.
 PERMISSION_NAMES: Mapping[str, tuple[str, ...]] = {**COMMON_NAMES, "edit": (EDIT, WRITE)}
 
 # Sets of tools in Copilot: `edit/createFile` is `createFile`. Any other prefix is an MCP server.
 TOOL_SETS = ("agent", "edit", "execute", "read", "search", "vscode", "web")
 
-# A tool for one kind of file is a part of ours: denying the part does not deny the whole.
+# A tool for one kind of file is a part of ours. Denying the part does not deny our tool.
 PARTIAL_TOOLS = ("notebookedit", "notebookread")
 
 EVERYTHING = ("*", "all", "all tools", "inherit")
@@ -128,7 +129,7 @@ _ANYTHING = ("", "*", "**", ":*")
 
 
 class ToolTranslation(msgspec.Struct, frozen=True):
-    """`tools` None: every tool that the parent has. `spawns`: the roles it may employ, if told."""
+    """`tools` None allows the parent's tools. `spawns` are the roles that the list names."""
 
     tools: frozenset[str] | None
     delegates: bool = False
@@ -139,10 +140,10 @@ class ToolTranslation(msgspec.Struct, frozen=True):
 def translate_allowed(
     names: Iterable[str], dialect: Dialect, *, known: Collection[str] = BUILTIN_TOOLS
 ) -> ToolTranslation:
-    """What a list of allowed tools means here. A name that is one of `known` means itself.
+    """Translate a list of allowed tools. A name that is in `known` means itself.
 
-    For an MCP server `known` has `mcp__SERVER__*`: which tools it offers is not known here, so that
-    their names are taken as they are.
+    `known` has `mcp__SERVER__*` for an MCP server. The tools of the server are not known here, so
+    their names are accepted unchecked.
     """
     tools: set[str] = set()
     unknown: list[str] = []
@@ -161,7 +162,7 @@ def translate_allowed(
             delegates = True
             spawns += [part.strip() for part in (pattern or "").split(",") if part.strip()]
         elif pattern is not None:
-            problems.append(f"{name}: left out, for its pattern would not be kept to")
+            problems.append(f"{name}: left out, because its pattern is not enforced")
         else:
             tools.update(ours)
     if unknown:
@@ -175,38 +176,34 @@ def translate_allowed(
 
 
 def translate_denied(
-    names: Iterable[str],
-    dialect: Dialect,
-    *,
-    known: Collection[str] = BUILTIN_TOOLS,
-    table: Mapping[str, tuple[str, ...]] | None = None,
+    names: Iterable[str], dialect: Dialect, *, known: Collection[str] = BUILTIN_TOOLS
 ) -> frozenset[str]:
-    """What a list of forbidden tools takes away. A pattern takes the whole tool away."""
-    gone: set[str] = set()
+    """Translate a list of denied tools. A name with a pattern denies the whole tool."""
+    denied: set[str] = set()
     for name in names:
         if name.strip().casefold() in EVERYTHING:
             return frozenset({*known, SPAWN})
         word, _ = split_pattern(name)
         if word.casefold() not in PARTIAL_TOOLS:
-            gone.update(our_names(word, dialect, known, table))
-            gone.update(
+            denied.update(our_names(word, dialect, known))
+            denied.update(
                 n for n in known if is_mcp_tool(n) and _may_name_tool_of(word, server_of(n))
             )
-    return frozenset(gone)
+    return frozenset(denied)
 
 
-def remove_denied(tools: Iterable[str], gone: Collection[str]) -> frozenset[str]:
-    """`tools` without what is forbidden. Of a server, what is forbidden in part goes as a whole."""
+def remove_denied(tools: Iterable[str], denied: Collection[str]) -> frozenset[str]:
+    """`tools` without the denied ones. A server that is denied in part is denied as a whole."""
     return frozenset(
         tool
         for tool in tools
-        if tool not in gone
-        and not (is_mcp_tool(tool) and any(matches(g, tool) or matches(tool, g) for g in gone))
+        if tool not in denied
+        and not (is_mcp_tool(tool) and any(matches(d, tool) or matches(tool, d) for d in denied))
     )
 
 
 def _may_name_tool_of(word: str, server: str) -> bool:
-    """Whether a forbidden name may be one of a server's tools: opencode has `server_tool`."""
+    """Whether a denied name may be a tool of a server, in opencode's form `server_tool`."""
     word, server = word.casefold(), server.casefold()
     return word.startswith(f"{server}_") or any(
         fnmatchcase(name, word) for name in (server, f"{server}_")
@@ -214,7 +211,7 @@ def _may_name_tool_of(word: str, server: str) -> bool:
 
 
 def split_pattern(name: str) -> tuple[str, str | None]:
-    """`Bash(git log:*)` as its word and its pattern; no pattern where it restricts nothing."""
+    """Split `Bash(git log:*)` into name and pattern. A pattern that matches everything is None."""
     found = _PATTERN.fullmatch(name.strip())
     if found is None:
         return name.strip(), None
@@ -228,7 +225,7 @@ def our_names(
     known: Collection[str],
     table: Mapping[str, tuple[str, ...]] | None = None,
 ) -> tuple[str, ...]:
-    """Our names for one of theirs; none where there is no such tool."""
+    """Our names for a tool of another program; empty if we have no such tool."""
     if word in known:
         return (word,)
     if pattern := mcp_pattern(word, known):
@@ -247,7 +244,10 @@ def our_names(
 
 
 def mcp_pattern(word: str, known: Collection[str]) -> str | None:
-    """`mcp__github__get_issue`, or `github/get_issue` as Copilot has it, where there is one."""
+    """`word` as an MCP tool name, also from Copilot's form `github/get_issue`.
+
+    None if no server in `known` has that name.
+    """
     servers = {server_of(n).casefold(): server_of(n) for n in known if is_mcp_tool(n)}
     if word == READING_MCP_TOOLS:
         return word
