@@ -13,10 +13,10 @@ from retinue.domain.account import UNLIMITED, Resources
 from retinue.domain.budget import Budget, Limits
 from retinue.domain.contract import WorkspaceKind
 from retinue.domain.drafting import (
-    Draft,
-    Drafting,
-    Order,
-    Superior,
+    AgentSpec,
+    Authority,
+    ContractDrafter,
+    DraftedContract,
     draft,
     root_grant,
     without_delegation,
@@ -57,7 +57,7 @@ def root(mode: Mode, **fields: Any) -> Grant:
     return msgspec.structs.replace(root_grant(mode, EFFECTS, roles=ROLES, depth=2), **fields)
 
 
-def superior(grant: Grant, budget: Budget | None = None, **left: int) -> Superior:
+def authority(grant: Grant, budget: Budget | None = None, **left: int) -> Authority:
     budget = budget or Budget(
         max_tool_calls=100,
         max_turns=200,
@@ -67,7 +67,7 @@ def superior(grant: Grant, budget: Budget | None = None, **left: int) -> Superio
         max_retries=0,
     )
     amounts = {"tokens": UNLIMITED, "cost_microusd": UNLIMITED, "tool_calls": 9, "turns": 9}
-    return Superior(
+    return Authority(
         run_id="r",
         agent_id="a0",
         task_prompt="The goal.",
@@ -79,9 +79,9 @@ def superior(grant: Grant, budget: Budget | None = None, **left: int) -> Superio
     )
 
 
-def drafted(role: Role, by: Superior | Grant, **order: Any) -> Draft:
-    boss = superior(by) if isinstance(by, Grant) else by
-    return draft(Order(task="Do it.", role=role, **order), boss, step_idx=3, effects=EFFECTS)
+def drafted(role: Role, by: Authority | Grant, **spec: Any) -> DraftedContract:
+    boss = authority(by) if isinstance(by, Grant) else by
+    return draft(AgentSpec(task="Do it.", role=role, **spec), boss, step_idx=3, effects=EFFECTS)
 
 
 def yes(tool: str, mode: str = "normal") -> str:
@@ -209,9 +209,9 @@ TABLE: list[tuple[str, Mode, Role, dict[str, Any], str, Mode, list[str]]] = [
     ids=[row[0] for row in TABLE],
 )
 def test_tools_and_mode(
-    mode: Mode, role: Role, order: dict[str, Any], tools: str, childs: Mode, notes: list[str]
+    mode: Mode, role: Role, spec: dict[str, Any], tools: str, childs: Mode, notes: list[str]
 ) -> None:
-    draft = drafted(role, root(mode), **order)
+    draft = drafted(role, root(mode), **spec)
     grant = draft.contract.permissions
     assert grant.allowed_tools == tuple(tools.split())
     assert grant.ask_tools == ()
@@ -318,16 +318,16 @@ def test_the_root(mode: Mode, freely: str, asked: str) -> None:
 def test_writing_is_inside_all_that_anybody_says(
     parents: tuple[tuple[str, ...], ...],
     roles: tuple[tuple[str, ...], ...],
-    order: dict[str, Any],
+    spec: dict[str, Any],
     inside: str,
     outside: str,
 ) -> None:
     role = msgspec.structs.replace(MAKER, write_scope=roles)
-    groups = drafted(role, root(Mode.AUTO, write_scope=parents), **order)
+    groups = drafted(role, root(Mode.AUTO, write_scope=parents), **spec)
     written = groups.contract.permissions.write_scope
     assert not inside or contains(written, inside)
     assert not outside or not contains(written, outside)
-    assert groups.contract.step.scope == order.get("scope", ())
+    assert groups.contract.step.scope == spec.get("scope", ())
 
 
 # Budgets. Columns: parent's budget, what is left, role, order, expected fields, notes.
@@ -452,7 +452,7 @@ def test_budgets(
     expected: dict[str, Any],
     notes: list[str],
 ) -> None:
-    draft = drafted(role, superior(root(Mode.AUTO), parent, **left), limits=Limits(**limits))
+    draft = drafted(role, authority(root(Mode.AUTO), parent, **left), limits=Limits(**limits))
     budget = draft.contract.execution.budget
     assert {name: getattr(budget, name) for name in expected} == expected
     assert list(draft.notes) == notes
@@ -474,7 +474,7 @@ def test_a_senseless_limit_is_refused_before_it_is_clamped(
     limits: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ContractError) as caught:
-        drafted(READER, superior(root(Mode.AUTO), PARENT), limits=Limits(**limits))
+        drafted(READER, authority(root(Mode.AUTO), PARENT), limits=Limits(**limits))
     assert str(caught.value) == message
 
 
@@ -487,7 +487,7 @@ def test_a_senseless_limit_is_refused_before_it_is_clamped(
 )
 def test_where_nothing_is_left_nobody_is_hired(left: dict[str, int], message: str) -> None:
     with pytest.raises(ContractError) as caught:
-        drafted(READER, superior(root(Mode.AUTO), PARENT, **left))
+        drafted(READER, authority(root(Mode.AUTO), PARENT, **left))
     assert str(caught.value) == message
 
 
@@ -562,7 +562,7 @@ def test_no_order_makes_a_child_wider_than_its_parent(
         mode=role_mode,
         spawns=spawns,
     )
-    child = drafted(role, superior(grant), tools=tools, mode=mode).contract.permissions
+    child = drafted(role, authority(grant), tools=tools, mode=mode).contract.permissions
     assert set(child.allowed_tools) <= {*grant.allowed_tools, *grant.ask_tools}
     assert child.ask_tools == ()
     assert child.mode.rank <= grant.mode.rank
@@ -594,14 +594,16 @@ SERVED = {
 }
 
 
-def served(role: Role, mode: Mode, /, **order: Any) -> Draft:
+def served(role: Role, mode: Mode, /, **spec: Any) -> DraftedContract:
     grant = root_grant(mode, SERVED, roles=ROLES, depth=2)
-    task = Order(task="Do it.", role=role, **order)
-    return draft(task, superior(grant), step_idx=0, effects=SERVED)
+    task = AgentSpec(task="Do it.", role=role, **spec)
+    return draft(task, authority(grant), step_idx=0, effects=SERVED)
 
 
 VARIED: dict[str, list[Any]] = {
-    "by": [superior(root_grant(m, SERVED, roles=ROLES, depth=2)) for m in (Mode.AUTO, Mode.NORMAL)],
+    "by": [
+        authority(root_grant(m, SERVED, roles=ROLES, depth=2)) for m in (Mode.AUTO, Mode.NORMAL)
+    ],
     "role": [ANYTHING, MAKER, msgspec.structs.replace(ANYTHING, tools=("look", "shell"))],
     "tools": [None, ("look", "mcp__git__push", "write")],
     "mode": [None, Mode.PLAN, Mode.AUTO],
@@ -615,16 +617,16 @@ VARIED: dict[str, list[Any]] = {
 
 @given(st.lists(st.sampled_from([(name, v) for name, values in VARIED.items() for v in values])))
 def test_what_a_sibling_was_given_changes_nothing(changes: list[tuple[str, Any]]) -> None:
-    drafting, asked = Drafting(SERVED), {name: values[0] for name, values in VARIED.items()}
+    drafting, asked = ContractDrafter(SERVED), {name: values[0] for name, values in VARIED.items()}
     for name, value in changes:
         asked[name] = value
         by = asked["by"]
-        order = Order(task="Do it.", **{name: asked[name] for name in asked if name != "by"})
-        alone = draft(order, by, step_idx=0, effects=SERVED)
-        assert drafting.draft(order, by, step_idx=0) == alone
+        spec = AgentSpec(task="Do it.", **{name: asked[name] for name in asked if name != "by"})
+        alone = draft(spec, by, step_idx=0, effects=SERVED)
+        assert drafting.draft(spec, by, step_idx=0) == alone
 
 
-def foreign(drafted: Draft) -> str:
+def foreign(drafted: DraftedContract) -> str:
     tools = drafted.contract.permissions.allowed_tools
     return " ".join(tool.removeprefix("mcp__") for tool in tools if tool.startswith("mcp__"))
 
@@ -653,9 +655,9 @@ def listing(*tools: str) -> Role:
     ],
 )
 def test_who_gets_tools_of_servers(
-    role: Role, mode: Mode, order: dict[str, Any], tools: str
+    role: Role, mode: Mode, spec: dict[str, Any], tools: str
 ) -> None:
-    assert foreign(served(role, mode, **order)) == tools
+    assert foreign(served(role, mode, **spec)) == tools
 
 
 def test_what_is_missing_of_a_server_is_one_note() -> None:
@@ -670,10 +672,10 @@ def test_what_is_missing_of_a_server_is_one_note() -> None:
 
 
 def test_a_parent_without_the_tool_cannot_give_it() -> None:
-    parent = superior(Grant(allowed_tools=("look",), can_spawn_children=True, spawn_roles=ROLES,
+    parent = authority(Grant(allowed_tools=("look",), can_spawn_children=True, spawn_roles=ROLES,
                             max_delegation_depth=2, mode=Mode.AUTO))  # fmt: skip
-    order = Order(task="Do it.", role=listing("mcp__git__push"))
-    found = draft(order, parent, step_idx=0, effects=SERVED)
+    spec = AgentSpec(task="Do it.", role=listing("mcp__git__push"))
+    found = draft(spec, parent, step_idx=0, effects=SERVED)
     assert foreign(found) == ""
     assert found.notes == ("without mcp__git__push: the parent does not have it",)
 

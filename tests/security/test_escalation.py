@@ -25,7 +25,7 @@ import retinue
 from retinue.domain.account import UNLIMITED, Resources
 from retinue.domain.budget import Budget, Limits
 from retinue.domain.contract import decode_contract
-from retinue.domain.drafting import Order, Superior, draft
+from retinue.domain.drafting import AgentSpec, Authority, draft
 from retinue.domain.events import (
     AgentCreated,
     Event,
@@ -802,7 +802,7 @@ roles_ = st.builds(
     spawns=some_roles,
 )
 orders = st.builds(
-    Order,
+    AgentSpec,
     task=st.just("Go."),
     role=roles_,
     tools=st.none() | some_tools,
@@ -829,10 +829,10 @@ lefts = st.builds(
 
 @given(orders, st.lists(orders, max_size=2), grants_, lefts, st.none() | st.floats(0.01, 100))
 def test_no_draft_is_wider_than_the_grant_it_comes_from(
-    first: Order, further: list[Order], grant: Grant, left: Resources, cost: float | None
+    first: AgentSpec, further: list[AgentSpec], grant: Grant, left: Resources, cost: float | None
 ) -> None:
     budget = Budget(max_tokens=500_000, max_cost_usd=cost)
-    superior = Superior(
+    authority = Authority(
         run_id="r",
         agent_id="a0",
         task_prompt="Go.",
@@ -842,13 +842,13 @@ def test_no_draft_is_wider_than_the_grant_it_comes_from(
         model="m",
         working_directory="/p",
     )
-    for order in (first, *further):
+    for spec in (first, *further):
         try:
-            contract = draft(order, superior, step_idx=0, effects=TOOLS).contract
+            contract = draft(spec, authority, step_idx=0, effects=TOOLS).contract
         except ContractError:
             return
         given_, limits = contract.permissions, contract.execution.budget
-        assert no_wider(given_, superior.grant)
+        assert no_wider(given_, authority.grant)
         assert "ask_user" not in given_.allowed_tools
         assert not given_.ask_tools
         if given_.mode is Mode.PLAN:
@@ -856,17 +856,17 @@ def test_no_draft_is_wider_than_the_grant_it_comes_from(
             assert not given_.can_spawn_children
         if not given_.can_spawn_children:
             assert not {TOOLS[name] for name in given_.allowed_tools} & {Effect.DELEGATE}
-        if order.tools is not None:
+        if spec.tools is not None:
             named = {n for n in given_.allowed_tools if TOOLS[n] is not Effect.DELEGATE}
-            assert named <= {*order.tools}
-        assert limits.max_tool_calls <= superior.budget.max_tool_calls
-        assert limits.max_turns <= superior.budget.max_turns
-        assert limits.timeout_s <= superior.budget.timeout_s
+            assert named <= {*spec.tools}
+        assert limits.max_tool_calls <= authority.budget.max_tool_calls
+        assert limits.max_turns <= authority.budget.max_turns
+        assert limits.timeout_s <= authority.budget.timeout_s
         assert limits.max_tokens is not None
-        assert limits.max_tokens <= superior.left.tokens
-        if superior.budget.max_cost_usd is not None:
+        assert limits.max_tokens <= authority.left.tokens
+        if authority.budget.max_cost_usd is not None:
             assert limits.max_cost_usd is not None
-            assert round(limits.max_cost_usd * 1_000_000) <= superior.left.cost_microusd
-        superior = msgspec.structs.replace(
-            superior, grant=given_, budget=limits, left=limits.resources()
+            assert round(limits.max_cost_usd * 1_000_000) <= authority.left.cost_microusd
+        authority = msgspec.structs.replace(
+            authority, grant=given_, budget=limits, left=limits.resources()
         )

@@ -1,7 +1,7 @@
 """Writing contracts: from what the parent may do and what is asked for, to what the child may do.
 
-One pure function, `draft`; `Drafting` is the same for many children. It only ever narrows, and it
-says in `notes` what it took away and why.
+`draft` is a pure function; `ContractDrafter` does the same for many children. A draft only narrows
+what the parent has, and `notes` says what was taken away and why.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ from retinue.domain.tool_names import (
 )
 from retinue.errors import ContractError
 
-FREE_HANDED = (Mode.AUTO, Mode.DANGEROUS)
 ASK_USER = "ask_user"
 # What changes nothing that a person would want to be asked about first.
-HARMLESS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE)
+NO_APPROVAL_EFFECTS = (Effect.READ, Effect.REMEMBER, Effect.DELEGATE)
 _WRITING = (Effect.WRITE, Effect.EXECUTE)
 
 
-class Order(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class AgentSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What is asked of a child, before anybody has looked at what may be given. None: not said."""
 
     task: str
@@ -77,7 +76,7 @@ class Order(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Its number, where it is a step of a plan; the parent's next if nothing is said."""
 
 
-class Superior(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class Authority(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What the giver of an order has to give."""
 
     run_id: str
@@ -94,7 +93,7 @@ class Superior(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     on_conflict: OnConflict = OnConflict.FAIL
 
     @classmethod
-    def of(cls, contract: Contract, agent_id: str, account: Account) -> Superior:
+    def of(cls, contract: Contract, agent_id: str, account: Account) -> Authority:
         return cls(
             run_id=contract.parent.run_id,
             agent_id=agent_id,
@@ -111,7 +110,7 @@ class Superior(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         )
 
 
-class Draft(msgspec.Struct, frozen=True, gc=False):
+class DraftedContract(msgspec.Struct, frozen=True, gc=False):
     contract: Contract
     notes: tuple[str, ...]
 
@@ -124,7 +123,7 @@ def root_grant(
     for name, effect in effects.items():
         if mode is Mode.PLAN and effect is not Effect.READ:
             continue
-        if mode in FREE_HANDED or effect in HARMLESS:
+        if mode.autonomous or effect in NO_APPROVAL_EFFECTS:
             freely.append(name)
         else:
             asked.append(name)
@@ -150,13 +149,13 @@ def without_delegation(grant: Grant, effects: Mapping[str, Effect]) -> Grant:
 
 
 def draft(
-    order: Order, superior: Superior, *, step_idx: int, effects: Mapping[str, Effect]
-) -> Draft:
-    """The contract for `order`. Raises ContractError where there is nothing that can be given."""
-    return Drafting(effects).draft(order, superior, step_idx=step_idx)
+    spec: AgentSpec, authority: Authority, *, step_idx: int, effects: Mapping[str, Effect]
+) -> DraftedContract:
+    """The contract for `spec`. Raises ContractError where there is nothing that can be given."""
+    return ContractDrafter(effects).draft(spec, authority, step_idx=step_idx)
 
 
-class Drafting:
+class ContractDrafter:
     """`draft` for all children of a run: what siblings may do is worked out once.
 
     That takes 60 µs, and a fan-out would do so ten thousand times.
@@ -167,58 +166,58 @@ class Drafting:
         self._permits: dict[str, tuple[tuple[object, ...], _Permit]] = {}
         """The last one of each role, and what was asked for it."""
 
-    def draft(self, order: Order, superior: Superior, *, step_idx: int) -> Draft:
-        permit = self._permit(order, superior.grant)
-        notes = [*order.notes, *permit.notes]
-        budget = _budget(order, superior, notes)
-        role = order.role
+    def draft(self, spec: AgentSpec, authority: Authority, *, step_idx: int) -> DraftedContract:
+        permit = self._permit(spec, authority.grant)
+        notes = [*spec.notes, *permit.notes]
+        budget = _budget(spec, authority, notes)
+        role = spec.role
         contract = Contract(
             parent=Parent(
-                run_id=superior.run_id,
-                agent_id=superior.agent_id,
-                step_idx=step_idx if order.step_idx is None else order.step_idx,
-                task_prompt=superior.task_prompt,
-                goal_summary=order.goal_summary,
+                run_id=authority.run_id,
+                agent_id=authority.agent_id,
+                step_idx=step_idx if spec.step_idx is None else spec.step_idx,
+                task_prompt=authority.task_prompt,
+                goal_summary=spec.goal_summary,
             ),
             step=Step(
-                title=order.title or title_of(order.task),
-                description=order.task,
-                success_criteria=order.success_criteria,
-                scope=order.scope,
-                context=order.context,
+                title=spec.title or title_of(spec.task),
+                description=spec.task,
+                success_criteria=spec.success_criteria,
+                scope=spec.scope,
+                context=spec.context,
             ),
             permissions=permit.grant,
             execution=Execution(
                 role=role.name,
                 instructions=(
-                    role.instructions if order.instructions is None else order.instructions
+                    role.instructions if spec.instructions is None else spec.instructions
                 ),
-                model=order.model or role.model or superior.model,
-                working_directory=order.directory or superior.working_directory,
+                model=spec.model or role.model or authority.model,
+                working_directory=spec.directory or authority.working_directory,
                 workspace=permit.workspace,
-                silence_ms=superior.silence_ms,
+                silence_ms=authority.silence_ms,
                 **execution_limits(budget),  # type: ignore[arg-type]
             ),
             outputs=Outputs(
-                output_schema=order.output_schema,
-                report_path_pattern=superior.report_path_pattern,
+                output_schema=spec.output_schema,
+                report_path_pattern=authority.report_path_pattern,
                 # What the parent's own work must pass, its children's must.
-                checks=tuple(dict.fromkeys((*superior.checks, *order.checks))),
-                on_conflict=order.on_conflict or superior.on_conflict,
+                checks=tuple(dict.fromkeys((*authority.checks, *spec.checks))),
+                on_conflict=spec.on_conflict or authority.on_conflict,
             ),
         )
-        return Draft(contract, tuple(notes))
+        return DraftedContract(contract, tuple(notes))
 
-    def _permit(self, order: Order, parent: Grant) -> _Permit:
-        role = order.role
+    def _permit(self, spec: AgentSpec, parent: Grant) -> _Permit:
+        role = spec.role
         # All of an order that `_granted` looks at.
         asked = (
-            parent, role, order.tools, order.mode, order.scope, order.write, order.directory,
-            order.workspace,
+            parent, role, spec.tools, spec.mode, spec.scope, spec.write, spec.directory,
+            spec.workspace,
         )  # fmt: skip
         known = self._permits.get(role.name)
         if known is None or known[0] != asked:
-            known = self._permits[role.name] = asked, _permitted(order, parent, self._effects)
+            known = self._permits[role.name] = asked, _permitted(spec, parent, self._effects)
         return known[1]
 
 
@@ -230,10 +229,10 @@ class _Permit(msgspec.Struct, frozen=True, gc=False):
     notes: tuple[str, ...]
 
 
-def _permitted(order: Order, parent: Grant, effects: Mapping[str, Effect]) -> _Permit:
+def _permitted(spec: AgentSpec, parent: Grant, effects: Mapping[str, Effect]) -> _Permit:
     notes: list[str] = []
-    grant = _grant(order, parent, effects, notes)
-    workspace = workspace_for(grant, effects, order.workspace or order.role.workspace)
+    grant = _grant(spec, parent, effects, notes)
+    workspace = workspace_for(grant, effects, spec.workspace or spec.role.workspace)
     return _Permit(grant, workspace, tuple(notes))
 
 
@@ -248,15 +247,17 @@ def workspace_for(
     return wanted or WorkspaceKind.WORKTREE
 
 
-def _grant(order: Order, parent: Grant, effects: Mapping[str, Effect], notes: list[str]) -> Grant:
-    _check_right_to_spawn(order.role, parent)
-    mode = _mode(order, parent, notes)
-    spawns = order.role.spawns if mode is not Mode.PLAN and _may_delegate(order, effects) else ()
+def _grant(
+    spec: AgentSpec, parent: Grant, effects: Mapping[str, Effect], notes: list[str]
+) -> Grant:
+    _check_right_to_spawn(spec.role, parent)
+    mode = _mode(spec, parent, notes)
+    spawns = spec.role.spawns if mode is not Mode.PLAN and _may_delegate(spec, effects) else ()
     depth = parent.max_delegation_depth - 1
     child = Grant(
-        allowed_tools=_tools(order, parent, mode, effects, notes, spawns=bool(spawns and depth)),
+        allowed_tools=_tools(spec, parent, mode, effects, notes, spawns=bool(spawns and depth)),
         mode=mode,
-        write_scope=_scope(order),
+        write_scope=_scope(spec),
         network=Network.NONE,
         can_spawn_children=bool(spawns),
         spawn_roles=spawns,
@@ -292,17 +293,17 @@ def _check_right_to_spawn(role: Role, parent: Grant) -> None:
         )
 
 
-def _may_delegate(order: Order, effects: Mapping[str, Effect]) -> bool:
+def _may_delegate(spec: AgentSpec, effects: Mapping[str, Effect]) -> bool:
     """A call that names the tools names them all: without a delegating one, its child has none."""
-    if order.tools is None:
+    if spec.tools is None:
         return True
-    return any(effects.get(n) is Effect.DELEGATE for n in select_names(order.tools, effects)[0])
+    return any(effects.get(n) is Effect.DELEGATE for n in select_names(spec.tools, effects)[0])
 
 
-def _mode(order: Order, parent: Grant, notes: list[str]) -> Mode:
+def _mode(spec: AgentSpec, parent: Grant, notes: list[str]) -> Mode:
     """The least of what the parent has, the role says and the order asks for."""
     mode = parent.mode
-    for asked in (order.role.mode, order.mode):
+    for asked in (spec.role.mode, spec.mode):
         if asked is None:
             continue
         if asked.rank > parent.mode.rank:
@@ -312,7 +313,7 @@ def _mode(order: Order, parent: Grant, notes: list[str]) -> Mode:
 
 
 def _tools(
-    order: Order,
+    spec: AgentSpec,
     parent: Grant,
     mode: Mode,
     effects: Mapping[str, Effect],
@@ -322,9 +323,9 @@ def _tools(
 ) -> tuple[str, ...]:
     """What the child may use: the call's choice before the role's before all the parent has."""
     offered = {*parent.allowed_tools, *parent.ask_tools}
-    wanted = order.role.tools if order.tools is None else order.tools
+    wanted = spec.role.tools if spec.tools is None else spec.tools
     asked, unknown = (offered, []) if wanted is None else select_names(wanted, effects)
-    if unknown and order.tools is not None:
+    if unknown and spec.tools is not None:
         raise ContractError(
             f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
         )
@@ -347,12 +348,12 @@ def _tools(
             denied.add(name, "a child never talks to the user")
         elif effect is Effect.DELEGATE and not spawns:
             if wanted is not None:
-                denied.add(name, f"{order.role.name} has no right to delegate")
+                denied.add(name, f"{spec.role.name} has no right to delegate")
         elif mode is Mode.PLAN and effect is not Effect.READ:
             denied.add(name, "plan mode only reads")
-        elif name in parent.ask_tools and mode not in FREE_HANDED:
+        elif name in parent.ask_tools and not mode.autonomous:
             denied.add(name, f"it needs a person's yes in {mode} mode; use mode auto")
-        elif effect is Effect.EXTERNAL and _is_confined(order):
+        elif effect is Effect.EXTERNAL and _is_confined(spec):
             denied.add(name, "no scope can hold it, and this child is to keep to one")
         else:
             allowed.append(name)
@@ -389,28 +390,28 @@ class _Denied:
         return bool(select_names(named, (name,))[0])
 
 
-def _scope(order: Order) -> Groups:
+def _scope(spec: AgentSpec) -> Groups:
     """Where it may write: inside its role's paths, inside its scope, and where the order says."""
-    groups: Groups = order.role.write_scope
-    if WorkspaceKind.READONLY in (order.workspace, order.role.workspace):
+    groups: Groups = spec.role.write_scope
+    if WorkspaceKind.READONLY in (spec.workspace, spec.role.workspace):
         return NOWHERE
-    if order.scope:
-        groups = (*groups, *scope(*order.scope))
-    return groups if order.write is None else (*groups, *scope(*order.write))
+    if spec.scope:
+        groups = (*groups, *scope(*spec.scope))
+    return groups if spec.write is None else (*groups, *scope(*spec.write))
 
 
-def _is_confined(order: Order) -> bool:
+def _is_confined(spec: AgentSpec) -> bool:
     """Whether it is to keep to a part of what there is."""
-    return order.directory is not None or canonical(_scope(order)) != ANYWHERE
+    return spec.directory is not None or canonical(_scope(spec)) != ANYWHERE
 
 
 _CLAMPED = ("max_tool_calls", "max_turns", "timeout_s")
 
 
-def _budget(order: Order, superior: Superior, notes: list[str]) -> Budget:
-    most, left = superior.budget, superior.left
+def _budget(spec: AgentSpec, authority: Authority, notes: list[str]) -> Budget:
+    most, left = authority.budget, authority.left
     # What was asked for must make sense before it is clamped.
-    asked, explicit = order.limits.applied_to(order.role.budget), order.limits.given()
+    asked, explicit = spec.limits.applied_to(spec.role.budget), spec.limits.given()
     limits: dict[str, float] = {name: getattr(most, name) for name in _CLAMPED}
     if left.tokens <= 0:
         raise ContractError("No tokens are left for a child; finish with what there is.")

@@ -21,6 +21,11 @@ class Mode(StrEnum):
     def rank(self) -> int:
         return _MODES.index(self)
 
+    @property
+    def autonomous(self) -> bool:
+        """Whether tools that write or execute run without asking a person."""
+        return self in (Mode.AUTO, Mode.DANGEROUS)
+
 
 _MODES = [Mode.PLAN, Mode.NORMAL, Mode.AUTO, Mode.DANGEROUS]
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import click
 
-from retinue.domain.drafting import FREE_HANDED
 from retinue.domain.grant import Mode
 from retinue.domain.plan.plan import Plan
 from retinue.domain.plan.plan_file import parse, to_toml
@@ -28,7 +27,7 @@ AGAIN = ("edit it again", "no")
 
 def only_reading(mode: Mode) -> str:
     """What to know before a plan is written in a mode in which no step of it may write."""
-    if mode in FREE_HANDED:
+    if mode.autonomous:
         return ""
     return f"In {mode} mode the steps of a plan only read; in auto mode they may write."
 

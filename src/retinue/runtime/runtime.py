@@ -20,8 +20,8 @@ from retinue.ports.sandbox import Sandbox
 from retinue.runtime.agent.children import Job
 from retinue.runtime.agent.watchdog import watch
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion
-from retinue.runtime.delegation.orders import Orders
 from retinue.runtime.delegation.task import Task, TaskTerms, as_task, check_text
+from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.follow import follow as follow_journal
 from retinue.runtime.history.follow import nobody_writes
 from retinue.runtime.history.undo import Changed, Revision, Rewritten, past, revision
@@ -46,10 +46,10 @@ class Runtime:
         self._around = around
         self._task_group = TaskGroup()
         self._runs = Runs(terms, around)
-        self._orders = Orders(terms, around)
-        self._plans = Plans(terms, around, self._runs, self._orders)
+        self._task_resolver = TaskResolver(terms, around)
+        self._plans = Plans(terms, around, self._runs, self._task_resolver)
         self._office = ProgramRun(
-            self._runs, self._orders, self._task_group, at_once=around.max_concurrent
+            self._runs, self._task_resolver, self._task_group, at_once=around.max_concurrent
         )
 
     async def __aenter__(self) -> Self:
@@ -159,7 +159,7 @@ class Runtime:
             return await self._plans.go_on(run, found)
         if found.started.kind == PLANNING:
             return await self._plans.write_on(run, found)
-        return await office.go_on(self._runs, self._orders, run, found)
+        return await office.go_on(self._runs, self._task_resolver, run, found)
 
     async def spawn(self, role: str, task: str, **terms: Unpack[TaskTerms]) -> Result:
         """Give one task to one child and wait for it. The terms are those of a `Task`."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from retinue.config.roles import builtin_roles
 from retinue.domain.account import UNLIMITED, Resources
 from retinue.domain.budget import Budget
-from retinue.domain.drafting import Superior, root_grant
+from retinue.domain.drafting import Authority, root_grant
 from retinue.domain.grant import Mode
 from retinue.domain.messages import Effect
 from retinue.domain.plan.plan import (
@@ -42,7 +42,7 @@ ROLES = dict(builtin_roles())
 
 def means(mode: Mode = Mode.AUTO, **changes: Any) -> PlanContext:
     budget = Budget(max_tool_calls=100, max_turns=200, max_tokens=None, timeout_s=3_600)
-    superior = Superior(
+    authority = Authority(
         run_id="r",
         agent_id="a0",
         task_prompt="",
@@ -52,16 +52,16 @@ def means(mode: Mode = Mode.AUTO, **changes: Any) -> PlanContext:
         model="m",
         working_directory="/p",
     )
-    return PlanContext(**{"roles": ROLES, "superior": superior, "effects": EFFECTS, **changes})
+    return PlanContext(**{"roles": ROLES, "superior": authority, "effects": EFFECTS, **changes})
 
 
 def limited(**limits: Any) -> PlanContext:
     """What a run with these limits has to give."""
     whole = means()
-    budget = msgspec.structs.replace(whole.superior.budget, **limits)
+    budget = msgspec.structs.replace(whole.authority.budget, **limits)
     left = budget.resources()
-    superior = msgspec.structs.replace(whole.superior, budget=budget, left=left)
-    return msgspec.structs.replace(whole, superior=superior)
+    authority = msgspec.structs.replace(whole.authority, budget=budget, left=left)
+    return msgspec.structs.replace(whole, authority=authority)
 
 
 def told(data: Any, with_: PlanContext | None = None) -> list[str]:

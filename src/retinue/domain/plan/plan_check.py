@@ -9,7 +9,7 @@ import msgspec
 
 from retinue.domain.account import MICROUSD_PER_USD
 from retinue.domain.contract import Contract, WorkspaceKind
-from retinue.domain.drafting import Order, Superior, draft
+from retinue.domain.drafting import AgentSpec, Authority, draft
 from retinue.domain.messages import Effect
 from retinue.domain.plan.plan import (
     MAX_STEPS,
@@ -31,7 +31,7 @@ class PlanContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan would be carried out with."""
 
     roles: Mapping[str, Role]
-    superior: Superior
+    authority: Authority
     effects: Mapping[str, Effect]
     checks_possible: bool = True
     wrong_with_model: Callable[[str], str] = lambda _: ""
@@ -133,7 +133,7 @@ def _wrong_with_step(step: PlanStep, means: PlanContext) -> Iterator[Problem]:
 def _unpriced(step: PlanStep, means: PlanContext) -> str:
     """The model of a step, if nobody knows what it costs."""
     of_role = means.roles[step.role].model if step.role in means.roles else None
-    return means.unpriced(step.model or of_role or means.superior.model)
+    return means.unpriced(step.model or of_role or means.authority.model)
 
 
 def _broken(text: str) -> str:
@@ -150,14 +150,14 @@ def _terms(plan: Plan, step: PlanStep, means: PlanContext) -> tuple[Contract | N
     if step.role not in means.roles or not step.task.strip():
         return None, []
     role = means.roles[step.role]
-    order = Order(
+    spec = AgentSpec(
         task=step.task,
         role=role,
         write=step.writes,
         limits=msgspec.structs.replace(step.budget, max_tokens=None, max_cost_usd=None),
     )
     try:
-        drafted = draft(order, means.superior, step_idx=0, effects=means.effects)
+        drafted = draft(spec, means.authority, step_idx=0, effects=means.effects)
     except ContractError as error:
         return None, [Problem(step.name, "role", str(error).rstrip("."))]
     contract, found = drafted.contract, []
@@ -218,9 +218,9 @@ def _shared(plan: Plan, contracts: Mapping[str, Contract]) -> Iterator[Problem]:
 
 
 def _wrong_with_budget(plan: Plan, means: PlanContext) -> Iterator[Problem]:
-    whole, left = plan.budget, means.superior.left
-    given = means.superior.budget
-    if whole.max_cost_usd is not None and (nobody_knows := means.unpriced(means.superior.model)):
+    whole, left = plan.budget, means.authority.left
+    given = means.authority.budget
+    if whole.max_cost_usd is not None and (nobody_knows := means.unpriced(means.authority.model)):
         text = f"is set, and nobody knows what {nobody_knows} costs; name its price in [prices]"
         yield Problem("", "budget.max_cost_usd", text)
     elif whole.max_cost_usd is not None or given.max_cost_usd is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from retinue.domain.approval import Answer, ApprovalRequest, Rule, Rules, Why
-from retinue.domain.drafting import HARMLESS, Order, Superior, draft
+from retinue.domain.drafting import NO_APPROVAL_EFFECTS, AgentSpec, Authority, draft
 from retinue.domain.events import ApprovalDecided, Fact
 from retinue.domain.messages import Effect
 from retinue.domain.reach import Reach
@@ -45,16 +45,16 @@ async def ask(by: Agent, wish: ApprovalRequest, approve: Approve, call_id: str =
 
 
 async def agree(
-    order: Order, by: Agent, effects: Mapping[str, Effect], rules: Rules, approve: Approve
+    spec: AgentSpec, by: Agent, effects: Mapping[str, Effect], rules: Rules, approve: Approve
 ) -> None:
     """Ask whether `by` may have this child. Raises ContractError for a no.
 
     The child could be doing a stranger's bidding. One that only reads does no harm by it.
     """
-    superior = Superior.of(by.contract, by.id, by.account)
-    contract = draft(order, superior, step_idx=by.steps, effects=effects).contract
+    authority = Authority.of(by.contract, by.id, by.account)
+    contract = draft(spec, authority, step_idx=by.steps, effects=effects).contract
     grant = contract.permissions
-    acting = [name for name in grant.allowed_tools if effects.get(name) not in HARMLESS]
+    acting = [name for name in grant.allowed_tools if effects.get(name) not in NO_APPROVAL_EFFECTS]
     if not acting:
         return
     reach = Reach(
@@ -65,7 +65,7 @@ async def agree(
     wish = ApprovalRequest(
         path=by.path,
         tool=SPAWN,
-        arguments=f"{order.role.name}: {order.task}",
+        arguments=f"{spec.role.name}: {spec.task}",
         why=Why.STRANGERS,
         scope=f"it would have {', '.join(acting)}; {reach}",
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
-from retinue.domain.drafting import Order
+from retinue.domain.drafting import AgentSpec
 from retinue.domain.result import Result
 from retinue.domain.resume_point import ResumePoint
 from retinue.runtime.agent.agent import Agent
@@ -39,11 +39,11 @@ class Slot:
 class Employer(Protocol):
     """What a run does for those who hire."""
 
-    async def agree(self, order: Order, by: Agent) -> None: ...
+    async def agree(self, spec: AgentSpec, by: Agent) -> None: ...
 
     async def create(
         self,
-        order: Order,
+        spec: AgentSpec,
         by: Agent,
         round: Baseline | None = None,
         *,
@@ -171,7 +171,9 @@ class Children:
     def background(self) -> list[Job]:
         return [job for job in self._jobs.values() if job.background]
 
-    async def employ(self, order: Order, origin_key: str, round: Baseline | None = None) -> Result:
+    async def employ(
+        self, spec: AgentSpec, origin_key: str, round: Baseline | None = None
+    ) -> Result:
         """Have a child do it, and wait for it. Raises ContractError.
 
         A child is made when there is a slot for it: a thousand that a model asks for in one reply
@@ -179,24 +181,24 @@ class Children:
 
         Children of one round begin from the same files.
         """
-        await self._employer.agree(order, self._boss)
+        await self._employer.agree(spec, self._boss)
         round = round or self._round
         slot = Slot(self._slots)
         await slot.take()
         try:
-            agent = await self._create(order, round, origin_key)
+            agent = await self._create(spec, round, origin_key)
             self._jobs[agent.id] = Job(agent, round)
             return await self._employer.see_through(agent, slot)
         finally:
             slot.leave()
 
-    async def hire(self, order: Order, origin_key: str) -> Job:
+    async def hire(self, spec: AgentSpec, origin_key: str) -> Job:
         """Write the contract and set the child to work in the background. Raises ContractError."""
-        await self._employer.agree(order, self._boss)
+        await self._employer.agree(spec, self._boss)
         if self._background_round.over:
             self._background_round = Baseline(line=BACKGROUND)
         round = self._background_round
-        agent = await self._create(order, round, origin_key, background=True)
+        agent = await self._create(spec, round, origin_key, background=True)
         work = self._employer.see_through(agent, Slot(self._slots))
         task = self._task_group.create_task(work)
         job = self._jobs[agent.id] = Job(agent, round, task)
@@ -205,10 +207,10 @@ class Children:
         return job
 
     async def _create(
-        self, order: Order, round: Baseline, origin_key: str, *, background: bool = False
+        self, spec: AgentSpec, round: Baseline, origin_key: str, *, background: bool = False
     ) -> Agent:
         return await self._employer.create(
-            order, self._boss, round, origin_key=origin_key, background=background
+            spec, self._boss, round, origin_key=origin_key, background=background
         )
 
     def news(self) -> list[Job]:

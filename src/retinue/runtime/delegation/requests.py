@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from retinue.domain.agent_state import plain_id
-from retinue.domain.drafting import Order
+from retinue.domain.drafting import AgentSpec
 from retinue.domain.framing import frame
 from retinue.domain.grant import Mode
 from retinue.domain.plan.schedule import Schedule
@@ -75,13 +75,13 @@ class DelegationHandler:
         try:
             if not request.background:
                 result = (
-                    await self._staff.employ(await self._order(request), call.name)
+                    await self._staff.employ(await self._spec_for(request), call.name)
                     if job is None
                     else await self._staff.go_on(job)
                 )
                 text = outcome_text(result, cap_tokens=self._cap(call.room_tokens))
                 return ToolOutcome(content=text, ok=result.ok, acted=True)
-            job = job or await self._staff.hire(await self._order(request), call.name)
+            job = job or await self._staff.hire(await self._spec_for(request), call.name)
         except UsageError as error:
             return _refused(str(error))
         told = [f"{job.id} started in the background; spawn_await gets its report."]
@@ -165,15 +165,15 @@ class DelegationHandler:
             return await self._staff.go_on(job)
         request = SpawnRequest(task=subtask.task, role=subtask.role, scope=subtask.scope)
         try:
-            order = await self._order(request)
+            spec = await self._spec_for(request)
             context, notes = handed_on(
                 f"This is part {name} of: {plan}",
                 {f"part {need}": results[need].summary for need in needs},
-                max_tokens=order.role.budget.max_context_tokens // CONTEXT_SHARE,
+                max_tokens=spec.role.budget.max_context_tokens // CONTEXT_SHARE,
             )
             # Each step begins from what the one before it has made.
             return await self._staff.employ(
-                msgspec.structs.replace(order, context=context, notes=notes), part, Baseline()
+                msgspec.structs.replace(spec, context=context, notes=notes), part, Baseline()
             )
         except UsageError as error:
             return f"[ERROR] {error}"
@@ -233,7 +233,7 @@ class DelegationHandler:
     def _cap(self, room_tokens: int) -> int:
         return report_cap(self._boss.contract, room_tokens)
 
-    async def _order(self, request: SpawnRequest) -> Order:
+    async def _spec_for(self, request: SpawnRequest) -> AgentSpec:
         """The order for what a model asked. Raises UsageError."""
         role = self._role(request)
         if not request.task.strip():
@@ -254,7 +254,7 @@ class DelegationHandler:
             files=files,
             max_tokens=role.budget.max_context_tokens // CONTEXT_SHARE,
         )
-        return Order(
+        return AgentSpec(
             task=request.task,
             role=role,
             extra_instructions=request.system_prompt,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from retinue.domain.contract import Contract, WorkspaceKind
-from retinue.domain.drafting import Drafting, Order, Superior
+from retinue.domain.drafting import AgentSpec, Authority, ContractDrafter
 from retinue.errors import ContractError, WorkspaceError
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.approvals import agree
@@ -36,67 +36,67 @@ class Spawner:
         self._join_of = join_of
         directory = roster.root.contract.execution.working_directory
         self._prompts = Prompts(around.workspace_for(directory))
-        self._drafting = Drafting(around.tools.effects)
+        self._drafting = ContractDrafter(around.tools.effects)
         self._lock = asyncio.Lock()
 
-    async def agree(self, order: Order, by: Agent) -> None:
+    async def agree(self, spec: AgentSpec, by: Agent) -> None:
         """Have a person agree to an order that a stranger may stand behind. Raises UsageError."""
         around = self._around
         if by.heard_untrusted:
-            await agree(order, by, around.tools.effects, around.rules, around.approve)
+            await agree(spec, by, around.tools.effects, around.rules, around.approve)
 
     async def create(
         self,
-        order: Order,
+        spec: AgentSpec,
         by: Agent,
         round: Baseline | None = None,
         *,
         origin_key: str = "",
         background: bool = False,
     ) -> Agent:
-        """Write the contract for `order` and bring its child into being. Raises UsageError.
+        """Write the contract for `spec` and bring its child into being. Raises UsageError.
 
         Children of one round begin from the same files; one without begins from what is there.
         """
         async with self._lock:  # In the order of asking, whatever has to be read for it first.
             round = round or Baseline()
-            child = await self._written(order, by, round, origin_key, background)
+            child = await self._written(spec, by, round, origin_key, background)
             if child.contract.execution.workspace is not WorkspaceKind.READONLY:
                 child.seat = self._join_of(by).enter(child, round)
             return child
 
-    async def stand_in(self, order: Order, by: Agent) -> Agent:
+    async def stand_in(self, spec: AgentSpec, by: Agent) -> Agent:
         """A child that works where another one has, and so needs no seat. Raises UsageError."""
         async with self._lock:
-            return await self._written(order, by, None)
+            return await self._written(spec, by, None)
 
     async def _written(
         self,
-        order: Order,
+        spec: AgentSpec,
         by: Agent,
         round: Baseline | None,
         origin_key: str = "",
         background: bool = False,
     ) -> Agent:
-        role = order.role
-        instructions, left_out = await self._prompts.assemble(role, order.extra_instructions)
-        order = msgspec.structs.replace(order, instructions=instructions)
-        superior = Superior.of(by.contract, by.id, by.account)
+        role = spec.role
+        instructions, left_out = await self._prompts.assemble(role, spec.extra_instructions)
+        spec = msgspec.structs.replace(spec, instructions=instructions)
+        authority = Authority.of(by.contract, by.id, by.account)
         # The step's number is the parent's next; it is taken only when the contract stands.
-        drafted = self._drafting.draft(order, superior, step_idx=by.steps)
+        drafted = self._drafting.draft(spec, authority, step_idx=by.steps)
         contract, notes = self._told_of_profiles(drafted.contract), drafted.notes
         if contract.execution.workspace is not WorkspaceKind.READONLY:
             try:
                 contract, notes = await self._placed(contract, notes, by, round)
             except WorkspaceError as error:
                 raise ContractError(str(error)) from error
-        elif order.checks:
-            await self._checkable(order.checks)
+        elif spec.checks:
+            await self._checkable(spec.checks)
         self._around.model_for(contract.execution.model)  # Unknown models fail here.
-        child = self._roster.make(contract, by.next_path(order.name or role.name), by)
+        child = self._roster.make(contract, by.next_path(spec.name or role.name), by)
         child.origin_key, child.background = origin_key, background
         child.heard_untrusted = by.heard_untrusted  # A stranger's words may be in its task.
-        child.cache_key = self._around.cache.key(contract) if order.cache else None
+        child.cache_key = self._around.cache.key(contract) if spec.cache else None
         window = contract.execution.max_context_tokens
         hidden = self._around.tools.omitted_tool_notes(contract.permissions, window=window)
         self._roster.enter(child, (*left_out, *notes, *hidden))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retinue.domain.contract import WorkspaceKind
-from retinue.domain.drafting import Order
+from retinue.domain.drafting import AgentSpec
 from retinue.domain.role import Role
 from retinue.errors import ToolFailure, WorkspaceError
 from retinue.ports.file_tree import WorkingCopy
@@ -23,10 +23,10 @@ The change that is to be brought in was made for this task:
 {task}"""
 
 
-def resolution(agent: Agent, role: Role) -> Order:
+def resolution(agent: Agent, role: Role) -> AgentSpec:
     """The order for settling the conflicts of `agent`."""
     files = tuple(conflict.path for conflict in agent.conflicts)
-    return Order(
+    return AgentSpec(
         task=TASK.format(files=", ".join(files), task=agent.contract.step.description),
         role=role,
         write=files,

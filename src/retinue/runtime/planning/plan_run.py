@@ -12,7 +12,7 @@ from functools import cached_property
 import msgspec
 
 from retinue.domain.account import UNLIMITED
-from retinue.domain.drafting import Order
+from retinue.domain.drafting import AgentSpec
 from retinue.domain.events import AgentCreated, Fact, PlanAdopted, PlanStepFinished, PlanStepStarted
 from retinue.domain.framing import frame
 from retinue.domain.messages import estimate_tokens
@@ -41,22 +41,22 @@ class PlannedRun:
         self,
         run: Run,
         *,
-        order: Callable[[Plan, PlanStep, int | None], Awaitable[Order]],
+        spec_for: Callable[[Plan, PlanStep, int | None], Awaitable[AgentSpec]],
         counsel: Callable[[Run, Plan], Counsel],
         adopted: Callable[[Plan, int | None, int, str], Awaitable[PlanAdopted]],
     ) -> None:
-        """`order` makes orders of steps, within so many tokens for all of them.
+        """`spec_for` makes the spec of a step's child, within a token limit for the whole plan.
 
         `counsel` is asked for further rounds of steps, and `adopted` tells what goes on record of
         one, for so many tokens, so many children at a time, and a reason.
         """
         self._run = run
-        self._order = order
+        self._spec_for = spec_for
         self._make_counsel = counsel
         self._adopted = adopted
         self._rounds: list[PlanAdopted] = []
         self._steps: dict[str, PlanStep] = {}
-        self._orders: dict[str, Order] = {}
+        self._specs: dict[str, AgentSpec] = {}
         self._results: dict[str, list[Result]] = {}
         self._reasons: dict[str, str] = {}
         self._lost_to: dict[str, list[str]] = {}
@@ -73,9 +73,9 @@ class PlannedRun:
         self._reviewed: PlanStepFinished | None = None
         self._schedule = Schedule({}, {})
 
-    def adopt(self, adopted: PlanAdopted, orders: Mapping[str, Order]) -> None:
+    def adopt(self, adopted: PlanAdopted, specs: Mapping[str, AgentSpec]) -> None:
         """Let the steps of a plan be the next; they may need those of earlier ones."""
-        self._orders.update(orders)
+        self._specs.update(specs)
         self._run.root.record(adopted)
         self._follow_plan(adopted)
 
@@ -188,17 +188,17 @@ class PlannedRun:
         left, most = self._run.root.account.remaining().tokens, self._rounds[-1].max_concurrent
         limit = None if left >= UNLIMITED // 2 else left
         adopted = await self._adopted(plan, limit, most, because)
-        orders = {step.name: await self._ordered(plan, step, limit) for step in plan.steps}
-        self.adopt(adopted, orders)
+        specs = {step.name: await self._bounded_spec(plan, step, limit) for step in plan.steps}
+        self.adopt(adopted, specs)
         await self._work_off()
 
-    async def _ordered(self, plan: Plan, step: PlanStep, limit: int | None) -> Order:
-        order = await self._order(plan, step, limit)
+    async def _bounded_spec(self, plan: Plan, step: PlanStep, limit: int | None) -> AgentSpec:
+        spec = await self._spec_for(plan, step, limit)
         if plan is self._plan:
-            return order
+            return spec
         # A model has written this step; the plan says where its role may write.
         bounds = bounds_of(step, self._plan)
-        return msgspec.structs.replace(order, scope=bounds or order.scope)
+        return msgspec.structs.replace(spec, scope=bounds or spec.scope)
 
     def _begin(self, name: str) -> None:
         tries = self._results.setdefault(name, [])
@@ -208,15 +208,15 @@ class PlannedRun:
     async def _work(self, name: str) -> Result:
         step, attempt = self._steps[name], len(self._results[name]) + 1
 
-        async def order() -> Order:
-            if name not in self._orders:  # It was made in another process.
+        async def spec() -> AgentSpec:
+            if name not in self._specs:  # It was made in another process.
                 adopted = self._rounds[-1]
-                self._orders[name] = await self._ordered(adopted.plan, step, adopted.max_tokens)
-            return self._with_context(step, self._orders[name])
+                self._specs[name] = await self._bounded_spec(adopted.plan, step, adopted.max_tokens)
+            return self._with_context(step, self._specs[name])
 
         heard_untrusted = self._has_heard(step)
         return await employ(
-            self._run, _errand(name, attempt), order, heard_untrusted=heard_untrusted
+            self._run, _errand(name, attempt), spec, heard_untrusted=heard_untrusted
         )
 
     def _has_heard(self, step: PlanStep) -> bool:
@@ -230,12 +230,12 @@ class PlannedRun:
         heard = any(result.tainted for name in given for result in self._results[name])
         return heard or (further and self._counsel.has_heard)
 
-    def _with_context(self, step: PlanStep, order: Order) -> Order:
+    def _with_context(self, step: PlanStep, spec: AgentSpec) -> AgentSpec:
         """The order for a step, with what those before it have found."""
         plan, tries = self._plan, self._results[step.name]
-        window = order.limits.max_context_tokens or order.role.budget.max_context_tokens
-        room = window // CONTEXT_SHARE - estimate_tokens(order.context)
-        parts = [order.context] if order.context else []
+        window = spec.limits.max_context_tokens or spec.role.budget.max_context_tokens
+        room = window // CONTEXT_SHARE - estimate_tokens(spec.context)
+        parts = [spec.context] if spec.context else []
         if tries:
             failure = frame(evidence(tries[-1]), kind="failure", source=step.name)
             parts.append(f"An earlier try at this failed. Do better:\n{failure}")
@@ -247,15 +247,15 @@ class PlannedRun:
             max_tokens=max(room, 0),
         )
         return msgspec.structs.replace(
-            order,
+            spec,
             context="\n\n".join((handed, *parts)),
-            notes=(*order.notes, *notes),
+            notes=(*spec.notes, *notes),
             name=step.name,
             title=step.shown,
             goal_summary=plan.summary.strip() or plan.goal,
             step_idx=self._numbers[step.name],
             # Another try is to find another answer.
-            cache=order.cache and not tries,
+            cache=spec.cache and not tries,
         )
 
     def _settle(self, name: str, result: Result) -> None:

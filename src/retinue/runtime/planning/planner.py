@@ -39,9 +39,9 @@ def most_steps(means: PlanContext) -> int:
 
     One part is for the review. 0: there is none for even one step.
     """
-    if means.superior.budget.max_tokens is None:
+    if means.authority.budget.max_tokens is None:
         return MOST_STEPS
-    parts = means.superior.left.tokens // MIN_STEP_TOKENS
+    parts = means.authority.left.tokens // MIN_STEP_TOKENS
     return min(MOST_STEPS, max(parts - 1, min(parts, 1)))
 
 

@@ -11,7 +11,7 @@ import msgspec
 from retinue.domain.approval import Verdict
 from retinue.domain.budget import Budget
 from retinue.domain.contract import WorkspaceKind
-from retinue.domain.drafting import FREE_HANDED, Order, Superior, root_grant
+from retinue.domain.drafting import AgentSpec, Authority, root_grant
 from retinue.domain.events import PlanAdopted
 from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
@@ -35,8 +35,8 @@ from retinue.domain.role import pick
 from retinue.errors import PlanError, UsageError
 from retinue.runtime.delegation.attachments import enclose
 from retinue.runtime.delegation.handover import handed_on
-from retinue.runtime.delegation.orders import Orders
 from retinue.runtime.delegation.task import Task, asked, check_task
+from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.planning.plan_run import PlannedRun
 from retinue.runtime.planning.planner import (
@@ -62,11 +62,13 @@ LATEST = ".retinue/plan.toml"
 class Plans:
     """Makes runs of plans, and plans of goals."""
 
-    def __init__(self, terms: Policy, around: Services, runs: Runs, orders: Orders) -> None:
+    def __init__(
+        self, terms: Policy, around: Services, runs: Runs, task_resolver: TaskResolver
+    ) -> None:
         self._terms = terms
         self._around = around
         self._runs = runs
-        self._orders = orders
+        self._task_resolver = task_resolver
 
     async def write(self, goal: str, *, context: str, files: Sequence[str]) -> Plan:
         """Have a planner, who only reads, write a plan for `goal`. Nothing of it is done.
@@ -174,13 +176,13 @@ class Plans:
         plan = await self.check(plan)
         # All of them first: a wrong one is told before any work begins.
         budget = self._budget_of(plan)
-        orders = {s.name: await self._step_order(plan, s, budget.max_tokens) for s in plan.steps}
+        specs = {s.name: await self._step_spec(plan, s, budget.max_tokens) for s in plan.steps}
         adopted = await self._adopted(plan, budget.max_tokens, most)
         # Nothing is awaited from here to the adoption: what is begun can be gone on with.
         run = self._runs.begin(PLAN, plan.goal, budget=budget)
         run.preside()
         planned_run = self._planned_run(run)
-        planned_run.adopt(adopted, orders)
+        planned_run.adopt(adopted, specs)
         return await self._carried_out(run, planned_run)
 
     async def go_on(self, run: Run, found: RecoveredRun) -> RunResult:
@@ -213,7 +215,7 @@ class Plans:
     def _planned_run(self, run: Run) -> PlannedRun:
         return PlannedRun(
             run,
-            order=self._step_order,
+            spec_for=self._step_spec,
             counsel=partial(Counsel, ask=self._asked, means=self._means),
             adopted=self._adopted,
         )
@@ -239,7 +241,7 @@ class Plans:
             max_context_tokens=step.budget.max_context_tokens,
         )
         try:
-            await self._orders.of(asked)
+            await self._task_resolver.resolve(asked)
         except UsageError as error:
             return str(error).rstrip(".")
         return ""
@@ -264,7 +266,7 @@ class Plans:
         effects = around.tools.effects
         budget = terms.budget if run is None else run.root.contract.execution.budget
         left = budget.resources() if run is None else run.root.account.remaining()
-        superior = Superior(
+        authority = Authority(
             run_id="",
             agent_id=None,
             task_prompt=plan.goal,
@@ -293,7 +295,7 @@ class Plans:
         checked = any(step.checks for step in plan.steps) or bool(terms.checks)
         return PlanMeans(
             roles=around.roles,
-            superior=superior,
+            authority=authority,
             effects=effects,
             checks_possible=not checked or await around.confine() is not None,
             wrong_with_model=wrong_with_model,
@@ -304,7 +306,7 @@ class Plans:
     def _may_command(self, mode: Mode) -> bool:
         """Whether a planner may have commands run: as its children might, and confined."""
         sandbox = self._around.sandbox
-        return sandbox is not None and sandbox.tier != "none" and mode in FREE_HANDED
+        return sandbox is not None and sandbox.tier != "none" and mode.autonomous
 
     def _wrong_with_command(self, command: str) -> str:
         """Why a command that a planner has written is not run, or "": as if a child wanted it."""
@@ -315,14 +317,14 @@ class Plans:
             return "needs a person's yes, and a check is run without one"
         return ""
 
-    async def _asked(self, desired: Desired) -> Order:
-        order = await self._orders.of(
+    async def _asked(self, desired: Desired) -> AgentSpec:
+        spec = await self._task_resolver.resolve(
             Task(role=desired.role, task=desired.task, output_schema=desired.schema, cache=False)
         )
-        room = order.role.budget.max_context_tokens // 2 - estimate_tokens(desired.context)
+        room = spec.role.budget.max_context_tokens // 2 - estimate_tokens(desired.context)
         handed, notes = handed_on(desired.purpose, desired.reports, max_tokens=max(0, room))
         context = "\n\n".join(filter(None, (desired.context, handed)))
-        return msgspec.structs.replace(order, context=context, notes=(*order.notes, *notes))
+        return msgspec.structs.replace(spec, context=context, notes=(*spec.notes, *notes))
 
     async def _planned(
         self, run: Run, goal: str, origin_key: str, told: str
@@ -332,7 +334,7 @@ class Plans:
         Where nobody may write, it is no fault of a plan that it does: no other planner could help
         that, and who asks for a plan may well want to look at it first.
         """
-        mode = self._terms.mode if self._terms.mode in FREE_HANDED else Mode.AUTO
+        mode = self._terms.mode if self._terms.mode.autonomous else Mode.AUTO
         means = await self._means(Plan(goal=goal, steps=()), mode=mode)
         desired = Desired(
             role=PLANNER,
@@ -350,11 +352,11 @@ class Plans:
         plan, found = planned(goal, answer.data, means)
         return plan, [*found, *problems(plan, await self._means(plan, mode=mode))]
 
-    async def _step_order(self, plan: Plan, step: PlanStep, limit: int | None) -> Order:
+    async def _step_spec(self, plan: Plan, step: PlanStep, limit: int | None) -> AgentSpec:
         limits = step.budget.given() | {
             "max_tokens": shares(plan, self._around.roles, limit)[step.name]
         }
-        return await self._orders.of(
+        return await self._task_resolver.resolve(
             Task(
                 role=step.role,
                 task=step.task,

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
 
-from retinue.domain.drafting import Order
+from retinue.domain.drafting import AgentSpec
 from retinue.domain.events import PlanStepFinished
 from retinue.domain.plan.outcome import StepOutcome, StepState
 from retinue.domain.plan.plan import REVIEW, REVIEWER, Plan, PlanStep, Problem, joint, owned
@@ -47,7 +47,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     context: str = ""
 
 
-Ask = Callable[[Desired], Awaitable[Order]]
+Ask = Callable[[Desired], Awaitable[AgentSpec]]
 TellMeans = Callable[[Plan, Run], Awaitable[PlanMeans]]
 
 

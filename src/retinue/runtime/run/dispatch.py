@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from retinue.domain.drafting import Order
+from retinue.domain.drafting import AgentSpec
 from retinue.domain.result import Result, Status
 from retinue.errors import UsageError
 from retinue.runtime.agent.baseline import Baseline
@@ -14,7 +14,7 @@ from retinue.runtime.run.run import Run
 async def employ(
     run: Run,
     origin_key: str,
-    asked: Callable[[], Awaitable[Order]],
+    asked: Callable[[], Awaitable[AgentSpec]],
     *,
     heard_untrusted: bool = False,
 ) -> Result:
@@ -26,12 +26,12 @@ async def employ(
     if child is not None:
         child.heard_untrusted |= heard_untrusted
         return child.result or await run.see_through(child)
-    order = await asked()
-    role, task = order.role.name, order.task
+    spec = await asked()
+    role, task = spec.role.name, spec.task
     if run.root.stop_reason is not None:
         return run.refused(role, task, run.root.stop_reason, Status.CANCELLED)
     try:
-        child = await run.create(order, run.root, Baseline(line=origin_key), origin_key=origin_key)
+        child = await run.create(spec, run.root, Baseline(line=origin_key), origin_key=origin_key)
     except UsageError as error:
         spent_up = run.root.account.remaining().tokens == 0
         status = Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from retinue.domain.contract import title_of
-from retinue.domain.drafting import Order
+from retinue.domain.drafting import AgentSpec
 from retinue.domain.events import TasksSubmitted
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
@@ -17,8 +17,8 @@ from retinue.errors import ContractError, UsageError
 from retinue.runtime.agent.baseline import Baseline
 from retinue.runtime.agent.children import Children, Job
 from retinue.runtime.core.task_group import TaskGroup, map_concurrently
-from retinue.runtime.delegation.orders import Orders
 from retinue.runtime.delegation.task import Task, asked, each_for_itself, on_record, origin_key
+from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.recovery import RecoveredRun
 from retinue.runtime.run.run import Run
 from retinue.runtime.run.runs import BY_PROGRAM, Runs, outcome
@@ -27,9 +27,11 @@ from retinue.runtime.run.runs import BY_PROGRAM, Runs, outcome
 class ProgramRun:
     """One per runtime. Its run begins with the first task, and ends when the runtime is closed."""
 
-    def __init__(self, runs: Runs, orders: Orders, task_group: TaskGroup, *, at_once: int) -> None:
+    def __init__(
+        self, runs: Runs, task_resolver: TaskResolver, task_group: TaskGroup, *, at_once: int
+    ) -> None:
         self._runs = runs
-        self._orders = orders
+        self._task_resolver = task_resolver
         self._task_group = task_group
         self._at_once = at_once
         self._run: Run | None = None
@@ -39,34 +41,34 @@ class ProgramRun:
 
     async def spawn(self, task: Task) -> Result:
         """Give one task to one child and wait for it."""
-        order = await self._orders.of(task)
-        run = self._open(title_of(order.task))
-        return await _employ(run, order, self._give(run, [task], self._at_once))
+        spec = await self._task_resolver.resolve(task)
+        run = self._open(title_of(spec.task))
+        return await _employ(run, spec, self._give(run, [task], self._at_once))
 
     async def fan_out(self, tasks: Sequence[Task | tuple[str, str]], *, most: int) -> list[Result]:
         """Give each task to a child of its own, `most` at a time."""
         wanted = each_for_itself(map(asked, tasks))
         # All of them first: a wrong one is told before any work begins.
-        orders = [await self._orders.of(task) for task in wanted]
-        if not orders:
+        specs = [await self._task_resolver.resolve(task) for task in wanted]
+        if not specs:
             return []
-        first = title_of(orders[0].task)
-        run = self._open(first if len(orders) == 1 else f"{len(orders)} tasks: {first}")
+        first = title_of(specs[0].task)
+        run = self._open(first if len(specs) == 1 else f"{len(specs)} tasks: {first}")
         number = self._give(run, wanted, most)
         round = Baseline()
 
-        async def employ(numbered: tuple[int, Order]) -> Result:
+        async def employ(numbered: tuple[int, AgentSpec]) -> Result:
             return await _employ(run, numbered[1], numbered[0], round)
 
-        return await map_concurrently(employ, list(enumerate(orders, number)), most)
+        return await map_concurrently(employ, list(enumerate(specs, number)), most)
 
     async def start(self, task: Task) -> Job:
         """Give a task to a child in the background. Its contract is on record when this returns."""
-        order = await self._orders.of(task)
-        run = self._open(title_of(order.task))
+        spec = await self._task_resolver.resolve(task)
+        run = self._open(title_of(spec.task))
         if self._staff is None:
             self._staff = run.staff_of(run.root, self._task_group)
-        job = await self._staff.hire(order, origin_key(self._give(run, [task], self._at_once)))
+        job = await self._staff.hire(spec, origin_key(self._give(run, [task], self._at_once)))
         await job.agent.durable()
         return job
 
@@ -106,17 +108,21 @@ class ProgramRun:
         return first
 
 
-async def go_on(runs: Runs, orders: Orders, run: Run, found: RecoveredRun) -> RunResult:
+async def go_on(
+    runs: Runs, task_resolver: TaskResolver, run: Run, found: RecoveredRun
+) -> RunResult:
     """Have all done that a program wanted to be done in a run that it has left."""
 
     async def work() -> tuple[tuple[Result, ...], Status, str]:
-        return await _see_through(orders, run, found), *outcome(run)
+        return await _see_through(task_resolver, run, found), *outcome(run)
 
     results = await runs.ended(run, work())
     return msgspec.structs.replace(run.outcome, results=results)
 
 
-async def _see_through(orders: Orders, run: Run, found: RecoveredRun) -> tuple[Result, ...]:
+async def _see_through(
+    task_resolver: TaskResolver, run: Run, found: RecoveredRun
+) -> tuple[Result, ...]:
     program = found.state.resume_points[run.root.id]
     if program.agent.state is State.CREATED:
         run.preside()
@@ -130,8 +136,8 @@ async def _see_through(orders: Orders, run: Run, found: RecoveredRun) -> tuple[R
             child = run.employed(origin_key(number))
             if child is not None:
                 return child.result or await run.see_through(child)
-            order = await orders.of(msgspec.json.decode(task, type=Task))
-            return await _employ(run, order, number, round)
+            spec = await task_resolver.resolve(msgspec.json.decode(task, type=Task))
+            return await _employ(run, spec, number, round)
 
         tasks = list(enumerate(given.tasks, given.first))
         return await map_concurrently(work, tasks, given.max_concurrent)
@@ -140,14 +146,14 @@ async def _see_through(orders: Orders, run: Run, found: RecoveredRun) -> tuple[R
     return tuple(result for results in done for result in results)
 
 
-async def _employ(run: Run, order: Order, number: int, round: Baseline | None = None) -> Result:
+async def _employ(run: Run, spec: AgentSpec, number: int, round: Baseline | None = None) -> Result:
     if run.root.stop_reason is not None:
-        return run.refused(order.role.name, order.task, run.root.stop_reason, Status.CANCELLED)
+        return run.refused(spec.role.name, spec.task, run.root.stop_reason, Status.CANCELLED)
     try:
-        child = await run.create(order, run.root, round, origin_key=origin_key(number))
+        child = await run.create(spec, run.root, round, origin_key=origin_key(number))
     except ContractError as error:
         run.rejected += 1
         spent_up = run.root.account.remaining().tokens == 0
         status = Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED
-        return run.refused(order.role.name, order.task, str(error), status)
+        return run.refused(spec.role.name, spec.task, str(error), status)
     return await run.see_through(child)

@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from retinue.domain.contract import Contract, WorkspaceKind
-from retinue.domain.drafting import Draft
+from retinue.domain.drafting import DraftedContract
 from retinue.domain.events import (
     AgentStarted,
     CachedResultUsed,
@@ -73,7 +73,7 @@ class Run:
     def __init__(
         self,
         run_id: str,
-        root: Draft,
+        root: DraftedContract,
         around: Services,
         session: Session = NEW,
         *,

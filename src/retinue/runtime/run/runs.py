@@ -22,7 +22,7 @@ from retinue.domain.contract import (
     execution_limits,
     title_of,
 )
-from retinue.domain.drafting import Draft, root_grant, without_delegation, workspace_for
+from retinue.domain.drafting import DraftedContract, root_grant, without_delegation, workspace_for
 from retinue.domain.events import PlanAdopted, RunResumed, RunStarted
 from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
@@ -209,7 +209,7 @@ class Runs:
         if kind == LED:
             window = contract.execution.max_context_tokens
             notes += around.tools.omitted_tool_notes(contract.permissions, window=window)
-        run = self._open[run_id] = Run(run_id, Draft(contract, notes), around, session)
+        run = self._open[run_id] = Run(run_id, DraftedContract(contract, notes), around, session)
         self._under_way.set()
         run.start(
             RunStarted(
@@ -259,7 +259,7 @@ class Runs:
 
     def _resumed(self, found: RecoveredRun, session: Session, run_lock: RunLock) -> Run:
         around = self._around
-        drafted = Draft(found.contracts[ROOT_ID], found.state.agents[ROOT_ID].notes)
+        drafted = DraftedContract(found.contracts[ROOT_ID], found.state.agents[ROOT_ID].notes)
         run = Run(found.row.id, drafted, around, session, run_lock=run_lock, end=found.end)
         self._open[run.id] = run
         self._under_way.set()

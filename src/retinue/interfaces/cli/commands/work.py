@@ -10,7 +10,6 @@ from typing import Any
 import click
 import msgspec
 
-from retinue.domain.drafting import FREE_HANDED
 from retinue.domain.result import Status
 from retinue.domain.run_state import RunState, fold
 from retinue.domain.scope import scope
@@ -179,7 +178,7 @@ def fan_out(
             asked = [_task(runtime, role or READER, text, terms) for text in given]
         else:
             asked = await _for_each(runtime, role, each, given, terms)
-            if role is None and runtime.terms.mode not in FREE_HANDED:
+            if role is None and not runtime.terms.mode.autonomous:
                 console.note(NO_WRITERS.format(mode=runtime.terms.mode))
         expected = await runtime.forecast(asked, max_concurrent=max_concurrent)
         await console.agree(expected, yes=yes)
@@ -206,7 +205,7 @@ async def _for_each(
     paths = await runtime.files(glob)
     if not paths:
         raise UsageError(f"No file fits --each {glob!r}; is it quoted, and seen from the project?")
-    free = runtime.terms.mode in FREE_HANDED
+    free = runtime.terms.mode.autonomous
     if free and (odd := [path for path in paths if scope(path) != ((path,),) or _WILD & {*path}]):
         raise UsageError(
             f"{odd[0]!r} fits --each, and has a name that as a path to write would mean other files"

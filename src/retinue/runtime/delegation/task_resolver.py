@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from retinue.domain.budget import Budget, Limits
-from retinue.domain.drafting import Order
+from retinue.domain.drafting import AgentSpec
 from retinue.domain.role import pick
 from retinue.domain.tool_names import select_names
 from retinue.errors import ContractError, UsageError
@@ -18,14 +18,14 @@ from retinue.runtime.policy import Policy
 from retinue.runtime.services import Services
 
 
-class Orders:
+class TaskResolver:
     """Makes orders of tasks, with what this runtime has to carry them out."""
 
     def __init__(self, terms: Policy, around: Services) -> None:
         self._terms = terms
         self._around = around
 
-    async def of(self, task: Task) -> Order:
+    async def resolve(self, task: Task) -> AgentSpec:
         """`task` as an order. Raises UsageError for what can never be done."""
         check_task(task.task)
         check_text(task=task.task, context=task.context, system_prompt=task.system_prompt)
@@ -61,7 +61,7 @@ class Orders:
         )
         if left_out and task.context_files:
             raise UsageError("; ".join(left_out) + ".")
-        return Order(
+        return AgentSpec(
             role=role,
             task=task.task,
             extra_instructions=task.system_prompt,
