@@ -31,13 +31,8 @@ from retinue.config.mcp_servers import MCP_FILE, configured_servers
 from retinue.config.model_routes import parse_route
 from retinue.config.pools import EndpointSettings, PoolSettings
 from retinue.config.roles import builtin_roles, load_roles
-from retinue.config.settings import (
-    PROJECT_FILE,
-    Settings,
-    SettingsLayers,
-    load_settings,
-    read_settings,
-)
+from retinue.config.settings import PROJECT_FILE, Settings, SettingsLayers
+from retinue.config.settings_file import load_settings, read_settings
 from retinue.domain.plan.plan_file import parse
 from retinue.domain.plan.plan_file import read as read_plan
 from retinue.domain.price import Price

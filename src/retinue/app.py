@@ -20,8 +20,8 @@ from retinue.config.settings import (
     SILENCE_S,
     WARN_AT_CALLS,
     Settings,
-    load_settings,
 )
+from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustRequest
 from retinue.config.user_key import UserKey
 from retinue.discovery import discover

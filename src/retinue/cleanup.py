@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.settings import load_settings
+from retinue.config.settings_file import load_settings
 from retinue.domain.cleanup_report import DAY_S, CleanupReport
 from retinue.errors import ChainBroken, RunError, UsageError
 from retinue.ports.store import RunRow

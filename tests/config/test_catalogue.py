@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retinue.config.roles import RoleCatalogue, builtin_roles, load_roles
-from retinue.config.settings import load_settings
+from retinue.config.settings_file import load_settings
 from retinue.domain.grant import Mode
 from retinue.domain.role import BOOTSTRAP_FILES
 from retinue.domain.scope import NOWHERE, scope

@@ -19,8 +19,8 @@ from retinue.config.settings import (
     SILENCE_S,
     WARN_AT_CALLS,
     Settings,
-    read_settings,
 )
+from retinue.config.settings_file import read_settings
 from retinue.domain.grant import Mode
 
 DEFAULTS, _, REST = settings_template().partition(EXAMPLES_HEADING)

@@ -8,7 +8,8 @@ import pytest
 
 from retinue.config.environment import Environment
 from retinue.config.mcp_servers import ServerConfiguration, configured_servers
-from retinue.config.settings import Settings, SettingsLayers, load_settings
+from retinue.config.settings import Settings, SettingsLayers
+from retinue.config.settings_file import load_settings
 from retinue.domain.mcp_server import McpServerSpec, Transport
 
 ENVIRONMENT = Environment(

@@ -12,10 +12,9 @@ from retinue.config.settings import (
     BudgetSettings,
     RoleSettings,
     Settings,
-    load_settings,
     narrow_settings,
-    read_settings,
 )
+from retinue.config.settings_file import load_settings, read_settings
 from retinue.domain.grant import Mode
 from retinue.errors import ConfigError
 

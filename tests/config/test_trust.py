@@ -8,7 +8,7 @@ import pytest
 
 from retinue.config.environment import Environment
 from retinue.config.project_permissions import ProjectPermissions, project_permissions
-from retinue.config.settings import load_settings
+from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustStore
 from retinue.errors import ConfigError
 

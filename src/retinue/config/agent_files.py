@@ -28,7 +28,7 @@ from retinue.config.settings import BudgetSettings, ProfileSettings
 from retinue.config.tool_translation import Dialect
 from retinue.domain.budget import Budget
 from retinue.domain.grant import Mode
-from retinue.domain.paths import inside
+from retinue.domain.paths import is_project_file
 from retinue.errors import ContractError
 
 MAX_DESCRIPTION = 1_000
@@ -254,10 +254,10 @@ class _AgentParser:
             return None
         kept = []
         for path in as_list(self._fields[key]):
-            if path.startswith("/") or inside(path, "/") in (None, "."):
-                self._problem(f"{path}: left out, because it is outside the project")
-            else:
+            if is_project_file(path):
                 kept.append(path)
+            else:
+                self._problem(f"{path}: left out, because it is outside the project")
         return tuple(kept)
 
     def _budget(self) -> BudgetSettings:

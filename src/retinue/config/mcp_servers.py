@@ -16,12 +16,8 @@ import msgspec
 
 from retinue.config.agent_folders import read_text
 from retinue.config.environment import Environment
-from retinue.config.settings import (
-    PROJECT_FILE,
-    McpServerSettings,
-    SettingsLayers,
-    mcp_server_problem,
-)
+from retinue.config.settings import PROJECT_FILE, McpServerSettings, SettingsLayers
+from retinue.config.settings_file import mcp_server_problem
 from retinue.domain.mcp_server import CALL_TIMEOUT_S, START_TIMEOUT_S, McpServerSpec, Transport
 
 MCP_FILE = ".mcp.json"

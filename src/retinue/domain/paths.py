@@ -24,6 +24,11 @@ def inside(path: str, root: str) -> str | None:
     return None if parts is None else "/".join(parts) or "."
 
 
+def is_project_file(path: str) -> bool:
+    """Whether `path` is relative and names something below the project."""
+    return not path.startswith("/") and inside(path, "/") not in (None, ".")
+
+
 def tidy(path: str) -> str:
     """`path`, wherever it leads, without `.`, doubled slashes, or `..` behind a name."""
     return path and posixpath.normpath(re.sub("/+", "/", path))

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.config.settings import load_settings
+from retinue.config.settings_file import load_settings
 from retinue.discovery import discover
 from retinue.domain.budget import Budget, Limits
 from retinue.domain.grant import Mode

@@ -13,7 +13,8 @@ from click.shell_completion import CompletionItem
 
 from retinue.config.environment import Environment
 from retinue.config.roles import RoleCatalogue, load_roles
-from retinue.config.settings import SettingsLayers, load_settings
+from retinue.config.settings import SettingsLayers
+from retinue.config.settings_file import load_settings
 from retinue.embedded.model import NAME, is_available
 from retinue.errors import RetinueError
 from retinue.interfaces.view.formatting import one_line

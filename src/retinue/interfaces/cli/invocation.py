@@ -9,7 +9,8 @@ from typing import Any
 
 from retinue.app import open_runtime
 from retinue.config.environment import Environment
-from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD, load_settings
+from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD
+from retinue.config.settings_file import load_settings
 from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.budget import Limits
 from retinue.domain.result import Status

@@ -12,7 +12,7 @@ import msgspec
 from retinue.config.environment import Environment
 from retinue.config.mcp_servers import configured_servers
 from retinue.config.roles import RoleCatalogue, builtin_roles, load_roles
-from retinue.config.settings import load_settings
+from retinue.config.settings_file import load_settings
 from retinue.domain.role import Role, pick
 from retinue.domain.scope import ANYWHERE, NOWHERE
 from retinue.interfaces.cli import completions as names

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retinue.config.environment import Environment
-from retinue.config.settings import load_settings
+from retinue.config.settings_file import load_settings
 from retinue.errors import UsageError
 from retinue.extras import require
 from retinue.interfaces.cli.commands.trust import settle

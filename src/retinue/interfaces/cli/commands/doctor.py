@@ -24,7 +24,8 @@ from retinue.config.model_routes import ModelRoute, parse_route
 from retinue.config.project_permissions import MCP_SERVER, project_permissions
 from retinue.config.roles import load_roles
 from retinue.config.server_addresses import KEY_VARIABLES
-from retinue.config.settings import PROJECT_FILE, Settings, SettingsLayers, read_settings
+from retinue.config.settings import PROJECT_FILE, Settings, SettingsLayers
+from retinue.config.settings_file import read_settings
 from retinue.discovery import NamedModel, discover, named_models
 from retinue.domain.discovered_models import SHOWN, DiscoveredModels, InspectedServer, ServerAddress
 from retinue.embedded.model import is_available

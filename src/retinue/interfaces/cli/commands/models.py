@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from retinue.config.environment import Environment
-from retinue.config.settings import load_settings
+from retinue.config.settings_file import load_settings
 from retinue.discovery import discover, named_models
 from retinue.domain.discovered_models import (
     DiscoveredModels,

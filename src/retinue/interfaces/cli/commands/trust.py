@@ -9,7 +9,7 @@ import click
 
 from retinue.config.environment import Environment
 from retinue.config.project_permissions import project_permissions
-from retinue.config.settings import load_settings
+from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustStore
 from retinue.errors import UsageError
 from retinue.interfaces.cli.commands.agents import say

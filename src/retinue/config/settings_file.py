@@ -1,0 +1,213 @@
+"""Reading settings files: what is wrong with one is reported with its line and key."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from retinue.config.pools import PoolStrategy, endpoint_problem, pool_problem
+from retinue.config.settings import (
+    PROJECT_FILE,
+    BudgetSettings,
+    McpServerSettings,
+    ProfileSettings,
+    Settings,
+    SettingsLayers,
+)
+from retinue.domain.approval import rule
+from retinue.domain.budget import Budget
+from retinue.domain.contract import OnConflict, WorkspaceKind
+from retinue.domain.grant import Mode
+from retinue.domain.mcp_server import Transport
+from retinue.domain.paths import is_project_file
+from retinue.errors import ConfigError, ContractError
+
+MAX_SERVER_TIMEOUT_S = 3_600
+_MINIMUMS = {
+    "max_concurrent": 1, "max_depth": 1, "silence_s": 1, "warn_at_calls": 1, "pause_at_calls": 1,
+    "ask_above_tokens": 1, "notify_after_s": 0, "keep_journals_days": 0,
+}  # fmt: skip
+
+
+def load_settings(user_file: Path, project: Path) -> SettingsLayers:
+    """Read the user's file and the project's. A missing file sets nothing."""
+    project_file = project / PROJECT_FILE
+    return SettingsLayers(
+        read_settings(user_file) if user_file.is_file() else Settings(),
+        read_settings(project_file) if project_file.is_file() else Settings(),
+    )
+
+
+def read_settings(path: Path) -> Settings:
+    """Read one settings file. ConfigError names the line and the key."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}.") from error
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {_locate_syntax_error(str(error), text)}") from error
+    try:
+        settings = msgspec.convert(data, Settings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {_locate_type_error(str(error), data, text)}") from error
+    for keys, problem in _problems(settings):
+        line, key = _line_of(text, keys), ".".join(keys)
+        raise ConfigError(f"{path}: line {line}, key {key}: {problem}")
+    return settings
+
+
+def _problems(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Settings that have the right types and no meaning: the keys, and what is wrong."""
+    budgets: dict[tuple[str, ...], BudgetSettings] = {("budget",): settings.budget}
+    budgets |= {("roles", name, "budget"): role.budget for name, role in settings.roles.items()}
+    budgets |= {("profiles", name, "budget"): p.budget for name, p in settings.profiles.items()}
+    for table, budget in budgets.items():
+        try:
+            Budget(**budget.given())
+        except ContractError as error:
+            yield (*table, str(error).split()[0]), str(error)
+    found: dict[tuple[str, ...], str | None] = {
+        ("profiles", name): _profile_problem(name, profile, settings)
+        for name, profile in settings.profiles.items()
+    }
+    found |= {
+        ("pools", name): pool_problem(name, pool, settings.models, settings.pools)
+        for name, pool in settings.pools.items()
+    }
+    found |= {("servers", url): endpoint_problem(url, one) for url, one in settings.servers.items()}
+    found |= {("mcp", name): mcp_server_problem(name, one) for name, one in settings.mcp.items()}
+    yield from ((keys, problem) for keys, problem in found.items() if problem)
+    for name, minimum in _MINIMUMS.items():
+        value = getattr(settings, name)
+        if value is not None and value < minimum:
+            yield (name,), f"must be at least {minimum}, not {value}."
+    if settings.ask_above_usd is not None and settings.ask_above_usd <= 0:
+        yield ("ask_above_usd",), f"must be more than 0, not {settings.ask_above_usd}."
+    for name in ("allow", "deny"):
+        for text in getattr(settings, name):
+            try:
+                rule(text)
+            except ConfigError as error:
+                yield (name,), str(error)
+    if not is_project_file(settings.report_path):
+        yield ("report_path",), f"must be a file inside the project, not {settings.report_path!r}."
+
+
+def _profile_problem(name: str, profile: ProfileSettings, settings: Settings) -> str | None:
+    if not re.fullmatch(r"[A-Za-z0-9_.:-]+", name):
+        return "a name has letters, digits and _.:- only."
+    if name in settings.roles:
+        return f"[roles.{name}] is there too; keep one."
+    if profile.model and profile.pool:
+        return "`model` and `pool` mean the same; set one."
+    files = (*(profile.bootstrap_files or ()), profile.system_prompt_file or "a file")
+    for file in files:
+        if not is_project_file(file):
+            return f"{file!r} must be a file inside the project, such as docs/agent.md."
+    return None
+
+
+def mcp_server_problem(name: str, server: McpServerSettings) -> str | None:
+    """What is wrong with the settings of an MCP server; None if nothing is."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name):
+        return "a name has 1 to 40 letters, digits and _.- only."
+    if server.command is not None and server.url is not None:
+        return "`command` starts a server and `url` names one that runs; set one."
+    if server.command == "" or server.url == "":
+        return "`command` and `url` must not be empty."
+    if server.type is Transport.STDIO and server.url is not None:
+        return "a server of type stdio has a `command`, not a `url`."
+    if server.type not in (None, Transport.STDIO) and server.command is not None:
+        return f"a server of type {server.type} has a `url`, not a `command`."
+    for key in ("timeout_s", "start_timeout_s"):
+        value = getattr(server, key)
+        if value is not None and not 0 < value <= MAX_SERVER_TIMEOUT_S:
+            return f"{key} must be more than 0 and at most {MAX_SERVER_TIMEOUT_S:,}, not {value:g}."
+    return None
+
+
+def _locate_syntax_error(message: str, text: str) -> str:
+    found = re.search(r"\(at (?:line (\d+), column (\d+)|end of document)\)", message)
+    if found is None:
+        return f"{message}."
+    lines = text.rstrip().split("\n")
+    line, column = found[1] or len(lines), found[2] or len(lines[-1]) + 1
+    return f"line {line}, column {column}: {message[: found.start()].strip()}."
+
+
+def _locate_type_error(message: str, data: dict[str, Any], text: str) -> str:
+    """Add the line and the key to an error message of msgspec."""
+    found = re.search(r" - at `\$\.?(.*)`$", message)
+    what = message[: found.start()] if found else message
+    keys: list[str | int] = []
+    for part in re.findall(r"\[\.\.\.\]|\[\d+\]|[^.\[\]]+", found[1] if found else ""):
+        if part == "[...]":
+            keys += _invalid_entry(data, keys)
+        else:
+            keys.append(int(part[1:-1]) if part.startswith("[") else part)
+    if unknown := re.search(r"unknown field `(.*)`", what):
+        keys.append(unknown[1])
+        what = f"unknown key {unknown[1]!r}"
+    elif "enum value" in what:
+        kinds: dict[str | int, type[StrEnum]] = {
+            "type": Transport,
+            "strategy": PoolStrategy,
+            "workspace": WorkspaceKind,
+            "on_conflict": OnConflict,
+        }
+        what += f"; there are: {', '.join(kinds.get(keys[-1], Mode))}"
+    name = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
+    return (
+        f"line {_line_of(text, keys)}, key {name.lstrip('.') or '(top)'}:"
+        f" {what[0].lower() + what[1:]}."
+    )
+
+
+def _invalid_entry(data: dict[str, Any], keys: Sequence[str | int]) -> list[str]:
+    """Name of the invalid entry in a table of tables, which msgspec's message does not contain."""
+    table: Any = data
+    for key in keys:
+        table = table[key]
+    for name, value in table.items():
+        alone: dict[Any, Any] = {name: value}
+        for key in reversed(keys):
+            alone = {key: alone}
+        try:
+            msgspec.convert(alone, Settings)
+        except msgspec.ValidationError:
+            return [name]
+    return []
+
+
+def _line_of(text: str, keys: Sequence[str | int]) -> int:
+    """First line of the statement that sets the last of `keys`."""
+    # Only the parser knows every way to write a key (dotted, quoted, inline). So parse ever longer
+    # prefixes: the statement that sets the key is the one after which the data has it.
+    lines = text.replace("\r\n", "\n").split("\n")
+    start = 1
+    for end in range(1, len(lines) + 1):
+        try:
+            data = tomllib.loads("\n".join(lines[:end]))
+        except tomllib.TOMLDecodeError:
+            continue
+        if _has_key(data, keys):
+            return start
+        start = end + 1
+    return 1
+
+
+def _has_key(data: Any, keys: Sequence[str | int]) -> bool:
+    for key in keys:
+        try:
+            data = data[key]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
