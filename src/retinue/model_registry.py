@@ -414,11 +414,11 @@ class ModelRegistry:
                 endpoint,
                 name=str(route),
                 thinking=route.thinking,
-                on_head=endpoint_model.on_headers,
+                on_headers=endpoint_model.on_headers,
             )
         from retinue.models.openai.model import OpenAIModel
 
-        return OpenAIModel(endpoint, name=str(route), on_head=endpoint_model.on_headers)
+        return OpenAIModel(endpoint, name=str(route), on_headers=endpoint_model.on_headers)
 
     def _endpoint(self, url: str, model: str, service: ProviderApi) -> Endpoint:
         variable = self._owner(service, url).key_variable

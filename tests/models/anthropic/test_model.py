@@ -24,10 +24,10 @@ from retinue.domain.messages import (
 )
 from retinue.domain.thinking import ThinkingOptions
 from retinue.errors import ConfigError, ModelError, ProviderError
-from retinue.models.anthropic.events import decode_event
 from retinue.models.anthropic.model import AnthropicModel
-from retinue.models.anthropic.reply import MessageDraft
+from retinue.models.anthropic.reply import MessageReplyReader
 from retinue.models.http.endpoint import Endpoint
+from retinue.models.http.error_mapping import ErrorMapper
 from retinue.models.scripted.model import ScriptedReply, call, calls, say, think
 from retinue.ports.model import Model
 from retinue.testing.anthropic_format import event, streamed, whole
@@ -35,6 +35,7 @@ from retinue.testing.model_contract import ModelContract
 from retinue.testing.server import Framing, ModelServer, Response, ResponseEnding, as_json
 
 HI = Request(messages=(UserMessage("Hi."),))
+ERRORS = ErrorMapper(Endpoint(base_url="http://127.0.0.1", model="m"))
 TOOL = ToolSpec("read_file", "Read.", msgspec.Raw(b'{"type":"object"}'))
 
 
@@ -184,13 +185,20 @@ async def test_a_streamed_thought_is_put_together_again() -> None:
     }
 
 
-async def test_thinking_is_a_sign_of_life() -> None:
-    told: list[str] = []
-    step = think("A long thought, in several pieces.", say("x"))
-    async with ModelServer([step]) as server, model_of(server) as model:
-        await model.reply(HI, told.append)
-    assert len(told) > 2
-    assert "".join(told) == "x"
+def test_thinking_and_calls_are_signs_of_life() -> None:
+    reported: list[str] = []
+    reader = MessageReplyReader(ERRORS, reported.append, model_name="m")
+    call_block = {"type": "tool_use", "id": "a", "name": "read_file", "input": {}}
+    for fields in (
+        {"type": "content_block_start", "content_block": {"type": "thinking"}},
+        {"type": "content_block_delta", "delta": {"thinking": "A long thought."}},
+        {"type": "content_block_delta", "index": 1, "delta": {"text": "x"}},
+        {"type": "content_block_start", "index": 2, "content_block": call_block},
+        {"type": "content_block_delta", "index": 2, "delta": {"partial_json": "{}"}},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
+    ):
+        assert reader.feed([msgspec.json.encode(fields)]) is None
+    assert reported == ["", "", "x", "", ""]
 
 
 # The stream
@@ -395,10 +403,10 @@ EVENTS = PAYLOADS.map(msgspec.json.encode) | VALUES.map(msgspec.json.encode)
 
 @given(st.lists(EVENTS, max_size=8))
 def test_any_events_make_a_reply(payloads: list[bytes]) -> None:
-    draft = MessageDraft(lambda _: None, name="m")
+    reader = MessageReplyReader(ERRORS, lambda _: None, model_name="m")
     for payload in payloads:
-        draft.add(decode_event(payload))
-    message = draft.reply(HI, b"", 0.0).message
+        reader.feed([payload])
+    message = reader.reply(HI, b"", 0.0).message
     assert msgspec.json.decode(msgspec.json.encode(message), type=AssistantMessage) == message
 
 

@@ -21,7 +21,7 @@ from retinue.domain.messages import (
 )
 from retinue.domain.thinking import ThinkingOptions
 from retinue.models.anthropic.request import ADAPTIVE, CACHE_CONTROL, MessagesEncoder
-from retinue.models.http.abilities import Form
+from retinue.models.http.capabilities import OutputMode
 
 ME = "anthropic:m"
 TOOLS = (
@@ -35,12 +35,12 @@ SCHEMA = '{"type":"object","properties":{"a":{"type":"integer","minimum":3}},"re
 def encoded(
     *messages: Message,
     thinking: ThinkingOptions | None = None,
-    form: Form = Form.WORDS,
-    without: frozenset[str] = frozenset(),
+    mode: OutputMode = OutputMode.PROMPT,
+    unsupported: frozenset[str] = frozenset(),
     **fields: Any,
 ) -> dict[str, Any]:
     encoder = MessagesEncoder("m", name=ME, thinking=thinking)
-    body = encoder.encode(Request(messages=messages, **fields), form, without)
+    body = encoder.encode(Request(messages=messages, **fields), mode, unsupported)
     value: dict[str, Any] = msgspec.json.decode(body)
     return value
 
@@ -143,7 +143,7 @@ def test_a_request_that_nothing_follows_is_not_cached_to_its_end() -> None:
 
 def test_what_a_server_refused_is_not_marked() -> None:
     sent = encoded(
-        SystemMessage("x"), UserMessage("y"), tools=TOOLS, without=frozenset({CACHE_CONTROL})
+        SystemMessage("x"), UserMessage("y"), tools=TOOLS, unsupported=frozenset({CACHE_CONTROL})
     )
     assert marks(sent) == 0
 
@@ -363,7 +363,7 @@ def test_a_model_that_cannot_decide_by_itself_gets_half_of_the_answer() -> None:
         UserMessage("x"),
         thinking=ThinkingOptions(on=True),
         max_output_tokens=8000,
-        without=frozenset({ADAPTIVE}),
+        unsupported=frozenset({ADAPTIVE}),
     )
     assert sent["thinking"] == {"type": "enabled", "budget_tokens": 4000}
 
@@ -389,7 +389,7 @@ def test_with_a_budget_only_thoughts_can_be_gone_on_with(
 
 def test_who_is_made_to_call_a_tool_does_not_think() -> None:
     sent = encoded(
-        *with_calls(MINE), thinking=ThinkingOptions(on=True), form=Form.TOOL, schema=SCHEMA
+        *with_calls(MINE), thinking=ThinkingOptions(on=True), mode=OutputMode.TOOL, schema=SCHEMA
     )
     assert "thinking" not in sent
     assert sent["messages"][1]["content"][0]["type"] == "text"
@@ -406,7 +406,10 @@ def test_effort() -> None:
 
 def test_a_schema_is_sent_as_the_api_can_decode_it() -> None:
     sent = encoded(
-        UserMessage("x"), thinking=ThinkingOptions(effort="max"), form=Form.SCHEMA, schema=SCHEMA
+        UserMessage("x"),
+        thinking=ThinkingOptions(effort="max"),
+        mode=OutputMode.SCHEMA,
+        schema=SCHEMA,
     )
     assert sent["output_config"] == {
         "effort": "max",
@@ -423,7 +426,7 @@ def test_a_schema_is_sent_as_the_api_can_decode_it() -> None:
 
 
 def test_a_schema_as_a_tool_that_must_be_called() -> None:
-    sent = encoded(UserMessage("x"), form=Form.TOOL, schema=SCHEMA)
+    sent = encoded(UserMessage("x"), mode=OutputMode.TOOL, schema=SCHEMA)
     (tool,) = sent["tools"]
     assert tool["name"] == "answer"
     assert tool["input_schema"] == msgspec.json.decode(SCHEMA)

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.messages import Request, UserMessage
-from retinue.models.http.sse import MAX_LINE_BYTES, EventSplitter, LineTooLong
-from retinue.models.openai.chunks import decode_chunk
-from retinue.models.openai.reply import Draft
+from retinue.models.http.endpoint import Endpoint
+from retinue.models.http.error_mapping import ErrorMapper
+from retinue.models.http.sse import MAX_LINE_BYTES, EventParser, EventTooLarge
+from retinue.models.openai.reply import ChatReplyReader
 from retinue.models.scripted.model import ScriptedReply, call, calls, say
 from retinue.testing.server import streamed
 
@@ -18,7 +18,7 @@ REQUEST = Request(messages=(UserMessage("Hi."),))
 
 
 def split(*pieces: bytes) -> list[bytes]:
-    splitter = EventSplitter()
+    splitter = EventParser()
     events = [event for piece in pieces for event in splitter.feed(piece)]
     return [event.strip() for event in (*events, *splitter.end())]
 
@@ -46,34 +46,38 @@ def test_events_are_found(stream: bytes, expected: list[bytes]) -> None:
 
 
 def test_errors_are_kept_apart() -> None:
-    splitter = EventSplitter()
+    splitter = EventParser()
     events = splitter.feed(b'event: error\ndata: {"m":1}\n\ndata: 1\n\nerror: {"m":2}\n\n')
     assert events == [b" 1"]
     assert [error.strip() for error in splitter.errors] == [b'{"m":1}', b'{"m":2}']
 
 
 def test_what_is_no_event_is_remembered() -> None:
-    splitter = EventSplitter()
+    splitter = EventParser()
     splitter.feed(b"Ollama is running\n")
-    assert splitter.strays == [b"Ollama is running"]
+    assert splitter.unknown_lines == [b"Ollama is running"]
 
 
 @pytest.mark.parametrize("stream", [b"x", b"data: ", b"data: 1\ndata: "])
 def test_a_line_has_a_limit(stream: bytes) -> None:
-    splitter = EventSplitter()
+    splitter = EventParser()
     piece = b"x" * (1024 * 1024)
-    with pytest.raises(LineTooLong):  # noqa: PT012 - which feed fails depends on the stream
+    with pytest.raises(EventTooLarge):  # noqa: PT012 - which feed fails depends on the stream
         splitter.feed(stream)
         for _ in range(MAX_LINE_BYTES // len(piece) + 1):
             splitter.feed(piece)
 
 
 def test_an_event_of_many_lines_has_a_limit() -> None:
-    splitter = EventSplitter()
+    splitter = EventParser()
     piece = b"data: " + b"x" * (1024 * 1024) + b"\n"
-    with pytest.raises(LineTooLong):  # noqa: PT012
+    with pytest.raises(EventTooLarge):  # noqa: PT012
         for _ in range(MAX_LINE_BYTES // len(piece) + 2):
             splitter.feed(piece)
+
+
+def new_reader() -> ChatReplyReader:
+    return ChatReplyReader(ErrorMapper(Endpoint(base_url="http://127.0.0.1/v1", model="m")))
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -96,11 +100,9 @@ def test_the_reply_does_not_depend_on_how_the_bytes_are_cut(
     cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=40).map(sorted))
     edges = [0, *cuts, len(body)]
     pieces = [body[a:b] for a, b in pairwise(edges)]
-    draft = Draft()
-    for event in split(*pieces):
-        if event != b"[DONE]":
-            draft.add(decode_chunk(event))
-    reply = draft.reply(REQUEST, b"", 0.0)
+    reader = new_reader()
+    assert reader.feed(split(*pieces)) is None
+    reply = reader.reply(REQUEST, b"", 0.0)
     assert reply.message.content == answer.text
     assert [(made.name, made.arguments) for made in reply.message.calls] == [
         (plan.name, plan.arguments) for plan in answer.calls
@@ -109,9 +111,4 @@ def test_the_reply_does_not_depend_on_how_the_bytes_are_cut(
 
 @given(st.binary(max_size=200))
 def test_no_bytes_break_it(noise: bytes) -> None:
-    for event in split(noise):
-        try:
-            chunk = decode_chunk(event)
-        except msgspec.DecodeError:
-            continue
-        Draft().add(chunk)
+    new_reader().feed(split(noise))

@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.models.openai.chunks import decode_chunk
-from retinue.models.openai.reply import Draft
+from retinue.models.openai.chunks import (
+    CHUNKS,
+    CallDelta,
+    Choice,
+    Chunk,
+    Delta,
+    FunctionDelta,
+    UsageCount,
+)
 
 FIELDS = [
     "choices",
@@ -44,30 +51,47 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_any_json_is_taken(value: Any) -> None:
-    Draft().add(decode_chunk(msgspec.json.encode(value)))
+def test_any_json_is_decoded(value: Any) -> None:
+    assert CHUNKS.decode(msgspec.json.encode(value)) is not None
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"choices": [}', b"nonsense", b"[DONE]"])
-def test_what_is_not_json_is_said(data: bytes) -> None:
-    with pytest.raises(msgspec.DecodeError):
-        decode_chunk(data)
+def test_what_is_not_json_is_not_decoded(data: bytes) -> None:
+    assert CHUNKS.decode(data) is None
 
 
-def test_bytes_that_are_not_utf8_become_a_mark() -> None:
-    chunk = decode_chunk(b'{"choices":[{"delta":{"content":"a\xffb"}}]}')
+def content_of(data: bytes) -> str | None:
+    chunk = CHUNKS.decode(data)
+    assert chunk is not None
     assert chunk.choices is not None
     assert chunk.choices[0].delta is not None
-    assert chunk.choices[0].delta.content == "a�b"
+    return chunk.choices[0].delta.content
 
 
-def test_content_in_parts_is_joined_without_the_thinking() -> None:
+def test_invalid_utf8_is_replaced() -> None:
+    assert content_of(b'{"choices":[{"delta":{"content":"a\xffb"}}]}') == "a\ufffdb"
+
+
+def test_parts_of_content_are_joined_without_the_thinking() -> None:
     content = [
         {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
         {"type": "text", "text": "Hel"},
         {"type": "text", "text": "lo"},
     ]
-    chunk = decode_chunk(msgspec.json.encode({"choices": [{"delta": {"content": content}}]}))
-    assert chunk.choices is not None
-    assert chunk.choices[0].delta is not None
-    assert chunk.choices[0].delta.content == "Hello"
+    assert (
+        content_of(msgspec.json.encode({"choices": [{"delta": {"content": content}}]})) == "Hello"
+    )
+
+
+def test_numbers_and_single_items_in_other_forms() -> None:
+    chunk = CHUNKS.decode(
+        b'{"choices": [{"delta": {"tool_calls":'
+        b' {"index": "1", "id": 7, "function": {"name": "x"}}}}],'
+        b' "usage": {"prompt_tokens": 3.0, "completion_tokens": "4"}}'
+    )
+    assert chunk == Chunk(
+        choices=[
+            Choice(delta=Delta(tool_calls=[CallDelta(1, 7, FunctionDelta(name="x"))])),
+        ],
+        usage=UsageCount(prompt_tokens=3, completion_tokens=4),
+    )

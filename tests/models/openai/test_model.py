@@ -365,7 +365,8 @@ async def test_the_head_of_every_answer_is_passed_on() -> None:
     async with ModelServer(answers) as server:
         endpoint = Endpoint(base_url=server.base_url, model="m")
         model = OpenAIModel(
-            endpoint, on_head=lambda status, headers: heads.append((status, headers.get("X-LEFT")))
+            endpoint,
+            on_headers=lambda status, headers: heads.append((status, headers.get("X-LEFT"))),
         )
         async with model:
             with pytest.raises(RateLimited):

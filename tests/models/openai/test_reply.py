@@ -17,23 +17,27 @@ from retinue.domain.messages import (
     Usage,
     UserMessage,
 )
-from retinue.models.openai.chunks import decode_chunk
-from retinue.models.openai.reply import Draft
+from retinue.models.http.endpoint import Endpoint
+from retinue.models.http.error_mapping import ErrorMapper
+from retinue.models.openai.reply import ChatReplyReader
 from retinue.testing.server import chunk
 
 REQUEST = Request(messages=(UserMessage("Hi."),))
 
 
-def drafted(*chunks: dict[str, Any], request: Request = REQUEST, body: bytes = b"") -> Reply:
-    draft = Draft()
-    for value in chunks:
-        draft.add(decode_chunk(msgspec.json.encode(value)))
-    return draft.reply(request, body, 0.0)
+def new_reader() -> ChatReplyReader:
+    return ChatReplyReader(ErrorMapper(Endpoint(base_url="http://127.0.0.1/v1", model="m")))
+
+
+def read(*chunks: dict[str, Any], request: Request = REQUEST, body: bytes = b"") -> Reply:
+    reader = new_reader()
+    assert reader.feed([msgspec.json.encode(value) for value in chunks]) is None
+    return reader.reply(request, body, 0.0)
 
 
 def tools(*deltas: dict[str, Any]) -> tuple[ToolCall, ...]:
     """The calls that come of these deltas, each in a chunk of its own."""
-    return drafted(*(chunk({"tool_calls": [delta]}) for delta in deltas)).message.calls
+    return read(*(chunk({"tool_calls": [delta]}) for delta in deltas)).message.calls
 
 
 def delta(index: int | None = None, call_id: str | None = None, **function: Any) -> dict[str, Any]:
@@ -158,7 +162,7 @@ def test_ids_made_up_are_stable_and_new_in_the_conversation() -> None:
     )
     value = chunk({"tool_calls": [delta(name="y"), delta(name="z")]})
     for _ in range(2):
-        made = drafted(value, request=request).message.calls
+        made = read(value, request=request).message.calls
         assert [call.id for call in made] == ["call_3", "call_4"]
 
 
@@ -178,7 +182,7 @@ def test_ids_made_up_are_stable_and_new_in_the_conversation() -> None:
 )
 def test_why_it_ended(reason: str | None, with_call: bool, finish: Finish) -> None:
     part = {"tool_calls": [delta(0, "a", name="x")]} if with_call else {"content": "x"}
-    assert drafted(chunk(part), chunk({}, finish_reason=reason)).finish is finish
+    assert read(chunk(part), chunk({}, finish_reason=reason)).finish is finish
 
 
 @pytest.mark.parametrize(
@@ -238,7 +242,7 @@ def test_why_it_ended(reason: str | None, with_call: bool, finish: Finish) -> No
     ],
 )
 def test_usage(extra: dict[str, Any], usage: Usage) -> None:
-    reply = drafted(chunk({"content": "12345"}), {"choices": [], **extra}, body=b"x" * 40)
+    reply = read(chunk({"content": "12345"}), {"choices": [], **extra}, body=b"x" * 40)
     assert reply.usage == usage
 
 
@@ -247,15 +251,15 @@ def test_usage_that_grows_with_every_chunk_counts_once() -> None:
         {**chunk({"content": "x"}), "usage": {"prompt_tokens": 9, "completion_tokens": n}}
         for n in range(1, 4)
     ]
-    assert drafted(*parts).usage == Usage(9, 0, 3)
+    assert read(*parts).usage == Usage(9, 0, 3)
 
 
 def test_thinking_is_a_first_token_and_no_content() -> None:
     def first_token(delta: dict[str, Any]) -> bool:
-        draft = Draft()
-        draft.add(decode_chunk(msgspec.json.encode(chunk(delta))))
-        assert draft.empty
-        return draft.first_token_at is not None
+        reader = new_reader()
+        assert reader.feed([msgspec.json.encode(chunk(delta))]) is None
+        assert reader.empty
+        return reader.first_token_at is not None
 
     assert not first_token({"role": "assistant", "content": ""})
     assert first_token({"reasoning_content": "hm"})
@@ -263,11 +267,11 @@ def test_thinking_is_a_first_token_and_no_content() -> None:
 
 
 def test_a_refusal_is_said() -> None:
-    assert drafted(chunk({"refusal": "No."})).message.content == "No."
+    assert read(chunk({"refusal": "No."})).message.content == "No."
 
 
 def test_a_cumulative_message_beside_the_delta_is_ignored() -> None:
     def both(text: str, so_far: str) -> dict[str, Any]:
         return {"choices": [{"delta": {"content": text}, "message": {"content": so_far}}]}
 
-    assert drafted(both("a", "a"), both("b", "ab")).message.content == "ab"
+    assert read(both("a", "a"), both("b", "ab")).message.content == "ab"

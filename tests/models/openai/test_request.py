@@ -15,11 +15,11 @@ from retinue.domain.messages import (
     ToolSpec,
     UserMessage,
 )
-from retinue.models.openai.request import BodyEncoder
+from retinue.models.openai.request import ChatEncoder
 
 
 def encoded(*messages: Message, **fields: Any) -> dict[str, Any]:
-    body = BodyEncoder("m").encode(Request(messages=messages, **fields))
+    body = ChatEncoder("m").encode(Request(messages=messages, **fields))
     value: dict[str, Any] = msgspec.json.decode(body)
     return value
 
@@ -102,7 +102,7 @@ def test_half_a_surrogate_pair_is_replaced() -> None:
 
 
 def test_tools_are_the_same_bytes_in_every_request() -> None:
-    encoder = BodyEncoder("m")
+    encoder = ChatEncoder("m")
     many = [
         (ToolSpec(f"tool_{n}", "Does.", msgspec.Raw(b'{"type":"object"}')),) for n in range(200)
     ]

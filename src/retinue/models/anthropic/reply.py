@@ -1,49 +1,23 @@
-"""A reply of the Messages API in the making: events go in, the finished reply comes out."""
+"""Reads the events of a message of Anthropic's Messages API."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Iterable
 
 import msgspec
 
-from retinue.domain.messages import (
-    AssistantMessage,
-    Finish,
-    Reply,
-    Request,
-    Thought,
-    Thoughts,
-    Timing,
-    ToolCall,
-    Usage,
-    estimate_tokens,
-)
-from retinue.models.anthropic.events import Delta, Event, UsageCount, decode_block
-from retinue.models.http.call_ids import made_up_ids
-from retinue.models.http.wire import tokens_of
+from retinue.domain.messages import Thought, Thoughts, Usage
+from retinue.errors import ModelError
+from retinue.models.anthropic.events import BLOCKS, EVENTS, Block, Delta, Event, UsageCount
+from retinue.models.http.decoding import decode_or_text, valid_token_count
+from retinue.models.http.error_mapping import ErrorMapper
+from retinue.models.http.reply import CallBuilder, OnText, ReplyReader
 
-_CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded"})
-_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+_THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})
 
 
-class _CallDraft:
-    __slots__ = ("given", "id", "name", "pieces")
-
-    def __init__(self, call_id: str, name: str, given: str) -> None:
-        self.id = call_id
-        self.name = name
-        self.given = given
-        self.pieces: list[str] = []
-
-    @property
-    def arguments(self) -> str:
-        """What was streamed, or else what was there from the beginning."""
-        return "".join(self.pieces) or self.given
-
-
-class _ThoughtDraft:
-    """Everything of the block is kept as it came; what is streamed is added to it."""
+class _ThoughtBuilder:
+    """Keeps everything of a thinking block as it came, and adds what is streamed to it."""
 
     __slots__ = ("after_calls", "after_text", "block", "signature", "thinking")
 
@@ -54,7 +28,7 @@ class _ThoughtDraft:
         self.thinking: list[str] = []
         self.signature: list[str] = []
 
-    def finished(self) -> Thought | None:
+    def build(self) -> Thought | None:
         text = bytes(self.block).decode("utf-8", "replace")
         if self.thinking or self.signature:
             fields = msgspec.json.decode(text)
@@ -64,59 +38,39 @@ class _ThoughtDraft:
             try:
                 text = msgspec.json.encode(fields).decode()
             except UnicodeEncodeError:
-                return None  # Halves of surrogate pairs: nobody would take it back.
+                return None  # Halves of surrogate pairs: the server would refuse it.
         return Thought(text, self.after_text, self.after_calls)
 
 
-class MessageDraft:
-    """Collects one reply of the model that is called `name`.
+class MessageReplyReader(ReplyReader[Event]):
+    decoder = EVENTS
+    length_reasons = frozenset({"max_tokens", "model_context_window_exceeded"})
+    filter_reasons = frozenset({"refusal"})
 
-    `stop_reason` is the server's word, or None as long as it has not said one.
-    """
+    __slots__ = ("_chars", "_counts", "_open_blocks", "_text_ended", "_thoughts")
 
-    __slots__ = (
-        "_apart",
-        "_calls",
-        "_name",
-        "_on_text",
-        "_open",
-        "_said",
-        "_text",
-        "_thoughts",
-        "_usage",
-        "first_token_at",
-        "refusal",
-        "stop_reason",
-    )
+    def __init__(
+        self, errors: ErrorMapper, on_text: OnText | None = None, *, model_name: str = ""
+    ) -> None:
+        super().__init__(errors, on_text, model_name=model_name)
+        self._chars = 0
+        self._thoughts: list[_ThoughtBuilder] = []
+        # The blocks that are being streamed, by index; None for a block of an unknown kind.
+        self._open_blocks: dict[int, CallBuilder | _ThoughtBuilder | None] = {}
+        # Whether another block follows the last text.
+        self._text_ended = False
+        self._counts: dict[str, int] = {}
 
-    def __init__(self, on_text: Callable[[str], None] | None = None, *, name: str = "") -> None:
-        self._name = name
-        self._on_text = on_text
-        self._text: list[str] = []
-        self._said = 0
-        self._calls: list[_CallDraft] = []
-        self._thoughts: list[_ThoughtDraft] = []
-        # The blocks that are being streamed, by their place; None for a kind that nobody knows.
-        self._open: dict[int, _CallDraft | _ThoughtDraft | None] = {}
-        # Whether another block stands behind the last text.
-        self._apart = False
-        self._usage: dict[str, int] = {}
-        self.stop_reason: str | None = None
-        self.refusal = ""
-        self.first_token_at: float | None = None
-
-    @property
-    def empty(self) -> bool:
-        return not self._text and not self._calls
-
-    def add(self, event: Event) -> None:
-        # Ordered by how often each occurs. What is of no known type is nothing to us.
+    def add(self, event: Event, data: bytes) -> ModelError | None:
+        if event.error or event.type == "error":
+            return self._errors.from_error_value(event.error or decode_or_text(data))
+        # Ordered by how often each type occurs. Events of unknown types are ignored.
         match event.type:
             case "content_block_delta":
                 if event.delta is not None:
-                    self._go_on(event.index or 0, event.delta)
+                    self._add_delta(event.index or 0, event.delta)
             case "content_block_start":
-                self._begin(event.index or 0, event.content_block)
+                self._start_block(event.index or 0, event.content_block)
             case "message_start":
                 if event.message is not None:
                     self._count(event.message.usage)
@@ -125,124 +79,94 @@ class MessageDraft:
                 if event.delta is not None:
                     self._stop(event.delta.stop_reason, event.delta.stop_details)
             case "message":
-                for index, block in enumerate(event.content or ()):
-                    self._begin(index, block)
-                self._count(event.usage)
-                self._stop(event.stop_reason, event.stop_details)
+                self.add_whole(event)
+            case "message_stop":
+                self.done = True
+        return None
 
-    def _begin(self, index: int, raw: msgspec.Raw) -> None:
-        block = decode_block(raw)
+    def add_whole(self, event: Event) -> bool:
+        if event.type != "message" or event.content is None:
+            return False
+        for index, block in enumerate(event.content):
+            self._start_block(index, block)
+        self._count(event.usage)
+        self._stop(event.stop_reason, event.stop_details)
+        return True
+
+    def _start_block(self, index: int, raw: msgspec.Raw) -> None:
+        block = BLOCKS.decode(bytes(raw)) or Block()
         if block.type == "text":
-            if self._text and self._apart:
-                self._say("\n\n")
-            self._apart = False
-            self._say(block.text or "")
+            if self.text and self._text_ended:
+                self._add_text("\n\n")
+            self._text_ended = False
+            self._add_text(block.text or "")
             return
-        self._apart = True
+        self._text_ended = True
         if block.type == "tool_use":
-            given = bytes(block.input).decode("utf-8", "replace")
-            call = _CallDraft(block.id or "", block.name or "", given)
-            self._calls.append(call)
-            self._open[index] = call
-            self._seen()
-        elif block.type in _THOUGHTS:
-            thought = _ThoughtDraft(raw, self._said, len(self._calls))
+            initial = bytes(block.input).decode("utf-8", "replace")
+            call = CallBuilder(block.id, block.name or "", initial)
+            self.calls.append(call)
+            self._open_blocks[index] = call
+            self.has_news = True
+        elif block.type in _THINKING_BLOCKS:
+            thought = _ThoughtBuilder(raw, self._chars, len(self.calls))
             self._thoughts.append(thought)
-            self._open[index] = thought
-            self._think()
+            self._open_blocks[index] = thought
+            self.has_news = True
         else:
-            self._open[index] = None
+            self._open_blocks[index] = None
 
-    def _go_on(self, index: int, delta: Delta) -> None:
+    def _add_delta(self, index: int, delta: Delta) -> None:
         if delta.text:
-            # Of a kind that nobody knows, the text may mean anything.
-            if self._open.get(index, self) is not None:
-                self._say(delta.text)
+            # In a block of an unknown kind, the text may mean anything.
+            if self._open_blocks.get(index, self) is not None:
+                self._add_text(delta.text)
             return
-        part = self._open.get(index)
-        if isinstance(part, _CallDraft):
+        block = self._open_blocks.get(index)
+        if isinstance(block, CallBuilder):
             if delta.partial_json:
-                part.pieces.append(delta.partial_json)
-                self._seen()
-        elif isinstance(part, _ThoughtDraft):
+                block.arguments.append(delta.partial_json)
+                self.has_news = True
+        elif isinstance(block, _ThoughtBuilder):
             if delta.thinking:
-                part.thinking.append(delta.thinking)
-                self._think()
+                block.thinking.append(delta.thinking)
+                self.has_news = True
             if delta.signature:
-                part.signature.append(delta.signature)
+                block.signature.append(delta.signature)
 
-    def _say(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         if text:
-            self._text.append(text)
-            self._said += len(text)
-            if self._on_text is not None:
-                self._on_text(text)
-            self._seen()
-
-    def _think(self) -> None:
-        if self._on_text is not None:
-            self._on_text("")  # No text, but a sign of life.
-        self._seen()
-
-    def _seen(self) -> None:
-        if self.first_token_at is None:
-            self.first_token_at = time.perf_counter()
+            self.text.append(text)
+            self._chars += len(text)
+            self.has_news = True
 
     def _stop(self, reason: str | None, details: object) -> None:
         if reason:
-            self.stop_reason = reason
+            self.finish_reason = reason
         if isinstance(details, dict) and isinstance(details.get("explanation"), str):
             self.refusal = details["explanation"]
 
     def _count(self, usage: UsageCount | None) -> None:
-        # Counts are of the whole so far, and those that have not changed may be left out.
+        # Counts are totals so far, and those that have not changed may be left out.
         if usage is not None:
-            counts = msgspec.structs.asdict(usage).items()
-            self._usage |= {name: tokens_of(count) for name, count in counts if count is not None}
+            for name, count in msgspec.structs.asdict(usage).items():
+                if count is not None:
+                    self._counts[name] = valid_token_count(count)
 
-    def reply(self, request: Request, body: bytes, started_at: float) -> Reply:
-        """The finished reply. `body` is what was sent, for servers that do not count tokens."""
-        ended_at = time.perf_counter()
-        first_at = self.first_token_at or ended_at
-        calls = self._finished_calls(request) if self._calls else ()
-        finish = Finish.TOOLS if calls else Finish.STOP
-        return Reply(
-            message=AssistantMessage("".join(self._text), calls, self._kept() if calls else None),
-            usage=self._used(body, calls),
-            finish=Finish.LENGTH if self.stop_reason in _CUT_OFF else finish,
-            timing=Timing(
-                first_token_s=first_at - started_at,
-                generating_s=ended_at - first_at,
-            ),
+    def thoughts(self) -> Thoughts | None:
+        built = tuple(
+            thought for builder in self._thoughts if (thought := builder.build()) is not None
         )
+        return Thoughts(self._model_name, built) if built else None
 
-    def _finished_calls(self, request: Request) -> tuple[ToolCall, ...]:
-        taken: set[str] = set()
-        calls: list[ToolCall] = []
-        made_up = made_up_ids((draft.id for draft in self._calls), request.messages)
-        for draft in self._calls:
-            call_id = draft.id if draft.id and draft.id not in taken else next(made_up)
-            taken.add(call_id)
-            calls.append(ToolCall(call_id, draft.name, draft.arguments))
-        return tuple(calls)
+    def thinking(self) -> Iterable[str]:
+        return (piece for builder in self._thoughts for piece in builder.thinking)
 
-    def _kept(self) -> Thoughts | None:
-        """What it thought before its calls. A reply that ends has no more use for it."""
-        thoughts = tuple(
-            thought for draft in self._thoughts if (thought := draft.finished()) is not None
-        )
-        return Thoughts(self._name, thoughts) if thoughts else None
-
-    def _used(self, body: bytes, calls: tuple[ToolCall, ...]) -> Usage:
-        if not self._usage.get("input_tokens") and not self._usage.get("output_tokens"):
-            thinking = (piece for draft in self._thoughts for piece in draft.thinking)
-            written = "".join((*self._text, *thinking, *(c.name + c.arguments for c in calls)))
-            return Usage(estimate_tokens(body), 0, estimate_tokens(written), estimated=True)
-        read = self._usage.get("cache_read_input_tokens", 0)
-        stored = self._usage.get("cache_creation_input_tokens", 0)
-        return Usage(
-            self._usage.get("input_tokens", 0) + read + stored,
-            read,
-            self._usage.get("output_tokens", 0),
-            tokens_written=stored,
-        )
+    def usage(self) -> Usage | None:
+        tokens_in = self._counts.get("input_tokens", 0)
+        tokens_out = self._counts.get("output_tokens", 0)
+        if not tokens_in and not tokens_out:
+            return None
+        read = self._counts.get("cache_read_input_tokens", 0)
+        written = self._counts.get("cache_creation_input_tokens", 0)
+        return Usage(tokens_in + read + written, read, tokens_out, tokens_written=written)

@@ -25,18 +25,23 @@ from retinue.domain.messages import (
     ToolSpec,
 )
 from retinue.domain.thinking import LEAST_BUDGET, ThinkingOptions
-from retinue.models.http.abilities import ANSWER, Form
-from retinue.models.http.schemas import decodable
-from retinue.models.http.wire import SCHEMAS_REMEMBERED, ToolSchemas, encodable, valid_arguments
+from retinue.models.http.capabilities import ANSWER_TOOL, OutputMode
+from retinue.models.http.encoding import (
+    MAX_CACHED_SCHEMAS,
+    RequestEncoder,
+    ToolSchemaCache,
+    as_json_object,
+)
+from retinue.models.http.output_schemas import for_constrained_decoding
 
 # What servers may refuse, and requests can do without or say otherwise.
 CACHE_CONTROL = "cache_control"
 ADAPTIVE = "adaptive thinking"
-LONG_ANSWERS = "long answers"
-REFUSABLE = {
+LONG_REPLIES = "long answers"
+OPTIONAL_FEATURES = {
     CACHE_CONTROL: "cache_control",
     ADAPTIVE: "adaptive",
-    LONG_ANSWERS: "max_tokens",
+    LONG_REPLIES: "max_tokens",
 }
 
 # The longest answer where nobody sets a limit, since the API insists on one; and for models that
@@ -104,10 +109,10 @@ class _Body(msgspec.Struct, frozen=True, gc=False):
 
 _encode = msgspec.json.Encoder().encode
 _NO_CALLS = {"type": "none"}
-_ANSWER_CHOICE = {"type": "tool", "name": ANSWER}
+_ANSWER_CHOICE = {"type": "tool", "name": ANSWER_TOOL}
 
 
-class MessagesEncoder:
+class MessagesEncoder(RequestEncoder):
     """Encodes requests for one model, and the schemas of a set of tools only once."""
 
     def __init__(
@@ -117,28 +122,20 @@ class MessagesEncoder:
         self._model = model
         self._name = name
         self._thinking = thinking or ThinkingOptions()
-        self._marked_tools = ToolSchemas(lambda tools: _tools(tools, _CACHED))
-        self._plain_tools = ToolSchemas(lambda tools: _tools(tools, UNSET))
+        self._marked_tools = ToolSchemaCache(lambda tools: _tools(tools, _CACHED))
+        self._plain_tools = ToolSchemaCache(lambda tools: _tools(tools, UNSET))
 
-    def encode(
-        self, request: Request, form: Form = Form.WORDS, without: Set[str] = frozenset()
-    ) -> bytes:
-        try:
-            return self._encode(request, form, without)
-        except UnicodeEncodeError:
-            return self._encode(encodable(request), form, without)
-
-    def _encode(self, request: Request, form: Form, without: Set[str]) -> bytes:
-        limit = request.max_output_tokens or self._longest(without)
-        mark: _Mark = UNSET if CACHE_CONTROL in without else _CACHED
-        thinking = self._thought(request, form, limit, without)
+    def _encode(self, request: Request, mode: OutputMode, unsupported: Set[str]) -> bytes:
+        limit = request.max_output_tokens or self._longest(unsupported)
+        mark: _Mark = UNSET if CACHE_CONTROL in unsupported else _CACHED
+        thinking = self._thought(request, mode, limit, unsupported)
         # Thoughts beside a request not to think are refused.
         wanted = self._thinking.on
         thinks = wanted is None or (wanted and thinking is not UNSET)
         turns = self._turns(request.messages, with_thoughts=thinks)
         if request.tools and mark:
             _mark(turns)
-        tools, choice = self._offer(request, form, marked=bool(mark))
+        tools, choice = self._offer(request, mode, marked=bool(mark))
         return _encode(
             _Body(
                 self._model,
@@ -148,24 +145,24 @@ class MessagesEncoder:
                 tools,
                 choice,
                 thinking,
-                self._output(request, form),
+                self._output(request, mode),
             )
         )
 
-    def _longest(self, without: Set[str]) -> int:
-        if LONG_ANSWERS in without:
+    def _longest(self, unsupported: Set[str]) -> int:
+        if LONG_REPLIES in unsupported:
             return FEWER_TOKENS
         return max(MAX_TOKENS, (self._thinking.budget_tokens or 0) + MAX_TOKENS // 2)
 
     def _thought(
-        self, request: Request, form: Form, limit: int, without: Set[str]
+        self, request: Request, mode: OutputMode, limit: int, unsupported: Set[str]
     ) -> dict[str, Any] | msgspec.UnsetType:
         wanted = self._thinking
         if not wanted.on:
             return UNSET if wanted.on is None else {"type": "disabled"}
-        if form is Form.TOOL:
+        if mode is OutputMode.TOOL:
             return UNSET  # No model may think and be made to call a tool.
-        if wanted.budget_tokens is None and ADAPTIVE not in without:
+        if wanted.budget_tokens is None and ADAPTIVE not in unsupported:
             return {"type": "adaptive"}
         budget = min(wanted.budget_tokens or limit // 2, limit - _ROOM_TO_ANSWER)
         if budget < LEAST_BUDGET or not self._may_go_on_thinking(request.messages):
@@ -183,9 +180,9 @@ class MessagesEncoder:
         return not (thoughts.blocks[0].after_text or thoughts.blocks[0].after_calls)
 
     def _offer(
-        self, request: Request, form: Form, *, marked: bool
+        self, request: Request, mode: OutputMode, *, marked: bool
     ) -> tuple[msgspec.Raw | msgspec.UnsetType, dict[str, str] | msgspec.UnsetType]:
-        if form is Form.TOOL:
+        if mode is OutputMode.TOOL:
             return _answer_tool(request.schema or ""), _ANSWER_CHOICE
         if request.tools:
             return (self._marked_tools if marked else self._plain_tools)(request.tools), UNSET
@@ -202,11 +199,11 @@ class MessagesEncoder:
         stubs = tuple(ToolSpec(name, "", empty) for name in sorted(called))
         return msgspec.Raw(_encode(_tools(stubs, UNSET))), _NO_CALLS
 
-    def _output(self, request: Request, form: Form) -> dict[str, Any] | msgspec.UnsetType:
+    def _output(self, request: Request, mode: OutputMode) -> dict[str, Any] | msgspec.UnsetType:
         made: dict[str, Any] = {}
         if self._thinking.effort is not None:
             made["effort"] = self._thinking.effort
-        if form is Form.SCHEMA:
+        if mode is OutputMode.SCHEMA:
             made["format"] = _format(request.schema or "")
         return made or UNSET
 
@@ -253,7 +250,7 @@ def _say(blocks: list[_Block], text: str, calls: Sequence[ToolCall]) -> None:
     if text.strip():  # Empty texts are refused.
         blocks.append(_Text(text))
     for call in calls:
-        arguments = msgspec.Raw(valid_arguments(call.arguments).encode())
+        arguments = msgspec.Raw(as_json_object(call.arguments).encode())
         blocks.append(_ToolUse(_name(call.id), _name(call.name), arguments))
 
 
@@ -301,12 +298,12 @@ def _name(text: str) -> str:
     return _NOT_IN_NAMES.sub("_", text) or "_"
 
 
-@lru_cache(SCHEMAS_REMEMBERED)
+@lru_cache(MAX_CACHED_SCHEMAS)
 def _format(schema: str) -> dict[str, Any]:
-    return {"type": "json_schema", "schema": decodable(msgspec.json.decode(schema))}
+    return {"type": "json_schema", "schema": for_constrained_decoding(msgspec.json.decode(schema))}
 
 
-@lru_cache(SCHEMAS_REMEMBERED)
+@lru_cache(MAX_CACHED_SCHEMAS)
 def _answer_tool(schema: str) -> msgspec.Raw:
-    tool = _Tool(ANSWER, "Give the answer.", msgspec.Raw(schema.encode()))
+    tool = _Tool(ANSWER_TOOL, "Give the answer.", msgspec.Raw(schema.encode()))
     return msgspec.Raw(_encode([tool]))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from retinue.domain.messages import AssistantMessage, Message
 
 
-def made_up_ids(taken: Iterable[str | None], earlier: Sequence[Message]) -> Iterator[str]:
+def generate_call_ids(taken: Iterable[str | None], earlier: Sequence[Message]) -> Iterator[str]:
     """Ids that are the same in every retry, and unique in a conversation."""
     before = [call.id for m in earlier if isinstance(m, AssistantMessage) for call in m.calls]
     known = {*before, *taken}

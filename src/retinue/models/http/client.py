@@ -1,41 +1,37 @@
-"""A model behind an HTTP API: what is the same for every API that is spoken."""
+"""A model behind an HTTP API: what is the same for every dialect."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Set
-from typing import Protocol, Self
+from collections.abc import Callable
+from typing import Any, Self
 
 from retinue.domain.messages import Reply, Request
-from retinue.models.http.abilities import Abilities, Form
-from retinue.models.http.exchange import Draft, Exchange, Intake
-
-OnText = Callable[[str], None]
-
-
-class Encoder(Protocol):
-    def encode(self, request: Request, form: Form, without: Set[str]) -> bytes: ...
+from retinue.models.http.capabilities import Capabilities
+from retinue.models.http.encoding import RequestEncoder
+from retinue.models.http.reply import OnText, ReplyReader
+from retinue.models.http.transport import Transport
 
 
-class SpokenModel:
-    """One model at one endpoint. Any number of replies may be under way at once.
+class HttpModel:
+    """One model at one endpoint. Any number of requests may be in flight at once.
 
-    `encoder` spells requests as the API wants them, and `listen` begins to read an answer.
+    A dialect gives an `encoder` for its requests and a `new_reader` for each of its responses.
     """
 
     def __init__(
         self,
         name: str,
-        exchange: Exchange,
-        abilities: Abilities,
-        encoder: Encoder,
-        listen: Callable[[OnText | None], Intake[Draft]],
+        transport: Transport,
+        capabilities: Capabilities,
+        encoder: RequestEncoder,
+        new_reader: Callable[[OnText | None], ReplyReader[Any]],
     ) -> None:
         self._name = name
-        self._exchange = exchange
-        self._abilities = abilities
+        self._transport = transport
+        self._capabilities = capabilities
         self._encoder = encoder
-        self._listen = listen
+        self._new_reader = new_reader
 
     @property
     def name(self) -> str:
@@ -51,17 +47,17 @@ class SpokenModel:
         await self.aclose()
 
     async def aclose(self) -> None:
-        await self._exchange.aclose()
+        await self._transport.aclose()
 
     async def reply(self, request: Request, on_text: OnText | None = None) -> Reply:
-        wording = self._abilities.wording(request)
+        negotiation = self._capabilities.negotiate(request)
         while True:
             started_at = time.perf_counter()
-            body = self._encoder.encode(request, wording.form, self._abilities.without)
-            intake = self._listen(on_text)
-            fault = await self._exchange.run(body, intake, tries=request.timeouts)
-            if fault is None:
-                return wording.judged(intake.draft.reply(request, body, started_at))
-            if not intake.draft.empty:
-                raise fault  # Some of it was heard already, so it cannot be asked otherwise.
-            wording.refused(fault)
+            body = self._encoder.encode(request, negotiation.mode, self._capabilities.unsupported)
+            reader = self._new_reader(on_text)
+            error = await self._transport.post(body, reader, timeouts=request.timeouts)
+            if error is None:
+                return negotiation.accept(reader.reply(request, body, started_at))
+            if not reader.empty:
+                raise error  # The caller has seen some of the text, so nothing can be retried.
+            negotiation.refused(error)

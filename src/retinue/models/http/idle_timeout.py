@@ -1,113 +1,120 @@
-"""Whoever says nothing for too long is not waited for."""
+"""Cancels the task that waits for a server which sends nothing for too long."""
 
 from __future__ import annotations
 
 import asyncio
 
-# Who looks so much later than it should was kept from it: the process was stopped, or something
-# blocked the loop. What has come meanwhile is not read yet, so that time is nobody's silence.
-_LAPSE_S = 0.5
+# A timer that fires so late was kept from it: the process was stopped, or something blocked the
+# loop. What has arrived meanwhile is not read yet, so that time counts for no timeout.
+_STALL_S = 0.5
 _NEVER = float("inf")
 
 
-class Silence:
-    """How long somebody may still say nothing. Whose task waits for them is cancelled then."""
+class IdleTimeout:
+    """How long one server may still send nothing. Its task is cancelled after that."""
 
-    __slots__ = ("_others", "_task", "_watch", "broken", "heard_of", "until", "within_s")
+    __slots__ = (
+        "_cancellations",
+        "_task",
+        "_timeouts",
+        "deadline",
+        "expired",
+        "idle_s",
+        "was_reset",
+    )
 
-    def __init__(self, watch: Watch, task: asyncio.Task[object], within_s: float) -> None:
-        self._watch = watch
+    def __init__(self, timeouts: IdleTimeouts, task: asyncio.Task[object], idle_s: float) -> None:
+        self._timeouts = timeouts
         self._task = task
-        self._others = task.cancelling()
-        self.within_s = within_s
-        self.until = _NEVER
-        self.broken = False
-        self.heard_of = False
-        """Whether anything was heard at all."""
+        self._cancellations = task.cancelling()
+        self.idle_s = idle_s
+        self.deadline = _NEVER
+        self.expired = False
+        self.was_reset = False
+        """Whether anything was received at all."""
 
-    def heard(self, within_s: float) -> None:
-        """They said something; so many seconds may pass until they say more."""
-        self.heard_of = True
-        self.within_s = within_s
-        self._watch.begin_anew(self)
+    def reset(self, idle_s: float) -> None:
+        """Something was received; the server may be idle for `idle_s` from now on."""
+        self.was_reset = True
+        self.idle_s = idle_s
+        self._timeouts.restart(self)
 
-    def end(self) -> None:
-        """Nothing more is waited for."""
-        self._watch.forget(self)
+    def stop(self) -> None:
+        self._timeouts.discard(self)
 
-    def give_up(self) -> None:
-        self.broken = True
+    def expire(self) -> None:
+        self.expired = True
         self._task.cancel()
 
-    def was_it(self) -> bool:
-        """Whether it alone has cancelled the task; somebody else may have at the same time."""
-        return self.broken and self._task.uncancel() <= self._others
+    def caused_cancellation(self) -> bool:
+        """Whether only this timeout has cancelled the task; others may have at the same time."""
+        return self.expired and self._task.uncancel() <= self._cancellations
 
 
-class Watch:
-    """Any number of silences, with one timer for all of them.
+class IdleTimeouts:
+    """Any number of idle timeouts, with one timer for all of them.
 
-    What `asyncio.timeout` does, but that it knows of lapses, in which nobody was silent, and that
-    it costs a fan-out a fiftieth less: nearly every answer comes in time, and the timer of one
-    question does for the next.
+    Differs from `asyncio.timeout`: a stall of the process expires no timeout, and it costs a
+    fan-out a fiftieth less, since nearly every response comes in time and the timer of one request
+    serves the next.
     """
 
     def __init__(self) -> None:
-        self._silences: set[Silence] = set()
+        self._timeouts: set[IdleTimeout] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._looks_at = _NEVER
+        self._timer_at = _NEVER
 
-    def begin(self, within_s: float) -> Silence:
-        """Cancel the task that calls this after so many seconds, if nothing is heard before."""
+    def start(self, idle_s: float) -> IdleTimeout:
+        """Cancel the current task after `idle_s`, unless the timeout is reset before."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            self._loop, self._timer, self._looks_at = loop, None, _NEVER
+            self._loop, self._timer, self._timer_at = loop, None, _NEVER
         task = asyncio.current_task(loop)
         assert task is not None
-        silence = Silence(self, task, within_s)
-        self._silences.add(silence)
-        self.begin_anew(silence)
-        return silence
+        timeout = IdleTimeout(self, task, idle_s)
+        self._timeouts.add(timeout)
+        self.restart(timeout)
+        return timeout
 
-    def begin_anew(self, silence: Silence) -> None:
+    def restart(self, timeout: IdleTimeout) -> None:
         assert self._loop is not None
-        silence.until = self._loop.time() + silence.within_s
-        if silence.until < self._looks_at:
-            self._look_at(silence.until)
+        timeout.deadline = self._loop.time() + timeout.idle_s
+        if timeout.deadline < self._timer_at:
+            self._set_timer(timeout.deadline)
 
-    def forget(self, silence: Silence) -> None:
-        self._silences.discard(silence)
+    def discard(self, timeout: IdleTimeout) -> None:
+        self._timeouts.discard(timeout)
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._looks_at = None, _NEVER
+        self._timer, self._timer_at = None, _NEVER
 
-    def _look_at(self, moment: float) -> None:
+    def _set_timer(self, moment: float) -> None:
         assert self._loop is not None
         self.close()
-        self._looks_at = moment
-        self._timer = self._loop.call_at(moment, self._look)
+        self._timer_at = moment
+        self._timer = self._loop.call_at(moment, self._on_timer)
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         assert self._loop is not None
         now = self._loop.time()
-        lapsed = now - self._looks_at > _LAPSE_S
+        stalled = now - self._timer_at > _STALL_S
         self.close()
-        due = [silence for silence in self._silences if silence.until <= now]
-        if lapsed:
-            for silence in due:
-                silence.until = now + silence.within_s
+        due = [timeout for timeout in self._timeouts if timeout.deadline <= now]
+        if stalled:
+            for timeout in due:
+                timeout.deadline = now + timeout.idle_s
         elif due:
-            # Once whoever has just been woken by what came has read it.
-            self._loop.call_soon(self._break, due, now)
-        pending = [silence.until for silence in self._silences if silence.until > now]
+            # Later, so that a task which was just woken by received data can read it first.
+            self._loop.call_soon(self._expire, due, now)
+        pending = [timeout.deadline for timeout in self._timeouts if timeout.deadline > now]
         if pending:
-            self._look_at(min(pending))
+            self._set_timer(min(pending))
 
-    def _break(self, due: list[Silence], now: float) -> None:
-        for silence in due:
-            if silence in self._silences and silence.until <= now:
-                self._silences.discard(silence)
-                silence.give_up()
+    def _expire(self, due: list[IdleTimeout], now: float) -> None:
+        for timeout in due:
+            if timeout in self._timeouts and timeout.deadline <= now:
+                self._timeouts.discard(timeout)
+                timeout.expire()

@@ -9,7 +9,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 
 # Nobody who asks for more means it: a broken clock, or a number of something else.
-LONGEST_S = 366 * 86_400.0
+MAX_WAIT_S = 366 * 86_400.0
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -27,7 +27,7 @@ _WINDOWS = (
 def retry_after_s(headers: Mapping[str, str], text: str = "") -> float | None:
     """Seconds to wait by the headers (case-insensitive) or else by the message; None if unsaid."""
     seconds = _said_s(headers, text)
-    return None if seconds is None or seconds > LONGEST_S else seconds
+    return None if seconds is None or seconds > MAX_WAIT_S else seconds
 
 
 def _said_s(headers: Mapping[str, str], text: str) -> float | None:
@@ -36,14 +36,14 @@ def _said_s(headers: Mapping[str, str], text: str) -> float | None:
         return max(milliseconds / 1000, 0.0)
     said = headers.get("retry-after")
     if said is not None:
-        seconds = until_s(said, headers)
+        seconds = parse_wait_s(said, headers)
         if seconds is None:
             seconds = _until_date(said, headers)
         if seconds is not None:
             return max(seconds, 0.0)
     waits = {}
     for window in _WINDOWS:
-        wait = until_s(headers.get(window.format("reset")), headers)
+        wait = parse_wait_s(headers.get(window.format("reset")), headers)
         if wait is not None:
             waits[window] = wait
     # The window that is used up decides, not the one that merely refills later.
@@ -79,7 +79,7 @@ def _server_time(headers: Mapping[str, str]) -> float:
         return time.time()
 
 
-def until_s(text: str | None, headers: Mapping[str, str]) -> float | None:
+def parse_wait_s(text: str | None, headers: Mapping[str, str]) -> float | None:
     """Seconds by `12`, `1m30.5s`, or a moment: a date, or (milli)seconds since the epoch."""
     if text is None:
         return None

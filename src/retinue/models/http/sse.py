@@ -7,18 +7,26 @@ MAX_LINE_BYTES = 32 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 
 
-class LineTooLong(Exception):
+class EventTooLarge(Exception):
     """A line, or the data of one event, is larger than any model's answer."""
 
 
-class EventSplitter:
+class EventParser:
     """Feed it bytes; it returns the data of each event that has become complete.
 
     Data keeps surrounding white space, which JSON ignores. An event named `error`, and the lines
     `error: {…}` that some servers write instead of events, are put into `errors`.
     """
 
-    __slots__ = ("_data", "_data_size", "_failing", "_rest", "_rest_size", "errors", "strays")
+    __slots__ = (
+        "_data",
+        "_data_size",
+        "_failing",
+        "_rest",
+        "_rest_size",
+        "errors",
+        "unknown_lines",
+    )
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
@@ -27,7 +35,7 @@ class EventSplitter:
         self._data_size = 0
         self._failing = False
         self.errors: list[bytes] = []
-        self.strays: list[bytes] = []
+        self.unknown_lines: list[bytes] = []
         """The first few lines that are not server-sent events at all."""
 
     def feed(self, piece: bytes) -> list[bytes]:
@@ -56,7 +64,7 @@ class EventSplitter:
         self._rest.append(piece)
         self._rest_size += len(piece)
         if self._rest_size > MAX_LINE_BYTES:
-            raise LineTooLong
+            raise EventTooLarge
 
     def _events(self, lines: list[bytes]) -> list[bytes]:
         events: list[bytes] = []
@@ -85,7 +93,7 @@ class EventSplitter:
         data.append(value)
         self._data_size += len(value)
         if self._data_size > MAX_LINE_BYTES:
-            raise LineTooLong
+            raise EventTooLarge
 
     def _dispatch(self, events: list[bytes]) -> None:
         data = self._data
@@ -114,5 +122,5 @@ class EventSplitter:
             self._failing = value.strip() == b"error"
         elif field == b"error":
             self.errors.append(value)
-        elif field not in (b"", b"id", b"retry", b"data") and len(self.strays) < 4:
-            self.strays.append(line[:200])
+        elif field not in (b"", b"id", b"retry", b"data") and len(self.unknown_lines) < 4:
+            self.unknown_lines.append(line[:200])

@@ -1,226 +1,167 @@
-"""A reply in the making: chunks go in, the finished reply comes out."""
+"""Reads the chunks of a chat completion."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Iterable
 
 import msgspec
 
-from retinue.domain.messages import (
-    AssistantMessage,
-    Finish,
-    Reply,
-    Request,
-    Timing,
-    ToolCall,
-    Usage,
-    estimate_tokens,
-)
-from retinue.models.http import thoughts as reasoning
-from retinue.models.http.call_ids import made_up_ids
-from retinue.models.http.wire import tokens_of
-from retinue.models.openai.chunks import CallDelta, Chunk, Delta, Timings, UsageCount
+from retinue.domain.messages import Thoughts, Usage
+from retinue.errors import ModelError
+from retinue.models.http.decoding import decode_or_text, valid_token_count
+from retinue.models.http.error_mapping import ErrorMapper, parse_error
+from retinue.models.http.reply import CallBuilder, OnText, ReplyReader
+from retinue.models.openai.chunks import CHUNKS, CallDelta, Chunk, Delta, Timings, UsageCount
+from retinue.models.openai.reasoning import encode_reasoning
 
-_FINISHES = {
-    "stop": Finish.STOP,
-    "tool_calls": Finish.TOOLS,
-    "function_call": Finish.TOOLS,
-    "length": Finish.LENGTH,
-    "max_tokens": Finish.LENGTH,
-}
 _NO_USAGE, _NO_TIMINGS = UsageCount(), Timings()
 
 
-class _CallDraft:
-    __slots__ = ("arguments", "id", "name")
-
-    def __init__(self, call_id: str | None) -> None:
-        self.id = call_id
-        self.name = ""
-        self.arguments: list[str] = []
-
-
-class Draft:
-    """Collects one reply of the model that is called `name`.
-
-    `finish_reason` is the server's word, or None as long as it has not said one.
-    """
+class ChatReplyReader(ReplyReader[Chunk]):
+    decoder = CHUNKS
+    length_reasons = frozenset({"length", "max_tokens"})
+    filter_reasons = frozenset({"content_filter"})
+    failure_reasons = frozenset({"error", "abort", "aborted", "cancel", "cancelled"})
 
     __slots__ = (
-        "_by_index",
-        "_calls",
-        "_name",
-        "_on_text",
-        "_text",
+        "_calls_by_index",
+        "_reasoning_field",
         "_thinking",
-        "_thinks_as",
         "_timings",
-        "_told",
-        "_unheard",
         "_usage",
-        "counted",
-        "finish_reason",
-        "first_token_at",
+        "_usage_came_alone",
     )
 
-    def __init__(self, on_text: Callable[[str], None] | None = None, *, name: str = "") -> None:
-        self._name = name
-        self._on_text = on_text
-        self._text: list[str] = []
-        self._told = 0
-        self._unheard = False
+    def __init__(
+        self, errors: ErrorMapper, on_text: OnText | None = None, *, model_name: str = ""
+    ) -> None:
+        super().__init__(errors, on_text, model_name=model_name)
         self._thinking: list[str] = []
-        self._thinks_as = "reasoning_content"
-        self._calls: list[_CallDraft] = []
-        self._by_index: dict[int, _CallDraft] = {}
+        self._reasoning_field = "reasoning_content"
+        self._calls_by_index: dict[int, CallBuilder] = {}
         self._usage: UsageCount | None = None
         self._timings: Timings | None = None
-        self.counted = False
-        """Whether the last that came was the usage alone, which is told at the end. Some tell it
-        with every chunk as well, and that is none."""
-        self.finish_reason: str | None = None
-        self.first_token_at: float | None = None
+        # Whether the last chunk was the usage alone, which comes at the end. Some servers send
+        # usage with every chunk as well, which says nothing about the end.
+        self._usage_came_alone = False
 
     @property
-    def empty(self) -> bool:
-        return not self._text and not self._calls
+    def ended(self) -> bool:
+        return super().ended or self._usage_came_alone
 
-    def add(self, chunk: Chunk) -> None:
-        if chunk.usage is not None:
-            self._usage = chunk.usage
-        if chunk.timings is not None:
-            self._timings = chunk.timings
-        if not chunk.choices:
-            self.counted |= chunk.usage is not None
-            return
-        self.counted = False
-        choice = chunk.choices[0]
+    def add(self, event: Chunk, data: bytes) -> ModelError | None:
+        if event.error:
+            return self._errors.from_error_value(event.error)
+        choices = event.choices
+        if choices is None and event.usage is None:
+            # An error without the word "error", such as {"detail": …} or {"code": 500, …}.
+            value = decode_or_text(data)
+            if parse_error(value).message:
+                return self._errors.from_error_value(value)
+        if event.usage is not None:
+            self._usage = event.usage
+        if event.timings is not None:
+            self._timings = event.timings
+        if not choices:
+            self._usage_came_alone |= event.usage is not None
+            return None
+        self._usage_came_alone = False
+        choice = choices[0]
         if choice.finish_reason:
             self.finish_reason = choice.finish_reason
         delta = choice.delta or choice.message
         if delta is None:
-            return
+            return None
         text = delta.content or delta.refusal
         if text:
-            self._text.append(text)
+            self.text.append(text)
         if delta.tool_calls:
             for call in delta.tool_calls:
                 self._add_call(call)
         elif not text and not (delta.reasoning_content or delta.reasoning):
-            return
-        self._unheard = True
+            return None
+        self.has_news = True
         if delta.reasoning_content or delta.reasoning:
-            self._think(delta)
-        if self.first_token_at is None:
-            self.first_token_at = time.perf_counter()
+            self._add_thinking(delta)
+        return None
 
-    def tell(self) -> None:
-        """Say what has come since the last time, in one piece however many chunks it came in.
+    def add_whole(self, event: Chunk) -> bool:
+        if event.error or not event.choices:
+            return False
+        return self.add(event, b"") is None
 
-        A model that thinks, or calls, has no text to say, but shows that it lives.
-        """
-        if self._unheard:
-            self._unheard = False
-            if self._on_text is not None:
-                self._on_text("".join(self._text[self._told :]))
-                self._told = len(self._text)
-
-    def _think(self, delta: Delta) -> None:
-        # Some servers send it under both names.
+    def _add_thinking(self, delta: Delta) -> None:
+        # Some servers send it in both fields.
         if delta.reasoning_content:
             self._thinking.append(delta.reasoning_content)
         elif delta.reasoning:
             self._thinking.append(delta.reasoning)
-            self._thinks_as = "reasoning"
+            self._reasoning_field = "reasoning"
 
     def _add_call(self, delta: CallDelta) -> None:
         function = delta.function
         name = function.name if function is not None else None
         arguments = function.arguments if function is not None else None
-        call = self._continued(delta, name)
+        call_id = None if delta.id is None else str(delta.id) or None
+        call = self._continued_call(delta.index, call_id, name)
         if call is None:
-            call = _CallDraft(delta.id or None)
-            self._calls.append(call)
-        elif delta.id and call.id is None:
-            call.id = delta.id
+            call = CallBuilder(call_id)
+            self.calls.append(call)
+        elif call_id and call.id is None:
+            call.id = call_id
         if delta.index is not None:
-            self._by_index[delta.index] = call
+            self._calls_by_index[delta.index] = call
         # A server that repeats the id repeats the name too; others send the name in pieces.
-        if name and not (name == call.name and (call.arguments or delta.id)):
+        if name and not (name == call.name and (call.arguments or call_id)):
             call.name += name
-        if arguments:
-            call.arguments.append(arguments)
+        if isinstance(arguments, str):
+            if arguments:
+                call.arguments.append(arguments)
+        elif arguments is not None:
+            call.arguments.append(msgspec.json.encode(arguments).decode())
 
-    def _continued(self, delta: CallDelta, name: str | None) -> _CallDraft | None:
-        """The call that this delta goes on with, or None if it begins one."""
-        if delta.index is None:
-            if delta.id:
-                return next((call for call in self._calls if call.id == delta.id), None)
-            return self._calls[-1] if self._calls and not name else None
-        call = self._by_index.get(delta.index)
+    def _continued_call(
+        self, index: int | None, call_id: str | None, name: str | None
+    ) -> CallBuilder | None:
+        """The call that a delta continues, or None if the delta begins one."""
+        if index is None:
+            if call_id:
+                return next((call for call in self.calls if call.id == call_id), None)
+            return self.calls[-1] if self.calls and not name else None
+        call = self._calls_by_index.get(index)
         if call is None or not name:
             return call
         # From here on: servers that give every call the index 0.
-        if delta.id:
-            return None if call.id and call.id != delta.id else call
+        if call_id:
+            return None if call.id and call.id != call_id else call
         if call.arguments and _is_json("".join(call.arguments)):
             return None
         return call
 
-    def reply(self, request: Request, body: bytes, started_at: float) -> Reply:
-        """The finished reply. `body` is what was sent, for servers that do not count tokens."""
-        ended_at = time.perf_counter()
-        first_at = self.first_token_at or ended_at
-        text = "".join(self._text)
-        calls = self._finished_calls(request) if self._calls else ()
-        thoughts = None
-        if calls and self._thinking:
-            thoughts = reasoning.kept(self._thinking, named=self._thinks_as, by=self._name)
-        finish = _FINISHES.get(self.finish_reason or "stop", Finish.STOP)
-        if finish is not Finish.LENGTH:
-            finish = Finish.TOOLS if calls else Finish.STOP
-        return Reply(
-            message=AssistantMessage(text, calls, thoughts),
-            usage=self._used(body, text, calls),
-            finish=finish,
-            timing=Timing(
-                first_token_s=first_at - started_at,
-                generating_s=ended_at - first_at,
-            ),
+    def thoughts(self) -> Thoughts | None:
+        return encode_reasoning(
+            self._thinking, field=self._reasoning_field, model_name=self._model_name
         )
 
-    def _finished_calls(self, request: Request) -> tuple[ToolCall, ...]:
-        taken: set[str] = set()
-        calls: list[ToolCall] = []
-        made_up = made_up_ids((draft.id for draft in self._calls), request.messages)
-        for draft in self._calls:
-            if not draft.name and not draft.arguments:
-                continue
-            call_id = draft.id
-            if call_id is None or call_id in taken:
-                call_id = next(made_up)
-            taken.add(call_id)
-            calls.append(ToolCall(call_id, draft.name, "".join(draft.arguments)))
-        return tuple(calls)
+    def thinking(self) -> Iterable[str]:
+        return self._thinking
 
-    def _used(self, body: bytes, text: str, calls: tuple[ToolCall, ...]) -> Usage:
+    def usage(self) -> Usage | None:
         usage, timings = self._usage or _NO_USAGE, self._timings or _NO_TIMINGS
-        cached = tokens_of(timings.cache_n)
-        tokens_in = tokens_of(usage.prompt_tokens)
-        tokens_out = tokens_of(usage.completion_tokens)
+        cached = valid_token_count(timings.cache_n)
+        tokens_in = valid_token_count(usage.prompt_tokens)
+        tokens_out = valid_token_count(usage.completion_tokens)
         if tokens_in or tokens_out:
             details = usage.prompt_tokens_details
             if details is not None and details.cached_tokens is not None:
-                cached = tokens_of(details.cached_tokens)
+                cached = valid_token_count(details.cached_tokens)
             elif usage.prompt_cache_hit_tokens is not None:
-                cached = tokens_of(usage.prompt_cache_hit_tokens)
+                cached = valid_token_count(usage.prompt_cache_hit_tokens)
         elif timings.prompt_n is not None:
-            tokens_in = tokens_of(timings.prompt_n) + cached
-            tokens_out = tokens_of(timings.predicted_n)
+            tokens_in = valid_token_count(timings.prompt_n) + cached
+            tokens_out = valid_token_count(timings.predicted_n)
         else:
-            written = "".join((text, *self._thinking, *(c.name + c.arguments for c in calls)))
-            return Usage(estimate_tokens(body), 0, estimate_tokens(written), estimated=True)
+            return None
         return Usage(tokens_in, min(cached, tokens_in), tokens_out)
 
 

@@ -20,28 +20,33 @@ from retinue.domain.messages import (
     ToolSpec,
     UserMessage,
 )
-from retinue.models.http.abilities import ANSWER, Form
-from retinue.models.http.schemas import closed, is_strict
-from retinue.models.http.thoughts import given_back
-from retinue.models.http.wire import SCHEMAS_REMEMBERED, ToolSchemas, encodable, valid_arguments
+from retinue.models.http.capabilities import ANSWER_TOOL, OutputMode
+from retinue.models.http.encoding import (
+    MAX_CACHED_SCHEMAS,
+    RequestEncoder,
+    ToolSchemaCache,
+    as_json_object,
+)
+from retinue.models.http.output_schemas import forbid_extra_properties, is_strict
+from retinue.models.openai.reasoning import decode_reasoning
 
 # What servers may refuse, and requests can do without or say otherwise.
 MAX_TOKENS = "max_tokens"
 STREAM_OPTIONS = "stream_options"
 REASONING = "reasoning"
-GAPS_IN_REASONING = "gaps in reasoning"
-LOOSE_TURNS = "loose turns"
-OTHER_IDS = "other ids"
-REFUSABLE = {
+MISSING_REASONING = "gaps in reasoning"
+CONSECUTIVE_ROLES = "loose turns"
+LONG_CALL_IDS = "other ids"
+OPTIONAL_FEATURES = {
     # OpenAI's newer models want max_completion_tokens, which local servers do not know.
     MAX_TOKENS: "max_completion_tokens",
     STREAM_OPTIONS: "stream_options",
     # DeepSeek wants all thoughts of a conversation with tools back, and others none.
-    GAPS_IN_REASONING: "must be passed back",
+    MISSING_REASONING: "must be passed back",
     REASONING: "reasoning",
     # Mistral's templates, and its own API.
-    LOOSE_TURNS: "must alternate|after role",
-    OTHER_IDS: "length (of )?9",
+    CONSECUTIVE_ROLES: "must alternate|after role",
+    LONG_CALL_IDS: "length (of )?9",
 }
 
 UNSET = msgspec.UNSET
@@ -102,63 +107,57 @@ _encode = msgspec.json.Encoder().encode
 _NOD = "I see."
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _JSON_OBJECT = msgspec.Raw(b'{"type":"json_object"}')
-_ANSWER_CHOICE = {"type": "function", "function": {"name": ANSWER}}
+_ANSWER_CHOICE = {"type": "function", "function": {"name": ANSWER_TOOL}}
 
 
-class BodyEncoder:
+class ChatEncoder(RequestEncoder):
     """Encodes requests for one model, and the schemas of a set of tools only once."""
 
     def __init__(self, model: str, *, name: str = "") -> None:
         """`name` is whose thoughts are sent back."""
         self._model = model
         self._name = name
-        self._tools = ToolSchemas(_tools)
+        self._tools = ToolSchemaCache(_tools)
 
-    def encode(
-        self, request: Request, form: Form = Form.WORDS, without: Set[str] = frozenset()
-    ) -> bytes:
-        try:
-            return self._encode(request, form, without)
-        except UnicodeEncodeError:
-            return self._encode(encodable(request), form, without)
-
-    def _encode(self, request: Request, form: Form, without: Set[str]) -> bytes:
+    def _encode(self, request: Request, mode: OutputMode, unsupported: Set[str]) -> bytes:
         limit = UNSET if request.max_output_tokens is None else request.max_output_tokens
         messages: Sequence[Message] = request.messages
-        if LOOSE_TURNS in without:
+        if CONSECUTIVE_ROLES in unsupported:
             messages = _in_turns(messages)
-        if OTHER_IDS in without:
+        if LONG_CALL_IDS in unsupported:
             messages = _with_short_ids(messages)
         body = _Body(
             self._model,
-            [self._wire(message, without) for message in messages],
+            [self._wire(message, unsupported) for message in messages],
             self._tools(request.tools) if request.tools else UNSET,
             limit,
         )
-        if form is not Form.WORDS or without:
-            body = self._adapted(body, request, form, without)
+        if mode is not OutputMode.PROMPT or unsupported:
+            body = self._adapted(body, request, mode, unsupported)
         return _encode(body)
 
-    def _adapted(self, body: _Body, request: Request, form: Form, without: Set[str]) -> _Body:
+    def _adapted(
+        self, body: _Body, request: Request, mode: OutputMode, unsupported: Set[str]
+    ) -> _Body:
         changes: dict[str, Any] = {}
-        if MAX_TOKENS in without:
+        if MAX_TOKENS in unsupported:
             changes = {"max_tokens": UNSET, "max_completion_tokens": body.max_tokens}
-        if STREAM_OPTIONS in without:
+        if STREAM_OPTIONS in unsupported:
             changes["stream_options"] = UNSET
-        match form:
-            case Form.SCHEMA:
+        match mode:
+            case OutputMode.SCHEMA:
                 changes["response_format"] = _format(request.schema or "")
-            case Form.OBJECT:
+            case OutputMode.OBJECT:
                 changes["response_format"] = _JSON_OBJECT
-            case Form.TOOL:
+            case OutputMode.TOOL:
                 changes["tools"] = _answer_tool(request.schema or "")
                 changes["tool_choice"] = _ANSWER_CHOICE
-            case Form.WORDS:
+            case OutputMode.PROMPT:
                 pass
         return msgspec.structs.replace(body, **changes)
 
     def _wire(
-        self, message: Message, without: Set[str]
+        self, message: Message, unsupported: Set[str]
     ) -> SystemMessage | UserMessage | _Assistant | _Answer:
         # Ordered by how often each occurs; System and User are spelt as the API spells them.
         if isinstance(message, ToolMessage):
@@ -169,25 +168,25 @@ class BodyEncoder:
             made = _Assistant(
                 message.content or None,
                 [
-                    _Call(call.id, _Function(call.name, valid_arguments(call.arguments)))
+                    _Call(call.id, _Function(call.name, as_json_object(call.arguments)))
                     for call in message.calls
                 ],
             )
-            if message.thoughts is None and GAPS_IN_REASONING not in without:
+            if message.thoughts is None and MISSING_REASONING not in unsupported:
                 return made
-            return self._with_thoughts(made, message.thoughts, without)
+            return self._with_thoughts(made, message.thoughts, unsupported)
         return message
 
     def _with_thoughts(
-        self, made: _Assistant, thoughts: Thoughts | None, without: Set[str]
+        self, made: _Assistant, thoughts: Thoughts | None, unsupported: Set[str]
     ) -> _Assistant:
-        if REASONING in without:
+        if REASONING in unsupported:
             return made
         if thoughts is None or thoughts.by != self._name:
-            if GAPS_IN_REASONING in without:
+            if MISSING_REASONING in unsupported:
                 return msgspec.structs.replace(made, reasoning_content="")
             return made
-        thought = given_back(thoughts)
+        thought = decode_reasoning(thoughts)
         return msgspec.structs.replace(
             made, reasoning_content=thought.reasoning_content, reasoning=thought.reasoning
         )
@@ -230,14 +229,14 @@ def _tools(tools: tuple[ToolSpec, ...]) -> list[_Tool]:
     return [_Tool(_ToolFunction(t.name, t.description, t.parameters)) for t in tools]
 
 
-@lru_cache(SCHEMAS_REMEMBERED)
+@lru_cache(MAX_CACHED_SCHEMAS)
 def _format(schema: str) -> msgspec.Raw:
-    shut = closed(msgspec.json.decode(schema))
-    held = {"name": ANSWER, "schema": shut, "strict": is_strict(shut)}
+    shut = forbid_extra_properties(msgspec.json.decode(schema))
+    held = {"name": ANSWER_TOOL, "schema": shut, "strict": is_strict(shut)}
     return msgspec.Raw(_encode({"type": "json_schema", "json_schema": held}))
 
 
-@lru_cache(SCHEMAS_REMEMBERED)
+@lru_cache(MAX_CACHED_SCHEMAS)
 def _answer_tool(schema: str) -> msgspec.Raw:
-    function = _ToolFunction(ANSWER, "Give the answer.", msgspec.Raw(schema.encode()))
+    function = _ToolFunction(ANSWER_TOOL, "Give the answer.", msgspec.Raw(schema.encode()))
     return msgspec.Raw(_encode([_Tool(function)]))

@@ -21,7 +21,7 @@ from retinue.domain.messages import (
     ToolSpec,
     UserMessage,
 )
-from retinue.models.http.call_ids import made_up_ids
+from retinue.models.http.call_ids import generate_call_ids
 from retinue.models.repair.arguments import mend
 from retinue.models.repair.call_formats import (
     Calls,
@@ -108,7 +108,7 @@ def repair(reply: Reply, tools: tuple[ToolSpec, ...], earlier: Sequence[Message]
 
 def _mended(reply: Reply, offer: Offer, earlier: Sequence[Message]) -> Reply:
     message = reply.message
-    mending = _Mending(offer, made_up_ids((call.id for call in message.calls), earlier))
+    mending = _Mending(offer, generate_call_ids((call.id for call in message.calls), earlier))
     text = _after_thinking(message.content)
     if text != message.content:
         mending.notes.append("thinking was removed from the text")

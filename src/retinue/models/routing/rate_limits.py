@@ -7,7 +7,7 @@ from math import isfinite
 
 import msgspec
 
-from retinue.models.http.retry_after import LONGEST_S, until_s
+from retinue.models.http.retry_after import MAX_WAIT_S, parse_wait_s
 
 # Of several windows for tokens, the one with the smallest share left decides.
 _NAMES = {
@@ -55,8 +55,8 @@ def _tightest(headers: Mapping[str, str], names: tuple[str, ...]) -> RateWindow 
 def _window(headers: Mapping[str, str], name: str) -> RateWindow | None:
     remaining = _count(headers.get(name.format("remaining")))
     limit = _count(headers.get(name.format("limit")))
-    reset_s = until_s(headers.get(name.format("reset")), headers)
-    if remaining is None or not limit or reset_s is None or reset_s > LONGEST_S:
+    reset_s = parse_wait_s(headers.get(name.format("reset")), headers)
+    if remaining is None or not limit or reset_s is None or reset_s > MAX_WAIT_S:
         return None
     return RateWindow(limit, remaining, reset_s)
 

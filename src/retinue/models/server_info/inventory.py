@@ -24,7 +24,7 @@ from retinue.domain.server_info import (
     ServerInventory,
 )
 from retinue.models.http.endpoint import Endpoint, without_userinfo
-from retinue.models.http.faults import complaint_of
+from retinue.models.http.error_mapping import parse_error
 from retinue.models.server_info import model_cards as cards
 from retinue.version import VERSION
 
@@ -233,7 +233,7 @@ class _Inspection:
 
 def _said(data: bytes) -> str:
     try:
-        text = complaint_of(msgspec.json.decode(data)).message
+        text = parse_error(msgspec.json.decode(data)).message
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     return f" ({''.join(c for c in text[:100] if c.isprintable())})" if text else ""

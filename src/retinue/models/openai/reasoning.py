@@ -1,7 +1,7 @@
 """What a model thought before it called tools, as chat completions carry it.
 
-DeepSeek and others must be given it back with the results, under the name that it came with; chat
-templates of local models (Qwen, gpt-oss) put it to use. Who does not want it says so, see `body`.
+DeepSeek and others require it back with the results, in the field that it came in; chat templates
+of local models (Qwen, gpt-oss) use it. For servers that refuse it, see `REASONING` in `request`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNSET = msgspec.UNSET
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False):
-    """Most servers have the first name for it, vLLM and Groq the second."""
+    """Most servers use the first field, vLLM and Groq the second."""
 
     reasoning_content: str | msgspec.UnsetType = UNSET
     reasoning: str | msgspec.UnsetType = UNSET
@@ -26,15 +26,15 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Reasoning).decode
 
 
-def kept(pieces: Sequence[str], *, named: str, by: str) -> Thoughts | None:
-    """The thoughts of a reply, to be sent back to the model of that name."""
+def encode_reasoning(pieces: Sequence[str], *, field: str, model_name: str) -> Thoughts | None:
+    """The reasoning of a reply, to be sent back to the model of that name; None if it is empty."""
     text = "".join(pieces)
     if not text:
         return None
     # Halves of surrogate pairs have no UTF-8.
     text = text.encode("utf-8", "replace").decode()
-    return Thoughts(by, (Thought(_encode({named: text}).decode()),))
+    return Thoughts(model_name, (Thought(_encode({field: text}).decode()),))
 
 
-def given_back(thoughts: Thoughts) -> Reasoning:
+def decode_reasoning(thoughts: Thoughts) -> Reasoning:
     return _decode(thoughts.blocks[0].block)

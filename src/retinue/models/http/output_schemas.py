@@ -34,9 +34,9 @@ def is_object(schema: Schema) -> bool:
     return schema.get("type") == "object"
 
 
-def closed(schema: Schema) -> Schema:
+def forbid_extra_properties(schema: Schema) -> Schema:
     """The schema with objects that have no other properties than those it names."""
-    made = _each(schema, closed)
+    made = _each(schema, forbid_extra_properties)
     if "properties" in made and not _COMBINING & made.keys():
         made.setdefault("additionalProperties", False)
     return made
@@ -59,10 +59,11 @@ def is_strict(schema: Any) -> bool:
     return all(map(is_strict, schema.values()))
 
 
-def decodable(schema: Schema) -> Schema:
+def for_constrained_decoding(schema: Schema) -> Schema:
     """The closed schema without what Anthropic's constrained decoding refuses."""
     made = _each(
-        {word: value for word, value in schema.items() if word not in _NOT_DECODABLE}, decodable
+        {word: value for word, value in schema.items() if word not in _NOT_DECODABLE},
+        for_constrained_decoding,
     )
     if "oneOf" in made:
         made.setdefault("anyOf", made.pop("oneOf"))

@@ -68,11 +68,11 @@ class Picky:
         self.seen: list[str] = []
 
     def __call__(self, request: Received) -> ScriptedReply | Response:
-        form = form_of(request)
-        self.seen.append(form)
-        if form not in self._taken:
+        mode = form_of(request)
+        self.seen.append(mode)
+        if mode not in self._taken:
             return failing(400, "Extra inputs are not permitted")
-        if form != "tool":
+        if mode != "tool":
             return say(self._text)
         return msgspec.structs.replace(call("answer"), calls=call("answer", a=1).calls)
 

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.models.http.schemas import closed, decodable, is_object, is_strict
+from retinue.models.http.output_schemas import (
+    for_constrained_decoding,
+    forbid_extra_properties,
+    is_object,
+    is_strict,
+)
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -35,7 +40,7 @@ def test_objects_are_closed_at_every_depth_and_the_schema_stays_as_it_was() -> N
         "required": ["all", "one", "properties"],
     }
     before = str(schema)
-    made = closed(schema)
+    made = forbid_extra_properties(schema)
     assert str(schema) == before
     assert made["additionalProperties"] is False
     assert made["$defs"]["P"]["additionalProperties"] is False
@@ -57,7 +62,7 @@ def test_objects_are_closed_at_every_depth_and_the_schema_stays_as_it_was() -> N
     ],
 )
 def test_what_cannot_be_strict(schema: dict[str, Any]) -> None:
-    assert not is_strict(closed(schema))
+    assert not is_strict(forbid_extra_properties(schema))
 
 
 def test_what_decoding_cannot_hold_to_is_left_out() -> None:
@@ -72,7 +77,7 @@ def test_what_decoding_cannot_hold_to_is_left_out() -> None:
         },
         "not": {"required": ["z"]},
     }
-    made = decodable(schema)
+    made = for_constrained_decoding(schema)
     person = {**PERSON, "additionalProperties": False}
     person["properties"] = {"name": {"type": "string"}, "age": {"type": "integer"}}
     assert made == {
@@ -113,13 +118,13 @@ VALUES = st.recursive(
 
 @given(SCHEMAS, VALUES)
 def test_what_fits_the_closed_schema_fits_the_schema(schema: dict[str, Any], value: Any) -> None:
-    if jsonschema_rs.validator_for(closed(schema)).is_valid(value):
+    if jsonschema_rs.validator_for(forbid_extra_properties(schema)).is_valid(value):
         assert jsonschema_rs.validator_for(schema).is_valid(value)
 
 
 @given(SCHEMAS)
 def test_the_narrower_forms_are_schemas(schema: dict[str, Any]) -> None:
-    for narrower in (closed, decodable):
+    for narrower in (forbid_extra_properties, for_constrained_decoding):
         made = narrower(schema)
         jsonschema_rs.meta.validate(made)
         assert narrower(made) == made, "once is enough"

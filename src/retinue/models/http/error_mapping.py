@@ -85,7 +85,7 @@ _IMPLIED = (
 _OTHER_SERVER = "Start the server or choose another with -m."
 
 
-class Complaint(msgspec.Struct, frozen=True):
+class ErrorDetails(msgspec.Struct, frozen=True):
     """What a server says about a failure, whichever of the usual shapes it used."""
 
     message: str = ""
@@ -105,16 +105,16 @@ class Complaint(msgspec.Struct, frozen=True):
         return bool(_OVERFLOW.search(f"{self.kind} {self.code} {self.message}"))
 
 
-def complaint_of(value: Any) -> Complaint:
+def parse_error(value: Any) -> ErrorDetails:
     match value:
         case str():
-            return Complaint(value)
+            return ErrorDetails(value)
         case [first, *_]:
-            return complaint_of(first)
+            return parse_error(first)
         case {"error": dict() | str() | list() as inner}:
-            return complaint_of(inner)
+            return parse_error(inner)
         case {"detail": detail} if "message" not in value:
-            return complaint_of(detail)
+            return parse_error(detail)
         case dict():
             text = value.get("message") or value.get("msg") or value.get("error_description") or ""
             text = text if isinstance(text, str) else msgspec.json.encode(text).decode()
@@ -122,29 +122,29 @@ def complaint_of(value: Any) -> Complaint:
             if isinstance(place, list) and place[1:]:
                 # FastAPI's way to tell which field it means: ["body", "stream_options"].
                 text = f"{'.'.join(map(str, place[1:]))}: {text}"
-            return Complaint(
+            return ErrorDetails(
                 text,
                 str(value.get("type") or value.get("status") or ""),
                 str(value.get("code") or ""),
             )
         case None:
-            return Complaint()
+            return ErrorDetails()
         case _:
-            return Complaint(str(value))
+            return ErrorDetails(str(value))
 
 
-class Faults:
+class ErrorMapper:
     """Words the errors of one endpoint. `ending` is what base URLs of its kind end in."""
 
-    def __init__(self, endpoint: Endpoint, *, ending: str = "/v1") -> None:
+    def __init__(self, endpoint: Endpoint, *, usual_suffix: str = "/v1") -> None:
         self._endpoint = endpoint
-        self._ending = ending
+        self._usual_suffix = usual_suffix
         self._address = endpoint.address
         self._secrets = tuple(_secrets(endpoint))
 
     # The connection
 
-    def unreachable(self, error: aiohttp.ClientError) -> ModelError:
+    def from_client_error(self, error: aiohttp.ClientError) -> ModelError:
         """An error of aiohttp's. It may hold the request's headers, so nothing keeps it."""
         match error:
             case aiohttp.ClientProxyConnectionError():
@@ -188,7 +188,7 @@ class Faults:
                     "port? Check the base URL."
                 )
             case aiohttp.ClientPayloadError():
-                return self.broken_off()
+                return self.incomplete_reply()
             case _:
                 return ProviderError(
                     f"{self._address} closed the connection without an answer. If it does so "
@@ -220,7 +220,7 @@ class Faults:
 
     # The answer's status
 
-    def refused(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
+    def from_response(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
         """An answer that is not 200."""
         if 300 <= status < 400:
             target = self._quoted(without_userinfo(headers.get("location", "elsewhere")))
@@ -228,31 +228,31 @@ class Faults:
                 f"{self._address} redirects to {target}. Redirects are not followed, because the "
                 "API key would be sent along: set the base URL to where the API is."
             )
-        return self._classified(status, self._complaint(body), headers)
+        return self._classified(status, self._parse_body(body), headers)
 
-    def complained(self, value: Any) -> ModelError:
+    def from_error_value(self, value: Any) -> ModelError:
         """An error inside an answer that had begun well. `value` is what was decoded."""
-        complaint = complaint_of(value)
-        return self._classified(complaint.status or self._implied_status(complaint), complaint, {})
+        details = parse_error(value)
+        return self._classified(details.status or self._implied_status(details), details, {})
 
     @staticmethod
-    def _implied_status(complaint: Complaint) -> int:
+    def _implied_status(details: ErrorDetails) -> int:
         """For errors in a stream, whose only classification may be a word."""
-        if complaint.overflow:
+        if details.overflow:
             return 400
-        if complaint.names & _QUOTA:
+        if details.names & _QUOTA:
             return 429
-        words = " ".join(complaint.names)
+        words = " ".join(details.names)
         return next((status for word, status in _IMPLIED if word in words), 500)
 
     def _classified(
-        self, status: int, complaint: Complaint, headers: Mapping[str, str]
+        self, status: int, details: ErrorDetails, headers: Mapping[str, str]
     ) -> ModelError:
-        said = self._said(complaint)
-        wait_s = retry_after_s(headers, complaint.message)
+        said = self._said(details)
+        wait_s = retry_after_s(headers, details.message)
         if status in (401, 403):
             return self._denied(status, said)
-        if complaint.names & _QUOTA or status == HTTPStatus.PAYMENT_REQUIRED:
+        if details.names & _QUOTA or status == HTTPStatus.PAYMENT_REQUIRED:
             return ProviderError(
                 f"The quota at {self._address} is used up.{said} Add credit there, or choose "
                 "another model with -m."
@@ -269,14 +269,14 @@ class Faults:
                 "model with -m.",
                 retry_after_s=wait_s,
             )
-        if complaint.overflow or status == 413:
+        if details.overflow or status == 413:
             return ContextOverflow(
                 f"The prompt is larger than the context window of {self._endpoint.model!r} at "
                 f"{self._address}.{said} Shorten it, or serve the model with a larger window."
             )
         if status == 404:
             return self._not_found(said)
-        if status >= 500 and not _TEMPLATE.search(complaint.message):
+        if status >= 500 and not _TEMPLATE.search(details.message):
             # 503 is what a server says that has too much to do, or is still loading its model.
             kind = Overloaded if status == HTTPStatus.SERVICE_UNAVAILABLE else ProviderError
             return kind(
@@ -310,8 +310,8 @@ class Faults:
         path = self._address.rstrip("/").rpartition("/")[2]
         hint = (
             "is the base URL right?"
-            if not self._ending or re.fullmatch(r"v\d\w*", path)
-            else f"is the base URL {self._address.rstrip('/')}{self._ending}?"
+            if not self._usual_suffix or re.fullmatch(r"v\d\w*", path)
+            else f"is the base URL {self._address.rstrip('/')}{self._usual_suffix}?"
         )
         return ProviderError(
             f"{self._address} has no model {self._endpoint.model!r}, or no API at that path "
@@ -322,7 +322,7 @@ class Faults:
 
     def not_an_api(self, body: bytes) -> ModelError:
         """Status 200, and neither JSON nor events."""
-        usual = f" It usually ends in {self._ending}." if self._ending else ""
+        usual = f" It usually ends in {self._usual_suffix}." if self._usual_suffix else ""
         if _is_web_page(body):
             return ProviderError(
                 f"{self._address} answered a web page, not JSON: is {self._address} the API's base "
@@ -333,21 +333,21 @@ class Faults:
             f"{self._quoted(body.decode('utf-8', 'replace'))!r}. Is that the API's base URL?{usual}"
         )
 
-    def broken_off(self) -> ModelError:
+    def incomplete_reply(self) -> ModelError:
         return ProviderError(
             f"The reply of {self._address} broke off in the middle. If it does so again, look into "
             "the server's log.",
             retryable=True,
         )
 
-    def empty(self) -> ModelError:
+    def empty_reply(self) -> ModelError:
         return ProviderError(
             f"{self._address} sent an empty reply. If it does so again, see whether the prompt "
             f"fits the context window that {self._endpoint.model!r} was loaded with.",
             retryable=True,
         )
 
-    def garbled(self, data: bytes) -> ModelError:
+    def invalid_json(self, data: bytes) -> ModelError:
         shown = self._quoted(data[:2000].decode("utf-8", "replace").strip(), limit=80)
         return ProviderError(
             f"{self._address} sent broken JSON: {shown!r}. If it does so again, look into the "
@@ -361,41 +361,42 @@ class Faults:
             "server?"
         )
 
-    def filtered(self, why: str = "") -> ModelError:
+    def content_filtered(self, why: str = "") -> ModelError:
         return ProviderError(
-            f"{self._address} withheld the reply by its content filter.{self._said(Complaint(why))}"
+            f"{self._address} withheld the reply by its content filter."
+            f"{self._said(ErrorDetails(why))}"
             " Word the task differently, or choose another model with -m."
         )
 
-    def late(self, waited_s: float) -> ModelError:
+    def first_token_timeout(self, waited_s: float) -> ModelError:
         return ModelTimeout(
             f"{self._address} did not begin to reply within {waited_s:g} s. If the server is only "
             "slow, raise first_byte_timeout_s."
         )
 
-    def stalled(self) -> ModelError:
+    def idle_timeout(self) -> ModelError:
         return ModelTimeout(
             f"{self._address} went silent in the middle of its reply for "
             f"{self._endpoint.idle_timeout_s:g} s. If the server is only slow, raise "
             "idle_timeout_s."
         )
 
-    def closed(self) -> ModelError:
+    def client_closed(self) -> ModelError:
         return ProviderError(f"The client of {self._address} was closed before this call.")
 
     # Words
 
-    def _complaint(self, body: bytes) -> Complaint:
+    def _parse_body(self, body: bytes) -> ErrorDetails:
         if _is_web_page(body):
             title = _TITLE.search(body.decode("utf-8", "replace"))
-            return Complaint(f"a web page: {title[1].strip()}" if title else "a web page")
+            return ErrorDetails(f"a web page: {title[1].strip()}" if title else "a web page")
         try:
-            return complaint_of(msgspec.json.decode(body))
+            return parse_error(msgspec.json.decode(body))
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return Complaint(body.decode("utf-8", "replace"))
+            return ErrorDetails(body.decode("utf-8", "replace"))
 
-    def _said(self, complaint: Complaint) -> str:
-        text = self._quoted(complaint.message or complaint.kind or complaint.code)
+    def _said(self, details: ErrorDetails) -> str:
+        text = self._quoted(details.message or details.kind or details.code)
         if not text:
             return ""
         return f" It said: {text}" + ("" if text[-1] in ".!?" else ".")

@@ -1,0 +1,167 @@
+"""What a server supports, learned from its refusals and remembered while its client lives.
+
+Nothing is probed. A request is first sent as the most capable server would like it. What the server
+refuses is left out or said in another way, and the request is sent again; that costs nothing, since
+a refused request is not worked on. The next request starts from what was learned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from retinue.domain.messages import AssistantMessage, Finish, Reply, Request
+from retinue.errors import ModelError, RequestRefused
+from retinue.models.http.output_schemas import is_object
+
+ANSWER_TOOL = "answer"
+"""Name of the tool that takes an answer as its arguments."""
+
+_MAX_REFUSED_SCHEMAS = 256
+_THINKING_END = "</think>"
+
+
+class OutputMode(StrEnum):
+    """How a model is held to an output schema."""
+
+    SCHEMA = "schema"
+    """The server constrains the text to the schema."""
+    OBJECT = "object"
+    """The server constrains the text to a JSON object."""
+    TOOL = "tool"
+    """The model must call a tool whose arguments are the answer."""
+    PROMPT = "prompt"
+    """The prompt asks for it; nothing enforces it."""
+
+
+class Capabilities:
+    """What one model at one endpoint supports.
+
+    `output_modes` are the modes that the API has, the best first. `schema_with_tools` says whether
+    the model can still call tools while the server constrains its text: many servers then never let
+    it call one, and do not say so. `optional_features` are parts of a request that can be left out,
+    each with a pattern that a refusal of it matches.
+    """
+
+    def __init__(
+        self,
+        output_modes: tuple[OutputMode, ...],
+        *,
+        schema_with_tools: bool = False,
+        optional_features: Mapping[str, str] | None = None,
+    ) -> None:
+        self._output_modes = output_modes
+        self._schema_with_tools = schema_with_tools
+        self._optional_features = dict(optional_features or {})
+        self._proven_modes: set[OutputMode] = set()
+        self._missing_modes: set[OutputMode] = set()
+        # A server that has a mode still refuses some schemas in it.
+        self._refused_schemas: set[tuple[OutputMode, str]] = set()
+        self.unsupported: set[str] = set()
+        """The optional features that this server refuses."""
+
+    def negotiate(self, request: Request) -> Negotiation:
+        return Negotiation(self, request)
+
+    def best_mode(self, request: Request, refused: Sequence[OutputMode]) -> OutputMode:
+        """The best mode for the request that is left."""
+        schema = request.schema
+        if schema is None:
+            return OutputMode.PROMPT
+        for mode in self._output_modes:
+            if (
+                mode in self._missing_modes
+                or mode in refused
+                or (mode, schema) in self._refused_schemas
+            ):
+                continue
+            if request.tools and not (mode is OutputMode.SCHEMA and self._schema_with_tools):
+                continue
+            if mode is not OutputMode.SCHEMA and not is_object(msgspec.json.decode(schema)):
+                continue
+            return mode
+        return OutputMode.PROMPT
+
+    def drop_refused_feature(self, refusal: RequestRefused) -> bool:
+        """Leave out the optional feature that the refusal names. False if it names none."""
+        text = str(refusal).lower()
+        for feature, pattern in self._optional_features.items():
+            if feature not in self.unsupported and re.search(pattern, text):
+                self.unsupported.add(feature)
+                return True
+        return False
+
+    def give_up_mode(self, mode: OutputMode, schema: str) -> None:
+        if mode not in self._proven_modes:
+            self._missing_modes.add(mode)
+        elif len(self._refused_schemas) < _MAX_REFUSED_SCHEMAS:
+            self._refused_schemas.add((mode, schema))
+
+    def accept(self, reply: Reply, mode: OutputMode, schema: str) -> Reply:
+        """Return the reply with its answer as text. A mode that was ignored is not used again."""
+        if mode is OutputMode.TOOL:
+            reply = _with_answer_as_text(reply)
+        if mode is OutputMode.PROMPT or reply.finish is not Finish.STOP:
+            return reply
+        if _is_json(reply.message.content):
+            self._proven_modes.add(mode)
+        else:
+            self.give_up_mode(mode, schema)
+        return reply
+
+
+class Negotiation:
+    """One request, which is sent in the best mode that is left until a mode is not refused."""
+
+    __slots__ = ("_capabilities", "_first_error", "_refused_modes", "_request", "mode")
+
+    def __init__(self, capabilities: Capabilities, request: Request) -> None:
+        self._capabilities = capabilities
+        self._request = request
+        self._refused_modes: tuple[OutputMode, ...] = ()
+        self._first_error: ModelError | None = None
+        self.mode = capabilities.best_mode(request, ())
+
+    def refused(self, error: ModelError) -> None:
+        """Choose another mode. Raises an error that no other mode helps against."""
+        if not isinstance(error, RequestRefused):
+            raise error
+        if not self._capabilities.drop_refused_feature(error):
+            # If the request is refused in every mode, no mode was the reason.
+            self._first_error = self._first_error or error
+            if self.mode is OutputMode.PROMPT:
+                raise self._first_error
+            self._refused_modes += (self.mode,)
+        self.mode = self._capabilities.best_mode(self._request, self._refused_modes)
+
+    def accept(self, reply: Reply) -> Reply:
+        """Return the reply with its answer as text, and remember which modes were refused."""
+        schema = self._request.schema
+        if schema is None:
+            return reply
+        for mode in self._refused_modes:
+            self._capabilities.give_up_mode(mode, schema)
+        return self._capabilities.accept(reply, self.mode, schema)
+
+
+def _with_answer_as_text(reply: Reply) -> Reply:
+    message = reply.message
+    answer = next((call for call in message.calls if call.name == ANSWER_TOOL), None)
+    if answer is None:
+        return reply
+    return msgspec.structs.replace(
+        reply,
+        message=AssistantMessage(answer.arguments),
+        finish=Finish.STOP if reply.finish is Finish.TOOLS else reply.finish,
+    )
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text.rpartition(_THINKING_END)[2])
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return False
+    return True

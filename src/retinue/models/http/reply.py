@@ -1,0 +1,226 @@
+"""Reads a response: the events of a stream go in, the finished reply comes out.
+
+A dialect subclasses `ReplyReader`. It says how an event is decoded and what the event adds to the
+reply; everything else is the same for all dialects and is done here.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from retinue.domain.messages import (
+    AssistantMessage,
+    Finish,
+    Reply,
+    Request,
+    Thoughts,
+    Timing,
+    ToolCall,
+    Usage,
+    estimate_tokens,
+)
+from retinue.errors import ModelError
+from retinue.models.http.call_ids import generate_call_ids
+from retinue.models.http.decoding import EventDecoder, decode_or_text
+from retinue.models.http.error_mapping import ErrorMapper
+
+OnText = Callable[[str], None]
+
+E = TypeVar("E", bound=msgspec.Struct)
+
+_DONE = b" [DONE]"  # How nearly every server writes it; other ways cost an exception.
+
+
+class CallBuilder:
+    """A tool call as it is streamed. `initial` are arguments that came with its beginning."""
+
+    __slots__ = ("arguments", "id", "initial", "name")
+
+    def __init__(self, call_id: str | None = None, name: str = "", initial: str = "") -> None:
+        self.id = call_id
+        self.name = name
+        self.initial = initial
+        self.arguments: list[str] = []
+
+
+class ReplyReader(ABC, Generic[E]):
+    """Builds one reply of the model that is called `model_name`.
+
+    Errors are returned and not raised, so that no traceback holds the request and with it the key.
+    """
+
+    decoder: ClassVar[EventDecoder[Any]]  # of E
+    # What the words mean by which a server says why it stopped; others mean a normal end.
+    length_reasons: ClassVar[frozenset[str]] = frozenset()
+    filter_reasons: ClassVar[frozenset[str]] = frozenset()
+    failure_reasons: ClassVar[frozenset[str]] = frozenset()
+
+    __slots__ = (
+        "_errors",
+        "_model_name",
+        "_on_text",
+        "_reported",
+        "calls",
+        "done",
+        "finish_reason",
+        "first_token_at",
+        "has_news",
+        "refusal",
+        "text",
+    )
+
+    def __init__(
+        self, errors: ErrorMapper, on_text: OnText | None = None, *, model_name: str = ""
+    ) -> None:
+        self._errors = errors
+        self._on_text = on_text
+        self._model_name = model_name
+        self._reported = 0
+        self.text: list[str] = []
+        self.calls: list[CallBuilder] = []
+        self.has_news = False
+        """Whether the events since the last report held a token: text, thinking or a call."""
+        self.finish_reason: str | None = None
+        self.refusal = ""
+        self.first_token_at: float | None = None
+        self.done = False
+        """Whether the server has said that nothing follows; the rest is not read."""
+
+    # What a dialect adds
+
+    @abstractmethod
+    def add(self, event: E, data: bytes) -> ModelError | None:
+        """Add an event of the stream, which was decoded from `data`; or return its error."""
+
+    @abstractmethod
+    def add_whole(self, event: E) -> bool:
+        """Add a reply that came as one document. False if the document is no reply."""
+
+    @abstractmethod
+    def usage(self) -> Usage | None:
+        """What the server has counted; None if it has counted nothing."""
+
+    @abstractmethod
+    def thoughts(self) -> Thoughts | None:
+        """The thinking to send back with the results of the calls."""
+
+    @abstractmethod
+    def thinking(self) -> Iterable[str]:
+        """The pieces of thinking that can be read."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the reply is whole, even if the connection breaks now."""
+        return self.done or self.finish_reason is not None
+
+    # Reading
+
+    @property
+    def empty(self) -> bool:
+        return not self.text and not self.calls
+
+    def feed(self, events: list[bytes]) -> ModelError | None:
+        """Read some events of a stream."""
+        error = self._add_all(events)
+        if self.has_news:
+            self._report()
+        return error
+
+    def _add_all(self, events: list[bytes]) -> ModelError | None:
+        decode, add = self.decoder.strict, self.add
+        for data in events:
+            if self.done or data == _DONE:
+                self.done = True
+                return None
+            try:
+                event = decode(data)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                text = data.strip()
+                if text == b"[DONE]":
+                    self.done = True
+                if self.done or not text:
+                    continue
+                lenient = self.decoder.lenient(data)
+                if lenient is None:
+                    return self._errors.invalid_json(data)
+                event = lenient
+            error = add(event, data)
+            if error is not None:
+                return error
+        return None
+
+    def feed_whole(self, body: bytes) -> ModelError | None:
+        """Read a response that came as one JSON document instead of a stream."""
+        event = self.decoder.decode(body)
+        if event is None:
+            return self._errors.invalid_json(body)
+        if not self.add_whole(event):
+            return self._errors.from_error_value(decode_or_text(body))
+        if self.has_news:
+            self._report()
+        self.done = True
+        return None
+
+    def _report(self) -> None:
+        """Report the text since the last time, in one piece however many events it came in.
+
+        A model that thinks or writes a call has no text, but shows that it lives.
+        """
+        self.has_news = False
+        if self.first_token_at is None:
+            self.first_token_at = time.perf_counter()
+        if self._on_text is not None:
+            self._on_text("".join(self.text[self._reported :]))
+            self._reported = len(self.text)
+
+    def problem(self) -> ModelError | None:
+        """Why a reply that has come to its end cannot be used; None if it can."""
+        if self.finish_reason in self.filter_reasons:
+            return self._errors.content_filtered(self.refusal)
+        if self.finish_reason in self.failure_reasons:
+            return self._errors.incomplete_reply()
+        if self.finish_reason is None and self.ended and self.empty:
+            return self._errors.empty_reply()
+        return None
+
+    # The result
+
+    def reply(self, request: Request, body: bytes, started_at: float) -> Reply:
+        """The finished reply. `body` is what was sent, for servers that do not count tokens."""
+        ended_at = time.perf_counter()
+        first_at = self.first_token_at or ended_at
+        text = "".join(self.text)
+        calls = self._finished_calls(request) if self.calls else ()
+        finish = Finish.TOOLS if calls else Finish.STOP
+        return Reply(
+            message=AssistantMessage(text, calls, self.thoughts() if calls else None),
+            usage=self.usage() or self._estimated_usage(body, text, calls),
+            finish=Finish.LENGTH if self.finish_reason in self.length_reasons else finish,
+            timing=Timing(
+                first_token_s=first_at - started_at,
+                generating_s=ended_at - first_at,
+            ),
+        )
+
+    def _finished_calls(self, request: Request) -> tuple[ToolCall, ...]:
+        taken: set[str] = set()
+        calls: list[ToolCall] = []
+        new_ids = generate_call_ids((call.id for call in self.calls), request.messages)
+        for call in self.calls:
+            arguments = "".join(call.arguments) or call.initial
+            if not call.name and not arguments:
+                continue
+            call_id = call.id if call.id and call.id not in taken else next(new_ids)
+            taken.add(call_id)
+            calls.append(ToolCall(call_id, call.name, arguments))
+        return tuple(calls)
+
+    def _estimated_usage(self, body: bytes, text: str, calls: tuple[ToolCall, ...]) -> Usage:
+        called = (call.name + call.arguments for call in calls)
+        written = "".join((text, *self.thinking(), *called))
+        return Usage(estimate_tokens(body), 0, estimate_tokens(written), estimated=True)
