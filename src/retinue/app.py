@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,9 +36,11 @@ from retinue.domain.role import Role
 from retinue.errors import ConfigError, UsageError
 from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
+from retinue.ports.listeners import Listeners
 from retinue.ports.model import Model
+from retinue.ports.person import Approve, Ask, ChooseModel, Person, refuse_unattended
 from retinue.ports.sandbox import Sandbox
-from retinue.ports.tool import Approve, Ask, Tool
+from retinue.ports.tool import Tool
 from retinue.project import (
     STATE_DIR,
     open_memory_store,
@@ -48,13 +50,12 @@ from retinue.project import (
     state_directory,
     user_file_tree,
 )
-from retinue.runtime.agent.tool_calls import Breaker, nobody
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.core.gc_tuning import relaxed_gc
 from retinue.runtime.history.result_cache import Cache
-from retinue.runtime.policy import Policy
+from retinue.runtime.policy import Breaker, Policy
 from retinue.runtime.runtime import Runtime
-from retinue.runtime.services import Services
+from retinue.runtime.services import Services, Storage
 from retinue.store.reports import FileReports
 from retinue.tools.ask_user import ask_user
 from retinue.tools.builtin import CACHEABLE_TOOLS, builtin_tools
@@ -64,9 +65,6 @@ from retinue.tools.registry import Registry
 if TYPE_CHECKING:
     from retinue.models.replay.recorder import Recorder
     from retinue.tools.mcp.servers import ServerTools
-
-Choose = Callable[[DiscoveredModels], Awaitable[str]]
-"""Have a person choose a model; answers the name of one."""
 
 
 @asynccontextmanager
@@ -85,9 +83,9 @@ async def open_runtime(
     shell: bool = True,
     unsafe_no_sandbox: bool = False,
     trust: bool | None = None,
-    approve: Approve = nobody,
+    approve: Approve = refuse_unattended,
     ask: Ask | None = None,
-    choose: Choose | None = None,
+    choose: ChooseModel | None = None,
     record: str | Path | None = None,
     on_event: Callable[[Event], None] | None = None,
     on_text: Callable[[str], None] | None = None,
@@ -152,32 +150,42 @@ async def open_runtime(
         if name is None:
             name, notes = await _found(model_registry, await discover(environment, layers), choose)
         await model_registry.start_embedded(name, on_wait)
-        terms = Policy(
+        policy = Policy(
+            directory=str(root),
             model=name,
-            notes=notes,
             mode=_mode(mode, environment, settings),
             budget=as_limits(limits).applied_to(settings.budget.applied_to(LEAD_ROLE.budget)),
-            lead=LEAD_ROLE,
             max_depth=settings.max_depth or MAX_DEPTH,
-            directory=str(root),
+            max_concurrent=max_concurrent or settings.max_concurrent or MAX_CONCURRENT,
             silence_s=settings.silence_s or SILENCE_S,
+            breaker=Breaker(
+                warn_at=settings.warn_at_calls or WARN_AT_CALLS,
+                pause_at=settings.pause_at_calls or PAUSE_AT_CALLS,
+            ),
+            rules=Rules(
+                allow=tuple(map(rule, settings.allow)),
+                deny=tuple(map(rule, settings.deny)),
+            ),
+            lead=LEAD_ROLE,
             delegation=settings.delegation,
             checks=(*settings.checks, *checks),
             on_conflict=OnConflict(on_conflict or settings.on_conflict or OnConflict.FAIL),
+            report_path_pattern=settings.report_path,
+            notes=notes,
         )
         # Roles of the project may name an endpoint; only the user's may make one known.
         model_registry.allow_endpoints(
             role.model for role in roles.values() if not is_project_role(role)
         )
-        if terms.budget.max_cost_usd is not None:
-            for name in model_registry.members(terms.model):
+        if policy.budget.max_cost_usd is not None:
+            for name in model_registry.members(policy.model):
                 if model_registry.price(name) is None:
                     raise ConfigError(
                         f"max_cost_usd is set, and nobody knows what {name} costs; write its price"
                         f' into your settings: [prices."{name}"] with input and output.'
                     )
         # In plan mode nothing else of a server could be used.
-        usable = [s for s in permitted.servers if terms.mode is not Mode.PLAN or s.may_read]
+        usable = [s for s in permitted.servers if policy.mode is not Mode.PLAN or s.may_read]
         async with (
             _offered(usable, root, environment, clock, on_wait=on_wait) as offered,
             open_store(root) as store,
@@ -189,60 +197,51 @@ async def open_runtime(
                     "sandbox: reduced; `retinue doctor` tells what it does not hold",
                     *missing,
                 )
-            terms = msgspec.structs.replace(terms, notes=(*terms.notes, *missing))
+            policy = msgspec.structs.replace(policy, notes=(*policy.notes, *missing))
             more_tools += tuple(tool for one in offered for tool in one.tools)
             found = _tools(roles, more_tools, settings, shell=sandbox is not None, ask=ask)
             registry = Registry(found)
             file_tree = user_file_tree(root, environment)
-            terms = msgspec.structs.replace(
-                terms, notes=(*terms.notes, *await file_tree.recovery_notes())
+            policy = msgspec.structs.replace(
+                policy, notes=(*policy.notes, *await file_tree.recovery_notes())
             )
             with relaxed_gc(), closing(FileReports(root)) as reports:
-                around = Services(
-                    store=store,
-                    run_locks=open_run_locks(root),
-                    memory_store=memory_store,
-                    reports=reports,
+                services = Services(
+                    policy=policy,
                     clock=clock,
+                    models=model_registry,
                     tools=registry,
                     roles=roles,
+                    storage=Storage(
+                        store=store,
+                        run_locks=open_run_locks(root),
+                        memory_store=memory_store,
+                        reports=reports,
+                    ),
                     cache=Cache(
                         store,
                         registry,
                         CACHEABLE_TOOLS if reuse and not model_registry.replaying else None,
                     ),
-                    workspace_for=file_tree.workspace,
                     file_tree=file_tree,
                     history=file_tree,
                     sandbox=sandbox,
                     confine=confine,
-                    approve=approve,
-                    model_for=model_registry.get,
-                    route=model_registry.resolve,
-                    price_for=model_registry.price,
-                    servers=model_registry,
-                    max_concurrent=max_concurrent or settings.max_concurrent or MAX_CONCURRENT,
-                    report_path_pattern=settings.report_path,
-                    seal=UserKey(environment.state_dir / "key").sign,
-                    breaker=Breaker(
-                        warn_at=settings.warn_at_calls or WARN_AT_CALLS,
-                        pause_at=settings.pause_at_calls or PAUSE_AT_CALLS,
+                    person=Person(approve=approve, ask=ask, choose_model=choose),
+                    listeners=Listeners(
+                        on_event=on_event,
+                        on_text=on_text,
+                        on_child_text=on_partial,
+                        on_wait=on_wait,
                     ),
-                    rules=Rules(
-                        allow=tuple(map(rule, settings.allow)),
-                        deny=tuple(map(rule, settings.deny)),
-                    ),
-                    ask=ask,
-                    listener=on_event,
-                    on_text=on_text,
-                    on_partial=on_partial,
+                    sign_run=UserKey(environment.state_dir / "key").sign,
                 )
-                async with Runtime(terms, around) as runtime:
+                async with Runtime(services) as runtime:
                     yield runtime
 
 
 async def _found(
-    model_registry: ModelRegistry, discovery: DiscoveredModels, choose: Choose | None
+    model_registry: ModelRegistry, discovery: DiscoveredModels, choose: ChooseModel | None
 ) -> tuple[str, tuple[str, ...]]:
     """The model to use when nobody named one, and what the user should know about that."""
     option = discovery.only_option

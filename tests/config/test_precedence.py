@@ -65,7 +65,7 @@ async def test_the_model(
 ) -> None:
     layout.say(user=user, project=project, RETINUE_MODEL=environment)
     async with layout.open(model=flag, trust=True) as rt:
-        assert rt.terms.model == model
+        assert rt.policy.model == model
 
 
 async def test_no_model_at_all(layout: Layout) -> None:
@@ -86,7 +86,7 @@ async def test_a_program_gets_the_only_model_there_is(layout: Layout) -> None:
     async with serving("qwen3") as server:
         layout.say(user="discovery = false", OLLAMA_HOST=server.base_url)
         async with layout.open() as rt:
-            assert rt.terms.model == f"openai:qwen3@{server.base_url}"
+            assert rt.policy.model == f"openai:qwen3@{server.base_url}"
             result = await rt.run("Go.")
     assert result.response == "Here."
     (note,) = result.notes
@@ -112,7 +112,7 @@ async def test_a_program_can_choose(layout: Layout, listed: bool) -> None:
             return name
 
         async with layout.open(choose=choose) as rt:
-            assert rt.terms.model == name
+            assert rt.policy.model == name
             assert (await rt.run("Go.")).ok
     # What was listed was found; what was typed was named, and may have the key.
     (request,) = server.requests
@@ -150,7 +150,7 @@ async def test_the_mode(
     }
     layout.say(**texts, RETINUE_MODE=environment)
     async with layout.open(model=FLAG, mode=flag) as rt:
-        assert rt.terms.mode == mode
+        assert rt.policy.mode == mode
 
 
 @pytest.mark.parametrize("how", ["flag", "environment"])
@@ -168,7 +168,7 @@ async def test_the_budget(layout: Layout) -> None:
         project="[budget]\nmax_turns = 10\nmax_tokens = 5000\nmax_context_tokens = 999_999\n",
     )
     async with layout.open(model=FLAG, limits={"max_tool_calls": 70}) as rt:
-        budget = rt.terms.budget
+        budget = rt.policy.budget
     assert (budget.max_turns, budget.max_tokens, budget.max_tool_calls) == (10, 1_000, 70)
     assert budget.max_context_tokens == RUN_BUDGET.max_context_tokens
     assert budget.timeout_s == RUN_BUDGET.timeout_s
@@ -178,7 +178,7 @@ async def test_a_whole_budget_given_to_the_call_is_taken_as_it_is(layout: Layout
     layout.say(user="[budget]\nmax_turns = 50\n")
     budget = retinue.Budget(max_turns=70)
     async with layout.open(model=FLAG, limits=budget) as rt:
-        assert rt.terms.budget == budget
+        assert rt.policy.budget == budget
 
 
 @pytest.mark.parametrize("layer", ["user", "project"])
@@ -235,7 +235,7 @@ async def test_a_project_lowers_a_threshold_and_only_the_user_raises_it(
 ) -> None:
     layout.say(user=user, project=project)
     async with layout.open(model=FLAG) as runtime:
-        assert runtime.terms.silence_s == silence_s
+        assert runtime.policy.silence_s == silence_s
 
 
 def test_the_marks_of_the_breaker_can_be_raised_by_the_user() -> None:

@@ -16,7 +16,7 @@ from retinue.domain.events import Event
 from retinue.domain.messages import AssistantMessage, Finish, Reply, Request, Usage
 from retinue.errors import ConfigError, ContractError, ProviderError, UsageError
 from retinue.models.scripted.model import ScriptedModel, fail, hold, say
-from retinue.runtime.delegation.task import TaskTerms
+from retinue.runtime.delegation.task import TaskOptions
 from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
@@ -290,7 +290,7 @@ async def test_jobs_are_what_start_returns(opened: Opened) -> None:
 
 
 def test_spawn_takes_the_terms_of_a_task() -> None:
-    assert {*TaskTerms.__annotations__} == {*retinue.Task.__struct_fields__} - {"role", "task"}
+    assert {*TaskOptions.__annotations__} == {*retinue.Task.__struct_fields__} - {"role", "task"}
 
 
 class Stubborn:

@@ -460,9 +460,9 @@ async def test_a_project_cannot_choose_where_prompts_go(
         " a model with -m."
     )
     async with opened(model=ScriptedModel([])) as rt:
-        assert rt.terms.model == "scripted"
+        assert rt.policy.model == "scripted"
     async with opened(trust=True) as rt:
-        assert rt.terms.model == "openai:m@https://evil.example.com/v1"
+        assert rt.policy.model == "openai:m@https://evil.example.com/v1"
 
 
 async def test_the_log_of_a_server_does_not_follow_a_link_of_the_project(

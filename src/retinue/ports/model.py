@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from retinue.domain.messages import Reply, Request
+from retinue.domain.price import PoolPrice, Price
 from retinue.domain.server_info import EndpointLoad, ServedModel
 
 
@@ -27,17 +28,32 @@ class Model(Protocol):
     async def aclose(self) -> None: ...
 
 
-class ModelServers(Protocol):
-    """What is known of the servers behind the names of models."""
+class ModelCatalog(Protocol):
+    """The models that agents can use, by name, and what their servers tell."""
+
+    def get(self, name: str) -> Model:
+        """The model of that name. Raises ConfigError if there is none."""
+        ...
+
+    def resolve(self, model: str | None, endpoint: str | None) -> str | None:
+        """The full name for a choice of model and endpoint; None if neither is given.
+
+        Raises UsageError for an endpoint that the user has not made known.
+        """
+        ...
+
+    def price(self, name: str) -> Price | PoolPrice | None:
+        """What the model costs; None if no price is known."""
+        ...
 
     async def served(self, model: str) -> ServedModel | None:
-        """What the server says of that model; it is asked once. None if it does not tell."""
+        """What the server says of that model; asked once. None if the server does not say."""
         ...
 
     def known(self, model: str) -> ServedModel | None:
-        """The same without asking: None until it was asked."""
+        """Like `served`, without asking the server: None until it was asked."""
         ...
 
     def loads(self) -> Sequence[EndpointLoad]:
-        """How busy the endpoints are that may be asked."""
+        """How busy the endpoints of the models are."""
         ...

@@ -1,31 +1,22 @@
-"""Tools, what they act with and what they report; questions to the user."""
+"""Tools, and the context that they act in."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import msgspec
 
-from retinue.domain.approval import ApprovalRequest, Rule
 from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect, ToolSpec
 from retinue.domain.reach import Reach
 from retinue.ports.delegation import CallInfo, Delegation
+from retinue.ports.person import Ask
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.store import MemoryStore
 from retinue.ports.tool_outcome import ToolOutcome
 from retinue.ports.workspace import Workspace
-
-Ask = Callable[[str, str], Awaitable[str]]
-"""Put a question to the user: (path of who asks, question) -> answer."""
-
-
-Approve = Callable[[ApprovalRequest], Awaitable[bool | Rule]]
-"""Ask a person: may it be done? The rule, where one answers that a person has said "always" to.
-
-ApprovalNeeded if nobody is there."""
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):

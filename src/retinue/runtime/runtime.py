@@ -20,13 +20,12 @@ from retinue.ports.sandbox import Sandbox
 from retinue.runtime.agent.children import Job
 from retinue.runtime.agent.watchdog import watch
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion
-from retinue.runtime.delegation.task import Task, TaskTerms, as_task, check_text
+from retinue.runtime.delegation.task import Task, TaskOptions, as_task, check_text
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.follow import follow as follow_journal
 from retinue.runtime.history.follow import nobody_writes
 from retinue.runtime.history.undo import Changed, Revision, Rewritten, past, revision
 from retinue.runtime.planning.plans import Plans
-from retinue.runtime.policy import Policy
 from retinue.runtime.run import program as office
 from retinue.runtime.run.program import ProgramRun
 from retinue.runtime.run.runs import COMPACT, LED, PLAN, PLANNING, Runs, ended_with
@@ -41,24 +40,24 @@ class Runtime:
     runtime is closed, and its budget holds for all of them together.
     """
 
-    def __init__(self, terms: Policy, around: Services) -> None:
-        self.terms = terms
-        self._around = around
+    def __init__(self, services: Services) -> None:
+        self.policy = services.policy
+        self._services = services
         self._task_group = TaskGroup()
-        self._runs = Runs(terms, around)
-        self._task_resolver = TaskResolver(terms, around)
-        self._plans = Plans(terms, around, self._runs, self._task_resolver)
+        self._runs = Runs(services)
+        self._task_resolver = TaskResolver(services)
+        self._plans = Plans(services, self._runs, self._task_resolver)
         self._office = ProgramRun(
-            self._runs, self._task_resolver, self._task_group, at_once=around.max_concurrent
+            self._runs, self._task_resolver, self._task_group, at_once=self.policy.max_concurrent
         )
 
     async def __aenter__(self) -> Self:
         await self._task_group.__aenter__()
-        self._watch = self._around.clock.watch(self._runs.lapse)
+        self._watch = self._services.clock.watch(self._runs.lapse)
         self._watch.__enter__()
         self._watching = [
             self._task_group.create_task(
-                watch(self._runs.agents, self._around.clock, self.terms.silence_s / 4)
+                watch(self._runs.agents, self._services.clock, self.policy.silence_s / 4)
             ),
             self._task_group.create_task(self._runs.listen()),
         ]
@@ -84,17 +83,17 @@ class Runtime:
 
     @property
     def roles(self) -> Mapping[str, Role]:
-        return self._around.roles
+        return self._services.roles
 
     @property
     def sandbox(self) -> Sandbox | None:
         """Where shell commands run; None where they are off."""
-        return self._around.sandbox
+        return self._services.sandbox
 
     @property
     def loads(self) -> Sequence[EndpointLoad]:
         """How busy the endpoints are that are asked."""
-        return self._around.servers.loads()
+        return self._services.models.loads()
 
     def stop(self, why: str) -> None:
         """Say why everything is about to be cancelled; it will stand in the journal."""
@@ -127,7 +126,7 @@ class Runtime:
         on with the conversation so far; `RunResult.session` is what to give here. `context` and
         `context_files` are given along, framed as data.
         """
-        lead = self.terms.lead
+        lead = self.policy.lead
         return await self._runs.led(
             await self._runs.open(task, lead, session, context, context_files)
         )
@@ -137,7 +136,7 @@ class Runtime:
 
         That is a run of the session, with a budget and an outcome like any other.
         """
-        run = await self._runs.open(COMPACT, self.terms.lead, session, "", ())
+        run = await self._runs.open(COMPACT, self.policy.lead, session, "", ())
         return await self._runs.led(run, sums_up=True)
 
     async def resume(self, run_id: str) -> RunResult:
@@ -161,9 +160,9 @@ class Runtime:
             return await self._plans.write_on(run, found)
         return await office.go_on(self._runs, self._task_resolver, run, found)
 
-    async def spawn(self, role: str, task: str, **terms: Unpack[TaskTerms]) -> Result:
-        """Give one task to one child and wait for it. The terms are those of a `Task`."""
-        return await self._office.spawn(as_task(role, task, terms))
+    async def spawn(self, role: str, task: str, **options: Unpack[TaskOptions]) -> Result:
+        """Give one task to one child and wait for it. The options are those of a `Task`."""
+        return await self._office.spawn(as_task(role, task, options))
 
     async def fan_out(
         self, tasks: Sequence[Task | tuple[str, str]], *, max_concurrent: int | None = None
@@ -174,9 +173,9 @@ class Runtime:
         """
         return await self._office.fan_out(tasks, most=self._at_a_time(max_concurrent))
 
-    async def start(self, role: str, task: str, **terms: Unpack[TaskTerms]) -> Job:
+    async def start(self, role: str, task: str, **options: Unpack[TaskOptions]) -> Job:
         """Give a task to a child in the background. Its contract is on record when this returns."""
-        return await self._office.start(as_task(role, task, terms))
+        return await self._office.start(as_task(role, task, options))
 
     async def join(self, jobs: Iterable[Job] | Literal["*"] = "*") -> list[Result]:
         """Wait for jobs, all of them with "*". Results can be joined again."""
@@ -240,7 +239,7 @@ class Runtime:
 
         UsageError if there are more than `limit`.
         """
-        workspace = self._around.workspace_for(self.terms.directory)
+        workspace = self._services.file_tree.workspace(self.policy.directory)
         found, more = await asyncio.to_thread(workspace.find, glob, under=".", limit=limit)
         if more:
             raise UsageError(f"More than {limit:,} files fit {glob!r}; choose fewer.")
@@ -251,14 +250,14 @@ class Runtime:
 
         The run may be that of another process.
         """
-        around = self._around
-        written = around.run_locks.is_held if follow else nobody_writes
-        async for event in follow_journal(around.store, around.clock, run_id, written=written):
+        storage, clock = self._services.storage, self._services.clock
+        written = storage.run_locks.is_held if follow else nobody_writes
+        async for event in follow_journal(storage.store, clock, run_id, written=written):
             yield event
 
     async def diff(self, run_id: str, agent: str | None = None) -> list[Changed]:
         """What a run has done to the files, change by change; or one agent and all below it."""
-        found = await past(self._around.store, self._around.history, run_id)
+        found = await past(self._services.storage.store, self._services.history, run_id)
         return await found.diff(agent)
 
     async def undo(
@@ -279,19 +278,19 @@ class Runtime:
             return await found.redo(agent)
 
     def _revision(self, run_id: str, agent: str | None) -> AbstractAsyncContextManager[Revision]:
-        around = self._around
+        services = self._services
         return revision(
-            around.store,
-            around.history,
-            around.run_locks,
-            around.clock,
+            services.storage.store,
+            services.history,
+            services.storage.run_locks,
+            services.clock,
             run_id,
             agent=agent,
             at_work=self._runs.writer,
         )
 
     def _at_a_time(self, max_concurrent: int | None) -> int:
-        most = self._around.max_concurrent if max_concurrent is None else max_concurrent
+        most = self._services.policy.max_concurrent if max_concurrent is None else max_concurrent
         if most < 1:
             raise UsageError(f"max_concurrent must be at least 1, not {most}.")
         return most

@@ -384,7 +384,7 @@ async def test_model_mode_and_budget_change_and_the_conversation_stays(
             submit(chat, line)
             assert not chat.engine.ready
             await wait(lambda: chat.engine.ready)
-        terms = chat.runtime.terms
+        terms = chat.runtime.policy
         assert (terms.model, terms.mode, terms.budget.max_turns) == (
             "scripted:other.yaml",
             "plan",
@@ -489,7 +489,7 @@ async def test_of_several_models_one_is_chosen_once(
             await wait(lambda: chat.engine.ready)
             submit(chat, "/mode plan")
             await wait(lambda: chat.engine.ready)
-            assert chat.runtime.terms.model == f"openai:large@{server.base_url}"
+            assert chat.runtime.policy.model == f"openai:large@{server.base_url}"
             submit(chat, "Go")
             await wait(idle(chat))
             assert "❯ Go\n\nHere." in said(chat)

@@ -174,9 +174,9 @@ class ChatApp(App[None]):
         name = "retinue  "
         right = ""
         if self.chat.engine.ready:
-            terms = self.chat.runtime.terms
-            model = clip(terms.model, width // 2 - len(terms.mode))
-            right = f"{model}  {terms.mode}"
+            policy = self.chat.runtime.policy
+            model = clip(policy.model, width // 2 - len(policy.mode))
+            right = f"{model}  {policy.mode}"
         home, place = str(self.chat.environment.home), str(self.chat.directory)
         if place.startswith(home + "/"):
             place = "~" + place[len(home) :]
@@ -279,7 +279,7 @@ class ChatApp(App[None]):
 
     def action_mode(self) -> None:
         if self.chat.engine.ready:
-            mode = self.chat.runtime.terms.mode
+            mode = self.chat.runtime.policy.mode
             place = MODES.index(mode) + 1 if mode in MODES else 0
             submit(self.chat, f"/mode {MODES[place % len(MODES)]}")
 

@@ -138,7 +138,7 @@ class Chat:
 
     @property
     def budget(self) -> Budget | None:
-        return self.engine.runtime.terms.budget if self.engine.ready else None
+        return self.engine.runtime.policy.budget if self.engine.ready else None
 
     @property
     def tree(self) -> Tree | None:
@@ -242,8 +242,8 @@ class Chat:
         """Go on with the run that was left before its end."""
         run = self.interrupted
         assert run is not None, "there is one"
-        terms = self.runtime.terms
-        if (run.model, run.mode) != (terms.model, terms.mode):
+        policy = self.runtime.policy
+        if (run.model, run.mode) != (policy.model, policy.mode):
             raise UsageError(
                 f"It was begun with {run.model}, in {run.mode} mode; choose these again by /model"
                 " and /mode, or say what to do instead."
@@ -367,12 +367,12 @@ class Chat:
 
     def _opened(self, runtime: Runtime) -> None:
         if not self.talk.entries:
-            terms = runtime.terms
+            policy = runtime.policy
             self.talk.notice(
-                f"{terms.model}, mode {terms.mode}: {MODES[terms.mode]}.\n"
+                f"{policy.model}, mode {policy.mode}: {MODES[policy.mode]}.\n"
                 "Say what you want done. /help lists commands and keys."
             )
-        for note in runtime.terms.notes:
+        for note in runtime.policy.notes:
             if note not in self._told:
                 self._told.add(note)
                 self.talk.notice(note)
@@ -442,7 +442,7 @@ class Chat:
             self.on_attention(f"{role} is done: {clip(one_line(task), 60)}")
 
     async def _plan(self, runtime: Runtime, goal: str) -> None:
-        if note := only_reading(runtime.terms.mode):
+        if note := only_reading(runtime.policy.mode):
             self.talk.notice(note)
         try:
             plan = await runtime.plan(goal)

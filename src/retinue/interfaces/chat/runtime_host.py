@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from retinue.app import Choose, open_runtime
+from retinue.app import open_runtime
 from retinue.domain.events import Event
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.event_loop import yielding
-from retinue.ports.tool import Approve, Ask
+from retinue.ports.person import Approve, Ask, ChooseModel
 from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.runtime import Runtime
 
@@ -35,7 +35,7 @@ class Engine:
         on_problem: Callable[[RetinueError], None],
         approve: Approve,
         ask: Ask,
-        choose: Choose,
+        choose: ChooseModel,
     ) -> None:
         self.options = options
         self._listeners: dict[str, Any] = {

@@ -211,7 +211,7 @@ def _model(chat: Chat, argument: str) -> None:
 
 
 async def _list_models(chat: Chat) -> None:
-    current = chat.runtime.terms.model if chat.engine.ready else "none"
+    current = chat.runtime.policy.model if chat.engine.ready else "none"
     settings = load_settings(chat.environment.user_settings_file, chat.directory)
     found = await discover(chat.environment, settings)
     lines = [f"The model is {current}. Another: /model NAME"]
@@ -227,7 +227,7 @@ def _models(chat: Chat) -> list[Choice]:
 
 def _mode(chat: Chat, argument: str) -> None:
     if not argument:
-        chat.talk.notice(f"The mode is {chat.runtime.terms.mode}; there are: {', '.join(Mode)}.")
+        chat.talk.notice(f"The mode is {chat.runtime.policy.mode}; there are: {', '.join(Mode)}.")
         return
     if argument not in list(Mode):
         raise UsageError(f"Unknown mode {argument!r}; there are: {', '.join(Mode)}.")
@@ -328,7 +328,7 @@ def _budget(chat: Chat, argument: str) -> None:
         chat.engine.change(limits=msgspec.structs.replace(limits, **{name: value}))
         chat.talk.notice(f"{name} is {value:,} for each message from now on.")
         return
-    budget, trees = chat.runtime.terms.budget, list(chat.forest.trees.values())
+    budget, trees = chat.runtime.policy.budget, list(chat.forest.trees.values())
     tokens = sum(tree.run.usage.tokens for tree in trees)
     cost = sum(tree.run.usage.cost_usd for tree in trees)
     limits = [f"  {name} {_amount(budget, name)}" for name in LIMIT_FLAGS]
@@ -363,13 +363,13 @@ def _amount(budget: Budget, name: str) -> str:
 
 
 def _status(chat: Chat, _: str) -> None:
-    terms = chat.runtime.terms
+    policy = chat.runtime.policy
     sandbox = chat.runtime.sandbox
     tree = chat.tree
     facts = {
         "directory": str(chat.directory),
-        "model": terms.model,
-        "mode": f"{terms.mode} ({MODES[terms.mode]})",
+        "model": policy.model,
+        "mode": f"{policy.mode} ({MODES[policy.mode]})",
         "sandbox": "none: shell commands are off" if sandbox is None else sandbox.tier,
         "session": chat.session or "not begun",
         "agents": _counts(tree.counts) if tree is not None else "none",

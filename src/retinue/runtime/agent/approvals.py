@@ -10,7 +10,7 @@ from retinue.domain.events import ApprovalDecided, Fact
 from retinue.domain.messages import Effect
 from retinue.domain.reach import Reach
 from retinue.errors import ApprovalNeeded, ContractError
-from retinue.ports.tool import Approve
+from retinue.ports.person import Approve
 from retinue.runtime.agent.agent import Agent
 
 SPAWN = "spawn_agent"

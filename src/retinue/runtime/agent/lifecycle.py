@@ -34,16 +34,18 @@ from retinue.errors import ApprovalNeeded, BudgetExceeded, ModelError, ModelStuc
 from retinue.ports.clock import Clock
 from retinue.ports.delegation import Delegation
 from retinue.ports.model import Model
-from retinue.ports.tool import Approve, ToolContext
+from retinue.ports.person import Approve
+from retinue.ports.tool import ToolContext
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.children import Children
 from retinue.runtime.agent.conversation import opening
 from retinue.runtime.agent.loop import Answer, converse
 from retinue.runtime.agent.model_turn import ModelSession, OnText
 from retinue.runtime.agent.output_schema import OutputSchema
-from retinue.runtime.agent.tool_calls import NO_RULES, Breaker, ToolCalls, Tools
+from retinue.runtime.agent.tool_calls import NO_RULES, ToolCalls, Tools
 from retinue.runtime.core.reservations import Reservations
 from retinue.runtime.core.task_group import TaskGroup
+from retinue.runtime.policy import Breaker
 
 DONE = "its parent is done"
 

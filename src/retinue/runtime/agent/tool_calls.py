@@ -25,12 +25,14 @@ from retinue.errors import (
     ToolFailure,
 )
 from retinue.ports.delegation import CallInfo
-from retinue.ports.tool import Approve, Tool, ToolContext
+from retinue.ports.person import Approve
+from retinue.ports.tool import Tool, ToolContext
 from retinue.ports.tool_outcome import ToolOutcome
 from retinue.runtime.agent.agent import Agent
 from retinue.runtime.agent.approvals import ask, decided
 from retinue.runtime.agent.conversation import Answered, room_for_news
 from retinue.runtime.core.task_group import map_concurrently
+from retinue.runtime.policy import Breaker
 
 if TYPE_CHECKING:
     from retinue.runtime.agent.transcript import Transcript
@@ -43,13 +45,6 @@ ONE_CALL = Resources(tool_calls=1)
 FEW = 3
 BROKEN_TIMES = 3
 INTERRUPTED = "[ERROR] interrupted; it may have been done"
-
-
-class Breaker(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The circuit breaker of a root, in tool calls, below its hard stop (`max_tool_calls`)."""
-
-    warn_at: int
-    pause_at: int
 
 
 class Tools(Protocol):
@@ -410,17 +405,6 @@ class ToolCalls:
             )
         )
         return Answered(call.id, content, failed, note)
-
-
-async def nobody(wish: ApprovalRequest) -> bool:
-    """The approver of a run that nobody watches."""
-    mode = {Why.MODE: ", or with --mode auto", Why.DESTRUCTIVE: ", or with --mode dangerous"}
-    rule = msgspec.json.encode(str(wish.rule)).decode()
-    raise ApprovalNeeded(
-        f"{wish.path} wants {wish.tool}: {wish.detail[:300].rstrip('.')}. That needs your yes"
-        f" ({wish.why}), and nobody is there to give it; run it in a terminal, with"
-        f" allow = [{rule}] in your settings{mode.get(wish.why, '')}."
-    )
 
 
 def _arguments(call: ToolCall) -> Mapping[str, Any]:

@@ -208,7 +208,7 @@ class AgentRegistry:
     def _report(self, agent: Agent, result: Result) -> None:
         outputs = agent.contract.outputs
         path = outputs.report_path_pattern.replace("<idx>", agent.step_path)
-        self._around.reports.keep(
+        self._around.storage.reports.keep(
             path.replace("<run>", self._run_id).replace("<agent>", agent.id),
             markdown(result, agent.contract, agent.path),
         )

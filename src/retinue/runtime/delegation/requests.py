@@ -26,7 +26,7 @@ from retinue.domain.result import Result, Status
 from retinue.domain.role import Role
 from retinue.errors import BudgetExceeded, UsageError
 from retinue.ports.delegation import CallInfo, SpawnRequest, Subtask
-from retinue.ports.model import ModelServers
+from retinue.ports.model import ModelCatalog
 from retinue.ports.tool_outcome import ToolOutcome
 from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
@@ -55,7 +55,7 @@ class DelegationHandler:
         roles: Mapping[str, Role],
         workspace: Workspace,
         route: Callable[[str | None, str | None], str | None],
-        servers: ModelServers,
+        servers: ModelCatalog,
         earlier: Callable[[str], Awaitable[Result | None]],
     ) -> None:
         """`route` makes a model name of a model's choice of (model, endpoint), or raises.

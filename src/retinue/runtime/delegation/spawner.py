@@ -35,7 +35,7 @@ class Spawner:
         self._checks = checks
         self._join_of = join_of
         directory = roster.root.contract.execution.working_directory
-        self._prompts = Prompts(around.workspace_for(directory))
+        self._prompts = Prompts(around.file_tree.workspace(directory))
         self._drafting = ContractDrafter(around.tools.effects)
         self._lock = asyncio.Lock()
 
@@ -43,7 +43,7 @@ class Spawner:
         """Have a person agree to an order that a stranger may stand behind. Raises UsageError."""
         around = self._around
         if by.heard_untrusted:
-            await agree(spec, by, around.tools.effects, around.rules, around.approve)
+            await agree(spec, by, around.tools.effects, around.policy.rules, around.person.approve)
 
     async def create(
         self,
@@ -92,7 +92,7 @@ class Spawner:
                 raise ContractError(str(error)) from error
         elif spec.checks:
             await self._checkable(spec.checks)
-        self._around.model_for(contract.execution.model)  # Unknown models fail here.
+        self._around.models.get(contract.execution.model)  # Unknown models fail here.
         child = self._roster.make(contract, by.next_path(spec.name or role.name), by)
         child.origin_key, child.background = origin_key, background
         child.heard_untrusted = by.heard_untrusted  # A stranger's words may be in its task.

@@ -47,7 +47,7 @@ class Task(Limits, frozen=True, omit_defaults=True):
     cache: bool = True
 
 
-class TaskTerms(TypedDict, total=False):
+class TaskOptions(TypedDict, total=False):
     """The terms of a Task, as arguments of `spawn` and `start`: texts and lists do as well."""
 
     tools: Sequence[str] | None

@@ -14,16 +14,15 @@ from retinue.runtime.agent.output_schema import schema_text
 from retinue.runtime.delegation.attachments import enclose
 from retinue.runtime.delegation.paths import named
 from retinue.runtime.delegation.task import Task, check_task, check_text
-from retinue.runtime.policy import Policy
 from retinue.runtime.services import Services
 
 
 class TaskResolver:
     """Makes orders of tasks, with what this runtime has to carry them out."""
 
-    def __init__(self, terms: Policy, around: Services) -> None:
-        self._terms = terms
-        self._around = around
+    def __init__(self, services: Services) -> None:
+        self._policy = services.policy
+        self._services = services
 
     async def resolve(self, task: Task) -> AgentSpec:
         """`task` as an order. Raises UsageError for what can never be done."""
@@ -32,27 +31,27 @@ class TaskResolver:
         for field in ("scope", "write", "success_criteria", "context_files", "checks"):
             if texts := getattr(task, field):
                 check_text(**{field: "".join(texts)})
-        around, terms = self._around, self._terms
-        role = pick(around.roles, task.role)
-        model = around.route(task.model, task.endpoint)
-        used = model or role.model or terms.model
-        around.model_for(used)
-        served = await around.servers.served(used)
+        services, policy = self._services, self._policy
+        role = pick(services.roles, task.role)
+        model = services.models.resolve(task.model, task.endpoint)
+        used = model or role.model or policy.model
+        services.models.get(used)
+        served = await services.models.served(used)
         role = fitted(role, served)
-        effects = around.tools.effects
+        effects = services.tools.effects
         if task.tools and (unknown := select_names(sorted(task.tools), effects)[1]):
             raise ContractError(
                 f"Unknown tool {unknown[0]!r}; there are: {', '.join(sorted(effects))}."
             )
         limits = task.given()
-        notes = () if used == terms.model else notes_on(served)
+        notes = () if used == policy.model else notes_on(served)
         if limits:
             largest = within(Budget(**limits), served).max_context_tokens
             if largest < limits.get("max_context_tokens", 0):
                 limits["max_context_tokens"] = largest
                 notes = (*notes, f"max_context_tokens became {largest}: the window of {used}")
         directory = self._directory(task.directory)
-        workspace = around.workspace_for(directory or terms.directory)
+        workspace = services.file_tree.workspace(directory or policy.directory)
         context, left_out = await enclose(
             workspace,
             context=task.context,
@@ -85,7 +84,7 @@ class TaskResolver:
     def _directory(self, name: str | None) -> str | None:
         if name is None:
             return None
-        root = self._terms.directory
+        root = self._policy.directory
         path = os.path.realpath(os.path.join(root, name))
         if os.path.commonpath([root, path]) != root or not os.path.isdir(path):
             raise UsageError(f"{name!r} is no directory inside {root}.")

@@ -48,7 +48,6 @@ from retinue.runtime.planning.planner import (
     wrong_with,
 )
 from retinue.runtime.planning.replan import PLANNERS, Counsel, Desired
-from retinue.runtime.policy import Policy
 from retinue.runtime.run.run import Run
 from retinue.runtime.run.runs import PLAN, PLANNING, Runs
 from retinue.runtime.services import Services
@@ -62,10 +61,8 @@ LATEST = ".retinue/plan.toml"
 class Plans:
     """Makes runs of plans, and plans of goals."""
 
-    def __init__(
-        self, terms: Policy, around: Services, runs: Runs, task_resolver: TaskResolver
-    ) -> None:
-        self._terms = terms
+    def __init__(self, around: Services, runs: Runs, task_resolver: TaskResolver) -> None:
+        self._policy = around.policy
         self._around = around
         self._runs = runs
         self._task_resolver = task_resolver
@@ -80,11 +77,11 @@ class Plans:
             raise PlanError("The goal is empty; say what the plan is for.")
         if not most_steps(await self._means(Plan(goal=goal, steps=()))):
             raise PlanError(
-                f"max_tokens {self._terms.budget.max_tokens:,} has no part for even one step:"
+                f"max_tokens {self._policy.budget.max_tokens:,} has no part for even one step:"
                 f" {MIN_STEP_TOKENS:,} are the least."
             )
         given, left_out = await enclose(
-            self._around.workspace_for(self._terms.directory),
+            self._around.file_tree.workspace(self._policy.directory),
             context=context,
             files=files,
             max_tokens=self._around.roles[PLANNER].budget.max_context_tokens // 2,
@@ -101,7 +98,7 @@ class Plans:
             plan, found = await self._planned(run, goal, first, "")
             if found:
                 plan, found = await self._planned(run, goal, second, wrong_with(found))
-            self._around.reports.keep(LATEST, to_toml(plan, comments=map(str, found)))
+            self._around.storage.reports.keep(LATEST, to_toml(plan, comments=map(str, found)))
             why = "the plan cannot be run" if found else ""
             return (plan, found), Status.ERROR if found else Status.COMPLETED, why
 
@@ -150,11 +147,13 @@ class Plans:
         return forecast(
             plan,
             roles=roles,
-            history={name: await around.store.history(name) for name in names},
+            history={name: await around.storage.store.history(name) for name in names},
             limits=shares(plan, around.roles, limit),
             limit=limit,
-            price=lambda step: around.price_for(
-                around.route(step.model, None) or roles[step.role].model or self._terms.model
+            price=lambda step: around.models.price(
+                around.models.resolve(step.model, None)
+                or roles[step.role].model
+                or self._policy.model
             ),
             slots=most,
             alone=alone,
@@ -223,7 +222,7 @@ class Plans:
     async def _carried_out(self, run: Run, planned_run: PlannedRun) -> PlanResult:
         async def work() -> tuple[PlanResult, Status, str]:
             result = await planned_run.carry_out()
-            self._around.reports.keep(f".retinue/plan-{run.id}.md", result.report)
+            self._around.storage.reports.keep(f".retinue/plan-{run.id}.md", result.report)
             return result, result.status, result.error or ""
 
         return await self._runs.ended(run, work())
@@ -248,7 +247,7 @@ class Plans:
 
     def _budget_of(self, plan: Plan) -> Budget:
         """What a plan may use: its own limits, and at most those of the runtime."""
-        whole, mine = self._terms.budget, plan.budget
+        whole, mine = self._policy.budget, plan.budget
         tokens = [n for n in (whole.max_tokens, mine.max_tokens) if n is not None]
         money = [n for n in (whole.max_cost_usd, mine.max_cost_usd) if n is not None]
         return msgspec.structs.replace(
@@ -261,38 +260,38 @@ class Plans:
         self, plan: Plan, run: Run | None = None, *, mode: Mode | None = None
     ) -> PlanMeans:
         """What a plan would be carried out with, in some mode, or the rest of it in its run."""
-        terms, around = self._terms, self._around
-        mode = mode or terms.mode
+        policy, around = self._policy, self._around
+        mode = mode or policy.mode
         effects = around.tools.effects
-        budget = terms.budget if run is None else run.root.contract.execution.budget
+        budget = policy.budget if run is None else run.root.contract.execution.budget
         left = budget.resources() if run is None else run.root.account.remaining()
         authority = Authority(
             run_id="",
             agent_id=None,
             task_prompt=plan.goal,
-            grant=root_grant(mode, effects, roles=tuple(around.roles), depth=terms.max_depth),
+            grant=root_grant(mode, effects, roles=tuple(around.roles), depth=policy.max_depth),
             budget=budget,
             left=left,
-            model=terms.model,
-            working_directory=terms.directory,
-            checks=terms.checks,
+            model=policy.model,
+            working_directory=policy.directory,
+            checks=policy.checks,
         )
 
         def wrong_with_model(name: str) -> str:
             try:
-                around.model_for(around.route(name, None) or name)
+                around.models.get(around.models.resolve(name, None) or name)
             except UsageError as error:
                 return str(error)
             return ""
 
         def unpriced(name: str) -> str:
             try:
-                routed = around.route(name, None) or name
+                routed = around.models.resolve(name, None) or name
             except UsageError:
                 routed = name
-            return "" if around.price_for(routed) is not None else name
+            return "" if around.models.price(routed) is not None else name
 
-        checked = any(step.checks for step in plan.steps) or bool(terms.checks)
+        checked = any(step.checks for step in plan.steps) or bool(policy.checks)
         return PlanMeans(
             roles=around.roles,
             authority=authority,
@@ -310,10 +309,10 @@ class Plans:
 
     def _wrong_with_command(self, command: str) -> str:
         """Why a command that a planner has written is not run, or "": as if a child wanted it."""
-        told = self._around.rules.judge(RUN_COMMAND, command, is_command=True, asked=False)
+        told = self._around.policy.rules.judge(RUN_COMMAND, command, is_command=True, asked=False)
         if told is Verdict.DENY:
             return "is forbidden by the user's rules"
-        if told is Verdict.ASK and self._terms.mode is not Mode.DANGEROUS:
+        if told is Verdict.ASK and self._policy.mode is not Mode.DANGEROUS:
             return "needs a person's yes, and a check is run without one"
         return ""
 
@@ -334,7 +333,7 @@ class Plans:
         Where nobody may write, it is no fault of a plan that it does: no other planner could help
         that, and who asks for a plan may well want to look at it first.
         """
-        mode = self._terms.mode if self._terms.mode.autonomous else Mode.AUTO
+        mode = self._policy.mode if self._policy.mode.autonomous else Mode.AUTO
         means = await self._means(Plan(goal=goal, steps=()), mode=mode)
         desired = Desired(
             role=PLANNER,

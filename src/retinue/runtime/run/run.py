@@ -88,7 +88,7 @@ class Run:
         self._reservations = Reservations()
         self._suspension = Suspension()
         self._journal = Journal(
-            around.store, around.clock, run_id, head=end, listener=around.listener
+            around.storage.store, around.clock, run_id, head=end, listener=around.listeners.on_event
         )
         self._roster = AgentRegistry(
             run_id,
@@ -112,7 +112,7 @@ class Run:
         self._joins: dict[str, MergeQueue] = {}
         self._recruitment = Spawner(self._roster, around, self._checks, self._join_of)
         self.agree, self.create = self._recruitment.agree, self._recruitment.create
-        self._run_lock = run_lock or around.run_locks.acquire(run_id)
+        self._run_lock = run_lock or around.storage.run_locks.acquire(run_id)
 
     @property
     def agents(self) -> Iterable[Agent]:
@@ -251,7 +251,7 @@ class Run:
             await self._journal.durable()
         finally:
             self._run_lock.release()
-        await self._around.reports.drained()
+        await self._around.storage.reports.drained()
 
     @property
     def outcome(self) -> RunResult:
@@ -427,8 +427,8 @@ class Run:
             or reach.root,
             agent_id=agent.id,
             path=agent.path,
-            ask=around.ask if agent is self.root else None,
-            memory_store=around.memory_store,
+            ask=around.person.ask if agent is self.root else None,
+            memory_store=around.storage.memory_store,
             run_id=self.id,
             depth=agent.depth,
             remembered=agent.cache_key is not None,
@@ -438,21 +438,21 @@ class Run:
             hit = await around.cache.find(agent.cache_key, ctx)
             if hit is not None:
                 return await _repeat(agent, hit)
-        served = around.servers.known(contract.execution.model)
+        served = around.models.known(contract.execution.model)
         means = AgentServices(
-            model=around.model_for(contract.execution.model),
+            model=around.models.get(contract.execution.model),
             window=None if served is None else served.window,
             tools=around.tools,
             ctx=ctx,
-            approve=around.approve,
+            approve=around.person.approve,
             reservations=self._reservations,
             clock=around.clock,
             staff=self.staff_of,
             desk=self._desk_of,
-            at_once=max(around.max_concurrent, READS_AT_ONCE),
-            price=around.price_for(contract.execution.model),
-            breaker=around.breaker if agent is self.root else None,
-            rules=around.rules,
+            at_once=max(around.policy.max_concurrent, READS_AT_ONCE),
+            price=around.models.price(contract.execution.model),
+            breaker=around.policy.breaker if agent is self.root else None,
+            rules=around.policy.rules,
             on_text=self._ear_for(agent),
             before=self._session.messages if agent is self.root else (),
             sums_up=self._sums_up and agent is self.root,
@@ -463,13 +463,13 @@ class Run:
         """Who hears what the model of `agent` says while it says it."""
         around = self._around
         if agent is self.root:
-            return around.on_text
-        if around.on_partial is None:
+            return around.listeners.on_text
+        if around.listeners.on_child_text is None:
             return None
-        return partial(around.on_partial, self.id, agent.id)
+        return partial(around.listeners.on_child_text, self.id, agent.id)
 
     def staff_of(self, boss: Agent, tasks: TaskGroup, past: ResumePoint | None = None) -> Children:
-        staff = Children(self, boss, tasks, max_concurrent=self._around.max_concurrent)
+        staff = Children(self, boss, tasks, max_concurrent=self._around.policy.max_concurrent)
         if past is not None:
             self.reseat(boss, past)
             staff.take_up(past, self._roster.restored)
@@ -497,10 +497,12 @@ class Run:
             staff,
             roles=around.roles,
             workspace=boss.file_tree.workspace(boss.contract.execution.working_directory),
-            route=around.route,
-            servers=around.servers,
+            route=around.models.resolve,
+            servers=around.models,
             earlier=partial(
-                find_earlier_result, around.store, self._session if boss is self.root else NEW
+                find_earlier_result,
+                around.storage.store,
+                self._session if boss is self.root else NEW,
             ),
         )
 

@@ -42,7 +42,6 @@ from retinue.runtime.history.recovery import RecoveredRun, recover
 from retinue.runtime.history.session import NEW, Session, load_session, session_of
 from retinue.runtime.history.undo import Write
 from retinue.runtime.integration.checks import copy_names
-from retinue.runtime.policy import Policy
 from retinue.runtime.run.run import Run
 from retinue.runtime.services import Services
 from retinue.version import VERSION
@@ -72,8 +71,8 @@ PROGRAM = Role(
 class Runs:
     """Those under way. Whoever opens one sees to it that it is ended, and then forgotten."""
 
-    def __init__(self, terms: Policy, around: Services) -> None:
-        self._terms = terms
+    def __init__(self, around: Services) -> None:
+        self._policy = around.policy
         self._around = around
         self._open: dict[str, Run] = {}
         self._under_way = asyncio.Event()
@@ -150,22 +149,22 @@ class Runs:
         """A run that a model is to lead. Raises UsageError."""
         check_task(task)
         check_text(task=task, context=context, context_files="".join(files))
-        around, terms = self._around, self._terms
+        around, policy = self._around, self._policy
         given, left_out = await enclose(
-            around.workspace_for(terms.directory),
+            around.file_tree.workspace(policy.directory),
             context=context,
             files=files,
-            max_tokens=terms.budget.max_context_tokens // 2,
+            max_tokens=policy.budget.max_context_tokens // 2,
         )
         if left_out and files:
             raise UsageError("; ".join(left_out) + ".")
-        earlier = (
-            NEW if session is None else await load_session(around.store, around.run_locks, session)
-        )
-        role = fitted(role, await around.servers.served(terms.model))
-        prompts = Prompts(around.workspace_for(terms.directory))
+        storage, earlier = around.storage, NEW
+        if session is not None:
+            earlier = await load_session(storage.store, storage.run_locks, session)
+        role = fitted(role, await around.models.served(policy.model))
+        prompts = Prompts(around.file_tree.workspace(policy.directory))
         instructions, _ = await prompts.assemble(role)
-        delegates = terms.delegation and terms.mode is not Mode.PLAN
+        delegates = policy.delegation and policy.mode is not Mode.PLAN
         profiles = listed_profiles(around.roles.values()) if delegates else ""
         text = "\n\n".join(filter(None, (instructions, profiles)))
         return self.begin(LED, task, role, text, earlier, given)
@@ -181,10 +180,10 @@ class Runs:
         budget: Budget | None = None,
     ) -> Run:
         """A run with its root on record. Nothing is awaited."""
-        run_id, terms, around = new_run_id(), self._terms, self._around
-        effects, served = around.tools.effects, around.servers.known(terms.model)
-        grant = root_grant(terms.mode, effects, roles=tuple(around.roles), depth=terms.max_depth)
-        if kind == LED and not terms.delegation:
+        run_id, policy, around = new_run_id(), self._policy, self._around
+        effects, served = around.tools.effects, around.models.known(policy.model)
+        grant = root_grant(policy.mode, effects, roles=tuple(around.roles), depth=policy.max_depth)
+        if kind == LED and not policy.delegation:
             grant = msgspec.structs.replace(grant, can_spawn_children=False)
         contract = Contract(
             parent=Parent(run_id=run_id, agent_id=None, step_idx=0, task_prompt=task),
@@ -193,19 +192,19 @@ class Runs:
             execution=Execution(
                 role=role.name,
                 instructions=instructions,
-                model=terms.model,
-                working_directory=terms.directory,
+                model=policy.model,
+                working_directory=policy.directory,
                 workspace=workspace_for(grant, effects, WorkspaceKind.SHARED),
-                silence_ms=round(terms.silence_s * 1000),
-                **execution_limits(within(budget or terms.budget, served)),  # type: ignore[arg-type]
+                silence_ms=round(policy.silence_s * 1000),
+                **execution_limits(within(budget or policy.budget, served)),  # type: ignore[arg-type]
             ),
             outputs=Outputs(
-                report_path_pattern=around.report_path_pattern,
-                checks=terms.checks,
-                on_conflict=terms.on_conflict,
+                report_path_pattern=around.policy.report_path_pattern,
+                checks=policy.checks,
+                on_conflict=policy.on_conflict,
             ),
         )
-        notes = (*terms.notes, *notes_on(served))
+        notes = (*policy.notes, *notes_on(served))
         if kind == LED:
             window = contract.execution.max_context_tokens
             notes += around.tools.omitted_tool_notes(contract.permissions, window=window)
@@ -215,15 +214,15 @@ class Runs:
             RunStarted(
                 kind=kind,
                 task=task,
-                directory=terms.directory,
-                model=terms.model,
-                mode=terms.mode,
+                directory=policy.directory,
+                model=policy.model,
+                mode=policy.mode,
                 retinue_version=VERSION,
                 sandbox=_tier(around),
                 earlier=session.runs,
                 tainted=session.tainted,
                 heard_untrusted=session.heard_untrusted,
-                seal=around.seal(run_id),
+                seal=around.sign_run(run_id),
             )
         )
         return run
@@ -234,16 +233,16 @@ class Runs:
         RunError if it is over, or another process works on it.
         """
         around = self._around
-        row = await around.store.run(run_id)
-        run_lock = around.run_locks.acquire(row.id)
+        row = await around.storage.store.run(run_id)
+        run_lock = around.storage.run_locks.acquire(row.id)
         try:
-            found = await recover(around.store, row.id)
-            seal = around.seal(row.id)
+            found = await recover(around.storage.store, row.id)
+            seal = around.sign_run(row.id)
             if not seal or not secrets.compare_digest(found.started.seal, seal):
                 raise RunError(NOT_YOURS.format(run_id=row.id))
             if found.started.kind == PLAN and not _is_adopted(found):
                 raise RunError(NO_PLAN.format(run_id=row.id))
-            session = await session_of(around.store, found.started.earlier)
+            session = await session_of(around.storage.store, found.started.earlier)
             # After a process that was killed: whoever is closed needs no copy.
             closed = [id for id, agent in found.state.agents.items() if agent.state is State.CLOSED]
             await around.file_tree.discard([n for id in closed for n in copy_names(row.id, id)])

@@ -51,7 +51,7 @@ def plan(
 
     async def work(runtime: Runtime) -> Sequence[Status]:
         if goal.strip():
-            console.note(only_reading(runtime.terms.mode))
+            console.note(only_reading(runtime.policy.mode))
         try:
             written = await runtime.plan(goal, context_files=context_files)
         except PlanError as error:

@@ -178,8 +178,8 @@ def fan_out(
             asked = [_task(runtime, role or READER, text, terms) for text in given]
         else:
             asked = await _for_each(runtime, role, each, given, terms)
-            if role is None and not runtime.terms.mode.autonomous:
-                console.note(NO_WRITERS.format(mode=runtime.terms.mode))
+            if role is None and not runtime.policy.mode.autonomous:
+                console.note(NO_WRITERS.format(mode=runtime.policy.mode))
         expected = await runtime.forecast(asked, max_concurrent=max_concurrent)
         await console.agree(expected, yes=yes)
         began = time.monotonic()
@@ -205,7 +205,7 @@ async def _for_each(
     paths = await runtime.files(glob)
     if not paths:
         raise UsageError(f"No file fits --each {glob!r}; is it quoted, and seen from the project?")
-    free = runtime.terms.mode.autonomous
+    free = runtime.policy.mode.autonomous
     if free and (odd := [path for path in paths if scope(path) != ((path,),) or _WILD & {*path}]):
         raise UsageError(
             f"{odd[0]!r} fits --each, and has a name that as a path to write would mean other files"

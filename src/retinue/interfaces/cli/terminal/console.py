@@ -22,7 +22,6 @@ from typing import Any, Protocol, TextIO, TypeVar
 import click
 import msgspec
 
-from retinue.app import Choose
 from retinue.config.environment import Environment
 from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD
 from retinue.domain.approval import ApprovalRequest, Rule
@@ -43,8 +42,7 @@ from retinue.interfaces.plan_review import edited
 from retinue.interfaces.view.formatting import clip, lines_of, one_line, some
 from retinue.interfaces.view.result_blocks import result_block
 from retinue.interfaces.view.tool_calls import wish_lines
-from retinue.ports.tool import Approve, Ask
-from retinue.runtime.agent.tool_calls import nobody
+from retinue.ports.person import Approve, Ask, ChooseModel, refuse_unattended
 from retinue.runtime.runtime import Runtime
 
 T = TypeVar("T")
@@ -219,7 +217,7 @@ class Console:
     @property
     def approve(self) -> Approve:
         """Ask at the terminal where there is one."""
-        return self._questions if self.people else nobody
+        return self._questions if self.people else refuse_unattended
 
     @property
     def ask(self) -> Ask | None:
@@ -228,7 +226,7 @@ class Console:
         return approve.answer if isinstance(approve, Questions) else None
 
     @property
-    def choose(self) -> Choose | None:
+    def choose(self) -> ChooseModel | None:
         """Have the person at the terminal choose a model, where there is one."""
         approve = self.approve
         return approve.choose if isinstance(approve, Questions) else None
