@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
-from typing import TypeVar
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -37,6 +39,26 @@ async def in_thread_shielded(work: Callable[[], R]) -> R:
             # Retrieve it, or asyncio logs "exception was never retrieved".
             future.exception()
         raise
+
+
+def threaded(work: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Decorator: turn a blocking function into a coroutine function, by `in_thread`."""
+
+    @wraps(work)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await in_thread(partial(work, *args, **kwargs))
+
+    return call
+
+
+def threaded_shielded(work: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Decorator: turn a blocking function into a coroutine function, by `in_thread_shielded`."""
+
+    @wraps(work)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await in_thread_shielded(partial(work, *args, **kwargs))
+
+    return call
 
 
 async def in_daemon_thread(work: Callable[[], R]) -> R:

@@ -144,7 +144,7 @@ def refused(repo: Repo, private_git: PrivateGit, changed: list[DiffEntry]) -> st
         ),
         (
             lambda root: (root / "new").write_text("mine"),
-            "'new/deep/y' is behind a link, or behind",
+            "'new/deep/y' is behind a link or a file",
         ),
         (lambda root: (root / "new").symlink_to("/tmp"), "'new/deep/y' is behind a link"),
     ],
@@ -165,7 +165,7 @@ def test_an_ignored_file_is_never_written_over(repo: Repo) -> None:
     repo.write(".gitignore", ".env\n")
     repo.write(".env", "KEY=1")
     assert refused(repo, private_git, changed) == (
-        "'.env' is there already, and is not part of what was worked on"
+        "'.env' exists already, and was not part of the snapshot"
     )
 
 
@@ -175,7 +175,7 @@ def test_a_folder_with_an_ignored_file_does_not_become_a_file(repo: Repo) -> Non
     changed = difference(repo, private_git, {"d/x": "1"}, {"d": "2"})
     repo.write(".gitignore", "cache\n")
     repo.write("d/cache", "x")
-    assert refused(repo, private_git, changed).startswith("'d' is there already")
+    assert refused(repo, private_git, changed).startswith("'d' exists already")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everything")

@@ -149,7 +149,7 @@ class TestReading:
     @pytest.mark.parametrize(
         ("path", "said"),
         [
-            ("a\0b", "'a\\x00b' holds a NUL; no file has such a name."),
+            ("a\0b", "'a\\x00b' contains a NUL character, which no file name can."),
             ("\ud800", "'\\ud800' is not valid Unicode."),
             ("d/" * 3000, "is too long for a path."),
             ("x" * 300, "is too long for a path."),
@@ -244,7 +244,9 @@ class TestWriting:
         tree.write("a", b"x\n")
         before = (root / "a").stat()
         assert str(tree.write("a", b"x\n").change) == "a (+0 lines)"
-        assert (root / "a").stat() == before
+        after = (root / "a").stat()
+        # Not the access time, which reading may change.
+        assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
     def test_links_are_not_written_through(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "tests").mkdir()

@@ -392,7 +392,7 @@ async def test_a_link_in_the_way_is_not_followed_out_of_the_project(
     (repo.root / "out").symlink_to(outside)
     repo.write(".gitignore", "out\n")
     applied = await file_tree.apply(base, proposal.commit, None, message="merge")
-    assert applied.refused == ("'out/file' is behind a link, or behind what is no folder",)
+    assert applied.refused == ("'out/file' is behind a link or a file",)
     assert list(outside.iterdir()) == []
 
 
@@ -432,7 +432,7 @@ async def test_a_private_git_dir_that_came_with_the_project_is_not_used(
         seal=lambda name: hashlib.sha256(f"{key} {name}".encode()).hexdigest() if key else "",
     )
     (told,) = await file_tree.recovery_notes()
-    assert told.startswith("the history of files was not made by you on this machine, and is in ")
+    assert told.startswith("the history of file changes was not written by you on this machine")
     await work_there(repo, file_tree)
     assert not mark.exists()
     assert not (tmp_path / "victim").exists()

@@ -121,7 +121,7 @@ def test_a_step_with_a_file_too_large_to_keep_is_not_undone_by_halves(repo: Repo
     now = tree(repo, private_git, {"a": "2"})
     commit = record_diff(private_git, REF, diff_trees(private_git, before, now), "x")
     for rewritten in (revert, reapply):
-        with pytest.raises(WorkspaceError, match="'large' was too large to be kept"):
+        with pytest.raises(WorkspaceError, match="'large' was too large to be stored"):
             rewritten(private_git, commit, now)
     assert b"-1\n" in unified_diff(private_git, commit)
 
@@ -170,7 +170,7 @@ def test_what_was_pruned_is_told(repo: Repo) -> None:
     found = diff_trees(private_git, before, after)
     blob = found[0].new_id
     os.unlink(os.path.join(private_git.path, "objects", blob[:2], blob[2:]))
-    with pytest.raises(GitError, match=f"{blob} is gone: the repository that had it was pruned"):
+    with pytest.raises(GitError, match=f"{blob} is gone: your repository was pruned"):
         read_blobs(private_git, found)
 
 

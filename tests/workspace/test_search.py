@@ -89,7 +89,7 @@ def test_what_is_no_expression(searched: DirectoryWorkspace, root: Path, text: s
 @pytest.mark.parametrize(
     ("pattern", "said"),
     [
-        ("\0", "The pattern holds a NUL, which no text file has."),
+        ("\0", "The pattern contains a NUL character, which no text file has."),
         ("\ud800", "The pattern is not valid Unicode."),
         ("x" * 2001, "The pattern is longer than 2,000 characters."),
     ],

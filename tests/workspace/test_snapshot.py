@@ -143,7 +143,7 @@ def test_too_much_that_git_does_not_know(repo: Repo) -> None:
         with (repo.root / f"large{number}").open("wb") as file:
             file.truncate(snapshot.MAX_FILE_BYTES)
     with pytest.raises(
-        WorkspaceError, match=r"too many files that git does not know .*\.gitignore"
+        WorkspaceError, match=r"too many files that git does not track .*\.gitignore"
     ):
         snapshot_user_tree(repo.private_git())
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import posixpath
 import re
 
+STATE_FOLDER = ".retinue"
+PROTECTED_NAMES = frozenset({".git", STATE_FOLDER})
+"""Names that no agent may write, at any depth: git runs what is in `.git`; the other is ours."""
+
 
 def inside(path: str, root: str) -> str | None:
     """`path` relative to `root`, without `.`, `..` or doubled slashes; None if it lies outside.

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from retinue.domain.grant import Network
+from retinue.domain.paths import PROTECTED_NAMES, STATE_FOLDER
 from retinue.domain.reach import Reach
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
@@ -29,10 +30,9 @@ from retinue.sandbox.start_barrier import SHELL_PREFIX, StartBarrier
 from retinue.sandbox.system_paths import program_folders
 from retinue.sandbox.toolchains import tool_home_variables, toolchain_folders, venv_base_folders
 from retinue.sandbox.unix_sockets import SocketMonitor, has_sockets
-from retinue.sandbox.writable_paths import PROTECTED_NAMES, needs_walk, writable_paths
+from retinue.sandbox.writable_paths import needs_walk, writable_paths
 
 SANDBOX_HOME = "/tmp/home"
-STATE_FOLDER = ".retinue"
 # How many commands that are running need an empty folder there.
 _placeholder_users: Counter[str] = Counter()
 REQUIRED_OPTION = "--bind-fd"

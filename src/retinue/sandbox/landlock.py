@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from retinue.domain.grant import Network
+from retinue.domain.paths import STATE_FOLDER
 from retinue.domain.reach import Reach
 from retinue.errors import WorkspaceError
 from retinue.ports.sandbox import CommandResult
@@ -30,7 +31,6 @@ from retinue.sandbox.writable_paths import without_protected, writable_paths
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 MIN_ABI = 6
-STATE_FOLDER = ".retinue"
 
 
 @cache

@@ -12,12 +12,13 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
 from retinue.domain.grant import Network
+from retinue.domain.paths import PROTECTED_NAMES
 from retinue.domain.reach import Reach
 from retinue.ports.sandbox import CommandResult
 from retinue.processes.child import kill_group
 from retinue.sandbox.command import check_command, run_command
 from retinue.sandbox.toolchains import tool_home_variables, toolchain_folders, venv_base_folders
-from retinue.sandbox.writable_paths import PROTECTED_NAMES, writable_paths
+from retinue.sandbox.writable_paths import writable_paths
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/System", "/Library", "/opt", "/private/etc", "/dev")
 

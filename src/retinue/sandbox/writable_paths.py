@@ -12,12 +12,11 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 
+from retinue.domain.paths import PROTECTED_NAMES
 from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, contains
 
 MAX_FOLDERS = 20_000
 MAX_FILES = 200
-# Never opened, whatever a scope says: what is in there runs on the host, or is our own record.
-PROTECTED_NAMES = frozenset({".git", ".retinue"})
 _WILDCARDS = "*?"
 _ANY_NAME = "\x01"
 

@@ -1,1 +1,1 @@
-"""Where an agent's file tools act: safe opening, searching, writing, and git."""
+"""The files that agents work on: reading, searching, writing, copies, merges and undo."""

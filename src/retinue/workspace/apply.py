@@ -1,10 +1,10 @@
-"""Bringing changes into a tree that somebody else may be writing at the same moment.
+"""Applies changes to a file tree that the user may be editing at the same moment.
 
-`git read-tree -u` looks at all files first and then writes: an edit in between is lost, and a file
-that cannot be written leaves half of a change behind. Here the file that is there is moved aside
-and looked at where nobody can reach it; the new one is put into the empty place, which fails if
-somebody has filled it. Whatever goes wrong, everything is moved back; what cannot be, since its
-place is taken, goes to `.retinue/rescued` and is never removed.
+`git read-tree -u` checks all files first and then writes: it loses an edit in between, and a file
+that cannot be written leaves half of a change behind. Here each old file is moved aside and checked
+where no one else can reach it. The new file is then linked to the free name, which fails if someone
+has created a file there. If anything fails, everything is moved back. A file whose name was taken
+meanwhile goes to `.retinue/rescued`, and is never removed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 
 import msgspec
 
@@ -27,20 +27,20 @@ from retinue.workspace.git import git_output, run_git
 from retinue.workspace.private_git import STAGING_PREFIX, PrivateGit
 from retinue.workspace.recorded_changes import delete_ref, record_diff
 from retinue.workspace.removal import remove_folder
-from retinue.workspace.safe_open import DIRECTORY, READ, TRAVERSE, best_opener
+from retinue.workspace.safe_open import DIRECTORY, READ, TRAVERSE, best_opener, closing_fd
 from retinue.workspace.snapshot import MAX_FILE_BYTES
 from retinue.workspace.tree_diff import DiffEntry, is_link
 
 _PENDING_FILE = "plan"
 _CHUNK_BYTES = 1 << 20
-# A file system without hard links, or one that is full of them.
+# The file system has no hard links, or the file has too many of them.
 _UNLINKABLE = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 
 
 class ApplyRefused(Exception):
-    """The tree is not as it was when the change was worked out; nothing has been changed.
+    """The tree has changed since the change was computed; nothing was applied.
 
-    `rescued` is a folder with files whose place was taken before they could be put back.
+    `rescued` is a folder with files that could not be put back, since their names were taken.
     """
 
     def __init__(self, path: str, why: str, rescued: str = "") -> None:
@@ -51,9 +51,9 @@ class ApplyRefused(Exception):
 
 
 class _PendingApply(msgspec.Struct, frozen=True):
-    """What is under way, for whoever finds it left behind. Paths are bytes.
+    """What is being applied, for the process that recovers it after a crash. Paths are bytes.
 
-    `top` is seen from the depot, which moves with the project.
+    `top` is relative to the private git dir, which moves with the project.
     """
 
     top: bytes
@@ -70,7 +70,7 @@ def apply(
     ref: str | None = None,
     message: str = "",
 ) -> str | None:
-    """Make all of the changes in the tree at `top`, or none of them and raise Refused.
+    """Apply all of the changes to the tree at `top`, or none of them and raise ApplyRefused.
 
     Raises WorkspaceError if `staging_parent` cannot be written. It is a folder on the same file
     system that no agent can write. If the process is killed, `recover_interrupted` puts back what
@@ -83,8 +83,8 @@ def apply(
         raise _unwritable(staging_parent, error) from error
     try:
         _stage(private_git, top, changed, staging)
-        plan = os.path.join(staging, _PENDING_FILE)
-        with open(plan, "wb") as file:
+        pending = os.path.join(staging, _PENDING_FILE)
+        with open(pending, "wb") as file:
             file.write(_encoded(os.path.relpath(top, private_git.path), ref, changed))
         commit = None if ref is None else record_diff(private_git, ref, changed, message)
         try:
@@ -94,8 +94,8 @@ def apply(
             if ref is not None:
                 delete_ref(private_git, ref)
             raise
-        # From here on it is done, and no recovery takes it back.
-        os.unlink(plan)
+        # From here on the change is complete, and recovery does not take it back.
+        os.unlink(pending)
     except BaseException as error:
         rescued = _discard_staging(private_git, staging, changed)
         if isinstance(error, ApplyRefused) and rescued:
@@ -116,21 +116,21 @@ def _rescued_note(rescued: str) -> str:
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """What was left half done: the paths, and folders with files that had no place any more."""
+    """`paths` were put back; `rescued` are folders with files that could not be put back."""
 
     paths: tuple[str, ...] = ()
     rescued: tuple[str, ...] = ()
 
 
 def has_interrupted(staging_parent: str) -> bool:
-    """Is there something for `recover_interrupted`?"""
+    """Whether a process was killed while it applied a change."""
     with suppress(OSError):
         return any(name.startswith(STAGING_PREFIX) for name in os.listdir(staging_parent))
     return False
 
 
 def recover_interrupted(private_git: PrivateGit, staging_parent: str) -> Recovered:
-    """Put back what processes that were killed have left half done."""
+    """Put back the changes that killed processes left half applied."""
     found: list[str] = []
     rescued: list[str] = []
     for name in sorted(os.listdir(staging_parent)):
@@ -141,18 +141,18 @@ def recover_interrupted(private_git: PrivateGit, staging_parent: str) -> Recover
             with open(os.path.join(staging, _PENDING_FILE), "rb") as file:
                 written = file.read()
         except FileNotFoundError:
-            # Not begun, or done.
+            # The change was not begun, or is complete.
             remove_folder(staging)
             continue
         changed: list[DiffEntry] = []
         with suppress(OSError, msgspec.DecodeError):
-            plan = msgspec.msgpack.decode(written, type=_PendingApply)
-            changed = [_decoded(*fields) for fields in plan.changed]
-            top = os.path.normpath(os.path.join(private_git.path, os.fsdecode(plan.top)))
+            pending = msgspec.msgpack.decode(written, type=_PendingApply)
+            changed = [_decoded(*fields) for fields in pending.changed]
+            top = os.path.normpath(os.path.join(private_git.path, os.fsdecode(pending.top)))
             with _FileSwap(private_git, top, staging) as exchange:
                 exchange.put_back(changed)
-            if plan.ref is not None:
-                delete_ref(private_git, plan.ref)
+            if pending.ref is not None:
+                delete_ref(private_git, pending.ref)
             found += [change.path for change in changed]
         if folder := _discard_staging(private_git, staging, changed):
             rescued.append(folder)
@@ -160,9 +160,9 @@ def recover_interrupted(private_git: PrivateGit, staging_parent: str) -> Recover
 
 
 def _discard_staging(private_git: PrivateGit, staging: str, changed: Sequence[DiffEntry]) -> str:
-    """Remove the folder of a change that was not made, but nothing of the user's that is in it.
+    """Remove the staging folder of a change that was not applied, after rescuing the user's files.
 
-    Where that is now, which could not be put back; "" if there is nothing.
+    Returns the folder with files that could not be put back; "" if there are none.
     """
     old, rescued = os.path.join(staging, "old"), ""
     try:
@@ -170,7 +170,7 @@ def _discard_staging(private_git: PrivateGit, staging: str, changed: Sequence[Di
             parent = os.path.join(
                 os.path.dirname(private_git.path), "rescued", os.path.basename(staging)
             )
-            # Without a plan that can be read, nobody knows its name.
+            # If the pending file is unreadable, the file's name is unknown.
             target = os.path.join(parent, changed[int(number)].path if changed else number)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             shutil.move(os.path.join(old, number), target)
@@ -182,7 +182,7 @@ def _discard_staging(private_git: PrivateGit, staging: str, changed: Sequence[Di
 
 
 def _stage(private_git: PrivateGit, top: str, changed: Sequence[DiffEntry], staging: str) -> None:
-    """Write the new files, as they look in a work tree, below `new/`."""
+    """Write the new files below `new/`, with the line endings of a work tree."""
     for name in ("old", "new"):
         os.mkdir(os.path.join(staging, name))
     entries = [
@@ -191,13 +191,13 @@ def _stage(private_git: PrivateGit, top: str, changed: Sequence[DiffEntry], stag
         if change.new_mode
     ]
     if entries:
-        where = private_git.repository(top, os.path.join(staging, "index"))
-        git_output(where, ["update-index", "-z", "--index-info"], stdin=b"".join(entries))
-        git_output(where, ["checkout-index", "-a", f"--prefix={staging}/new/"])
+        repository = private_git.repository(top, os.path.join(staging, "index"))
+        git_output(repository, ["update-index", "-z", "--index-info"], stdin=b"".join(entries))
+        git_output(repository, ["checkout-index", "-a", f"--prefix={staging}/new/"])
 
 
 class _FileSwap:
-    """Old files out, new files in. An OSError on the way is a refusal."""
+    """Moves old files out of the tree and new files in. An OSError becomes ApplyRefused."""
 
     def __init__(self, private_git: PrivateGit, top: str, staging: str) -> None:
         self._private_git = private_git
@@ -228,7 +228,7 @@ class _FileSwap:
             back.pop_all()
 
     def put_back(self, changed: Sequence[DiffEntry]) -> None:
-        """Undo as much of `run` as was done."""
+        """Undo what an interrupted `run` has done."""
         for change in changed:
             if change.new_mode and self._is(change.path, change.new_mode, change.new_id):
                 self._remove(change)
@@ -240,7 +240,7 @@ class _FileSwap:
     def _take_out(self, number: int, change: DiffEntry, back: ExitStack) -> None:
         path = change.path
         try:
-            with _opened(best_opener()(self._root, _folder(path), TRAVERSE)) as parent:
+            with self._open_parent(path) as parent:
                 name = _name(path)
                 if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
                     raise ApplyRefused(path, "has become a folder")
@@ -257,14 +257,16 @@ class _FileSwap:
             raise ApplyRefused(path, "was changed meanwhile")
 
     def _restore(self, number: int, change: DiffEntry) -> None:
-        """Bring an old file back, unless somebody has put another there: that one is newer.
+        """Bring an old file back, unless there is a newer one of that name.
 
-        What cannot be brought back stays where it is.
+        A file that cannot be brought back stays in the staging folder.
         """
         aside, name = os.path.join(self._old_path, str(number)), _name(change.path)
         with (
             suppress(OSError),
-            _opened(open_or_make_folder(best_opener(), self._root, _folder(change.path))) as parent,
+            closing_fd(
+                open_or_make_folder(best_opener(), self._root, _folder(change.path))
+            ) as parent,
         ):
             if stat.S_ISDIR(os.lstat(aside).st_mode):
                 os.rename(aside, name, dst_dir_fd=parent)
@@ -279,18 +281,18 @@ class _FileSwap:
         if change.old_mode and not is_link(change.old_mode) and not is_link(change.new_mode):
             _copy_attributes(staged, os.stat(str(number), dir_fd=self._old), change)
         try:
-            with _opened(open_or_make_folder(best_opener(), self._root, _folder(path))) as parent:
+            with closing_fd(
+                open_or_make_folder(best_opener(), self._root, _folder(path))
+            ) as parent:
                 _place(staged, _name(path), parent)
         except FileExistsError:
-            raise ApplyRefused(
-                path, "is there already, and is not part of what was worked on"
-            ) from None
+            raise ApplyRefused(path, "exists already, and was not part of the snapshot") from None
         except OSError as error:
             raise _refusal(path, error) from error
         back.callback(self._take_back, change, os.lstat(os.path.join(self._top, path)))
 
     def _take_back(self, change: DiffEntry, placed: os.stat_result) -> None:
-        """Remove a new file again, unless somebody has written to it since."""
+        """Remove a new file again, unless it was edited since."""
         with suppress(OSError):
             now = os.lstat(os.path.join(self._top, change.path))
             if (now.st_ino, now.st_mtime_ns) == (placed.st_ino, placed.st_mtime_ns):
@@ -298,7 +300,7 @@ class _FileSwap:
 
     def _remove(self, change: DiffEntry) -> None:
         with suppress(OSError):
-            with _opened(best_opener()(self._root, _folder(change.path), TRAVERSE)) as parent:
+            with self._open_parent(change.path) as parent:
                 os.unlink(_name(change.path), dir_fd=parent)
             self._prune(_folder(change.path))
 
@@ -306,9 +308,15 @@ class _FileSwap:
         """Remove folders that have become empty."""
         with suppress(OSError):
             while folder != ".":
-                with _opened(best_opener()(self._root, _folder(folder), TRAVERSE)) as parent:
+                with self._open_parent(folder) as parent:
                     os.rmdir(_name(folder), dir_fd=parent)
                 folder = _folder(folder)
+
+    def _open_parent(self, path: str) -> AbstractContextManager[int]:
+        return closing_fd(best_opener()(self._root, _folder(path), TRAVERSE))
+
+    def _make_parent(self, path: str) -> AbstractContextManager[int]:
+        return closing_fd(open_or_make_folder(best_opener(), self._root, _folder(path)))
 
     def _is(self, path: str, mode: int, blob: str) -> bool:
         return _matches_blob(
@@ -319,7 +327,7 @@ class _FileSwap:
 def _matches_blob(
     private_git: PrivateGit, top: str, file: str, path: str, mode: int, blob: str
 ) -> bool:
-    """Is `file` what git would store as `blob` if it was at `path`?"""
+    """Whether git would store `file` as `blob`, if it were at `path`."""
     kind = private_git.user_repository.object_format
     try:
         if is_link(mode):
@@ -334,10 +342,12 @@ def _matches_blob(
             return False
         if _blob_id(kind, found.st_size, iter(lambda: opened.read(_CHUNK_BYTES), b"")) == blob:
             return True
-        # Line endings and encodings are converted on the way in, by what .gitattributes says.
+        # Git may convert line endings and encodings, as .gitattributes says.
         opened.seek(0)
-        where = private_git.repository(top, os.path.join(private_git.path, "tmp", "no-index"))
-        hashed = run_git(where, ["hash-object", "--stdin", f"--path={path}"], stdin=opened.read())
+        repository = private_git.repository(top, os.path.join(private_git.path, "tmp", "no-index"))
+        hashed = run_git(
+            repository, ["hash-object", "--stdin", f"--path={path}"], stdin=opened.read()
+        )
     return hashed.stdout.decode().strip() == blob
 
 
@@ -349,7 +359,7 @@ def _blob_id(kind: str, size: int, chunks: Iterable[bytes]) -> str:
 
 
 def _place(source: str, name: str, parent: int) -> None:
-    """Put a file under a name that nothing has; else FileExistsError."""
+    """Give a file a name in the folder `parent`. FileExistsError if the name is taken."""
     try:
         os.link(source, name, dst_dir_fd=parent, follow_symlinks=False)
     except OSError as error:
@@ -361,8 +371,8 @@ def _place(source: str, name: str, parent: int) -> None:
 
 
 def _copy_attributes(staged: str, like: os.stat_result, change: DiffEntry) -> None:
-    """Give the new file the owner and the rights of the old one, unless rights are the change."""
-    with _opened(os.open(staged, READ | os.O_NOFOLLOW)) as fd:
+    """Give the new file the owner and the mode of the old one, unless the change sets the mode."""
+    with closing_fd(os.open(staged, READ | os.O_NOFOLLOW)) as fd:
         own = os.fstat(fd).st_mode
         copy_owner_and_mode(fd, like)
         if change.old_mode != change.new_mode:
@@ -371,16 +381,8 @@ def _copy_attributes(staged: str, like: os.stat_result, change: DiffEntry) -> No
 
 def _refusal(path: str, error: OSError) -> ApplyRefused:
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
-        return ApplyRefused(path, "is behind a link, or behind what is no folder")
+        return ApplyRefused(path, "is behind a link or a file")
     return ApplyRefused(path, f"cannot be written ({error.strerror})")
-
-
-@contextmanager
-def _opened(fd: int) -> Iterator[int]:
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _folder(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Writing a file so that it is either the old one or the new one, never a part of either."""
+"""Replacing a file atomically: readers see the old content or the new, never a part of it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PREFIX, _SUFFIX = ".retinue-", ".tmp"
 
 
 def read_regular(fd: int, max_bytes: int) -> bytes | None:
-    """All of an open file, or None if it has more than `max_bytes`, whatever its size says."""
+    """All bytes of an open file; None if there are more than `max_bytes`, whatever stat says."""
     chunks: list[bytes] = []
     left = max_bytes + 1
     while left > 0:
-        # Small files are read in two calls; a terabyte of holes is never asked for at once.
+        # Small files take two calls; a huge sparse file is never requested at once.
         chunk = os.read(fd, min(left, 1 << 16 if not chunks else 1 << 20))
         if not chunk:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -29,7 +29,7 @@ def read_regular(fd: int, max_bytes: int) -> bytes | None:
 
 
 def replace_file(directory_fd: int, name: str, data: bytes, like: os.stat_result | None) -> None:
-    """Put `data` under `name`, with the mode and owner of `like`, the file that it replaces."""
+    """Write `data` to `name`, with the mode and owner of `like`, the file that it replaces."""
     temporary = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | SAFE_FLAGS
     fd = os.open(temporary, flags, 0o666, dir_fd=directory_fd)
@@ -50,7 +50,7 @@ def replace_file(directory_fd: int, name: str, data: bytes, like: os.stat_result
 
 def remove_leftovers(directory_fd: int) -> None:
     """Remove temporary files of processes that were killed during `replace_file`."""
-    # It may have been opened only to be passed through, and cannot be listed then.
+    # Opened again: `directory_fd` may be for traversal only, which cannot be listed.
     listed = os.open(".", DIRECTORY, dir_fd=directory_fd)
     try:
         names = os.listdir(listed)
@@ -78,22 +78,22 @@ def copy_owner_and_mode(fd: int, like: os.stat_result) -> None:
     """Give an open file the owner and the mode of another."""
     own = os.fstat(fd)
     if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-        # Only root can give files away; else the new file is the writer's.
+        # Only root can change the owner; otherwise the new file belongs to the writer.
         with contextlib.suppress(PermissionError):
             os.fchown(fd, like.st_uid, like.st_gid)
-    # Without set-uid bits: new content must not inherit an old file's privileges.
+    # Without set-uid bits: new content must not get the old file's privileges.
     os.fchmod(fd, stat.S_IMODE(like.st_mode) & 0o777)
 
 
 def open_or_make_folder(opening: Opener, root_fd: int, folder: str) -> int:
-    """The folder beneath the root, made where it is missing. A link in the way is an error."""
+    """Open a folder beneath the root; missing folders are made. A link on the way is an error."""
     try:
         return opening(root_fd, folder, TRAVERSE)
     except FileNotFoundError:
         here = os.dup(root_fd)
     for name in folder.split("/"):
         try:
-            # It may be there, or be made by somebody else in this moment.
+            # It may exist, or another process may make it at this moment.
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, dir_fd=here)
             below = opening(here, name, TRAVERSE)
@@ -108,10 +108,10 @@ def sha256(data: bytes) -> str:
 
 
 def count_changed_lines(before: bytes, after: bytes) -> tuple[int, int]:
-    """How many lines came and how many went.
+    """How many lines were added, and how many removed.
 
-    Lines are counted as a bag: linear in the size, where a true diff can be quadratic, and the same
-    as a diff unless lines only change places, which counts as nothing.
+    Lines are counted as multisets, which takes linear time, where a diff can be quadratic. The
+    numbers are those of a diff, except that moved lines do not count.
     """
     old = Counter(before.splitlines(keepends=True))
     new = Counter(after.splitlines(keepends=True))

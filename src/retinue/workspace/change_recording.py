@@ -1,10 +1,11 @@
-"""Working in a tree so that each change of it is kept as a step."""
+"""A workspace and a sandbox that record each change of the files, so that it can be undone."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import msgspec
@@ -20,39 +21,39 @@ from retinue.ports.workspace import DirEntry, SearchMatch, Workspace, WriteResul
 from retinue.threads import in_thread, in_thread_shielded
 from retinue.workspace.file_names import quoted
 from retinue.workspace.private_git import PrivateGit
-from retinue.workspace.recorded_changes import FileState as File
-from retinue.workspace.recorded_changes import change_ref, record_diff, record_files
+from retinue.workspace.recorded_changes import FileState, change_ref, record_diff, record_files
 from retinue.workspace.tree_diff import describe_changes, diff_trees, read_blobs
 
 
 class ConcurrentChanges:
-    """Which paths of a tree were changed by whom: a command is not blamed for what others did."""
+    """Paths that others change while a command runs, so that they are not credited to it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: list[set[str]] = []
+        self._watching: list[set[str]] = []
 
-    def begin(self) -> set[str]:
-        """From now on, collect what is changed by others."""
-        others: set[str] = set()
+    @contextmanager
+    def collect(self) -> Iterator[set[str]]:
+        """A set to which the paths that are changed inside the block are added."""
+        paths: set[str] = set()
         with self._lock:
-            self._open.append(others)
-        return others
+            self._watching.append(paths)
+        try:
+            yield paths
+        finally:
+            with self._lock:
+                self._watching = [found for found in self._watching if found is not paths]
 
-    def end(self, others: set[str]) -> None:
+    def add(self, paths: Sequence[str]) -> None:
         with self._lock:
-            self._open = [found for found in self._open if found is not others]
-
-    def changed(self, paths: Sequence[str]) -> None:
-        with self._lock:
-            for others in self._open:
-                others.update(paths)
+            for collected in self._watching:
+                collected.update(paths)
 
 
 class TreeState(msgspec.Struct, frozen=True):
-    """The state of a tree. `from_directory` says what a path is called where the agent works.
+    """The state of a file tree. `from_directory` makes a path relative to the agent's directory.
 
-    `unseen` are repositories in it, and what is too large: no step has what is done to those.
+    `unseen` are nested repositories and files that are too large: their changes are not recorded.
     """
 
     private_git: PrivateGit
@@ -62,7 +63,7 @@ class TreeState(msgspec.Struct, frozen=True):
 
 
 class RecordingWorkspace:
-    """A Workspace whose writes become steps."""
+    """A Workspace that records its writes."""
 
     def __init__(
         self,
@@ -116,24 +117,25 @@ class RecordingWorkspace:
         private_git = self._private_git()
         from_top = os.path.relpath(os.path.join(self.root, written.path), private_git.top)
         mode = 0o100755 if written.program else 0o100644
-        before = [] if written.before is None else [File(from_top, mode, written.before)]
+        before = [] if written.before is None else [FileState(from_top, mode, written.before)]
         number = self._recorder.next_number()
         commit = record_files(
             private_git,
             change_ref(self._recorder.run_id, number),
             before,
-            [File(from_top, mode, data)],
+            [FileState(from_top, mode, data)],
             f"write {written.change.path}",
         )
-        self._concurrent.changed([from_top])
+        self._concurrent.add([from_top])
         self._recorder.record(number, commit, (written.change,))
         return written
 
 
 class RecordingSandbox:
-    """A Sandbox that looks at the tree before and after each command, and tells what it changed.
+    """A Sandbox that compares the tree before and after each command, and reports what changed.
 
-    With `steps`, that becomes one. A tree that cannot be looked at stops no command: it is told.
+    With a `recorder`, the changes are recorded. If no snapshot can be taken, the command runs all
+    the same, and its output says so once.
     """
 
     def __init__(
@@ -147,7 +149,7 @@ class RecordingSandbox:
         self._tree_state = tree_state
         self._concurrent = concurrent
         self._recorder = recorder
-        self._told = False
+        self._warned = False
 
     @property
     def tier(self) -> str:
@@ -166,46 +168,41 @@ class RecordingSandbox:
             done = await self._sandbox.run(
                 command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
             )
-            return self._with_a_word(done, error)
-        others = self._concurrent.begin()
+            return self._with_warning(done, error)
         changed: tuple[FileChange, ...] = ()
         unseen: Sequence[str] = ()
-        blind: WorkspaceError | None = None
-        try:
-            done = await self._sandbox.run(
-                command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
-            )
-        finally:
-            # Also of one that was cancelled: it may have changed something until then.
+        failure: WorkspaceError | None = None
+        with self._concurrent.collect() as others:
             try:
-                record = partial(self._record, before, others, command, reach)
-                changed, unseen = await in_thread_shielded(record)
-            except WorkspaceError as error:
-                # What the command itself ended with, a cancellation above all, counts for more.
-                blind = error
+                done = await self._sandbox.run(
+                    command, reach=reach, timeout_s=timeout_s, max_output_bytes=max_output_bytes
+                )
             finally:
-                self._concurrent.end(others)
+                # After a cancellation too: the command may have changed something before.
+                try:
+                    record = partial(self._record, before, others, command, reach)
+                    changed, unseen = await in_thread_shielded(record)
+                except WorkspaceError as error:
+                    # Not raised: it would replace a cancellation, or the command's own error.
+                    failure = error
         done = msgspec.structs.replace(done, changed=changed)
         if unseen:
             paths = ", ".join(map(quoted, unseen))
-            word = f"[A repository, or too large, so it is neither undone nor merged: {paths}]"
-            done = msgspec.structs.replace(done, output=f"{done.output}\n{word}")
-        return done if blind is None else self._with_a_word(done, blind)
+            note = f"[A repository, or too large, so it is neither undone nor merged: {paths}]"
+            done = msgspec.structs.replace(done, output=f"{done.output}\n{note}")
+        return done if failure is None else self._with_warning(done, failure)
 
     def _record(
         self, before: TreeState, others: set[str], command: str, reach: Reach
     ) -> tuple[tuple[FileChange, ...], Sequence[str]]:
-        """What the command has changed, and what it has made that cannot be looked at."""
+        """The changes of the command, and new paths that no snapshot includes."""
         after = self._tree_state()
         unseen = [after.from_directory(path) for path in sorted(after.unseen - before.unseen)]
-        found = [
-            c
-            for c in diff_trees(after.private_git, before.tree, after.tree)
-            if c.path not in others
-        ]
+        diff = diff_trees(after.private_git, before.tree, after.tree)
+        found = [entry for entry in diff if entry.path not in others]
         if self.tier != "none":
-            # What the sandbox has made impossible was somebody else, such as the user.
-            found = [c for c in found if reach.may_write(after.from_directory(c.path))]
+            # The command could not write other paths: someone else did, such as the user.
+            found = [e for e in found if reach.may_write(after.from_directory(e.path))]
         if not found:
             return (), unseen
         files = describe_changes(found, read_blobs(after.private_git, found), after.from_directory)
@@ -213,14 +210,14 @@ class RecordingSandbox:
             number = self._recorder.next_number()
             ref = change_ref(self._recorder.run_id, number)
             commit = record_diff(after.private_git, ref, found, f"run {command}")
-            self._concurrent.changed([change.path for change in found])
+            self._concurrent.add([entry.path for entry in found])
             self._recorder.record(number, commit, files)
         return files, unseen
 
-    def _with_a_word(self, done: CommandResult, error: WorkspaceError) -> CommandResult:
-        if self._told:
+    def _with_warning(self, done: CommandResult, error: WorkspaceError) -> CommandResult:
+        if self._warned:
             return done
-        self._told = True
+        self._warned = True
         return msgspec.structs.replace(
             done, output=f"{done.output}\n[What commands change here cannot be undone: {error}]"
         )

@@ -90,13 +90,13 @@ def clean_changes(
     changes = list_changes(private_git)
     old = {
         run_id
-        for run_id in dict.fromkeys(one.run_id for one in changes)
+        for run_id in dict.fromkeys(change.run_id for change in changes)
         if _latest_mtime(os.path.join(private_git.path, ROOT, run_id)) <= before
     }
-    gone = [one for one in changes if one.run_id in old]
+    gone = [change for change in changes if change.run_id in old]
     if not dry_run:
-        for one in gone:
-            delete_ref(private_git, ref_of(one))
+        for change in gone:
+            delete_ref(private_git, ref_of(change))
     return CleanupReport(
         kind="changes that can be undone", items=len(changes), expired_items=len(gone)
     )
@@ -125,8 +125,8 @@ def clean_objects(
 def _prune(private_git: PrivateGit, older_s: float, *options: str) -> bytes:
     # Without a user repository this is the only index, and its objects must stay.
     index_file = os.path.join(private_git.path, "index")
-    where = private_git.repository(private_git.top, index_file, borrow=False)
-    return git_output(where, ["prune", *options, f"--expire={int(time.time() - older_s)}"])
+    repository = private_git.repository(private_git.top, index_file, borrow=False)
+    return git_output(repository, ["prune", *options, f"--expire={int(time.time() - older_s)}"])
 
 
 def _folders(parent: str) -> Iterator[str]:

@@ -1,11 +1,11 @@
-"""Copies of a tree for children that write, in folders of their own outside of the project.
+"""Working copies for agents that write, each in a folder of its own outside the project.
 
 <cache>/worktrees/<run>-<agent>/
-    lock       held by the process that uses the copy, for as long as it lives
-    project    whose copy it is
-    index      ours, which the child cannot reach
-    borrowed/  links to the objects that it is made of, where a copy seen elsewhere still finds them
-    copy/      the copy, by its own name, with a git dir of its own that we never read
+    lock       held by the process that uses the copy, as long as that process lives
+    project    the path of the project
+    index      our index of the copy, out of the agent's reach
+    borrowed/  links to the object folders; they resolve also where the copy is mounted elsewhere
+    copy/      the copy, in a folder named like the project, with a git dir that we never read
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from retinue.workspace.removal import remove_folder
 
 LOCK = "lock"
 PROJECT = "project"
-# What a project needs to run, and its repository has not. The copy is lent the original's.
+# Installed dependencies, which no repository holds. A copy sees those of the original.
 DEPENDENCY_FOLDERS = ("node_modules", ".venv", "venv")
 _DEPENDENCY_DEPTH = 2
 
 
 class CopyFolder:
-    """A checked-out commit. Its folder is locked until `remove`, or until the process ends."""
+    """A commit checked out into a folder, which is locked until `remove` or the process ends."""
 
     def __init__(self, private_git: PrivateGit, folder: str, base: str) -> None:
         self.base = base
         self.folder = folder
         self.top = os.path.join(folder, "copy", os.path.basename(private_git.top) or "project")
         self.private_git = private_git
-        # Who looks for stale copies may have it for a moment.
+        # Waits: a search for stale copies may hold the lock for a moment.
         self._lock = _lock(folder, os.O_CREAT, fcntl.LOCK_EX)
 
     @property
@@ -47,14 +47,17 @@ class CopyFolder:
 
     @property
     def object_links(self) -> tuple[str, ...]:
-        """The folders with what it is made of, by names that no other tree has."""
+        """Links to the object folders, at paths that exist only for this copy."""
         parent = os.path.join(self.folder, "borrowed")
         return tuple(
             os.path.join(parent, str(n)) for n in range(len(self.private_git.object_folders))
         )
 
     def share_dependencies(self, folder: str, original: str) -> tuple[str, ...]:
-        """What `folder` of the copy can be lent of the original, where it has a place for it."""
+        """The dependency folders of `original` that `folder` of the copy lacks.
+
+        An empty folder is made for each of them, as a mount point.
+        """
         found = []
         for path in _folders(folder, _DEPENDENCY_DEPTH):
             for name in DEPENDENCY_FOLDERS:
@@ -62,7 +65,7 @@ class CopyFolder:
                 if os.path.isdir(os.path.join(original, inside)):
                     place = os.path.join(folder, inside)
                     if not os.path.lexists(place):
-                        # Empty, so nothing to git.
+                        # Git ignores empty folders.
                         os.mkdir(place)
                         found.append(inside)
         return tuple(found)
@@ -72,11 +75,11 @@ class CopyFolder:
         os.close(self._lock)
 
     def release(self) -> None:
-        """Leave it to whoever reopens it."""
+        """Unlock the copy, for a process that reopens it."""
         os.close(self._lock)
 
     def leave_to_user(self) -> str:
-        """Leave it to the user, by a name under which nobody discards it; where the files are."""
+        """Rename the copy, so that it is never discarded; returns the path of its files."""
         with suppress(OSError):
             os.rename(self.folder, f"{self.folder}-left")
             self.top = self.top.replace(self.folder, f"{self.folder}-left", 1)
@@ -87,7 +90,7 @@ class CopyFolder:
 def make_copy(private_git: PrivateGit, folder: str, base: str) -> CopyFolder:
     """Check the commit `base` out into the new `folder`.
 
-    What a process that was killed has left there, before anybody knew of it, is removed.
+    If a killed process left a folder of that name, it is removed first.
     """
     discard_copy(folder)
     try:
@@ -99,11 +102,11 @@ def make_copy(private_git: PrivateGit, folder: str, base: str) -> CopyFolder:
         with open(os.path.join(folder, PROJECT), "wb") as file:
             file.write(os.fsencode(private_git.top))
         os.makedirs(copy.top)
-        where = copy.repository
-        git_output(where, ["read-tree", base])
+        repository = copy.repository
+        git_output(repository, ["read-tree", base])
         if private_git.user_repository.is_sparse:
-            _skip_absent_files(private_git, where)
-        git_output(where, ["checkout-index", "--all", "--quiet", "--index"])
+            _skip_absent_files(private_git, repository)
+        git_output(repository, ["checkout-index", "--all", "--quiet", "--index"])
         _make_git_dir(private_git, copy)
     except OSError as error:
         copy.remove()
@@ -115,21 +118,19 @@ def make_copy(private_git: PrivateGit, folder: str, base: str) -> CopyFolder:
 
 
 def reopen_copy(private_git: PrivateGit, folder: str, base: str) -> CopyFolder:
-    """The copy in `folder`, which another process has made of `base`."""
+    """Open the copy of `base` that another process made in `folder`."""
     try:
         copy = CopyFolder(private_git, folder, base)
     except OSError as error:
-        raise WorkspaceError(
-            f"The copy of its files is gone ({folder}: {error.strerror})."
-        ) from error
+        raise WorkspaceError(f"The working copy {folder} is gone ({error.strerror}).") from error
     if not os.path.isdir(copy.top):
         copy.release()
-        raise WorkspaceError(f"The copy of its files is gone ({folder}).")
+        raise WorkspaceError(f"The working copy {folder} is gone.")
     return copy
 
 
 def discard_copy(folder: str) -> None:
-    """Remove a copy that nobody uses, if it is there."""
+    """Remove a copy, if it exists, when no process uses it any more."""
     if not os.path.isdir(folder):
         return
     try:
@@ -140,19 +141,19 @@ def discard_copy(folder: str) -> None:
     os.close(lock)
 
 
-def _skip_absent_files(private_git: PrivateGit, where: Repository) -> None:
-    """Leave files out that the user has left out, of a repository too large to be checked out."""
+def _skip_absent_files(private_git: PrivateGit, repository: Repository) -> None:
+    """Leave out the files that the user's sparse checkout leaves out."""
     assert private_git.user_repository.index_file is not None, "only a repository is sparse"
     users = private_git.repository(private_git.top, private_git.user_repository.index_file)
     listed = git_output(users, ["ls-files", "-z", "-t", "--cached"])
     absent = [line[2:] + b"\0" for line in listed.split(b"\0") if line.startswith(b"S ")]
-    # A path that a child has removed since is not in this index.
+    # Not `git_output`: it fails for a path that an agent has removed since.
     update = ["update-index", "-z", "--skip-worktree", "--stdin"]
-    run_git(where, update, stdin=b"".join(absent))
+    run_git(repository, update, stdin=b"".join(absent))
 
 
 def _make_git_dir(private_git: PrivateGit, copy: CopyFolder) -> None:
-    """A repository for the child's own `git status` and `git diff`, on the commit it began with."""
+    """Make a repository at `base`, for the agent's own `git status` and `git diff`."""
     git_dir = os.path.join(copy.top, ".git")
     make_git_dir(git_dir, private_git.user_repository.object_format)
     os.mkdir(os.path.join(git_dir, "objects", "info"))
@@ -168,7 +169,7 @@ def _make_git_dir(private_git: PrivateGit, copy: CopyFolder) -> None:
 
 
 def _folders(folder: str, depth: int) -> Iterator[str]:
-    """The folder itself, and those below it, as seen from it; none behind a link."""
+    """The folder itself and those below it, as relative paths. Links are not followed."""
     yield "."
     if depth:
         with os.scandir(folder) as entries:
@@ -180,7 +181,7 @@ def _folders(folder: str, depth: int) -> Iterator[str]:
 
 
 class StaleCopy(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy that nobody uses, left behind by a process that was killed."""
+    """A copy that a killed process left behind."""
 
     folder: str
     project: str
@@ -188,7 +189,7 @@ class StaleCopy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stale_copies(parent: str) -> Iterator[StaleCopy]:
-    """The copies below `parent` whose owner is gone, oldest first."""
+    """The copies below `parent` that no process holds, oldest first."""
     found = []
     for entry in os.scandir(parent) if os.path.isdir(parent) else ():
         try:
@@ -197,13 +198,13 @@ def stale_copies(parent: str) -> Iterator[StaleCopy]:
                 project = os.fsdecode(file.read())
             since = entry.stat().st_mtime
         except OSError:
-            continue  # In use, or being made or removed.
+            continue  # In use, being made, or being removed.
         found.append(StaleCopy(folder=entry.path, project=project, since=since))
     yield from sorted(found, key=lambda one: one.since)
 
 
 def _lock(folder: str, flags: int, how: int) -> int:
-    """Hold the lock of a copy."""
+    """Lock a copy; returns the descriptor that holds the lock."""
     fd = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
     try:
         fcntl.flock(fd, how)

@@ -1,4 +1,4 @@
-"""A directory as the workspace of an agent: every path stays beneath it."""
+"""A directory as the workspace of an agent: no path leads out of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import posixpath
 import stat
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import itemgetter
 
 from retinue.domain.grant import Network
@@ -40,6 +40,7 @@ from retinue.workspace.safe_open import (
     TRAVERSE,
     Opener,
     best_opener,
+    closing_fd,
     open_if_cached,
     open_with_openat2,
 )
@@ -50,14 +51,14 @@ FEW_ENTRIES = 200
 MAX_LISTED = 10_000
 MAX_REPLACED_BYTES = 32 * 1024 * 1024
 MAX_PATH_CHARS = 4_000
-_NAMES_FOR_A_HINT = 2_000
+_MAX_HINT_NAMES = 2_000
 
 
 class DirectoryWorkspace:
-    """A Workspace on disk. Safe to use from many threads, and while others change the tree.
+    """A Workspace on disk. Safe to use from many threads, while others change the files.
 
-    Its descriptor is closed when nothing refers to the tree any more, a thread that is still
-    reading included: a number that is closed earlier could by then mean another directory.
+    Its descriptor is closed only when nothing refers to the workspace any more. Closed earlier, the
+    same number could mean another directory for a thread that is still reading.
     """
 
     def __init__(
@@ -115,15 +116,11 @@ class DirectoryWorkspace:
         return normal
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
-        """The whole file. One that is larger than `max_bytes` is refused."""
+        """The whole file. ToolFailure if it is larger than `max_bytes`."""
         path = self._normal(path)
-        with self._explained(path):
-            fd = self._open(self._fd, path, READ, visit=_refuse)
-            try:
-                size = _regular(os.fstat(fd), path).st_size
-                data = read_regular(fd, max_bytes) if size <= max_bytes else None
-            finally:
-                os.close(fd)
+        with self._opened(path, READ) as fd:
+            size = _regular(os.fstat(fd), path).st_size
+            data = read_regular(fd, max_bytes) if size <= max_bytes else None
         if data is None:
             raise ToolFailure(
                 f"{quoted(path)} has {size:,} bytes; at most {max_bytes:,} can be read."
@@ -131,7 +128,7 @@ class DirectoryWorkspace:
         return data
 
     def read_now(self, path: str, *, max_bytes: int) -> bytes | None:
-        """The whole file if it is small and in memory: then reading it cannot block."""
+        """The whole file if it is small and cached by the kernel, so that reading cannot block."""
         if self._open is not open_with_openat2:
             return None
         path = self._normal(path)
@@ -143,10 +140,10 @@ class DirectoryWorkspace:
             if not stat.S_ISREG(found.st_mode) or found.st_size > max_bytes:
                 return None
             data = bytearray(found.st_size + 1)
-            # One byte more than its size, so that a file that has grown is noticed.
+            # One byte more than its size, to notice a file that has grown.
             length = os.preadv(fd, [data], 0, os.RWF_NOWAIT)
         except OSError:
-            # Not in memory, or a file system that cannot tell.
+            # Not cached, or the file system cannot tell.
             return None
         finally:
             os.close(fd)
@@ -154,17 +151,13 @@ class DirectoryWorkspace:
 
     def list(self, path: str) -> builtins.list[DirEntry]:
         path = self._normal(path)
-        with self._explained(path):
-            fd = self._open(self._fd, path, DIRECTORY, visit=_refuse)
-            try:
-                entries = _entries(fd, path)
-                self._remember(fd, len(entries))
-            finally:
-                os.close(fd)
+        with self._opened(path, DIRECTORY) as fd:
+            entries = _entries(fd, path)
+            self._remember(fd, len(entries))
         return entries
 
     def list_now(self, path: str) -> builtins.list[DirEntry] | None:
-        """The directory if it was listed before: then it, and what is in it, is in memory."""
+        """The directory if it was listed before, since the kernel has cached it then."""
         if self._open is not open_with_openat2:
             return None
         path = self._normal(path)
@@ -188,9 +181,9 @@ class DirectoryWorkspace:
 
     def find(self, pattern: str, *, under: str, limit: int) -> tuple[builtins.list[str], bool]:
         found: builtins.list[str] = []
-        paths, complete = self._candidates(under, pattern)
+        paths, complete = self._list_files(under, pattern)
         for path in paths:
-            # Git also lists what was deleted, and links, which are not files.
+            # Git also lists deleted files and links.
             if size_of(self._fd, path) is None:
                 continue
             if len(found) == limit:
@@ -201,7 +194,7 @@ class DirectoryWorkspace:
     def search(
         self, pattern: str, *, under: str, glob: str | None, limit: int
     ) -> tuple[builtins.list[SearchMatch], bool]:
-        paths, complete = self._candidates(under, glob)
+        paths, complete = self._list_files(under, glob)
         try:
             found = search(
                 pattern,
@@ -214,41 +207,37 @@ class DirectoryWorkspace:
         except SearchTimeout as late:
             if not late.found:
                 raise ToolFailure(
-                    "The search took too long and found nothing until then. Use a simpler pattern,"
-                    " or narrow it with path or glob."
+                    "The search took too long and found nothing so far. Use a simpler pattern, or"
+                    " narrow the search with path or glob."
                 ) from None
             found, complete = late.found, False
         return found[:limit], len(found) > limit or not complete
 
     def fingerprint(self, under: str) -> str:
         seen = hashlib.sha256()
-        paths, _ = self._candidates(under, None)
+        paths, _ = self._list_files(under, None)
         for path in paths:
             try:
                 found = os.stat(path, dir_fd=self._fd, follow_symlinks=False)
             except OSError:
                 continue
-            # The time of the last change cannot be set back, as that of the last writing can.
+            # ctime too: unlike mtime, it cannot be set back.
             state = f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0{found.st_ctime_ns}\n"
             seen.update(state.encode(errors="replace"))
         return seen.hexdigest()
 
     def write(self, path: str, data: bytes) -> WriteResult:
-        """Create or replace a file. Links are never written through: the path is what it says."""
+        """Create or replace a file. Links are not followed."""
         path = self._normal(path)
         folder, _, name = path.rpartition("/")
         with self._explained(path):
             if path == ".":
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            parent = open_or_make_folder(self._open, self._fd, folder or ".")
-            try:
+            with closing_fd(open_or_make_folder(self._open, self._fd, folder or ".")) as parent:
                 before, like = self._existing(parent, path, name)
-                # Who was killed while writing is told so, and writes again.
                 remove_leftovers(parent)
                 if data != before:
                     replace_file(parent, name, data, like)
-            finally:
-                os.close(parent)
         added, removed = count_changed_lines(before or b"", data)
         was, now = None if before is None else sha256(before), sha256(data)
         return WriteResult(
@@ -274,16 +263,15 @@ class DirectoryWorkspace:
             fd = self._open(parent, name, READ)
         except FileNotFoundError:
             return None, None
-        try:
+        with closing_fd(fd):
             like = _regular(os.fstat(fd), path)
-            # A rename asks for no right on the file itself, but its owner took that right away.
+            # A rename needs no permission on the file itself; respect a read-only file all the
+            # same.
             if not os.access(name, os.W_OK, dir_fd=parent, effective_ids=_EFFECTIVE):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             before = (
                 read_regular(fd, MAX_REPLACED_BYTES) if like.st_size <= MAX_REPLACED_BYTES else None
             )
-        finally:
-            os.close(fd)
         if before is None:
             raise ToolFailure(
                 f"{quoted(path)} has {like.st_size:,} bytes, too many to replace; write another"
@@ -292,9 +280,9 @@ class DirectoryWorkspace:
         return before, like
 
     def _normal(self, path: str) -> str:
-        """The spelling that is checked, opened and shown; ToolFailure if it cannot be used."""
+        """The normalized path, which is checked, opened and shown. ToolFailure if unusable."""
         if "\0" in path:
-            raise ToolFailure(f"{quoted(path)} holds a NUL; no file has such a name.")
+            raise ToolFailure(f"{quoted(path)} contains a NUL character, which no file name can.")
         if not path.isascii():
             try:
                 os.fsencode(path)
@@ -307,49 +295,48 @@ class DirectoryWorkspace:
             raise ToolFailure(
                 f"{quoted(path)} leads outside the workspace. Use a path relative to it."
             )
-        _refuse(normal)
+        _refuse_protected(normal)
         return normal
 
-    def _candidates(self, under: str, glob: str | None) -> tuple[Iterator[str], bool]:
+    def _list_files(self, under: str, glob: str | None) -> tuple[Iterator[str], bool]:
         under = self._normal(under)
-        with self._explained(under):
-            # Links are not followed: what is found must be named by its own path.
-            fd = self._open(self._fd, under, READ)
-            try:
-                folder = stat.S_ISDIR(os.fstat(fd).st_mode)
-            finally:
-                os.close(fd)
+        # Links are not followed, so that each file has one path in the results.
+        with self._explained(under), closing_fd(self._open(self._fd, under, READ)) as fd:
+            folder = stat.S_ISDIR(os.fstat(fd).st_mode)
         if not folder:
             return iter([under] if glob is None or matcher(glob)(under) else []), True
-        all_of = list_files(
+        listing = list_files(
             self._repository or find_repository(self._root), self._fd, self._open, under
         )
         if glob is None:
-            return iter(all_of.paths), all_of.complete
+            return iter(listing.paths), listing.complete
         matches = matcher(glob)
         skip = 0 if under == "." else len(under) + 1
-        # Both readings of a glob are common: from the folder that is searched, and from the root.
+        # Models write globs relative to the searched folder, or relative to the root.
         return (
-            p for p in all_of.paths if matches(p[skip:]) or (skip and matches(p))
-        ), all_of.complete
+            p for p in listing.paths if matches(p[skip:]) or (skip and matches(p))
+        ), listing.complete
 
     def _searchable(self, path: str) -> bytes | None:
         try:
-            fd = self._open(self._fd, path, READ)
+            with closing_fd(self._open(self._fd, path, READ)) as fd:
+                is_regular = stat.S_ISREG(os.fstat(fd).st_mode)
+                return read_regular(fd, MAX_FILE_BYTES) if is_regular else None
         except OSError:
             return None
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return None
-            return read_regular(fd, MAX_FILE_BYTES)
-        except OSError:
-            return None
-        finally:
-            os.close(fd)
+
+    @contextmanager
+    def _opened(self, path: str, flags: int) -> Iterator[int]:
+        """Open a path; links are followed within the root."""
+        with (
+            self._explained(path),
+            closing_fd(self._open(self._fd, path, flags, visit=_refuse_protected)) as fd,
+        ):
+            yield fd
 
     @contextmanager
     def _explained(self, path: str) -> Iterator[None]:
-        """Turn what the system says about `path` into what the model can act on."""
+        """Turn an OSError about `path` into a ToolFailure that the model can act on."""
         try:
             yield
         except OSError as error:
@@ -380,7 +367,7 @@ class DirectoryWorkspace:
                 return f"{name}: {error.strerror}."
 
     def _missing(self, path: str) -> str:
-        """What is not there, and the name that may have been meant."""
+        """Which part of `path` is missing, and a similar name that exists."""
         parts = path.split("/")
         for depth in range(len(parts)):
             folder = "/".join(parts[:depth]) or "."
@@ -399,23 +386,20 @@ class DirectoryWorkspace:
 
     def _names(self, folder: str) -> builtins.list[str]:
         names: builtins.list[str] = []
-        try:
-            fd = self._open(self._fd, folder, DIRECTORY, visit=_refuse)
-        except (OSError, ToolFailure):
-            return names
-        try:
-            with os.scandir(fd) as entries:
-                for entry in entries:
-                    if not protected_name(entry.name):
-                        names.append(entry.name)
-                    if len(names) == _NAMES_FOR_A_HINT:
-                        break
-        finally:
-            os.close(fd)
+        with (
+            suppress(OSError, ToolFailure),
+            closing_fd(self._open(self._fd, folder, DIRECTORY, visit=_refuse_protected)) as fd,
+            os.scandir(fd) as entries,
+        ):
+            for entry in entries:
+                if not protected_name(entry.name):
+                    names.append(entry.name)
+                if len(names) == _MAX_HINT_NAMES:
+                    break
         return names
 
     def _link(self, path: str) -> str | None:
-        """Which part of `path` is a link, and the path to use instead; None if none is."""
+        """A message that says which part of `path` is a link; None if no part is."""
         parts = path.split("/")
         for depth in range(1, len(parts) + 1):
             link = "/".join(parts[:depth])
@@ -427,7 +411,7 @@ class DirectoryWorkspace:
             meant = inside(posixpath.join(posixpath.dirname(link), target, rest), self._root)
             if target.startswith("/") or meant is None:
                 return f"{quoted(path)} leads outside the workspace."
-            _refuse(meant)
+            _refuse_protected(meant)
             if meant == path:
                 return f"{quoted(path)} is a link to itself."
             return f"{quoted(link)} is a link; use {quoted(meant)} instead."
@@ -438,7 +422,7 @@ class DirectoryWorkspace:
         for depth in range(1, len(parts)):
             folder = "/".join(parts[:depth])
             try:
-                os.close(self._open(self._fd, folder, TRAVERSE, visit=_refuse))
+                os.close(self._open(self._fd, folder, TRAVERSE, visit=_refuse_protected))
             except (OSError, ToolFailure):
                 return f"{quoted(folder)} is a file, so {quoted(path)} cannot exist."
         return f"{quoted(path)} is a file; use read_file."
@@ -447,7 +431,7 @@ class DirectoryWorkspace:
 _EFFECTIVE = os.access in os.supports_effective_ids
 
 
-def _refuse(path: str) -> None:
+def _refuse_protected(path: str) -> None:
     name = protected_name(path)
     if name is not None:
         raise ToolFailure(f"{quoted(path)} is off limits: file tools do not enter {quoted(name)}.")

@@ -1,6 +1,6 @@
-"""Which files there are to find and to search: what git would show, or else a plain walk.
+"""Lists the files that can be found and searched: those that git knows, or all in a plain walk.
 
-Both give regular files, sorted, and never follow a link.
+Both ways list regular files, sorted, and never follow a link.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from retinue.workspace.safe_open import DIRECTORY, Opener
 
 MAX_ENTRIES = 200_000
 _GIT_TIMEOUT_S = 20.0
-# What a repository would ignore, for trees that are none.
+# Projects without a repository have no .gitignore; these folders are skipped there.
 _SKIPPED_FOLDERS = frozenset({"node_modules", ".venv", "__pycache__"})
 
 
 class FileListing(msgspec.Struct, frozen=True):
-    """Paths from the root, sorted; `complete` is false if there were too many to look at."""
+    """Sorted paths, relative to the root; `complete` is false if there were too many."""
 
     paths: list[str]
     complete: bool
 
 
-def list_files(where: Repository | None, root_fd: int, opening: Opener, under: str) -> FileListing:
-    """The files below the folder `under`; `where` is the repository that knows them, if any."""
-    known = None if where is None else _listed_by_git(where, under)
-    # An ignored folder that is asked for by its name is meant: git has nothing to say about it.
+def list_files(
+    repository: Repository | None, root_fd: int, opening: Opener, under: str
+) -> FileListing:
+    """The files below the folder `under`, as `repository` lists them, if there is one."""
+    known = None if repository is None else _listed_by_git(repository, under)
+    # Git lists nothing in an ignored folder; a caller that names such a folder wants its files.
     if known is None or (not known and under != "."):
         return _walk(root_fd, opening, under)
     paths: set[str] = set()
@@ -41,7 +43,7 @@ def list_files(where: Repository | None, root_fd: int, opening: Opener, under: s
         if protected_name(path):
             continue
         if path.endswith("/"):
-            # A repository inside the repository: git names it and stays out.
+            # Git lists a nested repository only by its name.
             inner = _walk(root_fd, opening, path[:-1])
             paths.update(inner.paths)
             complete = complete and inner.complete
@@ -51,7 +53,7 @@ def list_files(where: Repository | None, root_fd: int, opening: Opener, under: s
 
 
 def size_of(root_fd: int, path: str) -> int | None:
-    """The size of a regular file; None for all else, such as a file that git knows and is gone."""
+    """The size of a regular file; None for anything else, such as a tracked file that is gone."""
     try:
         found = os.stat(path, dir_fd=root_fd, follow_symlinks=False)
     except OSError:
@@ -59,10 +61,10 @@ def size_of(root_fd: int, path: str) -> int | None:
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
-def _listed_by_git(where: Repository, under: str) -> list[str] | None:
+def _listed_by_git(repository: Repository, under: str) -> list[str] | None:
     try:
         listed = run_git(
-            where,
+            repository,
             ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", under],
             timeout_s=_GIT_TIMEOUT_S,
         )
@@ -98,7 +100,7 @@ def _entries(root_fd: int, opening: Opener, folder: str) -> Iterator[os.DirEntry
     try:
         fd = opening(root_fd, folder, DIRECTORY)
     except OSError:
-        # Gone, swapped for a link, or not ours to read: not a candidate.
+        # Gone, swapped for a link, or not readable.
         return
     try:
         with os.scandir(fd) as entries:

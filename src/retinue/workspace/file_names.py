@@ -1,26 +1,27 @@
-"""Names of files: which are off limits, and how any of them is shown."""
+"""File names: which are protected, and how to show any of them in text."""
 
 from __future__ import annotations
 
 import os
 import unicodedata
 
-PROTECTED_NAMES = frozenset({".git", ".retinue"})
+from retinue.domain.paths import PROTECTED_NAMES
+
 _MAX_QUOTED_CHARS = 200
 
 
 def protected_name(path: str) -> str | None:
-    """The first name in `path` that file tools must not enter.
+    """The first name in `path` that file tools must not enter; None if there is none.
 
     Case is ignored, since `.GIT` is `.git` on some file systems.
     """
     if path[:1] != "." and "/." not in path:
-        return None  # No name in it begins like theirs.
+        return None  # Fast path: all protected names begin with a dot.
     return next((name for name in path.split("/") if name.casefold() in PROTECTED_NAMES), None)
 
 
 def printable(path: str) -> str:
-    """`path` as text that is valid UTF-8 and stays on its line."""
+    """`path` as valid UTF-8 text without line breaks."""
     if path.isprintable():
         return path
     text = os.fsencode(path).decode("utf-8", "backslashreplace") if _can_encode(path) else path
@@ -33,7 +34,7 @@ def printable(path: str) -> str:
 
 
 def quoted(path: str) -> str:
-    """`path` for an error message: shown, in quotes, and never longer than a message should be."""
+    """`path` for an error message: printable, in quotes, and shortened."""
     text = printable(path)
     if len(text) > _MAX_QUOTED_CHARS:
         text = text[: _MAX_QUOTED_CHARS // 2] + "…" + text[-_MAX_QUOTED_CHARS // 2 :]

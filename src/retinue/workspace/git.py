@@ -24,23 +24,23 @@ _HARDENING = (
     "gc.auto=0",
     "maintenance.auto=false",
     "checkout.workers=0",
-    # A folder that one side renamed must not carry along what others put into it.
+    # If one side renames a folder, files that the other side adds to it stay where they are.
     "merge.directoryRenames=false",
 )
 
-# Nothing of the user's is inherited: not their global settings, filters, pagers or prompts.
+# The user's environment is not inherited: no global settings, filters, pagers or prompts.
 _ENVIRONMENT = {
     "PATH": os.defpath,
     "LC_ALL": "C",
     "GIT_ATTR_NOSYSTEM": "1",
-    # A missing object must not be fetched: by which command is said in the tree's own settings.
+    # Missing objects are not fetched: the settings of the tree name the command that would do it.
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_LITERAL_PATHSPECS": "1",
     "GIT_NO_REPLACE_OBJECTS": "1",
-    # Who and when are the same in every commit: the same tree makes the same commit.
+    # Fixed author and dates: the same tree makes the same commit.
     "GIT_AUTHOR_NAME": "retinue",
     "GIT_AUTHOR_EMAIL": "retinue@localhost",
     "GIT_AUTHOR_DATE": "@0 +0000",
@@ -65,13 +65,18 @@ class GitResult(msgspec.Struct, frozen=True):
     def ok(self) -> bool:
         return self.exit_code == 0
 
+    @property
+    def error(self) -> str:
+        """What git printed on standard error."""
+        return self.stderr.decode("utf-8", "backslashreplace").strip()[:2000]
+
 
 class Repository(msgspec.Struct, frozen=True, kw_only=True):
-    """Where git looks, said explicitly: nothing is discovered from the tree.
+    """Every path that git uses, given explicitly: git discovers nothing from the work tree.
 
     `alternates` are further folders to read objects from. `settings` are lines such as
-    `core.autocrlf=true`; where they contradict ours, ours count. `folder` is where git is started,
-    for what it says about paths from there; the top of the tree if nothing is said.
+    `core.autocrlf=true`; our hardening overrides them. `folder` is the directory that git runs in
+    (default: the top of the work tree); git prints paths relative to it.
     """
 
     git_dir: str
@@ -83,7 +88,7 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_repository(root: str) -> Repository | None:
-    """The repository whose top is `root`, if there is one. A linked worktree counts."""
+    """The repository whose top is `root`, or None. A linked worktree counts."""
     git_dir = os.path.join(root, ".git")
     try:
         with open(git_dir, "rb") as file:
@@ -100,41 +105,39 @@ def find_repository(root: str) -> Repository | None:
 
 
 def run_git(
-    where: Repository,
+    repository: Repository,
     arguments: Sequence[str],
     *,
     stdin: bytes = b"",
     timeout_s: float = 60.0,
     users_settings: Mapping[str, str] | None = None,
 ) -> GitResult:
-    """Run git. A non-zero exit is a result; WorkspaceError if there is no git or it hangs.
+    """Run git. A non-zero exit is a result; WorkspaceError if git is missing or takes too long.
 
-    `users_settings` are the variables by which git finds the user's own settings, for reading them.
+    `users_settings` are the variables that let git read the user's own settings.
     """
-    settings = [part for setting in (*where.settings, *_HARDENING) for part in ("-c", setting)]
-    blind = _NO_USER_SETTINGS if users_settings is None else users_settings
+    settings = [part for setting in (*repository.settings, *_HARDENING) for part in ("-c", setting)]
+    alternates = ":".join(map(_quote_for_list, repository.alternates))
     try:
         done = subprocess.run(
             [_git_path(), "--no-pager", *settings, *arguments],
             input=stdin,
             capture_output=True,
-            cwd=where.folder or where.work_tree,
+            cwd=repository.folder or repository.work_tree,
             env={
                 **_ENVIRONMENT,
-                **blind,
-                "GIT_DIR": where.git_dir,
-                "GIT_WORK_TREE": where.work_tree,
-                "GIT_INDEX_FILE": where.index_file,
-                "GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(
-                    map(_quote_for_list, where.alternates)
-                ),
+                **(_NO_USER_SETTINGS if users_settings is None else users_settings),
+                "GIT_DIR": repository.git_dir,
+                "GIT_WORK_TREE": repository.work_tree,
+                "GIT_INDEX_FILE": repository.index_file,
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES": alternates,
             },
             timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
         raise WorkspaceError(
-            f"git {arguments[0]} took more than {timeout_s:g} s in {where.work_tree}."
+            f"git {arguments[0]} took more than {timeout_s:g} s in {repository.work_tree}."
         ) from None
     except OSError as error:
         raise WorkspaceError(f"git cannot be started: {error}.") from error
@@ -142,33 +145,37 @@ def run_git(
 
 
 def git_output(
-    where: Repository, arguments: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 600.0
+    repository: Repository,
+    arguments: Sequence[str],
+    *,
+    stdin: bytes = b"",
+    timeout_s: float = 600.0,
 ) -> bytes:
-    """What git prints. GitError if it fails, with what it says about that."""
-    done = run_git(where, arguments, stdin=stdin, timeout_s=timeout_s)
+    """Run git and return its output. GitError with git's message if it fails."""
+    done = run_git(repository, arguments, stdin=stdin, timeout_s=timeout_s)
     if not done.ok:
-        said = done.stderr.decode("utf-8", "backslashreplace").strip() or "it says nothing"
-        raise GitError(f"git {arguments[0]} failed in {where.work_tree}: {said[:2000]}")
+        why = done.error or f"exit code {done.exit_code}"
+        raise GitError(f"git {arguments[0]} failed in {repository.work_tree}: {why}")
     return done.stdout
 
 
 def split_paths(listed: bytes) -> list[str]:
-    """The paths in a NUL-separated list, as Python spells any bytes."""
+    """The paths of a NUL-separated list, decoded as the file system does."""
     return os.fsdecode(listed).split("\0")[:-1]
 
 
 @cache
 def git_version() -> tuple[int, ...] | None:
-    """The version of the installed git, such as (2, 39); None if there is none."""
-    found = find_program("git")
-    if found is None:
+    """The version of the installed git, such as (2, 39); None if it is not installed."""
+    path = find_program("git")
+    if path is None:
         return None
-    told = re.search(r"(\d+)\.(\d+)", version_line(found))
-    return None if told is None else (int(told[1]), int(told[2]))
+    found = re.search(r"(\d+)\.(\d+)", version_line(path))
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def version_line(path: str) -> str:
-    """The first line of what a program says to `--version`."""
+    """The first line that a program prints for `--version`."""
     done = subprocess.run([path, "--version"], capture_output=True, check=False, env={})
     return done.stdout.partition(b"\n")[0].decode("utf-8", "replace").strip()
 
@@ -181,8 +188,8 @@ def _git_path() -> str:
 
 
 def _quote_for_list(path: str) -> str:
-    """A path in a list that is separated by colons."""
-    if not any(sign in path for sign in ':"\n\\'):
+    """Quote a path for a list that is separated by colons."""
+    if not any(char in path for char in ':"\n\\'):
         return path
     escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
     return f'"{path.translate(escapes)}"'

@@ -1,4 +1,4 @@
-"""Globs for finding files: `*` and `?` stay in one folder, `**` crosses them, `{a,b}` is either."""
+"""Globs for paths: `*` and `?` match within one folder, `**` across folders, `{a,b}` either."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_ALTERNATIVES = 64
 
 @lru_cache(maxsize=256)
 def matcher(glob: str) -> Callable[[str], bool]:
-    """Does a path match? A glob without a slash is matched against the name, at any depth."""
+    """A function that tests a path. A glob without a slash matches the file name at any depth."""
     tests = [_matcher(one) for one in _alternatives(glob)]
     if len(tests) == 1:
         return tests[0]
@@ -34,14 +34,14 @@ def _matcher(glob: str) -> Callable[[str], bool]:
 
 
 def _name(glob: str) -> Callable[[str], re.Match[str] | None]:
-    # Its expressions never backtrack over more than one star, so no glob is slow.
+    # The translated expressions backtrack over one star at most, so no glob is slow.
     return re.compile(fnmatch.translate(glob)).match
 
 
 def _matches(
     segments: Sequence[Callable[[str], object | None] | None], parts: Sequence[str]
 ) -> bool:
-    """The usual wildcard walk: on a mismatch, the last `**` takes one folder more."""
+    """Wildcard matching: on a mismatch, the last `**` takes one more folder."""
     s = p = 0
     star, resume = -1, 0
     while p < len(parts):
@@ -57,7 +57,7 @@ def _matches(
             s, p = star + 1, resume
         else:
             return False
-    # A `**` at the end stands for at least one name: `src/**` is what is in src, not src.
+    # A `**` at the end matches at least one name: `src/**` matches what is in src, not src.
     return s == len(segments)
 
 
@@ -66,7 +66,7 @@ def _never(_: str) -> None:
 
 
 def _alternatives(glob: str) -> list[str]:
-    """`a.{b,c}` as `a.b` and `a.c`; a brace that does not close is just a brace."""
+    """Expand `a.{b,c}` into `a.b` and `a.c`; an unclosed brace is a plain character."""
     done: list[str] = []
     pending = [glob]
     while pending and len(done) + len(pending) <= _MAX_ALTERNATIVES:

@@ -1,11 +1,11 @@
-"""A process that matches lines, started by `search`; it imports the standard library only.
+"""A program that matches lines, started by `search`; it imports the standard library only.
 
-`re` holds the interpreter while it matches, and some patterns match for years. In a process of its
-own such a pattern can be ended.
+`re` holds the interpreter lock while it matches, and some patterns match for years. A process can
+be killed.
 
 Standard input: a line of JSON (the pattern), then for each file a line of JSON (its size) and its
-bytes. Standard output: a line of JSON for each hit, [file's index, line number]; or
-{"error": …} for a pattern that is not one.
+bytes. Standard output: a line of JSON for each hit, [index of the file, line number]; or
+{"error": …} if the pattern is invalid.
 """
 
 from __future__ import annotations

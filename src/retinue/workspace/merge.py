@@ -1,4 +1,4 @@
-"""Three-way merges of commits and trees, in no tree of anybody's."""
+"""Three-way merges of commits and git trees, without touching any work tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retinue.workspace.private_git import PrivateGit
 
 
 class PathConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """A path that could not be merged, with the blob of each side; "" where one has none."""
+    """A path that could not be merged, with the blob of each side ("" if a side has no file)."""
 
     path: str
     base: str = ""
@@ -21,7 +21,7 @@ class PathConflict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MergedTree(msgspec.Struct, frozen=True):
-    """`tree` has both sides; where that was impossible, it has markers and `conflicts` says so."""
+    """`tree` has the changes of both sides; files in `conflicts` have conflict markers."""
 
     tree: str
     conflicts: tuple[PathConflict, ...] = ()
@@ -29,14 +29,11 @@ class MergedTree(msgspec.Struct, frozen=True):
 
 def merge(private_git: PrivateGit, ours: str, theirs: str) -> MergedTree:
     """Merge two commits that have a common ancestor."""
-    where = private_git.repository(
-        private_git.top, os.path.join(private_git.path, "tmp", "no-index")
-    )
-    done = run_git(where, ["merge-tree", "--write-tree", "-z", "--no-messages", ours, theirs])
-    # 1 is a conflict, and also a name that means nothing; only a merge has something to show.
+    options = ["--write-tree", "-z", "--no-messages"]
+    done = run_git(private_git.without_index(), ["merge-tree", *options, ours, theirs])
+    # Exit code 1 means a conflict or an unknown commit; only a conflict has output.
     if not done.stdout:
-        said = done.stderr.decode("utf-8", "backslashreplace").strip()
-        raise GitError(f"git merge-tree failed in {private_git.top}: {said}")
+        raise GitError(f"git merge-tree failed in {private_git.top}: {done.error}")
     tree, *conflicted = os.fsdecode(done.stdout).split("\0")[:-1]
     return MergedTree(tree, _parse_conflicts(conflicted))
 
@@ -44,7 +41,7 @@ def merge(private_git: PrivateGit, ours: str, theirs: str) -> MergedTree:
 def merge_trees(private_git: PrivateGit, *, base: str, ours: str, theirs: str) -> MergedTree:
     """Merge two trees that were made from a third.
 
-    Before 2.40, `merge-tree` cannot be told the base: it finds it as what two commits come from.
+    Before git 2.40, `merge-tree` takes no base: it uses the common ancestor of two commits.
     """
     root = private_git.commit(base)
     sides = (private_git.commit(tree, parents=[root]) for tree in (ours, theirs))
@@ -52,7 +49,7 @@ def merge_trees(private_git: PrivateGit, *, base: str, ours: str, theirs: str) -
 
 
 def _parse_conflicts(entries: list[str]) -> tuple[PathConflict, ...]:
-    """Lines of `mode id stage<TAB>path`, where the stages 1, 2 and 3 are base, ours and theirs."""
+    """Parse lines of `mode id stage<TAB>path`; stages 1, 2 and 3 are base, ours and theirs."""
     found: dict[str, dict[str, str]] = {}
     for entry in entries:
         about, _, path = entry.partition("\t")

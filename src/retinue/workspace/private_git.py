@@ -1,8 +1,8 @@
-"""The private git dir of a project, where everything is merged and kept.
+"""The private git dir in `.retinue`, where snapshots, merges and recorded changes are stored.
 
-The user's repository is read and never written: not its objects, refs or index. What the depot
-needs of it is borrowed object by object, and what must last is copied (`steps`), since the user may
-prune theirs at any time.
+The user's repository is only read; its objects, refs and index are never written. The private git
+dir reads the user's objects in place (git's alternates). What must last is copied
+(`recorded_changes`), since the user may prune their repository at any time.
 """
 
 from __future__ import annotations
@@ -20,23 +20,20 @@ from retinue.workspace.git import Repository, git_output
 from retinue.workspace.removal import remove_folder
 from retinue.workspace.user_repository import UserRepository
 
-# Our own state is no part of a tree, but for agents that people write; nor is half of a file that
-# somebody was killed over.
+# Snapshots leave out our state (but not agent files, which people write) and temporary files.
 _EXCLUDED_STATE = b"**/.retinue/*\n!**/.retinue/agents/\n.retinue-*.tmp\n"
-
-
 _SEAL_FILE = "seal"
-# How folders in `tmp` are called in which a change of the user's tree is under way.
 STAGING_PREFIX = "apply-"
+"""Prefix of the folders in `tmp` that hold a change of the user's tree while it is applied."""
 
 Seal = Callable[[str], str]
-"""What only this user can make of a name, on this machine; "" where they have no key."""
+"""Signs a name with the key of this user on this machine; "" if the user has no key."""
 
 
 def move_foreign_aside(path: str, seal: Seal) -> str:
-    """Put a git dir away that this user has not made; where it is now, or "" if it may stay.
+    """Rename a git dir that this user did not make; returns its new path, or "" if it is fine.
 
-    It came with the project, and its settings could have git run anything.
+    A foreign git dir came with the project, and its settings could make git run any program.
     """
     if not is_foreign(path, seal):
         return ""
@@ -44,11 +41,13 @@ def move_foreign_aside(path: str, seal: Seal) -> str:
     try:
         os.rename(path, away)
     except FileNotFoundError:
-        return ""  # Another process was faster.
+        return ""  # Another process has moved it.
     except OSError as error:
-        raise WorkspaceError(f"{path} is not yours, and stays ({error.strerror}).") from error
+        raise WorkspaceError(
+            f"{path} was not made by you, and cannot be moved away ({error.strerror})."
+        ) from error
     if not is_foreign(away, seal):
-        # Another process has done the same a moment ago, and this was its new one.
+        # Another process moved the foreign one a moment ago; this is its replacement.
         with suppress(OSError):
             os.rename(away, path)
         return ""
@@ -56,7 +55,7 @@ def move_foreign_aside(path: str, seal: Seal) -> str:
 
 
 def is_foreign(path: str, seal: Seal) -> bool:
-    """Is there a git dir that this user has not made?"""
+    """Whether there is a git dir at `path` that this user did not make."""
     return os.path.lexists(path) and (os.path.islink(path) or not _is_ours(path, seal))
 
 
@@ -72,12 +71,12 @@ def _is_ours(path: str, seal: Seal) -> bool:
 
 
 def _seal_of(name: str, seal: Seal) -> str:
-    # Apart from the seals of runs, which others may have seen.
+    # Prefixed, so that it differs from the seals of runs, which others may have seen.
     return seal(f"files {name}")
 
 
 def _looks_like_ours(path: str) -> bool:
-    """Whether it is as we make them, as far as can be seen where the user has no key."""
+    """Whether a git dir has only what we put there: all that can be checked without a key."""
     foreign = ("commondir", "config.worktree", "info/attributes", "objects/info/alternates")
     with suppress(OSError):
         with open(os.path.join(path, "config"), "rb") as file:
@@ -93,7 +92,7 @@ def _looks_like_ours(path: str) -> bool:
 
 
 class PrivateGit:
-    """Safe to use from many threads and processes at once; `locked` is for what must be alone."""
+    """A private git dir, made on first use. Safe to use from many threads and processes at once."""
 
     def __init__(self, path: str, user_repository: UserRepository, *, seal: Seal) -> None:
         self.path = path
@@ -120,7 +119,7 @@ class PrivateGit:
         try:
             os.rename(made, self.path)
         except OSError:
-            # Another process was faster, and its own is as good.
+            # Another process was faster; its git dir is as good.
             shutil.rmtree(made)
 
     @property
@@ -130,13 +129,13 @@ class PrivateGit:
 
     @property
     def object_folders(self) -> tuple[str, ...]:
-        """The folders that hold what commits of the depot are made of."""
+        """The folders with the objects of our commits: our own, and the user's."""
         borrowed = self.user_repository.objects_folder
         own = os.path.join(self.path, "objects")
         return (own,) if borrowed is None else (own, borrowed)
 
     def repository(self, work_tree: str, index_file: str, *, borrow: bool = True) -> Repository:
-        """The depot with that tree and that index. Without `borrow`, with its own objects only."""
+        """This git dir with a work tree and an index. Without `borrow`, only our own objects."""
         return Repository(
             git_dir=self.path,
             work_tree=work_tree,
@@ -146,13 +145,16 @@ class PrivateGit:
         )
 
     def run(self, arguments: Sequence[str], *, stdin: bytes = b"", borrow: bool = True) -> bytes:
-        """What git says where neither a tree nor an index matters."""
-        nowhere = os.path.join(self.path, "tmp", "no-index")
-        where = self.repository(self.top, nowhere, borrow=borrow)
-        return git_output(where, arguments, stdin=stdin)
+        """Run a git command that needs neither a work tree nor an index; returns its output."""
+        return git_output(self.without_index(borrow=borrow), arguments, stdin=stdin)
+
+    def without_index(self, top: str | None = None, *, borrow: bool = True) -> Repository:
+        """This git dir with an index that does not exist."""
+        no_index = os.path.join(self.path, "tmp", "no-index")
+        return self.repository(top or self.top, no_index, borrow=borrow)
 
     def commit(self, tree: str, *, parents: Sequence[str] = (), message: str = "") -> str:
-        """The commit of `tree`. The same arguments give the same commit, whenever and whoever."""
+        """Commit `tree`. The same arguments always give the same commit."""
         before = [part for parent in parents for part in ("-p", parent)]
         made = self.run(["commit-tree", *before, tree], stdin=message.encode("utf-8", "replace"))
         return made.decode().strip()
@@ -162,7 +164,7 @@ class PrivateGit:
 
     @contextmanager
     def temporary_folder(self) -> Iterator[str]:
-        """A folder that is gone at the end."""
+        """A folder that is removed at the end."""
         folder = tempfile.mkdtemp(dir=os.path.join(self.path, "tmp"))
         try:
             yield folder
@@ -171,7 +173,7 @@ class PrivateGit:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Alone among all processes that work on this project."""
+        """Hold the lock that all processes take before they change this project's files."""
         fd = os.open(os.path.join(self.path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -181,7 +183,7 @@ class PrivateGit:
 
 
 def make_git_dir(path: str, object_format: str) -> None:
-    """An empty repository in the folder `path`, without hooks and with no settings of anybody's."""
+    """Make an empty repository in the folder `path`, without hooks and user settings."""
     for folder in ("objects", "refs/heads", "info"):
         os.makedirs(os.path.join(path, folder))
     _write_atomically(os.path.join(path, "HEAD"), b"ref: refs/heads/retinue\n")
@@ -196,7 +198,7 @@ def _config_of(object_format: str) -> bytes:
 
 
 def _write_atomically(path: str, data: bytes) -> None:
-    """Write a file that others may be reading."""
+    """Write a file that other processes may be reading."""
     with suppress(OSError), open(path, "rb") as file:
         if file.read() == data:
             return

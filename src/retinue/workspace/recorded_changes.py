@@ -1,15 +1,15 @@
-"""What can be undone: each change of the user's tree as a pair of small commits.
+"""Recorded changes of the user's files, each a pair of small commits, for undo and redo.
 
-The trees of a pair hold the changed paths only, as they were and as they became. That is all that a
-three-way merge needs to take the change back, or to make it again, in a tree that has moved on; and
-it borrows nothing from the user's repository, so it lasts whatever they prune.
+The two trees of a pair hold only the changed paths, before and after. That is all that a three-way
+merge needs to revert the change, or to apply it again, in a tree that has changed since. The pair
+borrows no objects from the user's repository, so it survives any pruning there.
 
-    refs/retinue/<run>/steps/<number>    made, in this order
-    refs/retinue/<run>/undone/<number>   taken back since
-    refs/retinue/<run>/kept/<agent>      never made: the work of a child that failed
-    refs/retinue/<run>/made/<agent>      made after all, when the user asked for it
+    refs/retinue/<run>/steps/<number>    applied, in this order
+    refs/retinue/<run>/undone/<number>   undone since
+    refs/retinue/<run>/kept/<agent>      never applied: the work of an agent that failed
+    refs/retinue/<run>/made/<agent>      such work, applied later by the user
 
-What is too large to be kept is a gitlink in these trees, with the name of what was there.
+A file that is too large to be stored is a gitlink in these trees, with the id of its blob.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def ref_of(change: RecordedChange) -> str:
 def record_diff(
     private_git: PrivateGit, ref: str, changed: Sequence[DiffEntry], message: str
 ) -> str:
-    """Store a change of trees under `ref`; the commit of the state after it."""
+    """Record a difference between two trees under `ref`; returns the commit of the state after."""
     blobs = read_blobs(private_git, changed, max_bytes=MAX_FILE_BYTES)
     before = [_entry(c.path, c.old_mode, c.old_id, blobs) for c in changed if c.old_mode]
     after = [_entry(c.path, c.new_mode, c.new_id, blobs) for c in changed if c.new_mode]
@@ -73,14 +73,14 @@ def record_files(
     after: Sequence[FileState],
     message: str,
 ) -> str:
-    """Store two states of some files under `ref`; the commit of the second."""
+    """Record two states of some files under `ref`; returns the commit of the second."""
     stream = [
         f"feature done\nreset {ref}\n\n".encode(),
         _commit_command(ref, message, before),
         _commit_command(ref, message, after, mark=b"mark :1\n"),
         b"get-mark :1\ndone\n",
     ]
-    # What is borrowed is not seen here, and so is stored once more.
+    # Without the user's objects: fast-import would not store what it finds there.
     made = private_git.run(
         ["fast-import", "--quiet", "--force"], stdin=b"".join(stream), borrow=False
     )
@@ -88,48 +88,48 @@ def record_files(
 
 
 def list_changes(private_git: PrivateGit, run_id: str = "") -> list[RecordedChange]:
-    """All that is kept of a run, or of every run, in the order in which it was made."""
+    """The recorded changes of a run, or of all runs, in the order in which they were applied."""
     under = f"{ROOT}/{run_id}/" if run_id else f"{ROOT}/"
-    told = "--format=%(objectname) %(refname) %(contents:subject)"
+    fields = "--format=%(objectname) %(refname) %(contents:subject)"
     found = []
     for line in (
-        private_git.run(["for-each-ref", told, under]).decode("utf-8", "replace").splitlines()
+        private_git.run(["for-each-ref", fields, under]).decode("utf-8", "replace").splitlines()
     ):
         commit, ref, title = line.split(" ", 2)
         run, kind, name = ref.removeprefix(f"{ROOT}/").split("/", 2)
         found.append(RecordedChange(run_id=run, kind=kind, name=name, commit=commit, title=title))
-    # What has no number was made last, or never.
+    # Changes without a number were applied last, or never.
     return sorted(found, key=lambda one: (one.run_id, one.number or float("inf")))
 
 
 def reapply(private_git: PrivateGit, commit: str, tree: str) -> MergedTree:
-    """`tree` with the change that `commit` keeps."""
+    """`tree` with the change that `commit` records."""
     before, after = _overlay(private_git, commit, tree, expected=0)
     return merge_trees(private_git, base=before, ours=tree, theirs=after)
 
 
 def revert(private_git: PrivateGit, commit: str, tree: str) -> MergedTree:
-    """`tree` without the change that `commit` keeps; what was done since stays, or conflicts."""
+    """`tree` without the change that `commit` records. Later edits stay, or conflict."""
     before, after = _overlay(private_git, commit, tree, expected=1)
     return merge_trees(private_git, base=after, ours=tree, theirs=before)
 
 
 def _overlay(private_git: PrivateGit, commit: str, tree: str, *, expected: int) -> tuple[str, str]:
-    """`tree` with the paths of a step as they were before it, and as they were after it.
+    """`tree` with the changed paths as they were before the change, and as they were after it.
 
-    `expected` is which of the two the tree should be like, but for what was done since.
+    `expected` is the index of the one that `tree` should resemble, apart from later edits.
 
-    Other files are the same in all three: a merge of the small trees alone takes one of them for
-    a file of the step that was renamed, and rewrites it.
+    The other files are the same in all three trees: a merge of only the small trees takes another
+    file of the project for a renamed file of the change, and rewrites it.
     """
     states = [_commit_entries(private_git, name) for name in (f"{commit}^", commit)]
-    # A file may be a folder in the other state, so all of them make room first.
+    # A file may be a folder in the other state, so all paths are removed first.
     gone = b"".join(b"0 %b\t%b\0" % (b"0" * len(tree), path) for path in {**states[0], **states[1]})
     trees = []
     with private_git.temporary_folder() as folder:
-        where = private_git.repository(private_git.top, os.path.join(folder, "index"))
-        git_output(where, ["read-tree", tree])
-        now = _index_entries(where)
+        repository = private_git.repository(private_git.top, os.path.join(folder, "index"))
+        git_output(repository, ["read-tree", tree])
+        now = _index_entries(repository)
         for path, entry in list(states[expected].items()):
             if _differ_by_line_ends(private_git, entry, now.get(path, b"")):
                 for state in states:
@@ -138,23 +138,23 @@ def _overlay(private_git: PrivateGit, commit: str, tree: str, *, expected: int) 
         for state in states:
             entries = [b"%b\t%b\0" % (about, path) for path, about in state.items()]
             update = ["update-index", "-z", "--replace", "--index-info"]
-            git_output(where, update, stdin=gone + b"".join(entries))
-            trees.append(git_output(where, ["write-tree", "--missing-ok"]).decode().strip())
+            git_output(repository, update, stdin=gone + b"".join(entries))
+            trees.append(git_output(repository, ["write-tree", "--missing-ok"]).decode().strip())
     before, after = trees
     return before, after
 
 
-def _index_entries(where: Repository) -> dict[bytes, bytes]:
-    """The files of an index: path, and mode and blob."""
+def _index_entries(repository: Repository) -> dict[bytes, bytes]:
+    """The files of an index: mode and blob by path."""
     found = {}
-    for line in git_output(where, ["ls-files", "-z", "--stage"]).split(b"\0")[:-1]:
+    for line in git_output(repository, ["ls-files", "-z", "--stage"]).split(b"\0")[:-1]:
         about, path = line.split(b"\t", 1)
         found[path] = about.rpartition(b" ")[0]
     return found
 
 
 def _differ_by_line_ends(private_git: PrivateGit, step: bytes, now: bytes) -> bool:
-    """Has a file tool written CRLF, where git is told to see LF? A tree never has those."""
+    """Whether a file tool wrote CRLF where git converts to LF; snapshots then have LF."""
     if step == now or not (step.startswith(_FILE) and now.startswith(_FILE)):
         return False
     return b"\r\n" in _blob(private_git, step) and b"\r\n" not in _blob(private_git, now)
@@ -171,16 +171,16 @@ def _blob(private_git: PrivateGit, entry: bytes) -> bytes:
 
 
 def _commit_entries(private_git: PrivateGit, commit: str) -> dict[bytes, bytes]:
-    """The files of a commit: path, and mode and blob. WorkspaceError if one was not kept."""
+    """The files of a commit: mode and blob by path. WorkspaceError if one was not stored."""
     found = {}
     for line in private_git.run(["ls-tree", "-r", "-z", commit]).split(b"\0")[:-1]:
         about, path = line.split(b"\t", 1)
         mode, kind, blob = about.split(b" ")
         if kind == b"commit":
             raise WorkspaceError(
-                f"{quoted(os.fsdecode(path))} was too large to be kept (more than"
-                f" {MAX_FILE_BYTES // 2**20} MiB), or a repository: this change of it can neither"
-                " be undone nor made again."
+                f"{quoted(os.fsdecode(path))} was too large to be stored (more than"
+                f" {MAX_FILE_BYTES // 2**20} MiB), or a repository: this change can neither be"
+                " undone nor applied again."
             )
         found[path] = mode + b" " + blob
     return found
@@ -189,13 +189,13 @@ def _commit_entries(private_git: PrivateGit, commit: str) -> dict[bytes, bytes]:
 def move_refs(
     private_git: PrivateGit, kinds: Mapping[str, str], moved: Sequence[RecordedChange]
 ) -> None:
-    """Keep changes under another kind from now on: all of them or none."""
-    orders = [
+    """Move changes to another kind, all of them or none."""
+    commands = [
         f"update {ref_of(msgspec.structs.replace(one, kind=kinds[one.kind]))} {one.commit}\n"
         f"delete {ref_of(one)}\n"
         for one in moved
     ]
-    private_git.run(["update-ref", "--stdin"], stdin="".join(orders).encode())
+    private_git.run(["update-ref", "--stdin"], stdin="".join(commands).encode())
 
 
 def delete_ref(private_git: PrivateGit, ref: str) -> None:

@@ -1,4 +1,4 @@
-"""Removing folders that agents have filled."""
+"""Removing folders, whatever an agent has put into them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import shutil
 import subprocess
 from contextlib import suppress
 
-_AGAIN = 'chmod -R u+rwx -- "$0"; rm -rf -- "$0"'
+_FORCED_REMOVAL = 'chmod -R u+rwx -- "$0"; rm -rf -- "$0"'
 
 
 def remove_folder(folder: str) -> None:
-    """Remove a folder, as far as that is possible: with folders in it that their owner has no
-    rights to, or that are nested deeper than Python can go."""
+    """Remove a folder, as far as possible.
+
+    It may contain folders without permissions, or nested deeper than Python can recurse.
+    """
     with suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
     if os.path.lexists(folder):
-        words = ("/bin/sh", "-c", _AGAIN, folder)
+        words = ("/bin/sh", "-c", _FORCED_REMOVAL, folder)
         subprocess.run(words, check=False, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

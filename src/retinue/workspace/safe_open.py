@@ -16,15 +16,16 @@ import errno
 import os
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Protocol
 
-# Nothing that is opened may block, become our terminal, or be inherited by a command.
+# An opened file must not block, become our terminal, or be inherited by a command.
 SAFE_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 READ = os.O_RDONLY | SAFE_FLAGS
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | SAFE_FLAGS
-# Passing through a directory needs no right to list it.
+# Traversing a directory needs no permission to list it.
 TRAVERSE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 
 _OPENAT2 = 437
@@ -34,7 +35,7 @@ _RESOLVE_BENEATH = 0x08
 _RESOLVE_CACHED = 0x20
 _RESOLVE = _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_SYMLINKS
 _MAX_LINKS = 40
-# Each is a descriptor held while links are followed.
+# One descriptor is held for each level while links are followed.
 _MAX_DEPTH = 256
 
 OnName = Callable[[str], None]
@@ -42,11 +43,11 @@ OnName = Callable[[str], None]
 
 class Opener(Protocol):
     def __call__(self, root_fd: int, path: str, flags: int, *, visit: OnName | None = None) -> int:
-        """Open `path`, which has no `..`, beneath the directory `root_fd`; an OSError if it fails.
+        """Open `path`, which has no `..`, beneath the directory `root_fd`. OSError if that fails.
 
-        Without `visit` a link anywhere in the path is an ELOOP. With it links are followed, each
-        name they lead through is given to `visit` (which may raise), and one that leads outside is
-        an EXDEV.
+        Without `visit` a link anywhere in the path is an ELOOP. With `visit`, links are followed
+        and `visit` is called with each name on the way (it may raise); a link that leads outside
+        is an EXDEV.
         """
         ...
 
@@ -68,7 +69,7 @@ def _walk(root_fd: int, path: str, flags: int, visit: OnName | None) -> int:
         while True:
             name = pending.pop()
             if name == "..":
-                # The way back is the one we came, not what `..` means on disk by now.
+                # Back to the directory we came from; `..` on disk may mean another one by now.
                 if not held:
                     raise _os_error(errno.EXDEV, path)
                 os.close(held.pop())
@@ -94,7 +95,7 @@ def _walk(root_fd: int, path: str, flags: int, visit: OnName | None) -> int:
                     raise _os_error(errno.EXDEV, path) from None
                 pending.extend(reversed(target.split("/")))
             else:
-                # Only a link can send us back up; without links nothing above is needed again.
+                # Only a link can lead back up; without links the parents are not needed again.
                 if visit is None and held:
                     os.close(held.pop())
                 held.append(below)
@@ -119,9 +120,9 @@ def open_with_openat2(root_fd: int, path: str, flags: int, *, visit: OnName | No
 
 
 def open_if_cached(root_fd: int, path: str, flags: int = READ) -> int | None:
-    """Open a path without links for reading if the kernel has all of it in memory, else None."""
+    """Open a path without links if the kernel can resolve it from memory; otherwise None."""
     how = _open_how(flags, _RESOLVE | _RESOLVE_CACHED)
-    # In ASCII every encoding of file names is the same.
+    # Every file system encoding is the same for ASCII, and this is faster.
     name = path.encode() if path.isascii() else os.fsencode(path)
     fd = _syscall_holding_gil()(_OPENAT2, root_fd, name, how, len(how))
     return fd if fd >= 0 else None
@@ -129,7 +130,7 @@ def open_if_cached(root_fd: int, path: str, flags: int = READ) -> int | None:
 
 @cache
 def best_opener() -> Opener:
-    """`open_with_openat2` where the kernel has it and lets us use it."""
+    """`open_with_openat2` if the kernel has it and allows it, otherwise `open_by_walking`."""
     if not sys.platform.startswith("linux"):
         return open_by_walking
     here = os.open("/", TRAVERSE)
@@ -144,7 +145,7 @@ def best_opener() -> Opener:
 
 
 def _link_target(error: OSError, name: str, dir_fd: int) -> str | None:
-    """Where the link goes that made an open fail; None if a link was not the reason."""
+    """The target of the link that made an open fail; None if there was another reason."""
     # With O_DIRECTORY, a link is reported as "not a directory".
     if error.errno not in (errno.ELOOP, errno.ENOTDIR):
         return None
@@ -170,9 +171,9 @@ def _syscall() -> Callable[..., int]:
 
 @cache
 def _syscall_holding_gil() -> Callable[..., int]:
-    """The same, for a call that never blocks: it keeps the interpreter lock meanwhile.
+    """The same, but without releasing the interpreter lock: for a call that never blocks.
 
-    To give it up and ask for it again takes longer than the call.
+    Releasing the lock and taking it again takes longer than the call.
     """
     return _typed_syscall(ctypes.PyDLL(None))
 
@@ -188,3 +189,12 @@ def _typed_syscall(library: ctypes.CDLL) -> Callable[..., int]:
         ctypes.c_size_t,
     )
     return syscall
+
+
+@contextmanager
+def closing_fd(fd: int) -> Iterator[int]:
+    """Close a descriptor at the end of the block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,8 +1,8 @@
-"""Searching files for a regular expression, by ripgrep or by a small process of our own.
+"""Searches files for a regular expression, with ripgrep or with a small Python process.
 
-ripgrep opens files by their path, so a folder that is swapped for a link in that moment leads it
-outside. It therefore only says where to look: the text of a hit is read through our own opening,
-and a hit whose text is not found there is dropped.
+ripgrep opens files by path, so a folder that is swapped for a link at that moment leads it outside.
+ripgrep therefore only says where to look: the text of each hit is read again through our own safe
+open, and a hit whose text differs is dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_PATTERN_CHARS = 2_000
 _SNIFFED_BYTES = 8192
 _COMPARED_BYTES = 1_000
 _COLUMNS = 2_000
-# Well below what a command line may hold.
+# Well below the limit of a command line.
 _ARGUMENT_BYTES = 200_000
 _PIPED_BYTES = 8 * 1024 * 1024
 
@@ -38,7 +38,7 @@ ReadFile = Callable[[str], bytes | None]
 
 
 class SearchTimeout(Exception):
-    """The time is up; `found` is what there was until then."""
+    """The time limit was reached; `found` are the hits until then."""
 
     def __init__(self, found: list[SearchMatch]) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class SearchTimeout(Exception):
 
 
 class _PatternNotSupported(Exception):
-    """ripgrep does not take the pattern; it has no look-around, for one."""
+    """ripgrep rejects the pattern; for example, it has no look-around."""
 
 
 def search(
@@ -59,11 +59,11 @@ def search(
     ripgrep: str | None,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> list[SearchMatch]:
-    """The first `limit` lines that match, in the order of `paths`; TooSlow if time runs out."""
+    """The first `limit` matching lines, in the order of `paths`. SearchTimeout at the limit."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise ToolFailure(f"The pattern is longer than {MAX_PATTERN_CHARS:,} characters.")
     if "\0" in pattern:
-        raise ToolFailure("The pattern holds a NUL, which no text file has.")
+        raise ToolFailure("The pattern contains a NUL character, which no text file has.")
     try:
         pattern.encode()
     except UnicodeEncodeError:
@@ -83,7 +83,7 @@ def search(
 
 
 class _Hits:
-    """Hits as they come in, file after file, each with the text that our own opening gives."""
+    """Collects hits, each with the text that our own safe open reads."""
 
     def __init__(self, read: ReadFile, limit: int) -> None:
         self._read = read
@@ -97,12 +97,12 @@ class _Hits:
         return len(self.found) >= self._limit
 
     def content(self, path: str) -> bytes | None:
-        """A file that can be searched: readable, and text."""
+        """The bytes of a file if it is readable and text; otherwise None."""
         data = self._read(path)
         return None if data is None or b"\0" in data[:_SNIFFED_BYTES] else data
 
     def claim(self, path: str, number: int, claimed: bytes) -> None:
-        """Take a hit in, if the file really has that line."""
+        """Add a hit of ripgrep, if the file really has that line."""
         if path != self._path:
             data = self.content(path)
             self._path, self._lines = path, [] if data is None else data.split(b"\n")
@@ -123,23 +123,23 @@ def _search_with_ripgrep(
     command = [
         ripgrep, "--no-config", "--null", "--line-number", "--no-heading", "--with-filename",
         "--color=never", "--case-sensitive", "--crlf", "--encoding=none", "--no-messages",
-        # One thread keeps the order of the files, so that the first hits are always the same.
+        # One thread keeps the order of the files, so that results are reproducible.
         "--threads=1", f"--max-columns={_COLUMNS}", "--max-columns-preview", "-e", pattern, "--",
     ]  # fmt: skip
-    # With nothing to search, the pattern is still looked at.
+    # Without files, run it all the same: an invalid pattern must be reported.
     for batch in _batches(paths) if paths else [[os.devnull]]:
         with _process([*command, *batch], deadline, hits, root=root) as process:
             assert process.stdout is not None
             for row in process.stdout:
                 path, _, rest = row.rstrip(b"\n").partition(b"\0")
                 number, colon, text = rest.partition(b":")
-                # What does not look like a hit is a remark, such as on a binary file.
+                # Other lines are remarks, such as about a binary file.
                 if colon and number.isdigit():
                     hits.claim(os.fsdecode(path).removeprefix("./"), int(number), text)
                 if hits.full:
                     return
             failed = process.wait() == 2
-        # It is also a 2 if a file has vanished, so ask about the pattern alone.
+        # Exit code 2 also means that a file has vanished, so test the pattern alone.
         if failed and not hits.found:
             with _process([*command, os.devnull], deadline, hits, root=root) as process:
                 if process.wait() == 2:
@@ -159,14 +159,14 @@ def _search_with_python(pattern: str, paths: list[str], hits: _Hits, deadline: f
             batch, size = {}, 0
         if hits.full:
             return
-    # Also when nothing is left: what is no regular expression must be told.
+    # Also for an empty batch: an invalid pattern must be reported.
     _match(pattern, batch, hits, deadline)
 
 
 def _match(pattern: str, batch: dict[str, bytes], hits: _Hits, deadline: float) -> None:
     paths = list(batch)
     current, lines = -1, [b""]
-    # A file as its input cannot block either side, where a pipe could.
+    # Input from a file, since with a pipe each side could block the other.
     with tempfile.TemporaryFile() as questions:
         questions.write(json.dumps(pattern).encode() + b"\n")
         for data in batch.values():
@@ -200,7 +200,7 @@ def _process(
     root: str | None = None,
     stdin: IO[bytes] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block, or at the deadline and then TooSlow is raised."""
+    """A process that is killed at the end of the block, or at the deadline (SearchTimeout)."""
     left_s = deadline - time.monotonic()
     if left_s <= 0:
         raise SearchTimeout(hits.found)
@@ -234,7 +234,7 @@ def _batches(paths: list[str]) -> Iterator[list[str]]:
     batch: list[str] = []
     size = 0
     for path in paths:
-        # The ./ keeps a name from being taken for an option or for standard input.
+        # With ./ in front, no name is taken for an option or for standard input.
         batch.append(f"./{path}")
         size += 4 * len(path)
         if size > _ARGUMENT_BYTES:

@@ -1,4 +1,4 @@
-"""What is different between two trees, path by path, and what of that may not be integrated."""
+"""The differences between two git trees, path by path, and which of them may not be applied."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from retinue.workspace.file_names import printable, protected_name, quoted
 from retinue.workspace.git import split_paths
 from retinue.workspace.private_git import PrivateGit
 
-# Of larger files, neither lines nor hashes are told: they would have to be held in memory.
+# Larger files are not read into memory, so their lines are not counted and not hashed.
 _MAX_DESCRIBED_BYTES = 8 * 1024 * 1024
 
 GITLINK = 0o160000
 
 
 class DiffEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One path. A mode is git's, and 0 where there is nothing; an id names a blob."""
+    """One changed path. Modes are git's (0 if there is no file); ids are those of blobs."""
 
     path: str
     old_mode: int
@@ -33,7 +33,7 @@ class DiffEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The blobs before and after, as far as there are any."""
+        """The ids of the blobs before and after, if there are any."""
         sides = ((self.old_mode, self.old_id), (self.new_mode, self.new_id))
         return tuple(blob for mode, blob in sides if mode and not is_gitlink(mode))
 
@@ -47,7 +47,7 @@ def is_gitlink(mode: int) -> bool:
 
 
 def diff_trees(private_git: PrivateGit, before: str, after: str) -> list[DiffEntry]:
-    """The difference of two trees, or commits, sorted by path."""
+    """The differences between two trees or commits, sorted by path."""
     raw = ["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-ext-diff", before, after]
     parts = split_paths(private_git.run(raw))
     found = []
@@ -68,13 +68,13 @@ def diff_trees(private_git: PrivateGit, before: str, after: str) -> list[DiffEnt
 def read_blobs(
     private_git: PrivateGit, changed: Sequence[DiffEntry], *, max_bytes: int = _MAX_DESCRIBED_BYTES
 ) -> dict[str, bytes]:
-    """The blobs that the changes speak of, without large ones. GitError if one is missing."""
+    """The contents of the changed blobs by id, without large ones. GitError if one is missing."""
     wanted = list(dict.fromkeys(blob for change in changed for blob in change.ids))
     small = []
     for line in private_git.run(["cat-file", "--batch-check"], stdin=_lines(wanted)).splitlines():
         blob, kind, *size = line.decode().split()
         if kind == "missing":
-            raise GitError(f"The object {blob} is gone: the repository that had it was pruned.")
+            raise GitError(f"The object {blob} is gone: your repository was pruned since.")
         if int(size[0]) <= max_bytes:
             small.append(blob)
     answered = private_git.run(["cat-file", "--batch"], stdin=_lines(small))
@@ -93,10 +93,12 @@ def _lines(words: Sequence[str]) -> bytes:
 
 
 def describe_changes(
-    changed: Sequence[DiffEntry], blobs: Mapping[str, bytes], called: Callable[[str], str] = str
+    changed: Sequence[DiffEntry],
+    blobs: Mapping[str, bytes],
+    display_path: Callable[[str], str] = str,
 ) -> tuple[FileChange, ...]:
-    """The changes for people and receipts, with lines and hashes. `called` names the paths."""
-    return tuple(_describe(change, blobs, called(change.path)) for change in changed)
+    """The changes for users and receipts, with line counts and hashes."""
+    return tuple(_describe(change, blobs, display_path(change.path)) for change in changed)
 
 
 def _describe(change: DiffEntry, blobs: Mapping[str, bytes], path: str) -> FileChange:
@@ -115,7 +117,7 @@ def _describe(change: DiffEntry, blobs: Mapping[str, bytes], path: str) -> FileC
 
 
 def find_problems(changed: Sequence[DiffEntry], blobs: Mapping[str, bytes]) -> list[str]:
-    """Why some of the changes must not be integrated, a line each."""
+    """Why changes must not be applied: one sentence for each forbidden change."""
     found = []
     for change in changed:
         path, name = change.path, quoted(change.path)
@@ -135,5 +137,5 @@ def find_problems(changed: Sequence[DiffEntry], blobs: Mapping[str, bytes]) -> l
 
 
 def _link_target(path: str, target: str) -> str | None:
-    """Where a link leads, as a path from the top; None if that is outside."""
+    """Where a link leads, relative to the top; None if that is outside."""
     return inside(posixpath.join(posixpath.dirname(path), target), "/")

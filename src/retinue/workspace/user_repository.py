@@ -1,7 +1,7 @@
-"""The user's tree, and what git must know of their repository to read it as they see it.
+"""The user's repository: where it is, and the settings that git needs to read its files.
 
-Their settings are never given to git as they are: filters, hooks and monitors run programs. What is
-taken from them is a short list of values that say how files are read.
+The user's settings are never given to git as a whole, since filters, hooks and monitors run
+programs. Only a short list of values that say how files are read is copied.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from retinue.errors import WorkspaceError
 from retinue.workspace.git import Repository, find_repository, git_version, run_git, split_paths
 
-# The first with `merge-tree --write-tree`, by which nothing is merged in anybody's tree.
+# The first version with `merge-tree --write-tree`, which merges without a work tree.
 MIN_GIT_VERSION = (2, 38)
 _READING_SETTINGS = (
     "core.autocrlf",
@@ -25,14 +25,14 @@ _READING_SETTINGS = (
     "core.symlinks",
     "core.trustctime",
 )
-# What a repository would ignore, for trees that are none.
+# Projects without a repository have no .gitignore; these folders are ignored there.
 _DEFAULT_EXCLUDES = b"node_modules\n.venv\n__pycache__\n"
 
 
 class UserRepository(msgspec.Struct, frozen=True, kw_only=True):
-    """`top` is where the tree begins, and `prefix` where the project lies in it ("" at the top).
+    """`top` is the top of the work tree; `prefix` is the project's folder in it ("" at the top).
 
-    `index_file` is None where there is no repository; then `why_no_copies` says so to the user.
+    Without a repository, `index_file` is None and `why_no_copies` tells the user the reason.
     """
 
     top: str
@@ -42,13 +42,13 @@ class UserRepository(msgspec.Struct, frozen=True, kw_only=True):
     object_format: str = "sha1"
     settings: tuple[str, ...] = ()
     exclude_patterns: bytes = _DEFAULT_EXCLUDES
-    """Patterns of the repository's own, beside those in its .gitignore files."""
+    """Patterns of `.git/info/exclude`, which add to those of the .gitignore files."""
     is_sparse: bool = False
     why_no_copies: str = ""
 
 
 def find_user_repository(root: str, *, home: str, config_home: str) -> UserRepository:
-    """The tree that `root` belongs to. `home` and `config_home` have the user's own settings."""
+    """The repository that `root` belongs to. `home` and `config_home` have the user's settings."""
     installed = git_version()
     if installed is None:
         return UserRepository(top=root, why_no_copies="git is not installed")
@@ -58,7 +58,7 @@ def find_user_repository(root: str, *, home: str, config_home: str) -> UserRepos
     if installed < MIN_GIT_VERSION:
         needed, have = (".".join(map(str, v)) for v in (MIN_GIT_VERSION, installed))
         return UserRepository(
-            top=root, why_no_copies=f"it takes git {needed} or newer, and this is {have}"
+            top=root, why_no_copies=f"git {needed} or newer is needed, and this is {have}"
         )
     top, common = found.work_tree, _common_git_dir(found.git_dir)
     prefix = "" if top == root else os.path.relpath(root, top)
@@ -84,12 +84,12 @@ def find_user_repository(root: str, *, home: str, config_home: str) -> UserRepos
 
 
 def _enclosing_repository(root: str) -> Repository | None:
-    """The repository at `root`, or the nearest around it that belongs to the same user."""
+    """The repository at `root`, or the nearest enclosing one of the same owner."""
     folder = root
     while True:
         found = find_repository(folder)
         if found is not None:
-            # Around a project may be a folder that others can write, such as /tmp.
+            # The project may lie in a folder that others can write, such as /tmp.
             ours = folder == root or _owner(found.git_dir) in (os.geteuid(), _owner(root))
             return found if ours and _is_git_dir(found.git_dir) else None
         above = os.path.dirname(folder)
@@ -99,14 +99,14 @@ def _enclosing_repository(root: str) -> Repository | None:
 
 
 def _is_git_dir(path: str) -> bool:
-    """As git tells it. A folder that is only named so is none."""
+    """Git's own test: a folder that is only called `.git` is not enough."""
     objects = os.path.join(_common_git_dir(path), "objects")
     return os.path.lexists(os.path.join(path, "HEAD")) and os.path.isdir(objects)
 
 
-def _ignores(where: Repository, prefix: str) -> bool:
+def _ignores(repository: Repository, prefix: str) -> bool:
     listing = ["ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
-    listed = split_paths(run_git(where, [*listing, "--", prefix]).stdout)
+    listed = split_paths(run_git(repository, [*listing, "--", prefix]).stdout)
     return any(f"{prefix}/".startswith(path) for path in listed)
 
 
@@ -118,24 +118,23 @@ def _owner(path: str) -> int | None:
 
 
 def _common_git_dir(git_dir: str) -> str:
-    """Where a linked worktree has its objects: in the repository it was made from."""
+    """The git dir with the objects: for a linked worktree, that of the main repository."""
     pointer = _read_or_empty(os.path.join(git_dir, "commondir")).strip()
     return os.path.normpath(os.path.join(git_dir, os.fsdecode(pointer))) if pointer else git_dir
 
 
-def _read_settings(where: Repository, home: str, config_home: str) -> dict[str, str]:
-    """All that is set for the repository, names in lower case. Listing them runs nothing."""
+def _read_settings(repository: Repository, home: str, config_home: str) -> dict[str, str]:
+    """All settings of the repository, by lower-case name. Listing them runs no program."""
     listed = run_git(
-        where,
+        repository,
         ["config", "--list", "-z"],
         users_settings={"HOME": home, "XDG_CONFIG_HOME": config_home},
     )
     if not listed.ok:
-        said = listed.stderr.decode("utf-8", "backslashreplace").strip()
-        raise WorkspaceError(f"The settings of {where.git_dir} cannot be read: {said}")
+        raise WorkspaceError(f"The settings of {repository.git_dir} cannot be read: {listed.error}")
     found: dict[str, str] = {}
     for setting in os.fsdecode(listed.stdout).split("\0")[:-1]:
-        # A name that stands alone is a yes.
+        # A name without a value means true.
         name, equals, value = setting.partition("\n")
         found[name] = value if equals else "true"
     return found

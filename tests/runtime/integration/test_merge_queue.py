@@ -819,7 +819,7 @@ async def test_work_that_cannot_be_taken_from_its_copy_is_left_in_it(
         result = await job.result()
     assert (result.status, result.kept) == ("cancelled" if cancelled else "error", False)
     told, left = (result.error or "").split(" Its work is left in ")
-    assert "has too many files that git does not know" in told
+    assert "has too many files that git does not track" in told
     assert told.startswith("cancelled by the program; ") == cancelled
     assert (project / left / "b").read_text() == "work\n"
 

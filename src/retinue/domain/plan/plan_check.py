@@ -11,6 +11,7 @@ from retinue.domain.account import MICROUSD_PER_USD
 from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.drafting import AgentSpec, Authority, draft
 from retinue.domain.messages import Effect
+from retinue.domain.paths import PROTECTED_NAMES
 from retinue.domain.plan.plan import (
     MAX_STEPS,
     MIN_STEP_TOKENS,
@@ -113,7 +114,7 @@ def _wrong_with_step(step: PlanStep, means: PlanContext) -> Iterator[Problem]:
         parts = [part.strip() for part in glob.split("/")]
         if glob.strip().startswith(("/", "~")) or ".." in parts:
             yield Problem(name, "writes", f"{glob!r} leaves the project; name paths inside of it")
-        elif ".git" in parts or ".retinue" in parts:
+        elif PROTECTED_NAMES.intersection(parts):
             yield Problem(name, "writes", f"{glob!r} is off limits")
     if step.expect_s is not None and not 0 < step.expect_s < 1e9:
         yield Problem(
