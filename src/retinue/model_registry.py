@@ -173,7 +173,7 @@ class ModelRegistry:
                 raise ConfigError(f"Name the model to ask at {endpoint!r}, too.")
             route = default
         elif default is not None and endpoint in (None, "", default.endpoint):
-            route = parse_route(name, otherwise=default.provider)
+            route = parse_route(name, default_provider=default.provider)
         else:
             route = parse_route(name)
         if route.provider == EMBEDDED and not endpoint:

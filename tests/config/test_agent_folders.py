@@ -108,7 +108,7 @@ def test_what_is_no_readable_text_is_a_problem(project: Path, agents: Path) -> N
         "large.md": "larger than 256 KB",
         "largest.md": "",
         "lost.md": "cannot be read: No such file or directory",
-        "pipe.md": "cannot be read: it is no regular file",
+        "pipe.md": "cannot be read: it is not a regular file",
     }
 
 

@@ -115,7 +115,7 @@ def test_an_unknown_tool_of_a_profile_is_told(place: Place) -> None:
         ("[profiles.x]\nmodel = 'a'\npool = 'b'", "`model` and `pool` mean the same"),
         ("[profiles.x]\nbootstrap_files = ['../up']", "must be a file inside the project"),
         ("[profiles.x]\nsystem_prompt_file = '/etc/x'", "must be a file inside the project"),
-        ("[roles.x]\ninstructions = 'a'\n[profiles.x]", "[roles.x] is there too"),
+        ("[roles.x]\ninstructions = 'a'\n[profiles.x]", "[roles.x] has the same name"),
         ("\n[profiles.x.budget]\nmax_turns = 0", "line 3, key profiles.x.budget.max_turns"),
         ("[roles.x]\ntools = []", "a new role needs `instructions`"),
         ("[models]\na = 1", "line 2, key models.a"),
@@ -176,10 +176,10 @@ def test_a_projects_agent_never_replaces_the_users(place: Place) -> None:
     found = place.read()
     assert {found.roles[name].instructions for name in ("a", "b", "reviewer")} == {"User."}
     assert found.problems == (
-        "retinue.toml: left out: 'b' is the name of one in ~/.claude/agents/b.md",
-        ".retinue/agents/a.md: left out: 'a' is the name of one in settings",
-        ".retinue/agents/b.md: left out: 'b' is the name of one in ~/.claude/agents/b.md",
-        ".retinue/agents/reviewer.md: left out: 'reviewer' is the name of one in settings",
+        "retinue.toml: left out: ~/.claude/agents/b.md defines 'b' already",
+        ".retinue/agents/a.md: left out: settings defines 'a' already",
+        ".retinue/agents/b.md: left out: ~/.claude/agents/b.md defines 'b' already",
+        ".retinue/agents/reviewer.md: left out: settings defines 'reviewer' already",
     )
 
 

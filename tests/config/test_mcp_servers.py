@@ -141,9 +141,9 @@ def test_who_stands_before_whom(project: Path) -> None:
     sources = {server.name: server.source for server in every.servers}
     assert sources == {"a": "settings", "b": "retinue.toml", "c": ".mcp.json"}
     assert every.problems == (
-        "retinue.toml: MCP server a: left out, for settings has one",
-        ".mcp.json: MCP server a: left out, for settings has one",
-        ".mcp.json: MCP server b: left out, for retinue.toml has one",
+        "retinue.toml: MCP server a: left out, because settings has one",
+        ".mcp.json: MCP server a: left out, because settings has one",
+        ".mcp.json: MCP server b: left out, because retinue.toml has one",
     )
     assert [server.of_project for server in every.servers] == [False, True, True]
 
@@ -182,7 +182,7 @@ def test_what_is_switched_off_is_not_there(project: Path, servers: Any, user: st
         ("[]", '.mcp.json: it has no object "mcpServers"'),
         ("{}", '.mcp.json: it has no object "mcpServers"'),
         ('{"mcpServers": 5}', '.mcp.json: it has no object "mcpServers"'),
-        ('{"mcpServers": {"a": 5}}', ".mcp.json: MCP server a: it is no object"),
+        ('{"mcpServers": {"a": 5}}', ".mcp.json: MCP server a: it is not an object"),
         ('{"mcpServers": {"a": {}}}', ".mcp.json: MCP server a: it has neither command nor url"),
         (
             '{"mcpServers": {"a b": {"command": "x"}}}',
@@ -225,7 +225,7 @@ def test_a_link_out_of_the_project_is_not_followed(project: Path, tmp_path: Path
     (project / ".mcp.json").symlink_to(tmp_path / "elsewhere.json")
     every = configured_servers(SettingsLayers(Settings(), Settings()), project)
     assert every == ServerConfiguration(
-        (), (".mcp.json: not read, for it leads out of the project",)
+        (), (".mcp.json: not read, because it leads out of the project",)
     )
 
 
@@ -240,7 +240,7 @@ def test_choices_for_a_server_that_nobody_brings(project: Path) -> None:
     [
         ({"command": "x", "args": ["${NONE}"]}, "it needs the variable NONE, which is not set"),
         ({"url": "${NONE}"}, "it needs the variable NONE, which is not set"),
-        ({"url": "file:///etc/passwd"}, "its url is no web address"),
+        ({"url": "file:///etc/passwd"}, "its url is not a web address"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_made_ready(project: Path, entry: dict[str, Any], problem: str) -> None:

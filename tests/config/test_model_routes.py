@@ -52,8 +52,8 @@ def test_options_of_a_name() -> None:
 
 
 def test_what_a_bare_name_means_is_for_the_reader_to_say() -> None:
-    assert parse_route("haiku+thinking", otherwise="anthropic").provider == "anthropic"
-    assert parse_route("openai:haiku", otherwise="anthropic").provider == "openai"
+    assert parse_route("haiku+thinking", default_provider="anthropic").provider == "anthropic"
+    assert parse_route("openai:haiku", default_provider="anthropic").provider == "openai"
 
 
 @pytest.mark.parametrize(

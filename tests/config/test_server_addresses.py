@@ -83,7 +83,7 @@ def test_no_address_of_ollama(host: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ollama_address(host)
     assert str(caught.value) == (
-        f"OLLAMA_HOST is {host!r}, which is no address; write it like 127.0.0.1:11434."
+        f"OLLAMA_HOST is {host!r}, which is not an address; write it like 127.0.0.1:11434."
     )
 
 
@@ -91,7 +91,7 @@ def test_an_address_that_is_none_is_told_without_its_password() -> None:
     with pytest.raises(ConfigError) as caught:
         named_addresses(environment(OPENAI_BASE_URL="me:secret@box"), Settings())
     assert str(caught.value) == (
-        "OPENAI_BASE_URL has 'box', which is no web address; write it like"
+        "OPENAI_BASE_URL has 'box', which is not a web address; write it like"
         " http://127.0.0.1:8080/v1."
     )
 

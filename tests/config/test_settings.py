@@ -386,28 +386,28 @@ patience_s = 30
         ("[pools.a]\n", "line 1, key pools.a: object missing required field `endpoints`."),
         (
             "[pools.a]\nendpoints = []\n",
-            "line 1, key pools.a: endpoints must name a model at least: endpoints ="
+            "line 1, key pools.a: endpoints must name at least one model: endpoints ="
             ' ["openai:MODEL@http://…/v1"].',
         ),
         (
             "[pools.a]\nendpoints = ['m', 'b']\n[pools.b]\nendpoints = ['m']\n",
-            "line 1, key pools.a: 'b' is a pool, and a pool holds models; name its models.",
+            "line 1, key pools.a: 'b' is a pool, and a pool lists models; name its models.",
         ),
         (
             "[models]\nmine = 'a'\n[pools.a]\nendpoints = ['m', 'mine']\n",
-            "line 3, key pools.a: 'mine' is a pool, and a pool holds models; name its models.",
+            "line 3, key pools.a: 'mine' is a pool, and a pool lists models; name its models.",
         ),
         (
             "[pools.a]\nendpoints = ['a']\n",
-            "line 1, key pools.a: 'a' is a pool, and a pool holds models; name its models.",
+            "line 1, key pools.a: 'a' is a pool, and a pool lists models; name its models.",
         ),
         (
             "[models]\nmine = 'm'\n[pools.a]\nendpoints = ['m', 'mine']\n",
-            "line 3, key pools.a: 'mine' is there twice; give it a weight of 2 instead.",
+            "line 3, key pools.a: 'mine' is listed twice; give it a weight of 2 instead.",
         ),
         (
             "[models]\na = 'm'\n[pools.a]\nendpoints = ['m']\n",
-            "line 3, key pools.a: models.a is there too; keep one.",
+            "line 3, key pools.a: models.a has the same name; keep one.",
         ),
         (
             "[pools.'a b']\nendpoints = ['m']\n",
@@ -419,7 +419,7 @@ patience_s = 30
         ),
         (
             "[pools.a]\nendpoints = ['m', 'n']\nweights = [1, 0]\n",
-            "line 1, key pools.a: a weight must be more than 0; leave out what should not be"
+            "line 1, key pools.a: a weight must be more than 0; remove a model that should not be"
             " asked.",
         ),
         (
@@ -433,12 +433,12 @@ patience_s = 30
         ),
         (
             "[servers.a]\nslots = 1\n",
-            "line 1, key servers.a: is no address of a server; write it like"
+            "line 1, key servers.a: is not the address of a server; write it like"
             " http://127.0.0.1:8080.",
         ),
         (
             "[servers.'http://me:secret@a']\nslots = 1\n",
-            "line 1, key servers.http://me:secret@a: is no address of a server; write it like"
+            "line 1, key servers.http://me:secret@a: is not the address of a server; write it like"
             " http://127.0.0.1:8080.",
         ),
         (

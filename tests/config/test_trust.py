@@ -159,7 +159,8 @@ def test_a_place_that_cannot_be_written_is_told(folder: Folder, tmp_path: Path) 
     with pytest.raises(ConfigError) as caught:
         trust.grant(folder.path, (), now=1.0)
     assert str(caught.value) == (
-        f"{tmp_path}/file/trust cannot be written (Not a directory); what you trust cannot be kept."
+        f"{tmp_path}/file/trust cannot be written (Not a directory);"
+        " your decision cannot be stored."
     )
 
 

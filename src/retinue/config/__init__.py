@@ -1,1 +1,1 @@
-"""Settings, roles, and everything that is read from the environment."""
+"""Settings, roles, agent files, trust, and the environment variables."""

@@ -1,7 +1,7 @@
-"""Where agent files lie, ours and other tools', and how they are read.
+"""Folders of agent files, of retinue and of other coding agents, and how their files are read.
 
-A project's folders belong to whoever wrote the project: a link that leaves the project is not
-followed, and what is no regular file, too large or no text becomes a problem, not an agent.
+The author of a project controls its folders. So a symbolic link out of the project is not followed,
+and a file that is not regular, too large or not text is reported as a problem.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 256 * 1024
 MAX_FILES = 500
 MAX_DEPTH = 3
 
-# In the order in which a name is taken.
+# If two folders define the same name, the earlier folder wins.
 PROJECT_FOLDERS = (
     (".retinue/agents", Dialect.RETINUE),
     (".claude/agents", Dialect.CLAUDE),
@@ -48,7 +48,7 @@ class AgentFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderFile(msgspec.Struct, frozen=True):
-    """A file of a folder: its text, or the problem that took its place."""
+    """A file of a folder with its text, or with the problem that prevented reading it."""
 
     folder: AgentFolder
     name: str
@@ -58,7 +58,7 @@ class FolderFile(msgspec.Struct, frozen=True):
     @property
     def display_path(self) -> str:
         path = f"{self.folder.display_path}/{self.name}" if self.name else self.folder.display_path
-        # Somebody else chose the name, and it will be printed.
+        # The author of the project chose the name, and it is printed to a terminal.
         return "".join(letter if letter.isprintable() else "?" for letter in path)
 
 
@@ -71,7 +71,7 @@ def project_folders(project: Path) -> tuple[AgentFolder, ...]:
 
 
 def user_folders(home: Path, config: Path) -> tuple[AgentFolder, ...]:
-    """`config` is the folder that settings of all programs lie in, usually ~/.config."""
+    """Folders below the user's home. `config` is usually ~/.config."""
     places = (
         (config / "retinue" / "agents", Dialect.RETINUE),
         (home / ".claude" / "agents", Dialect.CLAUDE),
@@ -87,16 +87,16 @@ def user_folders(home: Path, config: Path) -> tuple[AgentFolder, ...]:
 
 
 def read_folder(folder: AgentFolder) -> Iterator[FolderFile]:
-    """The agent files of a folder and those below it, by name. A missing folder has none."""
+    """Read the agent files in a folder and below it, by name. A missing folder has none."""
     try:
-        # Most are missing, and to see where a path leads takes ten times as long.
+        # Most folders are missing, and resolving a path takes ten times as long.
         os.lstat(folder.path)
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, ValueError):
-        pass  # Told below.
+        pass  # Reported below.
     if not _stays_within(folder.path, folder.within):
-        yield FolderFile(folder, "", problem="not read, for it leads out of the project")
+        yield FolderFile(folder, "", problem="not read, because it leads out of the project")
         return
     names, problem = _file_names(folder)
     if problem:
@@ -107,9 +107,9 @@ def read_folder(folder: AgentFolder) -> Iterator[FolderFile]:
 
 
 def read_text(path: Path, within: Path | None) -> tuple[str, str]:
-    """The text of a file that may not leave `within`; or the problem that took its place."""
+    """Read a file that must lie inside `within`. Return its text and the problem, one is empty."""
     if not _stays_within(path, within):
-        return "", "not read, for it leads out of the project"
+        return "", "not read, because it leads out of the project"
     try:
         data = _read_bytes(path)
     except (OSError, ValueError) as error:
@@ -123,7 +123,7 @@ def read_text(path: Path, within: Path | None) -> tuple[str, str]:
 
 
 def _file_names(folder: AgentFolder) -> tuple[list[str], str]:
-    """Paths of files relative to `folder`, sorted, no more than MAX_FILES of them."""
+    """Paths of files relative to `folder`, sorted, at most MAX_FILES; and a problem."""
     found: list[str] = []
     waiting = [("", 0)]
     while waiting:
@@ -146,11 +146,11 @@ def _file_names(folder: AgentFolder) -> tuple[list[str], str]:
 
 
 def _read_bytes(path: Path) -> bytes:
-    """At most one byte more than a file may have. A pipe or a device is refused, not waited for."""
+    """Read at most MAX_FILE_BYTES + 1. Refuse pipes and devices instead of blocking on them."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is no regular file")
+            raise ValueError("it is not a regular file")
         return file.read(MAX_FILE_BYTES + 1)
 
 

@@ -1,4 +1,4 @@
-"""The environment, read once and in one place. Nothing else in retinue looks at os.environ."""
+"""The environment variables, read once. No other module reads os.environ."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-# Words in the name of a variable that say what its value is.
+# Words in the name of a variable that mark its value as a secret.
 _SECRET_WORDS = frozenset(
     {"KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASS", "PASSPHRASE", "CREDENTIALS"}
 )
-_MIN_SECRET_CHARS = 8  # What is shorter hides nothing, and stands in too many other words.
-# What a command may see of the user's environment. Everything else stays outside: keys, tokens,
-# sockets of agents.
+_MIN_SECRET_CHARS = 8  # Shorter values occur in too many other words.
+# Variables that commands of agents get. All others stay outside: keys, tokens, agent sockets.
 COMMAND_VARIABLES = (
     "PATH",
     "HOME",
@@ -30,8 +29,7 @@ COMMAND_VARIABLES = (
     "SHELL",
 )
 
-
-# What a tool server may see besides: where its packages are kept, and how they are fetched.
+# Variables that MCP servers get besides: where packages are kept, and how they are fetched.
 MCP_SERVER_VARIABLES = (
     "LOGNAME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
@@ -40,7 +38,7 @@ PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """`variables` never appears in a repr: it holds keys."""
+    """The variables of a process. Their values never appear in a repr: some are keys."""
 
     variables: Mapping[str, str]
 
@@ -55,12 +53,12 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return [("variables", len(self.variables))]
 
     def get(self, name: str) -> str | None:
-        """A variable's value; an empty one counts as unset."""
+        """Value of a variable; an empty value counts as unset."""
         return self.variables.get(name) or None
 
     @property
     def secrets(self) -> dict[str, str]:
-        """The variables whose names say that their values are nobody's business."""
+        """Variables whose names mark their values as secrets."""
         return {
             name: value
             for name, value in self.variables.items()
@@ -81,13 +79,13 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return self.config_home / "retinue" / "config.toml"
 
     def display_path(self, path: Path) -> str:
-        """A path as people write it, with ~ for their home."""
+        """`path` with ~ for the home directory."""
         home = self.home
         return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
     @property
     def trust_dir(self) -> Path:
-        """Where it is kept which projects the user trusts."""
+        """Folder of the user's trust decisions."""
         return self.state_dir / "trust"
 
     @property
@@ -102,7 +100,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def embedded_dir(self) -> Path:
-        """Where the embedded model is kept, and who serves it."""
+        """Folder of the embedded model's weights and of its server's address."""
         return self.cache_dir / "embedded"
 
     @property
@@ -110,19 +108,19 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return self.get("SSL_CERT_FILE") or self.get("REQUESTS_CA_BUNDLE")
 
     def proxy_for(self, url: str) -> str | None:
-        """The proxy to use for `url`, by the usual variables and NO_PROXY."""
+        """Proxy for `url`, from the usual variables and NO_PROXY."""
         parts = urlsplit(url)
         host = parts.hostname or ""
-        # Sorted, so that the lower-case name of a variable counts if both are set.
+        # Sorted: if a variable is set in both cases, the lower-case name comes last and wins.
         pairs = sorted(self.variables.items())
         names = {k.lower(): v for k, v in pairs if k.lower().endswith("_proxy")}
         proxies = {k.removesuffix("_proxy"): v for k, v in names.items() if v}
         if "REQUEST_METHOD" in self.variables:
-            proxies.pop("http", None)  # In CGI, HTTP_PROXY is set by a request header.
+            proxies.pop("http", None)  # In CGI, a request header sets HTTP_PROXY.
         proxy = proxies.get(parts.scheme) or proxies.get("all")
         if proxy is None or host in ("localhost", "127.0.0.1", "::1"):
             return None
-        # Not above: it brings a client for HTTP and the parsers of e-mail along.
+        # Imported here because it loads an HTTP client and the e-mail parsers.
         from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
         netloc = host if parts.port is None else f"{host}:{parts.port}"
@@ -131,10 +129,11 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         return proxy
 
     def for_commands(self) -> dict[str, str]:
+        """Variables that commands of agents get."""
         return {k: v for k in COMMAND_VARIABLES if (v := self.get(k)) is not None}
 
     def for_mcp_servers(self) -> dict[str, str]:
-        """What a tool server gets without being named; of proxies, those without a password."""
+        """Variables that every MCP server gets. Proxies with a password are left out."""
         found = {k: v for k in MCP_SERVER_VARIABLES if (v := self.get(k)) is not None}
         proxies = {
             k: v for k, v in self.variables.items() if k.lower() in PROXY_VARIABLES and "@" not in v

@@ -17,9 +17,9 @@ import msgspec
 
 Value: TypeAlias = "str | list[Value] | dict[str, Value]"
 
-# PyYAML needs half a millisecond for a thousand characters; nobody writes this many by hand.
+# PyYAML needs half a millisecond for a thousand characters; front matter is never this long.
 MAX_YAML_CHARS = 64 * 1024
-# For each bracket it looks through all that are open: at a few hundred it takes seconds.
+# PyYAML scans all open brackets at each bracket: a few hundred take seconds.
 MAX_YAML_DEPTH = 50
 MAX_TITLE_LINES = 10
 
@@ -44,10 +44,10 @@ class FrontMatter(msgspec.Struct, frozen=True):
 def parse_front_matter(
     text: str, *, known: Collection[str] = (), prose: Collection[str] = ("description",)
 ) -> FrontMatter:
-    """Take `text` apart. Never raises, whatever the text.
+    """Split `text` into fields and body. Never raises.
 
-    `known` are keys (in the spelling of `normalize_key`) that count even where YAML sees none; only
-    they end a field of `prose`, since sentences have colons too.
+    `known` are normalized keys that count even without a space after the colon. Only they end a
+    field of `prose`, since sentences have colons too.
     """
     text = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     lines = text.split("\n")
@@ -56,7 +56,7 @@ def parse_front_matter(
         return FrontMatter({}, text.strip(), found=False)
     start, end, after, problems = found
     fields, more = _parse_fields(lines[start:end], known, prose)
-    # What stands above the fields, a title, is part of the text.
+    # A title above the fields is part of the body.
     above = [line for line in lines[: max(0, start - 1)] if line.strip()]
     body = "\n".join([*above, *lines[after:]]).strip()
     return FrontMatter(fields, body, problems=(*problems, *more))
@@ -68,7 +68,7 @@ def normalize_key(key: str) -> str:
 
 
 def as_text(value: Value | None) -> str | None:
-    """A single value as text; None for none, for an empty one, and for a list or a mapping."""
+    """A scalar as text; None if it is missing, empty, a list or a mapping."""
     if not isinstance(value, str):
         return None
     text = value.strip()
@@ -76,7 +76,7 @@ def as_text(value: Value | None) -> str | None:
 
 
 def as_prose(value: Value | None) -> str:
-    """`value` as one text. A list or mapping is what YAML made of a sentence: put it together."""
+    """`value` as one text. YAML parses some sentences as lists or mappings: join them again."""
     if isinstance(value, dict):
         return "\n".join(f"{k}: {v}" for k, v in value.items() if isinstance(v, str))
     if isinstance(value, list):
@@ -85,7 +85,7 @@ def as_prose(value: Value | None) -> str:
 
 
 def as_list(value: Value | None) -> list[str]:
-    """A list, or a text with commas, as its items. A comma inside parentheses separates nothing."""
+    """Items of a list or of a text with commas. Commas inside parentheses do not separate."""
     if isinstance(value, dict):
         return [key for key in value if key.strip()]
     parts: list[Value] = value if isinstance(value, list) else [value or ""]
@@ -107,14 +107,14 @@ def as_bool(value: Value | None) -> bool | None:
 
 def as_number(value: Value | None) -> float | None:
     text = (as_text(value) or "").replace("_", "")
-    # Short enough that int() has no limit to complain about.
+    # Few digits: longer texts are never limits, and int() refuses the longest.
     return float(text) if re.fullmatch(r"[+-]?\d{1,12}(\.\d{1,12})?", text, re.ASCII) else None
 
 
 def _find_fences(
     lines: list[str], known: Collection[str]
 ) -> tuple[int, int, int, tuple[str, ...]] | None:
-    """Where the fields begin and end, where the body begins, and what was wrong about that."""
+    """Lines where the fields start and end and where the body starts, and the problems."""
     first = _first_line(lines)
     if first is None:
         return None
@@ -138,7 +138,7 @@ def _find_fences(
 
 
 def _first_line(lines: list[str]) -> int | None:
-    """The first line that is not blank; or the fence below a title, where keys follow it."""
+    """The first line that is not blank; or a fence below a title, if keys follow the fence."""
     filled = (i for i, line in enumerate(lines) if line.strip())
     first = next(filled, None)
     if first is None or not _TITLE.match(lines[first]):
@@ -152,7 +152,7 @@ def _first_line(lines: list[str]) -> int | None:
 
 
 def _unclosed_end(lines: list[str], opening: int, known: Collection[str]) -> int:
-    """Without a closing line, fields end at a heading or at a blank line that no key follows."""
+    """Without a closing fence, fields end at a heading or at a blank line that no key follows."""
     for i in range(opening, len(lines)):
         if lines[i].startswith("#"):
             return i
@@ -166,7 +166,7 @@ def _unclosed_end(lines: list[str], opening: int, known: Collection[str]) -> int
 def _parse_key(
     line: str, known: Collection[str], *, strict: bool = False
 ) -> tuple[str, str] | None:
-    """The key that `line` begins with, and the rest; if `strict`, only one that is known."""
+    """Key at the start of `line`, and the rest; if `strict`, only a known key."""
     found = _KEY.match(line)
     if found is None:
         return None
@@ -182,14 +182,14 @@ def _parse_fields(
     text = "\n".join(lines)
     try:
         value = _load_yaml(text)
-    except Exception as error:  # Strangers wrote the text, and PyYAML raises what it happens to.
+    except Exception as error:  # PyYAML raises errors of many types for malformed text.
         problem = f"not valid YAML ({_reason(error)}); read line by line"
     else:
         if isinstance(value, dict):
             return {str(key): field for key, field in value.items()}, ()
         if value is None:
             return {}, ()
-        problem = "the front matter is no mapping; read line by line"
+        problem = "the front matter is not a mapping; read line by line"
     return _parse_by_line(dedent(text).split("\n"), known, prose), (problem,)
 
 
@@ -198,7 +198,7 @@ def _parse_by_line(
 ) -> dict[str, Value]:
     fields: dict[str, Value] = {}
     for key, chunk in _chunks(lines, known, prose):
-        # Where a key stands twice the last one counts, as in most readers.
+        # The last of two equal keys counts, as in most parsers.
         fields[key] = _parse_chunk(chunk)
     return fields
 
@@ -206,12 +206,12 @@ def _parse_by_line(
 def _chunks(
     lines: Iterable[str], known: Collection[str], prose: Collection[str]
 ) -> Iterator[tuple[str, list[str]]]:
-    """Each key with its lines: the rest of its own line first, then those that belong to it."""
+    """Each key with its lines: the rest of the key's line, then the lines that follow it."""
     key, chunk = "", [""]
     for line in lines:
         in_prose = normalize_key(key) in prose
         found = _parse_key(line, known, strict=in_prose)
-        # A sentence begins with a capital, a key hardly ever.
+        # Sentences start with a capital letter, keys almost never do.
         if found is not None and not (in_prose and found[0][0].isupper()):
             if key:
                 yield key, chunk
@@ -237,7 +237,7 @@ def _parse_chunk(chunk: list[str]) -> Value:
 
 
 def _as_written(first: str, rest: list[str]) -> Value:
-    """A field as it stands, without YAML's rules."""
+    """A field as plain text or list, without the rules of YAML."""
     filled = [line.strip() for line in rest if line.strip()]
     if not first and filled and all(line.startswith("-") for line in filled):
         return [_unquote(line[1:].strip()) for line in filled]
@@ -262,7 +262,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _unquote(text: str) -> str:
-    """Without the quotes around it, or the one that has lost its partner."""
+    """Remove the quotes around `text`, or a single unbalanced one."""
     for quote in "\"'":
         if len(text) > 1 and text[0] == text[-1] == quote:
             return text[1:-1].strip()
@@ -276,15 +276,18 @@ class _DuplicateKey(ValueError):
 
 
 def _load_yaml(text: str) -> Any:
-    """`text` as text, lists and mappings. Raises anything. No tag is obeyed, nothing is guessed."""
-    import yaml  # Costs 20 ms, and most projects have no file that needs it.
+    """Parse YAML into text, lists and mappings. May raise any exception.
+
+    Tags are ignored, and no scalar is converted.
+    """
+    import yaml  # Costs 20 ms, and most projects have no agent files.
 
     if len(text) > MAX_YAML_CHARS:
         raise ValueError(f"more than {MAX_YAML_CHARS:,} characters")
     nesting = accumulate((letter in "[{") - (letter in "]}") for letter in text)
     if max(nesting, default=0) > MAX_YAML_DEPTH:
         raise ValueError(f"more than {MAX_YAML_DEPTH} brackets in each other")
-    # Not the C parser: it recurses without a limit, and a file of brackets would end the process.
+    # Not the C parser: it recurses without a limit, and a file of brackets would crash the process.
     loader = yaml.BaseLoader(text)
     try:
         node = loader.get_single_node()
@@ -294,7 +297,7 @@ def _load_yaml(text: str) -> Any:
             keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             if len(set(keys)) < len(keys):
                 twice = next(key for key in keys if keys.count(key) > 1)
-                raise _DuplicateKey(f"{twice!r} is given twice; the last counts")
+                raise _DuplicateKey(f"{twice!r} is given twice; the last one counts")
         return loader.construct_document(node)
     finally:
         loader.dispose()
@@ -303,6 +306,6 @@ def _load_yaml(text: str) -> Any:
 def _reason(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     what = getattr(error, "problem", None) or (str(error) if isinstance(error, ValueError) else "")
-    # Fields begin below the opening line, which counts as the first for whoever looks.
+    # The opening fence is line 1 of the file, and PyYAML counts from 0 below it.
     line = f"line {mark.line + 2}: " if mark is not None else ""
     return line + (what or type(error).__name__)

@@ -1,6 +1,6 @@
-"""The files that `retinue init` writes: settings with every default, and an agent to begin with.
+"""Files that `retinue init` writes: settings with every default, and an example agent.
 
-The numbers are those that the code goes by.
+The numbers come from the code, so they are always the real defaults.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ EXAMPLES_HEADING = "# Examples"
 USER_ONLY_HEADING = "# Only in your own file"
 
 _SETTINGS = """\
-# Settings of this project for retinue; https://toml.io tells how they are written. They can lower
-# what your own file, ~/.config/retinue/config.toml, says, and never raise it.
+# Settings of this project for retinue, in TOML (https://toml.io). They can lower the limits of your
+# own file, ~/.config/retinue/config.toml, and never raise them.
 #
-# Each line below shows what holds if nothing is said. Remove the # to change it.
+# Each line below shows a default. Remove the # to change it.
 
-# How much happens without asking: plan only reads, normal asks before writing, auto does not.
+# What agents do without asking: plan only reads, normal asks before writing, auto does not ask.
 # mode = {mode}
 
-# Children of one parent at a time, and generations of children below a run.
+# How many children of one parent run at a time, and how many levels of children a run may have.
 # max_concurrent = {max_concurrent}
 # max_depth = {max_depth}
 
-# Whether agents may have children, run shell commands (where a sandbox holds), use the answer of an
-# earlier child to the same task, and look for a model server on this machine.
+# Whether agents may spawn children, run shell commands (in a sandbox) and reuse the result of an
+# earlier child with the same task, and whether retinue looks for a model server on this machine.
 # delegation = {delegation}
 # shell = {shell}
 # cache = {cache}
 # discovery = {discovery}
 
-# What is never done, such as "run_command(git push *)".
+# Calls that are always refused, such as "run_command(git push *)".
 # deny = {deny}
 
-# Commands that must succeed on what a child has made before it is brought in, and what to do with
-# work that contradicts another's: "fail", or "resolve" by one more child.
+# Commands that must succeed on a child's work before it is merged, and what happens when it
+# conflicts with another child's: "fail", or "resolve" by one more child.
 # checks = {checks}
 # on_conflict = {on_conflict}
 
-# Seconds without a sign of life after which an agent is told to end.
+# Seconds without any output after which an agent is told to stop.
 # silence_s = {silence_s}
 
-# Tool calls of a run's root at which there is a warning, and at which you are asked.
+# Numbers of tool calls of the root agent that cause a warning, and a question whether to go on.
 # warn_at_calls = {warn_at_calls}
 # pause_at_calls = {pause_at_calls}
 
-# What a plan or a fan-out may be expected to use before you are asked.
+# A plan or a fan-out that is expected to use more needs your approval.
 # ask_above_tokens = {ask_above_tokens}
 # ask_above_usd = {ask_above_usd}
 
-# Of a run as a whole. Tokens and money are not limited if nothing is said.
+# Limits of a whole run. By default tokens and cost are not limited.
 # [budget]
 # max_tool_calls = {max_tool_calls}
 # max_turns = {max_turns}
@@ -127,7 +127,7 @@ You are a translator. Keep the structure and the code as they are.
 
 
 def settings_template() -> str:
-    """What `retinue.toml` begins as: all of it is commented out, so it changes nothing."""
+    """First content of `retinue.toml`. Every line is commented out, so it changes nothing."""
     defaults = Settings()
     values = {name: getattr(defaults, name) for name in Settings.__struct_fields__}
     values |= {name: getattr(RUN_BUDGET, name) for name in RUN_BUDGET.__struct_fields__}
@@ -142,6 +142,6 @@ def settings_template() -> str:
         "warn_at_calls": WARN_AT_CALLS,
         "pause_at_calls": PAUSE_AT_CALLS,
     }
-    # What JSON and TOML write alike.
+    # JSON and TOML write these values alike.
     written = {name: json.dumps(value, default=str) for name, value in values.items()}
     return _SETTINGS.format(**written, examples=EXAMPLES_HEADING, own=USER_ONLY_HEADING)

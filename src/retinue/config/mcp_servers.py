@@ -1,7 +1,7 @@
-"""Which MCP servers there are: those of the user's settings, of retinue.toml and of .mcp.json.
+"""MCP servers that are configured: in the user's settings, in retinue.toml and in .mcp.json.
 
-Nothing is started here. What a project brings is kept apart by its `source`: it runs only after the
-user has trusted the folder.
+Nothing is started here. `source` separates the servers of the user from those of the project, which
+run only after the user has trusted the folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROJECT_VARIABLE = "RETINUE_PROJECT"
 USER_SETTINGS = "settings"
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-# What other tools call the types of servers.
+# Names of transports in the files of other programs.
 _TRANSPORT_ALIASES = {
     "streamable-http": "http",
     "streamableHttp": "http",
@@ -35,7 +35,7 @@ _ENTRY_FIELDS = ("command", "args", "env", "cwd", "url", "headers")
 
 
 class ConfiguredServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server as somebody wrote it down, with its variables still to be filled in."""
+    """A server as it is configured. `${…}` variables are not replaced yet."""
 
     name: str
     source: str
@@ -47,19 +47,19 @@ class ConfiguredServer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The names of the variables of the user's environment that it is given."""
+        """Environment variables whose values the server gets."""
         return tuple(sorted({found[1] for found in self._found()} - {PROJECT_VARIABLE}))
 
     @property
     def identity(self) -> bytes:
-        """What it does, as bytes: the same for the same, whatever the user has chosen about it."""
+        """Bytes that identify what the server does. The user's choices about it are not part."""
         said = self.settings
         what = (self._argv, sorted(said.env.items()), said.cwd, said.url, said.type)
         return msgspec.json.encode((self.name, *what, sorted(said.headers.items())))
 
     @property
     def shown(self) -> str:
-        """What is started or asked, as it is written down."""
+        """The command or address as it is configured."""
         return self.settings.url or " ".join(self._argv)
 
     @property
@@ -68,7 +68,7 @@ class ConfiguredServer(msgspec.Struct, frozen=True, kw_only=True):
         return () if command is None else (command, *self.settings.args)
 
     def ready(self, project: Path, environment: Environment) -> McpServerSpec | str:
-        """The server with its variables filled in, or why it cannot be used."""
+        """Replace the variables. Return the server, or the reason that it cannot be used."""
         known = {**environment.variables, PROJECT_VARIABLE: str(project)}
         for variable in self._found():
             if variable[2] is None and not known.get(variable[1]):
@@ -78,11 +78,11 @@ class ConfiguredServer(msgspec.Struct, frozen=True, kw_only=True):
             return _VARIABLE.sub(lambda found: known.get(found[1]) or found[2] or "", text)
 
         settings = self.settings
-        # In somebody's folder, `npx` and `python -m` may find something else than what is meant.
+        # In a project's folder, `npx` and `python -m` may find a program of the project.
         usual = str(project) if self.of_project else str(environment.home)
         url = fill(settings.url or "")
         if url and not url.startswith(("http://", "https://")):
-            return "its url is no web address"
+            return "its url is not a web address"
         return McpServerSpec(
             name=self.name,
             source=self.source,
@@ -110,18 +110,17 @@ class ConfiguredServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerConfiguration(msgspec.Struct, frozen=True):
-    """The servers there are, by name; and a line for whatever could not become one."""
+    """Configured servers by name, and a line for each entry that is not usable."""
 
     servers: tuple[ConfiguredServer, ...]
     problems: tuple[str, ...] = ()
 
 
 def configured_servers(layers: SettingsLayers, project: Path) -> ServerConfiguration:
-    """All servers that somebody has configured and nobody has switched off.
+    """Return the servers that are configured and enabled.
 
-    Of two with one name the user's stands before the project's, and a setting before .mcp.json.
-    What the user's settings say about a server without saying what to start holds for the
-    project's server of that name.
+    If two have the same name, the user's wins over the project's, and retinue.toml over .mcp.json.
+    An entry of the user without `command` and `url` applies to the project's server of that name.
     """
     problems: list[str] = []
     found: dict[str, ConfiguredServer] = {}
@@ -137,7 +136,7 @@ def configured_servers(layers: SettingsLayers, project: Path) -> ServerConfigura
         for name, settings in brought.items():
             if name in found:
                 problems.append(
-                    f"{source}: MCP server {name}: left out, for {found[name].source} has one"
+                    f"{source}: MCP server {name}: left out, because {found[name].source} has one"
                 )
             elif settings.command is None and settings.url is None:
                 problems.append(f"{source}: MCP server {name}: it has neither command nor url")
@@ -153,7 +152,7 @@ def configured_servers(layers: SettingsLayers, project: Path) -> ServerConfigura
 
 
 def _with_user_choices(theirs: McpServerSettings, mine: McpServerSettings) -> McpServerSettings:
-    """A project's server under the user's choices: only the user can say what is harmless."""
+    """A project's server with the user's choices. Only the user decides which tools are safe."""
     return msgspec.structs.replace(
         theirs,
         tools=theirs.tools if mine.tools is None else mine.tools,
@@ -166,7 +165,7 @@ def _with_user_choices(theirs: McpServerSettings, mine: McpServerSettings) -> Mc
 
 
 def _read_mcp_file(project: Path) -> tuple[dict[str, McpServerSettings], list[str]]:
-    """The servers of `.mcp.json`. What is wrong with it is told and harms nothing else."""
+    """Servers of `.mcp.json`, and its problems. An invalid entry does not affect the others."""
     path = project / MCP_FILE
     if not os.path.lexists(path):
         return {}, []
@@ -199,9 +198,9 @@ def _read_mcp_file(project: Path) -> tuple[dict[str, McpServerSettings], list[st
 
 def _parse_entry(entry: Any) -> McpServerSettings | str:
     if not isinstance(entry, Mapping):
-        return "it is no object"
+        return "it is not an object"
     fields = {key: entry[key] for key in _ENTRY_FIELDS if entry.get(key) is not None}
-    if "httpUrl" in entry:  # Gemini's word, where a `url` is one of type sse.
+    if "httpUrl" in entry:  # Gemini's key; there, `url` means type sse.
         fields["url"] = entry["httpUrl"]
     if kind := entry.get("type", entry.get("transport")):
         fields["type"] = _TRANSPORT_ALIASES.get(str(kind), kind)

@@ -1,6 +1,6 @@
-"""Model names: `provider:model@endpoint`. Anthropic's may have options: `model+thinking`.
+"""Model names: `provider:model@endpoint`. Names for Anthropic may have options: `model+thinking`.
 
-The embedded model has no other name than `embedded`.
+The embedded model is named `embedded`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from retinue.errors import ConfigError
 
 
 class ProviderApi(msgspec.Struct, frozen=True):
-    """Who serves an API: its own address, and the variables for another one and for the key."""
+    """API of a provider: its address, and the variables for another address and for the key."""
 
     url: str
     url_variable: str
@@ -30,7 +30,7 @@ PROVIDER_APIS = {
         "https://api.anthropic.com", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"
     ),
 }
-# Providers whose model is a file; and what to say where it is not named.
+# Providers whose model is a file, and the message if the file is not named.
 _FILE_PROVIDERS = {
     "replay": "Name the recording: replay:FILE.jsonl.",
     "scripted": "Name the script: scripted:FILE.yaml.",
@@ -40,8 +40,9 @@ EMBEDDED = "embedded"
 
 
 class ModelRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """A model name, taken apart. `endpoint` is empty where the provider's own is meant, and `model`
-    is for the embedded one.
+    """The parts of a model name. An empty `endpoint` means the provider's own address.
+
+    `model` is empty for the embedded model.
     """
 
     provider: str
@@ -57,19 +58,19 @@ class ModelRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=256)
-def parse_route(name: str, *, otherwise: str = "openai") -> ModelRoute:
-    """Take a model name apart. A name without a provider means the one of `otherwise`."""
+def parse_route(name: str, *, default_provider: str = "openai") -> ModelRoute:
+    """Parse a model name. A name without a provider belongs to `default_provider`."""
     text = name.strip()
     if text == EMBEDDED:
         return ModelRoute(provider=EMBEDDED, model="")
     provider, colon, rest = text.partition(":")
     if not colon or provider not in PROVIDERS:
-        # A colon alone does not make a provider: Ollama's names have one, as in qwen3:8b.
+        # A colon alone does not make a provider: names of Ollama have one, as in qwen3:8b.
         if close := get_close_matches(provider, PROVIDERS, cutoff=0.75) if colon else []:
             raise ConfigError(
                 f"Unknown provider {provider!r} in model {name!r}; write {close[0]}:…"
             )
-        provider, rest = otherwise, text
+        provider, rest = default_provider, text
     if provider in _FILE_PROVIDERS:
         if not rest:
             raise ConfigError(_FILE_PROVIDERS[provider])
@@ -85,7 +86,7 @@ def parse_route(name: str, *, otherwise: str = "openai") -> ModelRoute:
     if not model:
         raise ConfigError(f"No model in {name!r}. Write {written}.")
     if endpoint:
-        # First, so that no other message shows a key.
+        # Checked first, so that no other message shows a key.
         if "@" in endpoint:
             variable = PROVIDER_APIS[provider].key_variable
             raise ConfigError(f"Put the key into {variable}, not into the model's address.")

@@ -1,7 +1,7 @@
-"""What of a project's wishes may be had, by what the user has said to them.
+"""What a project may use: its MCP servers and its model need the user's trust.
 
-Untrusted, a project narrows what the user allows, and its roles and files are words. Programs that
-it starts and addresses that it sends prompts to need the user's yes.
+Without trust a project can only narrow what the user allows, and its roles and files are only text.
+Programs that it starts, and addresses that it sends prompts to, need the user's approval.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ MCP_SERVER = "MCP server"
 
 
 class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
-    """`servers` may be started. `requests` are all that the project asks for, `denied` those that
-    the user has not said yes to, and `pending` those of them that nobody was asked about.
-    `problems` tell why a server cannot be had whatever the user says, a line each.
+    """What a project may use.
+
+    `servers` may be started. `requests` is everything that the project asks for, `denied` what the
+    user has not approved, and `pending` what of `denied` the user was not asked about yet.
+    `problems` has a line for each server that cannot be used even with the user's approval.
     """
 
     servers: tuple[McpServerSpec, ...]
@@ -35,11 +37,11 @@ class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
     pending: tuple[TrustRequest, ...]
     problems: tuple[str, ...]
     denied_model: TrustRequest | None
-    """The project's model, where it may not be used."""
+    """The project's model, if no other is chosen and the user has not approved it."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is missing, and why: a line each, for whoever works without it."""
+        """A line for each thing that is missing in a run, and why."""
         names = [request.title for request in self.pending if request.kind == MCP_SERVER]
         if not names:
             return self.problems
@@ -47,7 +49,7 @@ class ProjectPermissions(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.problems, f"without {', '.join(names)}: {why}")
 
     def check_model(self) -> None:
-        """Raise ConfigError if it would take the project's model, which may not be used."""
+        """Raise ConfigError if a run would use the project's model without the user's approval."""
         if self.denied_model is not None:
             raise ConfigError(
                 f"{PROJECT_FILE} chooses the {self.denied_model.title}, and this folder is not"
@@ -64,9 +66,9 @@ def project_permissions(
     trust: bool | None = None,
     model_is_chosen: bool = False,
 ) -> ProjectPermissions:
-    """What may be had in a folder. `trust` is a word for this once, in the place of what is kept.
+    """Check a project against the user's trust. `trust` replaces the stored decision for this call.
 
-    `model_is_chosen`: by a flag, so that what the files say does not matter.
+    `model_is_chosen` says that a flag names the model, so that of the project is not used.
     """
     found = configured_servers(layers, project)
     decision = TrustStore(environment.trust_dir).decision(project)
@@ -115,10 +117,10 @@ def _server_request(server: ConfiguredServer) -> TrustRequest:
 
 
 def _model_request(layers: SettingsLayers) -> TrustRequest | None:
-    """What it means to use the project's model; None if it means nothing to be asked about.
+    """Request for the project's model; None if it needs no approval.
 
-    A bare name is a model of an address that the user has chosen, one that the user's settings name
-    is known, and what is said to a server on this machine stays here.
+    It needs none if it has no address, if its address is in the user's settings, or if its server
+    runs on this machine.
     """
     model, user = layers.project.model, layers.user
     if not model:
@@ -127,7 +129,7 @@ def _model_request(layers: SettingsLayers) -> TrustRequest | None:
         route = parse_route(model)
         known = {_origin(parse_route(name).endpoint) for name in user.models.values()}
     except ConfigError:
-        return None  # Whoever wants to use it will be told.
+        return None  # Using the model raises the error.
     known |= {_origin(address) for address in user.endpoints}
     if route.provider not in PROVIDER_APIS:
         effect = "is a script of the project, which then decides what agents do"
@@ -146,7 +148,7 @@ def _origin(address: str) -> tuple[str, str]:
 
 
 def _is_loopback(address: str) -> bool:
-    import ipaddress  # Rarely needed, and it costs more than this whole module.
+    import ipaddress  # Rarely needed, and slower to import than this whole module.
 
     host = urlsplit(address).hostname or ""
     with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Roles: five built in, as data files, and what settings and agent files make of them."""
+"""Roles: the five built-in ones, changed and extended by settings and agent files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from retinue.errors import ConfigError, ContractError
 
 LEAD_ROLE = Role(
     name="lead",
-    description="The root of a run: does the user's job.",
+    description="The root of a run: does the user's task.",
     instructions=(
         "You are a coding agent at work in the user's project. Do the task with the tools, look"
         " before you change, check what you claim."
@@ -48,7 +48,7 @@ USER_SETTINGS = "settings"
 
 
 class RoleCatalogue(msgspec.Struct, frozen=True):
-    """Every role and profile there is; and a line for whatever could not become one."""
+    """All roles and profiles, and a line for each entry that is not usable."""
 
     roles: dict[str, Role]
     problems: tuple[str, ...] = ()
@@ -76,11 +76,11 @@ def load_roles(
     tools: Iterable[str] = (),
     servers: Iterable[str] = (),
 ) -> RoleCatalogue:
-    """The built-in roles, those of the settings, and the agents of every folder that has some.
+    """Load the built-in roles, those of the settings, and the agent files of all folders.
 
-    Of two with one name the user's stands before the project's, a setting before a file, and an
-    earlier folder before a later one; the other is told of in `problems`. `tools` are the names of
-    tools beyond those that come with retinue, `servers` those of the MCP servers there are.
+    If two have the same name, the user's wins over the project's, a setting over a file, and an
+    earlier folder over a later one; the other is reported in `problems`. `tools` are the names of
+    tools that do not come with retinue, `servers` the names of MCP servers.
     """
     of_servers = (f"{MCP_PREFIX}{server_slug(name)}__*" for name in servers)
     names = KnownNames(
@@ -91,25 +91,25 @@ def load_roles(
         },
         roles=tuple(builtin_roles()),
     )
-    shelf = _CatalogueBuilder(names)
-    theirs = user_folders(home, config_home or home / ".config")
-    shelf.add_settings(layers.user, USER_SETTINGS)
-    shelf.add_folders(theirs)
-    shelf.add_settings(layers.project, PROJECT_FILE)
-    # At home, the project's folders are the user's.
-    seen = {os.path.realpath(folder.path) for folder in theirs}
-    shelf.add_folders(f for f in project_folders(project) if os.path.realpath(f.path) not in seen)
+    builder = _CatalogueBuilder(names)
+    user_agent_folders = user_folders(home, config_home or home / ".config")
+    builder.add_settings(layers.user, USER_SETTINGS)
+    builder.add_folders(user_agent_folders)
+    builder.add_settings(layers.project, PROJECT_FILE)
+    # In the home directory the project's folders are the user's.
+    seen = {os.path.realpath(folder.path) for folder in user_agent_folders}
+    builder.add_folders(f for f in project_folders(project) if os.path.realpath(f.path) not in seen)
     for key in ("models", "endpoints", "pools", "servers", "prices", "report_path"):
         if getattr(layers.project, key) != getattr(Settings(), key):
-            shelf.problems.append(f"{PROJECT_FILE}: {key} counts in the user's own settings only")
-    roles = {**builtin_roles(), **{name: shelf.roles[name] for name in sorted(shelf.roles)}}
+            builder.problems.append(f"{PROJECT_FILE}: {key} counts in the user's own settings only")
+    roles = {**builtin_roles(), **{name: builder.roles[name] for name in sorted(builder.roles)}}
     return RoleCatalogue(
-        {n: _without_unknown_spawns(r, roles) for n, r in roles.items()}, tuple(shelf.problems)
+        {n: _without_unknown_spawns(r, roles) for n, r in roles.items()}, tuple(builder.problems)
     )
 
 
 class _CatalogueBuilder:
-    """Roles as they come, those that matter most first. A name that is taken stays taken."""
+    """Collects roles. The first role with a name wins, so callers add by precedence."""
 
     def __init__(self, names: KnownNames) -> None:
         self.roles: dict[str, Role] = {}
@@ -140,9 +140,9 @@ class _CatalogueBuilder:
     def _add_setting(self, name: str, spec: ProfileSettings, source: str, *, profile: bool) -> None:
         if self._is_taken(name, source):
             return
-        before = builtin_roles().get(name)
+        base = builtin_roles().get(name)
         what = "profile" if profile else "role"
-        if before is None and not profile and not spec.system_prompt:
+        if base is None and not profile and not spec.system_prompt:
             raise ConfigError(f"{source}: role {name!r}: a new role needs `instructions`.")
         problems: tuple[str, ...] = ()
         _, strange = select_names(sorted(spec.tools or ()), self._names.tools)
@@ -157,9 +157,9 @@ class _CatalogueBuilder:
             self.roles[name] = _build_role(
                 name,
                 msgspec.structs.replace(spec, model=model),
-                before,
+                base,
                 source=source,
-                profile=profile or before is None,
+                profile=profile or base is None,
                 problems=problems,
             )
         except ContractError as error:
@@ -167,19 +167,19 @@ class _CatalogueBuilder:
 
     def _add_file(self, agent: AgentFile, source: str) -> None:
         name = agent.name
-        before = builtin_roles().get(name)
-        if before is not None and agent.dialect is not Dialect.RETINUE:
-            # It was not written to replace a role of ours that happens to have its name.
-            name, before = f"{agent.dialect}:{name}", None
+        base = builtin_roles().get(name)
+        if base is not None and agent.dialect is not Dialect.RETINUE:
+            # Another program's agent must not replace our role of the same name.
+            name, base = f"{agent.dialect}:{name}", None
         if self._is_taken(name, source):
             return
         try:
             self.roles[name] = _build_role(
                 name,
                 agent.spec,
-                before,
+                base,
                 source=source,
-                profile=before is None,
+                profile=base is None,
                 problems=agent.problems,
             )
         except ContractError as error:
@@ -189,12 +189,12 @@ class _CatalogueBuilder:
         if name not in self.roles:
             return False
         first = self.roles[name].source
-        self.problems.append(f"{source}: left out: {name!r} is the name of one in {first}")
+        self.problems.append(f"{source}: left out: {first} defines {name!r} already")
         return True
 
 
 def _without_unknown_spawns(role: Role, roles: Collection[str]) -> Role:
-    """`role`, which may spawn only those that there are."""
+    """Remove unknown roles from `spawns`."""
     unknown = [name for name in role.spawns if name not in roles]
     if not unknown:
         return role
@@ -204,7 +204,7 @@ def _without_unknown_spawns(role: Role, roles: Collection[str]) -> Role:
 
 
 def is_project_role(role: Role) -> bool:
-    """Was it written by whoever wrote the project, rather than by the user?"""
+    """Whether the project defines the role, rather than the user."""
     places = (PROJECT_FILE, *(f"{place}/" for place, _ in PROJECT_FOLDERS))
     return role.source.startswith(places)
 
@@ -225,29 +225,29 @@ def _as_profile(spec: RoleSettings) -> ProfileSettings:
 def _build_role(
     name: str,
     spec: ProfileSettings,
-    before: Role | None,
+    base: Role | None,
     *,
     source: str,
     profile: bool,
     problems: Collection[str] = (),
 ) -> Role:
-    """`spec` as a role. What it leaves out is as in `before`, the role that it changes."""
-    if before is None:
-        before = Role(name=name, description="", instructions="")
+    """Build a role from `spec`. Fields that it does not set come from `base`."""
+    if base is None:
+        base = Role(name=name, description="", instructions="")
     what = "profile" if profile else "role"
     bootstrap_files = spec.bootstrap_files
     return Role(
         name=name,
-        description=spec.description or before.description or f"The {what} {name}.",
-        instructions=spec.system_prompt or before.instructions,
+        description=spec.description or base.description or f"The {what} {name}.",
+        instructions=spec.system_prompt or base.instructions,
         profile=profile,
-        tools=before.tools if spec.tools is None else spec.tools,
-        mode=spec.mode or before.mode,
-        budget=spec.budget.applied_to(before.budget),
-        write_scope=before.write_scope if spec.write is None else scope(*spec.write),
-        workspace=spec.workspace or before.workspace,
-        spawns=before.spawns if spec.spawns is None else spec.spawns,
-        model=spec.model or before.model,
+        tools=base.tools if spec.tools is None else spec.tools,
+        mode=spec.mode or base.mode,
+        budget=spec.budget.applied_to(base.budget),
+        write_scope=base.write_scope if spec.write is None else scope(*spec.write),
+        workspace=spec.workspace or base.workspace,
+        spawns=base.spawns if spec.spawns is None else spec.spawns,
+        model=spec.model or base.model,
         bootstrap_files=BOOTSTRAP_FILES if bootstrap_files is None else bootstrap_files,
         prompt_file=spec.system_prompt_file,
         source=source,

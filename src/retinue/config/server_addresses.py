@@ -1,5 +1,4 @@
-"""Where models may be served, when nobody says: what the user's environment names, and the usual
-ports of this machine."""
+"""Addresses of model servers: those that variables and settings name, and the default ports."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ KEY_VARIABLES = {cloud.provider: cloud.key_variable for _, cloud in _CLOUDS}
 
 
 def named_addresses(environment: Environment, user: Settings) -> list[ServerAddress]:
-    """The addresses that the user's variables and settings name. ConfigError if one is none."""
+    """Addresses that the user's variables and settings name. ConfigError if one is invalid."""
     found = []
     for variable, cloud in _CLOUDS:
         if url := environment.get(variable):
@@ -50,7 +49,7 @@ def named_addresses(environment: Environment, user: Settings) -> list[ServerAddr
                 )
             )
     if host := environment.get("OLLAMA_HOST"):
-        # It gets no key: the one there is belongs to somebody else.
+        # Ollama gets no key: the key belongs to another provider.
         found.append(
             ServerAddress(address=ollama_address(host), title=OLLAMA, named_by="OLLAMA_HOST")
         )
@@ -69,7 +68,7 @@ def named_addresses(environment: Environment, user: Settings) -> list[ServerAddr
 
 
 def address_of(name: str, named_by: str, *, trusted: bool) -> ServerAddress | None:
-    """Where a model is served whose name says so. Only a `trusted` place may be sent a key."""
+    """Address in a model name, if it has one. Only a `trusted` address is sent a key."""
     route = parse_route(name)
     if route.provider not in KEY_VARIABLES or not route.endpoint:
         return None
@@ -89,12 +88,12 @@ def _server_address(
 
 
 def _models_url(address: str, provider: str) -> str:
-    """Where the models are listed, which Anthropic's address leaves out the half of."""
+    """Base address of the model list. Anthropic's address has no /v1."""
     return f"{address.removesuffix('/v1')}/v1" if provider == "anthropic" else address
 
 
 def default_addresses() -> list[ServerAddress]:
-    """The ports that servers listen on when nobody says otherwise."""
+    """Default ports of model servers on this machine."""
     return [
         ServerAddress(address=f"http://127.0.0.1:{port}/v1", title=server)
         for server, port in DEFAULT_PORTS.items()
@@ -102,7 +101,7 @@ def default_addresses() -> list[ServerAddress]:
 
 
 def deduplicate(places: Iterable[ServerAddress]) -> list[ServerAddress]:
-    """Without those whose address came before; this machine has several names."""
+    """Remove repeated addresses; localhost and 127.0.0.1 are the same."""
     found: dict[str, ServerAddress] = {}
     for place in places:
         found.setdefault(_canonical(place.address), place)
@@ -110,7 +109,7 @@ def deduplicate(places: Iterable[ServerAddress]) -> list[ServerAddress]:
 
 
 def cloud_providers(environment: Environment) -> list[CloudProvider]:
-    """The providers that there is a key for, and no address: that one would be another's."""
+    """Providers with a key in the environment. With an address set, the key is for that address."""
     return [
         cloud
         for variable, cloud in _CLOUDS
@@ -119,7 +118,7 @@ def cloud_providers(environment: Environment) -> list[CloudProvider]:
 
 
 def cloud_address(cloud: CloudProvider) -> ServerAddress:
-    """Where the provider lists its own models."""
+    """Address at which a provider lists its models."""
     return ServerAddress(
         address=cloud.address,
         title=cloud.title,
@@ -132,7 +131,7 @@ def cloud_address(cloud: CloudProvider) -> ServerAddress:
 
 
 def ollama_address(host: str) -> str:
-    """OLLAMA_HOST as Ollama reads it, which is a host, a port, both, or a whole address."""
+    """OLLAMA_HOST as Ollama reads it: a host, a port, both, or a whole address."""
     scheme, separator, rest = host.strip().rpartition("://")
     scheme = scheme or "http"
     rest = rest.partition("/")[0]
@@ -141,12 +140,12 @@ def ollama_address(host: str) -> str:
     url = f"{scheme}://{rest}"
     if not is_web_address(url):
         raise ConfigError(
-            f"OLLAMA_HOST is {host!r}, which is no address; write it like 127.0.0.1:11434."
+            f"OLLAMA_HOST is {host!r}, which is not an address; write it like 127.0.0.1:11434."
         )
     parts = urlsplit(url)
     name = parts.hostname or ""
     if name in ("0.0.0.0", "::"):
-        name = "127.0.0.1"  # Where it listens, not where it is called.
+        name = "127.0.0.1"  # This address is for listening, not for connecting.
     usual = {"http": 80, "https": 443}[scheme] if separator else DEFAULT_PORTS[OLLAMA]
     shown = f"[{name}]" if ":" in name else name
     return f"{scheme}://{shown}:{parts.port or usual}/v1"
@@ -156,7 +155,7 @@ def _validate(url: str, named_by: str) -> str:
     address = url.strip().rstrip("/")
     if not is_web_address(address):
         raise ConfigError(
-            f"{named_by} has {url.rpartition('@')[2]!r}, which is no web address; write it like"
+            f"{named_by} has {url.rpartition('@')[2]!r}, which is not a web address; write it like"
             " http://127.0.0.1:8080/v1."
         )
     return address

@@ -170,7 +170,10 @@ def narrow_settings(user: Settings, project: Settings) -> Settings:
         mode = min(user.mode or Mode.NORMAL, project.mode, key=lambda m: m.rank)
     mine, theirs = user.budget.given(), project.budget.given()
     lower = {k: _lower(v, mine.get(k, getattr(RUN_BUDGET, k))) for k, v in theirs.items()}
-    return Settings(
+    # A field that is not listed here is for the user alone to decide. For example, a project that
+    # could define `sonnet` in `models` could send the user's work to another server.
+    return msgspec.structs.replace(
+        user,
         model=user.model or project.model,
         mode=mode,
         max_concurrent=_lower(user.max_concurrent or MAX_CONCURRENT, project.max_concurrent),
@@ -180,17 +183,7 @@ def narrow_settings(user: Settings, project: Settings) -> Settings:
         # define roles.
         roles=project.roles | user.roles,
         profiles=project.profiles | user.profiles,
-        # A project that could define `sonnet` could send the user's work to another server.
-        models=user.models,
-        endpoints=user.endpoints,
-        pools=user.pools,
-        servers=user.servers,
-        prices=user.prices,
-        # A server is a program that runs as the user; `config.mcp_servers` tracks its source.
-        mcp=user.mcp,
         delegation=user.delegation and project.delegation,
-        # A project may deny and not allow.
-        allow=user.allow,
         deny=(*user.deny, *project.deny),
         shell=user.shell and project.shell,
         cache=user.cache and project.cache,
@@ -202,10 +195,6 @@ def narrow_settings(user: Settings, project: Settings) -> Settings:
             user.ask_above_tokens or ASK_ABOVE_TOKENS, project.ask_above_tokens
         ),
         ask_above_usd=_lower(user.ask_above_usd or ASK_ABOVE_USD, project.ask_above_usd),
-        report_path=user.report_path,
-        notify_after_s=user.notify_after_s,
-        # How long the user keeps evidence is not for the project to decide.
-        keep_journals_days=user.keep_journals_days,
         # More checks let less through.
         checks=tuple(dict.fromkeys((*user.checks, *project.checks))),
         on_conflict=user.on_conflict or project.on_conflict,

@@ -105,7 +105,7 @@ def _profile_problem(name: str, profile: ProfileSettings, settings: Settings) ->
     if not re.fullmatch(r"[A-Za-z0-9_.:-]+", name):
         return "a name has letters, digits and _.:- only."
     if name in settings.roles:
-        return f"[roles.{name}] is there too; keep one."
+        return f"[roles.{name}] has the same name; keep one."
     if profile.model and profile.pool:
         return "`model` and `pool` mean the same; set one."
     files = (*(profile.bootstrap_files or ()), profile.system_prompt_file or "a file")

@@ -1,8 +1,8 @@
-"""Folder trust: what a project asks for beyond words, and what the user has said to it.
+"""Folder trust: what a project requests, and what the user has decided about it.
 
-A project may narrow what the user allows, and say things. What starts programs or sends the user's
-words elsewhere is a demand, and waits for the user's yes. The yes is for what was shown: a demand
-that changes is another one. It is kept outside of the project, by the folder's real path.
+Whatever starts a program or sends the user's data elsewhere is a request, and needs the user's
+approval. An approval is for what was shown: a request that changes is a new request. Decisions are
+stored outside of the project, by the folder's real path.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from retinue.errors import ConfigError
 class TrustRequest(msgspec.Struct, frozen=True):
     """One thing that a project asks for.
 
-    `effect` say title it would do, for people to read; `content` makes it the same demand again.
+    `effect` describes it to the user. `content` identifies it: equal content is the same request.
     """
 
     kind: str
@@ -40,12 +40,12 @@ class TrustRequest(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         text = f"{self.title} ({self.source}): it {self.effect}"
-        # A project chose the words, and they will be printed.
+        # The author of the project chose the text, and it is printed to a terminal.
         return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 class TrustDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user has said about a folder: digests of demands, and when."""
+    """The user's decision about a folder, as digests of requests."""
 
     path: str
     trusted: tuple[str, ...] = ()
@@ -54,13 +54,13 @@ class TrustDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrustStore:
-    """The decisions of one user, a file for each folder."""
+    """The decisions of one user, in one file for each folder."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def decision(self, project: Path) -> TrustDecision:
-        """What was said about a folder; nothing, if its file cannot be understood."""
+        """Decision about a folder; an empty one if there is none or its file is invalid."""
         real = os.path.realpath(project)
         with suppress(OSError, msgspec.DecodeError):
             found = msgspec.json.decode(self._file(real).read_bytes(), type=TrustDecision)
@@ -69,18 +69,18 @@ class TrustStore:
         return TrustDecision(path=real)
 
     def grant(self, project: Path, requests: Iterable[TrustRequest], *, now: float) -> None:
-        """Remember a yes to these, in the place of all that was said before."""
+        """Store an approval of these requests. It replaces any earlier decision."""
         digests = tuple(sorted({request.digest for request in requests}))
-        self._keep(TrustDecision(path=os.path.realpath(project), trusted=digests, time=now))
+        self._store(TrustDecision(path=os.path.realpath(project), trusted=digests, time=now))
 
     def refuse(self, project: Path, requests: Iterable[TrustRequest], *, now: float) -> None:
-        """Remember a no to these, so that nobody is asked again; what was granted stays."""
+        """Store a refusal, so that the user is not asked again. Earlier approvals stay."""
         before = self.decision(project)
         digests = tuple(sorted({*before.refused, *(request.digest for request in requests)}))
-        self._keep(msgspec.structs.replace(before, refused=digests, time=now))
+        self._store(msgspec.structs.replace(before, refused=digests, time=now))
 
     def revoke(self, project: Path) -> bool:
-        """Forget what was said about a folder; whether there was anything."""
+        """Delete the decision about a folder. Return whether there was one."""
         try:
             self._file(os.path.realpath(project)).unlink()
         except FileNotFoundError:
@@ -94,18 +94,18 @@ class TrustStore:
                 found.append(msgspec.json.decode(file.read_bytes(), type=TrustDecision))
         return sorted(found, key=lambda decision: decision.path)
 
-    def _keep(self, decision: TrustDecision) -> None:
+    def _store(self, decision: TrustDecision) -> None:
         try:
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             path = self._file(decision.path)
-            # All or nothing: a file that is cut short would be no decision.
+            # Atomic: a truncated file would be an invalid decision.
             draft = path.with_suffix(f".{os.getpid()}")
             draft.write_bytes(msgspec.json.encode(decision))
             draft.replace(path)
         except OSError as error:
             raise ConfigError(
                 f"{self._directory} cannot be written ({error.strerror});"
-                " what you trust cannot be kept."
+                " your decision cannot be stored."
             ) from error
 
     def _file(self, real: str) -> Path:

@@ -1,8 +1,7 @@
-"""What shows that a run was begun by this user on this machine.
+"""The user's key: signs what this user's retinue has written into a project.
 
-A journal lies in the project, and a project may be somebody else's: one that brought a journal
-along could have whatever tools it likes run by `resume`. So each run begins with a seal that only
-who has the user's own key can make.
+A journal lies in the project, and a cloned project could contain a journal that makes `resume` run
+any tool. So each run starts with a signature that only the holder of the user's key can make.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ KEY_BYTES = 32
 
 
 class UserKey:
-    """Makes seals with the key in a file, which is made when it is needed first."""
+    """Key in a file, which is created at the first use."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._key: bytes | None = None
 
     def sign(self, text: str) -> str:
-        """The seal of a run; "" where the user has no place for a key."""
+        """Signature of `text`; empty if the key file cannot be created."""
         if self._key is None:
             with suppress(OSError):
                 self._key = self._read() or self._make()
@@ -44,7 +43,7 @@ class UserKey:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(secrets.token_bytes(KEY_BYTES))
         try:
-            # Of two processes that make one, the first has made it.
+            # If two processes create the key, the first one wins.
             with suppress(FileExistsError):
                 os.link(draft, self._file)
         finally:

@@ -157,7 +157,7 @@ class TestNamedByTheEnvironment:
         assert cli("run", "x") == (
             2,
             "",
-            f"retinue: {name} has 'localhost:8080', which is no web address; write it like"
+            f"retinue: {name} has 'localhost:8080', which is not a web address; write it like"
             " http://127.0.0.1:8080/v1.\n",
         )
 
