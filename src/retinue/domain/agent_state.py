@@ -106,6 +106,9 @@ class AgentState:
     unverified: str = ""
     """The claim in its answer that no receipt supports, recorded when it was closed."""
     children: list[str] = field(default_factory=list)
+    plan_steps: int = 0
+    next_step: int = 0
+    """The step number of the next child. The steps of a plan have the first numbers."""
 
     @classmethod
     def created(cls, event: ev.Event, fact: ev.AgentCreated) -> AgentState:
@@ -178,6 +181,7 @@ class AgentState:
     def add_child(self, child: AgentState) -> None:
         """Take in that `child` was created for this agent."""
         self.children.append(child.id)
+        self.next_step += 1
         # The task of the child may quote untrusted text.
         child.heard_untrusted = self.heard_untrusted
         _, _, part = child.origin_key.partition("/")
@@ -245,6 +249,10 @@ class AgentState:
     def _keep_work(self, event: ev.Event, fact: ev.UnmergedWorkKept) -> None:
         self.kept = fact.files
 
+    def _adopt_plan(self, event: ev.Event, fact: ev.PlanAdopted) -> None:
+        self.plan_steps += len(fact.plan.steps)
+        self.next_step = max(self.next_step, self.plan_steps)
+
     def _propose(self, event: ev.Event, fact: ev.ResultProposed) -> None:
         self.state = move(self.state, State.WAITING_FOR_MERGE)
         self.response = fact.response
@@ -279,6 +287,7 @@ CHANGES: Mapping[type[ev.Fact], Callable[[AgentState, ev.Event, Any], None]] = {
     ev.CheckFinished: AgentState._finish_check,
     ev.FilesChanged: AgentState._change_files,
     ev.UnmergedWorkKept: AgentState._keep_work,
+    ev.PlanAdopted: AgentState._adopt_plan,
     ev.ResultProposed: AgentState._propose,
     ev.AgentCompleted: AgentState._complete,
     ev.AgentFailed: AgentState._fail,
@@ -294,7 +303,6 @@ WITHOUT_CHANGE: frozenset[type[ev.Fact]] = frozenset(
         ev.LimitReached,
         ev.WorktreeCreated,
         ev.WorktreeMerged,
-        ev.PlanAdopted,
         ev.PlanStepStarted,
         ev.PlanStepFinished,
     }

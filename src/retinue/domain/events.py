@@ -543,8 +543,8 @@ class PlanAdopted(_Fact, frozen=True, gc=False, tag="plan.adopted"):
     """What its steps may use together."""
     max_concurrent: int = 0
     """How many of them at a time; 0 in journals of earlier versions, which did not say."""
-    alone: tuple[str, ...] = ()
-    """Those that write in the project itself: one of them at a time."""
+    exclusive: tuple[str, ...] = msgspec.field(default=(), name="alone")
+    """Steps that write in the project itself: one of them at a time."""
 
     @property
     def summary(self) -> str:

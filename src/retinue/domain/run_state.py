@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 
 from retinue.domain import events as ev
-from retinue.domain.agent_state import ROOT_ID, AgentState, plain_id
+from retinue.domain.agent_state import AgentState, plain_id
 from retinue.domain.messages import Usage
+from retinue.domain.plan.plan_state import PlanState
 from retinue.domain.result import Status
 from retinue.domain.resume_point import ResumePoint, WorkTime
 from retinue.errors import UsageError
@@ -57,8 +58,7 @@ class RunState:
     """By id, in the order of their creation."""
     resume_points: dict[str, ResumePoint] = field(default_factory=dict)
     tasks: list[ev.TasksSubmitted] = field(default_factory=list)
-    plan_facts: list[ev.Fact] = field(default_factory=list)
-    """What was decided in a plan, and which children the root has created."""
+    plan: PlanState | None = None
     file_changes: list[tuple[AgentState, ev.FilesChanged]] = field(default_factory=list)
     """Changes of the user's files, and who made them."""
     work_time: WorkTime = field(default_factory=WorkTime)
@@ -105,7 +105,8 @@ class RunState:
                 case ev.FilesChanged():
                     self.file_changes.append((agent, fact))
                 case ev.PlanAdopted() | ev.PlanStepStarted() | ev.PlanStepFinished():
-                    self.plan_facts.append(fact)
+                    self.plan = self.plan or PlanState()
+                    self.plan.apply(fact)
 
     def _send(self, sender: AgentState, call: ev.ToolStarted) -> None:
         message = msgspec.json.decode(call.arguments, type=_Message)
@@ -178,8 +179,6 @@ class RunState:
             point.lifetime.add(event)
             if agent.parent_id is not None:
                 self.resume_points[agent.parent_id].children.append(agent.id)
-            if agent.parent_id == ROOT_ID:
-                self.plan_facts.append(fact)
 
 
 CHANGES: Mapping[type[ev.Fact], Callable[[RunState, ev.Event, Any], None]] = {

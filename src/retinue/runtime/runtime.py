@@ -155,9 +155,9 @@ class Runtime:
         if found.started.kind == LED:
             return await self._runs.led(run, sums_up=found.started.task == COMPACT)
         if found.started.kind == PLAN:
-            return await self._plans.go_on(run, found)
+            return await self._plans.resume(run, found)
         if found.started.kind == PLANNING:
-            return await self._plans.write_on(run, found)
+            return await self._plans.resume_writing(run, found)
         return await office.go_on(self._runs, self._task_resolver, run, found)
 
     async def spawn(self, role: str, task: str, **options: Unpack[TaskOptions]) -> Result:

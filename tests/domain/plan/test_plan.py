@@ -52,7 +52,7 @@ def means(mode: Mode = Mode.AUTO, **changes: Any) -> PlanContext:
         model="m",
         working_directory="/p",
     )
-    return PlanContext(**{"roles": ROLES, "superior": authority, "effects": EFFECTS, **changes})
+    return PlanContext(**{"roles": ROLES, "authority": authority, "effects": EFFECTS, **changes})
 
 
 def limited(**limits: Any) -> PlanContext:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.plan.schedule import Schedule, circles, in_order, ranks, run_through, upstream
+from retinue.domain.plan.schedule import Schedule, cycles, in_order, ranks, run_through, upstream
 
 DIAMOND = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
 
@@ -17,41 +17,41 @@ def test_the_longest_way_to_the_end_goes_first() -> None:
     weights = {"a": 1.0, "b": 1.0, "c": 5.0, "d": 1.0}
     assert ranks(DIAMOND, weights) == {"a": 7.0, "b": 2.0, "c": 6.0, "d": 1.0}
     schedule = Schedule(DIAMOND, weights)
-    assert [schedule.next(), schedule.next()] == ["a", None]
-    schedule.done("a")
-    assert [schedule.next(), schedule.next(), schedule.next()] == ["c", "b", None]
-    assert len(schedule.under_way) == 2
+    assert [schedule.start_next(), schedule.start_next()] == ["a", None]
+    schedule.finish("a")
+    assert [schedule.start_next(), schedule.start_next(), schedule.start_next()] == ["c", "b", None]
+    assert len(schedule.running) == 2
     assert schedule.waiting == ["d"]
 
 
 def test_without_weights_the_order_is_that_of_the_plan() -> None:
     schedule = Schedule({"x": (), "b": (), "a": ("b",)}, {})
-    assert [schedule.next(), schedule.next(), schedule.next()] == ["x", "b", None]
+    assert [schedule.start_next(), schedule.start_next(), schedule.start_next()] == ["x", "b", None]
 
 
 def test_who_needs_what_failed_is_never_begun() -> None:
     schedule = Schedule({"d": ("c",), "a": (), "b": (), "c": ("a",)}, {})
-    assert schedule.next() == "a"
-    assert schedule.failed("a") == ["d", "c"]
-    assert [schedule.next(), schedule.next()] == ["b", None]
+    assert schedule.start_next() == "a"
+    assert schedule.fail("a") == ["d", "c"]
+    assert [schedule.start_next(), schedule.start_next()] == ["b", None]
 
 
 def test_a_step_can_be_begun_again() -> None:
     schedule = Schedule(DIAMOND, {})
-    assert schedule.next() == "a"
-    schedule.again("a")
-    assert schedule.next() == "a"
+    assert schedule.start_next() == "a"
+    schedule.retry("a")
+    assert schedule.start_next() == "a"
 
 
 def test_nothing_is_begun_after_a_stop() -> None:
     schedule = Schedule(DIAMOND, {})
     schedule.stop()
-    assert schedule.next() is None
+    assert schedule.start_next() is None
     assert schedule.waiting == ["a", "b", "c", "d"]
 
 
 def test_what_is_no_step_counts_as_met() -> None:
-    assert Schedule({"a": ("earlier",)}, {}).next() == "a"
+    assert Schedule({"a": ("earlier",)}, {}).start_next() == "a"
 
 
 def test_all_that_comes_before() -> None:
@@ -69,7 +69,7 @@ def test_all_that_comes_before() -> None:
     ],
 )
 def test_circles_are_found(needs: dict[str, tuple[str, ...]], found: list[list[str]]) -> None:
-    assert list(circles(needs)) == found
+    assert list(cycles(needs)) == found
 
 
 def diamond(numbers: random.Random, steps: int = 30) -> dict[str, tuple[str, ...]]:
@@ -141,42 +141,42 @@ def test_the_best_of_those_that_can_be_begun_is_always_next(seed: int, acts: lis
     weights = {name: float(number % 3) for number, name in enumerate(needs)}
     rank, place = ranks(needs, weights), list(needs)
     schedule = Schedule(needs, weights)
-    waiting, under_way, over = set(needs), [], set()
+    waiting, running, over = set(needs), [], set()
     for act in acts:
         if act == "next":
             ready = [n for n in waiting if all(need in over for need in needs[n])]
             best = min(ready, key=lambda n: (-rank[n], place.index(n)), default=None)
-            assert schedule.next() == best
+            assert schedule.start_next() == best
             if best is not None:
                 waiting.discard(best)
-                under_way.append(best)
-        elif under_way:
-            name = under_way.pop(0)
+                running.append(best)
+        elif running:
+            name = running.pop(0)
             if act == "done":
-                schedule.done(name)
+                schedule.finish(name)
                 over.add(name)
             elif act == "again":
-                schedule.again(name)
+                schedule.retry(name)
                 waiting.add(name)
             else:
                 lost = [n for n in needs if name in upstream(needs, n)]
-                assert schedule.failed(name) == lost
+                assert schedule.fail(name) == lost
                 waiting -= set(lost)
     assert set(schedule.waiting) == waiting
-    assert schedule.under_way == under_way
+    assert schedule.running == running
 
 
 def test_of_some_there_is_one_at_a_time_and_others_go_ahead() -> None:
     needs: dict[str, tuple[str, ...]] = {"a": (), "b": (), "c": (), "d": ()}
     weights = {"a": 4.0, "b": 3.0, "c": 2.0, "d": 1.0}
-    schedule = Schedule(needs, weights, alone=("a", "b", "c"))
-    assert (schedule.next(), schedule.next(), schedule.next()) == ("a", "d", None)
-    schedule.done("a")
-    assert (schedule.next(), schedule.next()) == ("b", None)
-    schedule.again("b")
-    assert (schedule.next(), schedule.waiting) == ("b", ["c"])
+    schedule = Schedule(needs, weights, exclusive=("a", "b", "c"))
+    assert (schedule.start_next(), schedule.start_next(), schedule.start_next()) == ("a", "d", None)
+    schedule.finish("a")
+    assert (schedule.start_next(), schedule.start_next()) == ("b", None)
+    schedule.retry("b")
+    assert (schedule.start_next(), schedule.waiting) == ("b", ["c"])
     took = dict.fromkeys(needs, 1.0)
-    times = run_through(needs, weights, took, slots=4, alone=("a", "b", "c"))
+    times = run_through(needs, weights, took, slots=4, exclusive=("a", "b", "c"))
     assert makespan(times) == 3.0
 
 

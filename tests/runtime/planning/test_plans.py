@@ -449,7 +449,7 @@ async def test_a_plan_that_stays_wrong_is_an_error_with_the_draft(
 
 async def test_a_planner_that_comes_to_nothing_is_told(opened: Opened) -> None:
     async with opened(model=ScriptedModel({"You are a planner": BROKEN})) as rt:
-        with pytest.raises(PlanError, match="The planner came to nothing: error: no such model"):
+        with pytest.raises(PlanError, match="The planner failed: error: no such model"):
             await rt.plan("Get there")
         with pytest.raises(UsageError, match=r"nowhere\.txt"):
             await rt.plan("Get there", context_files=["nowhere.txt"])
@@ -702,7 +702,7 @@ async def test_without_git_who_must_wait_for_another_writer_holds_no_place(
         "step one completed",
     ]
     (adopted,) = [e.fact for e in events if isinstance(e.fact, PlanAdopted)]
-    assert adopted.alone == ("one", "two")
+    assert adopted.exclusive == ("one", "two")
 
 
 def spans(events: list[Event]) -> dict[str, tuple[float, float]]:

@@ -88,12 +88,12 @@ def forecast(
     limit: int | None,
     price: Callable[[PlanStep], Price | PoolPrice | None],
     slots: int,
-    alone: Collection[str] = (),
+    exclusive: Collection[str] = (),
 ) -> Forecast:
     """What `plan` will likely use, if nothing fails and the review finds nothing.
 
     `history` is by role, `limits` are the tokens of each step, `limit` those of all together. Of
-    the steps in `alone` there is one at a time.
+    the steps in `exclusive` there is one at a time.
     """
     speed = _speed([used for several in history.values() for used in several])
     steps = [
@@ -102,7 +102,7 @@ def forecast(
     ]
     took_s = {step.step: step.duration_s for step in steps}
     needs = {step.name: step.depends_on for step in plan.work}
-    times = run_through(needs, took_s, took_s, slots=slots, alone=alone)
+    times = run_through(needs, took_s, took_s, slots=slots, exclusive=exclusive)
     return Forecast(
         tokens=sum(step.tokens for step in steps),
         duration_s=max((end for _, end in times.values()), default=0.0),

@@ -21,7 +21,7 @@ from retinue.domain.plan.plan import (
     Problem,
     bounds_of,
 )
-from retinue.domain.plan.schedule import circles, upstream
+from retinue.domain.plan.schedule import cycles, upstream
 from retinue.domain.role import Role
 from retinue.domain.scope import ANYWHERE, NOWHERE, scope
 from retinue.domain.write_conflicts import overlap
@@ -56,7 +56,7 @@ def problems(plan: Plan, means: PlanContext) -> list[Problem]:
         found += wrong
         if contract is not None:
             contracts.setdefault(step.name, contract)
-    rounds = list(circles(plan.needs))
+    rounds = list(cycles(plan.needs))
     for circle in rounds:
         way = " → ".join((*circle, circle[0]))
         found.append(Problem(circle[0], "depends_on", f"goes in a circle: {way}"))

@@ -1,8 +1,8 @@
-"""In which order steps are begun: list scheduling by the longest way to the end.
+"""The order in which the steps of a plan start: list scheduling by critical path.
 
-Whenever there is a place, of the steps whose needs are met the one is begun behind which the most
-work waits; of equal ones, the one that stands first in the plan. The engine asks a `Schedule` what
-is next, and a forecast lets one run through without doing anything.
+Whenever a slot is free, the next step is the one that the most work depends on, among those whose
+needs are met. Among equals it is the one that comes first in the plan. `run_steps` asks a
+`Schedule` which step is next; a forecast simulates one with `run_through`.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ import heapq
 from collections.abc import Collection, Iterator, Mapping
 
 Needs = Mapping[str, Collection[str]]
+"""For each step, the steps that must be done before it starts."""
 
 
 class Schedule:
-    """What was begun, what is over, and what comes next. Steps are known by their names."""
+    """Which steps wait, run and are over. Steps are known by their names."""
 
     def __init__(
-        self, needs: Needs, weights: Mapping[str, float], alone: Collection[str] = ()
+        self, needs: Needs, weights: Mapping[str, float], exclusive: Collection[str] = ()
     ) -> None:
-        """`needs` go in no circle; those that are no step of it count as met.
+        """`needs` have no cycle; needs that are not steps of the schedule count as met.
 
-        Of those in `alone` one is begun when no other of them is under way.
+        Of the `exclusive` steps, one runs at a time.
         """
-        self._alone = frozenset(alone)
+        self._exclusive = frozenset(exclusive)
         self._needs = {name: {need for need in on if need in needs} for name, on in needs.items()}
         self._place = {name: place for place, name in enumerate(needs)}
         self._rank = ranks(self._needs, weights)
         self._followers = _followers(self._needs)
         self._waiting = dict.fromkeys(needs)
-        self._under_way: dict[str, None] = {}
-        # Those whose needs are met, the best first. Some may have been begun or given up since: a
-        # fan-out of ten thousand must not look at all of them for each.
+        self._running: dict[str, None] = {}
+        # Steps whose needs are met, the best first. Steps that have started or were given up since
+        # stay in it: a fan-out of ten thousand must not look at all of them for each.
         self._ready: list[tuple[float, int, str]] = []
         for name in needs:
             self._offer(name)
@@ -43,17 +44,17 @@ class Schedule:
 
     @property
     def waiting(self) -> list[str]:
-        """Those that were not begun, in the order of the plan."""
+        """Steps that have not started, in the order of the plan."""
         return list(self._waiting)
 
     @property
-    def under_way(self) -> list[str]:
-        """Those that were begun and are not over, in the order of their beginning."""
-        return list(self._under_way)
+    def running(self) -> list[str]:
+        """Steps that have started and are not over, in the order of their start."""
+        return list(self._running)
 
-    def next(self) -> str | None:
-        """Begin a step; None if there is none that can be begun now."""
-        barred = frozenset() if self._alone.isdisjoint(self._under_way) else self._alone
+    def start_next(self) -> str | None:
+        """Start the best step; None if no step can start now."""
+        barred = frozenset() if self._exclusive.isdisjoint(self._running) else self._exclusive
         put_off = []
         found = None
         while self._ready and found is None and not self.stopped:
@@ -63,52 +64,57 @@ class Schedule:
                 put_off.append(entry)
             elif name in self._waiting:
                 found = name
-                self.begin(name)
+                self.start(name)
         for entry in put_off:
             heapq.heappush(self._ready, entry)
         return found
 
-    def begin(self, name: str) -> None:
-        """Begin this one, which somebody has chosen."""
-        del self._waiting[name]
-        self._under_way[name] = None
+    def start(self, name: str) -> None:
+        """Start this step. It may have started already."""
+        self._waiting.pop(name, None)
+        self._running[name] = None
 
-    def done(self, name: str) -> None:
-        """A step is over, and those that need it have one need less."""
-        self._under_way.pop(name, None)
+    def finish(self, name: str) -> None:
+        """A step is done, so the steps that need it have one need less."""
+        self._running.pop(name, None)
         for other in self._followers[name]:
             self._needs[other].discard(name)
             self._offer(other)
 
-    def again(self, name: str) -> None:
-        """A step is to be begun once more."""
-        self._under_way.pop(name, None)
+    def retry(self, name: str) -> None:
+        """A step has to start once more."""
+        self._running.pop(name, None)
         self._waiting[name] = None
         self._offer(name)
 
-    def failed(self, name: str) -> list[str]:
-        """A step is over and came to nothing; answers all that need it, and are never begun.
-
-        Those that need another one as well that has failed are among them, whoever was first.
-        """
-        self._under_way.pop(name, None)
-        lost, pending = {name}, [name]
-        while pending:
-            more = [other for other in self._followers[pending.pop()] if other not in lost]
-            lost.update(more)
-            pending += more
-        lost.discard(name)
+    def fail(self, name: str) -> list[str]:
+        """A step has failed. Returns its dependents, which are given up."""
+        self._running.pop(name, None)
+        lost = self.dependents(name)
         for other in lost:
             self._waiting.pop(other, None)
-        return sorted(lost, key=self._place.__getitem__)
+        return lost
+
+    def dependents(self, name: str) -> list[str]:
+        """All steps that need this one, directly or not, in the order of the plan.
+
+        Steps that were given up already, since they need another failed step, are among them.
+        """
+        found, pending = {name}, [name]
+        while pending:
+            more = [other for other in self._followers[pending.pop()] if other not in found]
+            found.update(more)
+            pending += more
+        found.discard(name)
+        return sorted(found, key=self._place.__getitem__)
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start nothing more."""
         self.stopped = True
 
 
 def ranks(needs: Needs, weights: Mapping[str, float]) -> dict[str, float]:
-    """For each step, how much work lies on the longest way from its beginning to the end."""
+    """For each step, the work on the longest path from its start to the end of the plan."""
     found: dict[str, float] = {}
     followers = _followers(needs)
     for name in reversed(list(in_order(needs))):
@@ -117,7 +123,7 @@ def ranks(needs: Needs, weights: Mapping[str, float]) -> dict[str, float]:
 
 
 def _followers(needs: Needs) -> dict[str, list[str]]:
-    """For each step, those that need it."""
+    """For each step, the steps that need it directly."""
     found: dict[str, list[str]] = {name: [] for name in needs}
     for name, on in needs.items():
         for need in on:
@@ -127,7 +133,7 @@ def _followers(needs: Needs) -> dict[str, list[str]]:
 
 
 def in_order(needs: Needs) -> Iterator[str]:
-    """The steps, each behind all that it needs, else as in the plan. Those in circles are left."""
+    """The steps, each after all that it needs, otherwise as in the plan; no step of a cycle."""
     met: set[str] = set()
     left = list(needs)
     while ready := [n for n in left if all(need in met or need not in needs for need in needs[n])]:
@@ -136,8 +142,8 @@ def in_order(needs: Needs) -> Iterator[str]:
         left = [name for name in left if name not in met]
 
 
-def circles(needs: Needs) -> Iterator[list[str]]:
-    """The circles in which steps need each other; one for each group of steps that are in some."""
+def cycles(needs: Needs) -> Iterator[list[str]]:
+    """The cycles in which steps need each other, one for each group of steps."""
     left = [name for name in needs if name not in set(in_order(needs))]
     known: set[str] = set()
     for start in left:
@@ -148,13 +154,13 @@ def circles(needs: Needs) -> Iterator[list[str]]:
                 yield way[way.index(name) :]
                 break
             way.append(name)
-            # A step that only needs itself is told of elsewhere.
+            # `plan_check` reports a step that needs itself.
             name = next((n for n in needs[name] if n in left and n != name), None)
         known.update(way)
 
 
 def upstream(needs: Needs, name: str) -> set[str]:
-    """All that must be over before `name` begins."""
+    """All steps that must be done before `name` starts."""
     found: set[str] = set()
     pending = list(needs.get(name, ()))
     while pending:
@@ -171,18 +177,18 @@ def run_through(
     took_s: Mapping[str, float],
     *,
     slots: int,
-    alone: Collection[str] = (),
+    exclusive: Collection[str] = (),
 ) -> dict[str, tuple[float, float]]:
-    """When each step would begin and end, if they took so long and were begun in that order."""
-    schedule = Schedule(needs, weights, alone)
+    """When each step would start and end, if the steps took `took_s` in `slots` slots."""
+    schedule = Schedule(needs, weights, exclusive)
     times: dict[str, tuple[float, float]] = {}
     running: list[tuple[float, int, str]] = []
     now = 0.0
     while True:
-        while len(running) < slots and (name := schedule.next()) is not None:
+        while len(running) < slots and (name := schedule.start_next()) is not None:
             times[name] = (now, now + took_s[name])
             heapq.heappush(running, (times[name][1], len(times), name))
         if not running:
             return times
         now, _, name = heapq.heappop(running)
-        schedule.done(name)
+        schedule.finish(name)

@@ -183,7 +183,7 @@ class Agent:
         self.account.charge(state.spent)
         self.past = past
         self.origin_key, self.background = state.origin_key, state.background
-        self.notes = state.notes
+        self.notes, self.steps = state.notes, state.next_step
         self.attempt, self.usage, self.last_text = state.attempt, state.usage, state.said
         self.files_read, self.files_modified = state.files_read, state.files_modified
         self.receipts, self.tainted = state.receipts, state.tainted

@@ -16,15 +16,15 @@ async def run_steps(
     schedule: Schedule,
     *,
     max_concurrent: int,
-    begin: Callable[[str], None],
+    on_start: Callable[[str], None],
     work: Callable[[str], Awaitable[T]],
-    settle: Callable[[str, T], None],
+    on_end: Callable[[str, T], None],
 ) -> None:
     """Run the steps of `schedule`, as many at a time as dependencies and `max_concurrent` allow.
 
-    Steps that the schedule lists as under way run first. `settle` tells the schedule how a step
-    ended. Nothing is awaited between `settle` and the next `begin`, so a journal that records both
-    shows each decision at the moment it was made.
+    Steps that the schedule lists as running come first. `on_end` tells the schedule how a step
+    ended. Nothing is awaited between `on_end` and the next `on_start`, so a journal that records
+    both shows each decision at the moment it was made.
     """
     ended: asyncio.Queue[tuple[str, T]] = asyncio.Queue()
 
@@ -32,15 +32,15 @@ async def run_steps(
         ended.put_nowait((name, await work(name)))
 
     async with TaskGroup() as tasks:
-        for name in schedule.under_way:
+        for name in schedule.running:
             tasks.create_task(run(name))
         while True:
-            while len(schedule.under_way) < max_concurrent:
-                ready = schedule.next()
+            while len(schedule.running) < max_concurrent:
+                ready = schedule.start_next()
                 if ready is None:
                     break
-                begin(ready)
+                on_start(ready)
                 tasks.create_task(run(ready))
-            if not schedule.under_way:
+            if not schedule.running:
                 return
-            settle(*await ended.get())
+            on_end(*await ended.get())

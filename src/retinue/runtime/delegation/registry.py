@@ -138,7 +138,6 @@ class AgentRegistry:
             if parent is not None:
                 agent = self.make(contract, past.agent.path, parent)
                 assert agent.id == agent_id, "ids are counted"
-                parent.steps += 1
                 name, _, number = agent.path.removeprefix(f"{parent.path}/").rpartition(".")
                 parent.names[name] = int(number)
             agents[agent_id] = agent

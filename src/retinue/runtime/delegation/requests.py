@@ -129,18 +129,20 @@ class DelegationHandler:
                 plan, name, subtasks[int(name)], needs[name], results, f"{call.name}/{name}"
             )
 
-        def settle(name: str, step: Result | str) -> None:
+        def on_end(name: str, step: Result | str) -> None:
             if isinstance(step, Result):
                 results[name] = step
                 told = outcome_text(step, cap_tokens=self._cap(call.room_tokens) // len(subtasks))
             else:
                 told = step
             reports.append(f"{name}. {told}")
-            schedule.done(name)
+            schedule.finish(name)
             if not (isinstance(step, Result) and step.ok):
                 schedule.stop()
 
-        await run_steps(schedule, max_concurrent=1, begin=lambda _: None, work=work, settle=settle)
+        await run_steps(
+            schedule, max_concurrent=1, on_start=lambda _: None, work=work, on_end=on_end
+        )
         if schedule.waiting:
             reports.append(f"Stopped there: {len(schedule.waiting)} more were not begun.")
         done = sum(result.ok for result in results.values())

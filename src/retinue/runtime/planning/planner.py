@@ -1,4 +1,4 @@
-"""Having plans written by a planner child: what it is told, and what is made of its answer."""
+"""What planners and reviewers are told, and what is read from their answers."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ _CHECKS = "- checks: shell commands that must succeed on its work, where there a
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 
 
-def most_steps(means: PlanContext) -> int:
-    """How many steps a planner may write: as many as the budget has a working part for.
+def most_steps(context: PlanContext) -> int:
+    """How many steps a planner may write: as many as the budget has `MIN_STEP_TOKENS` for.
 
-    One part is for the review. 0: there is none for even one step.
+    One share is for the review. 0 if the budget is too small for even one step.
     """
-    if means.authority.budget.max_tokens is None:
+    if context.authority.budget.max_tokens is None:
         return MOST_STEPS
-    parts = means.authority.left.tokens // MIN_STEP_TOKENS
+    parts = context.authority.left.tokens // MIN_STEP_TOKENS
     return min(MOST_STEPS, max(parts - 1, min(parts, 1)))
 
 
-def plan_task(goal: str, means: PlanContext) -> str:
-    """What a planner is asked for."""
-    return f"Write a plan for this goal: {goal}\n\n{_rules(means)}"
+def plan_task(goal: str, context: PlanContext) -> str:
+    """The task of a planner."""
+    return f"Write a plan for this goal: {goal}\n\n{_rules(context)}"
 
 
-def replan_task(plan: Plan, outcomes: Sequence[StepOutcome], means: PlanContext) -> str:
-    """What a planner is asked for when a step of a plan has failed."""
+def replan_task(plan: Plan, outcomes: Sequence[StepOutcome], context: PlanContext) -> str:
+    """The task of a planner after a step of a plan has failed."""
     done = [o.step.name for o in outcomes if o.state is StepState.DONE]
     failed = [o.step.name for o in outcomes if o.state is StepState.FAILED]
     left = [o.step.name for o in outcomes if o.state is StepState.SKIPPED]
@@ -62,7 +62,7 @@ def replan_task(plan: Plan, outcomes: Sequence[StepOutcome], means: PlanContext)
         "Write the steps that lead to the goal from here. They replace what was not done; their"
         " names must be new, and depends_on may name steps that are done. They may write where"
         f" steps of the plan with the same role may: {_owners(plan)}.\n\n"
-        f"{_rules(means)}"
+        f"{_rules(context)}"
     )
 
 
@@ -75,7 +75,7 @@ def _owners(plan: Plan) -> str:
 
 
 def replan_reports(outcomes: Sequence[StepOutcome]) -> dict[str, str]:
-    """What there is to know of the steps of a plan that has come to a halt."""
+    """The reports of the steps that have run, with evidence for those that failed."""
     return {
         o.step.name: evidence(o.result) if o.state is StepState.FAILED else o.result.summary
         for o in outcomes
@@ -83,32 +83,32 @@ def replan_reports(outcomes: Sequence[StepOutcome]) -> dict[str, str]:
     }
 
 
-def _rules(means: PlanContext) -> str:
-    listed = "\n".join(f"- {role.name}: {role.description}" for role in means.roles.values())
-    checks = "" if means.wrong_with_command is None else _CHECKS
-    return _RULES.format(most=most_steps(means) or 1, roles=listed, checks=checks)
+def _rules(context: PlanContext) -> str:
+    listed = "\n".join(f"- {role.name}: {role.description}" for role in context.roles.values())
+    checks = "" if context.wrong_with_command is None else _CHECKS
+    return _RULES.format(most=most_steps(context) or 1, roles=listed, checks=checks)
 
 
-def _step_fields(means: PlanContext) -> dict[str, Any]:
-    """What a planner may say of a step. Models, limits and files to read are the user's choice."""
+def _step_fields(context: PlanContext) -> dict[str, Any]:
+    """Fields of a step that a planner may set. Models, limits and context files are the user's."""
     fields = {
         "name": {"type": "string"},
         "title": {"type": "string"},
-        "role": {"type": "string", "enum": sorted(means.roles)},
+        "role": {"type": "string", "enum": sorted(context.roles)},
         "task": {"type": "string"},
         "depends_on": _TEXTS,
         "writes": _TEXTS,
         "success_criteria": _TEXTS,
         "on_failure": {"type": "string", "enum": [str(policy) for policy in OnFailure]},
     }
-    return fields if means.wrong_with_command is None else {**fields, "checks": _TEXTS}
+    return fields if context.wrong_with_command is None else {**fields, "checks": _TEXTS}
 
 
-def plan_schema(means: PlanContext) -> dict[str, Any]:
-    """What a planner's answer must look like."""
+def plan_schema(context: PlanContext) -> dict[str, Any]:
+    """The schema of a planner's answer."""
     step = {
         "type": "object",
-        "properties": _step_fields(means),
+        "properties": _step_fields(context),
         "required": ["name", "role", "task"],
     }
     return {
@@ -118,7 +118,7 @@ def plan_schema(means: PlanContext) -> dict[str, Any]:
             "steps": {
                 "type": "array",
                 "minItems": 1,
-                "maxItems": most_steps(means) or 1,
+                "maxItems": most_steps(context) or 1,
                 "items": step,
             },
         },
@@ -126,28 +126,32 @@ def plan_schema(means: PlanContext) -> dict[str, Any]:
     }
 
 
-def planned(goal: str, answer: Mapping[str, Any], means: PlanContext) -> tuple[Plan, list[Problem]]:
-    """The plan in a planner's answer, as far as it can be read, and what of it cannot."""
-    fields = _step_fields(means)
+def read_plan(
+    goal: str, answer: Mapping[str, Any], context: PlanContext
+) -> tuple[Plan, list[Problem]]:
+    """The plan in a planner's answer as far as it can be read, and problems with the rest."""
+    fields = _step_fields(context)
     steps = [{name: step[name] for name in step if name in fields} for step in answer["steps"]]
     plan, found = read({"goal": goal, "summary": answer.get("summary"), "steps": steps})
-    found += _wrong_with_commands(plan, means)
-    # Who writes nothing says so by an empty list, which in a plan means something else.
+    found += _wrong_with_checks(plan, context)
+    # A planner gives an empty list for a step that writes nothing; in a plan that is an error.
     read_steps = tuple(msgspec.structs.replace(s, writes=s.writes or None) for s in plan.steps)
     writes = any(step.writes for step in read_steps)
     return msgspec.structs.replace(plan, steps=read_steps, review=writes), found
 
 
-def _wrong_with_commands(plan: Plan, means: PlanContext) -> Iterator[Problem]:
-    """Checks that nobody but a model wants, and that a model may not have run."""
+def _wrong_with_checks(plan: Plan, context: PlanContext) -> Iterator[Problem]:
+    """Checks that a model has written, and that may not run."""
     for step in plan.steps:
         for check in step.checks:
-            if means.wrong_with_command is not None and (why := means.wrong_with_command(check)):
+            if context.wrong_with_command is not None and (
+                why := context.wrong_with_command(check)
+            ):
                 yield Problem(step.name, "checks", f"{check!r} {why}")
 
 
-def wrong_with(found: Sequence[Problem]) -> str:
-    """What a planner is told of a plan that cannot be carried out."""
+def problems_text(found: Sequence[Problem]) -> str:
+    """What a second planner is told about a plan that cannot be run."""
     lines = "\n".join(f"- {problem}" for problem in found)
     return f"An earlier plan could not be carried out. Avoid this:\n{lines}"
 

@@ -1,4 +1,4 @@
-"""Plans: having them written, checking them, telling what they will take, carrying them out."""
+"""`Plans`: writes, checks, forecasts and runs plans."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from retinue.domain.plan.plan import (
     refuse,
     shares,
 )
-from retinue.domain.plan.plan_check import PlanContext as PlanMeans
-from retinue.domain.plan.plan_check import problems, writers
+from retinue.domain.plan.plan_check import PlanContext, problems, writers
 from retinue.domain.plan.plan_file import read, to_toml
+from retinue.domain.plan.plan_state import PlanState
 from retinue.domain.result import Status
 from retinue.domain.role import pick
 from retinue.errors import PlanError, UsageError
@@ -38,67 +38,68 @@ from retinue.runtime.delegation.handover import handed_on
 from retinue.runtime.delegation.task import Task, asked, check_task
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.recovery import RecoveredRun
-from retinue.runtime.planning.plan_run import PlannedRun
+from retinue.runtime.planning.plan_run import PlanRun
 from retinue.runtime.planning.planner import (
     PLANNER,
     most_steps,
     plan_schema,
     plan_task,
-    planned,
-    wrong_with,
+    problems_text,
+    read_plan,
 )
-from retinue.runtime.planning.replan import PLANNERS, Counsel, Desired
+from retinue.runtime.planning.replan import PLANNERS, Inquiry, Replanner
 from retinue.runtime.run.run import Run
 from retinue.runtime.run.runs import PLAN, PLANNING, Runs
 from retinue.runtime.services import Services
 
 RUN_COMMAND = "run_command"
-ABOUT = "Plan: "  # what the task of a run begins with that is to write one
+TASK_PREFIX = "Plan: "
+"""Begins the task of a run that writes a plan."""
 LATEST = ".retinue/plan.toml"
-"""Where the plan is that was written last: it is paid for, whatever becomes of it."""
+"""The plan that was written last. It is kept whatever becomes of it, since it is paid for."""
 
 
 class Plans:
-    """Makes runs of plans, and plans of goals."""
+    """Makes plans of goals, and runs of plans."""
 
-    def __init__(self, around: Services, runs: Runs, task_resolver: TaskResolver) -> None:
-        self._policy = around.policy
-        self._around = around
+    def __init__(self, services: Services, runs: Runs, task_resolver: TaskResolver) -> None:
+        self._policy = services.policy
+        self._services = services
         self._runs = runs
         self._task_resolver = task_resolver
 
     async def write(self, goal: str, *, context: str, files: Sequence[str]) -> Plan:
-        """Have a planner, who only reads, write a plan for `goal`. Nothing of it is done.
+        """Have a planner, which can only read, write a plan for `goal`. The plan is not run.
 
-        Raises PlanError if what it wrote cannot be carried out; `draft` of that is the plan. In
-        which mode that would be is for those to say who carry it out.
+        Raises PlanError, with the plan as its `draft`, if the plan could not be run in any mode.
         """
         if not goal.strip():
             raise PlanError("The goal is empty; say what the plan is for.")
-        if not most_steps(await self._means(Plan(goal=goal, steps=()))):
+        if not most_steps(await self._context(Plan(goal=goal, steps=()))):
             raise PlanError(
                 f"max_tokens {self._policy.budget.max_tokens:,} has no part for even one step:"
                 f" {MIN_STEP_TOKENS:,} are the least."
             )
         given, left_out = await enclose(
-            self._around.file_tree.workspace(self._policy.directory),
+            self._services.file_tree.workspace(self._policy.directory),
             context=context,
             files=files,
-            max_tokens=self._around.roles[PLANNER].budget.max_context_tokens // 2,
+            max_tokens=self._services.roles[PLANNER].budget.max_context_tokens // 2,
         )
         if left_out and files:
             raise UsageError("; ".join(left_out) + ".")
-        run = self._runs.begin(PLANNING, f"{ABOUT}{goal}", context=given)
+        run = self._runs.begin(PLANNING, f"{TASK_PREFIX}{goal}", context=given)
         run.preside()
-        return await self._written(run, goal)
+        return await self._write(run, goal)
 
-    async def _written(self, run: Run, goal: str) -> Plan:
+    async def _write(self, run: Run, goal: str) -> Plan:
         async def work() -> tuple[tuple[Plan, list[Problem]], Status, str]:
             first, second = PLANNERS
-            plan, found = await self._planned(run, goal, first, "")
+            plan, found = await self._ask_planner(run, goal, first, "")
             if found:
-                plan, found = await self._planned(run, goal, second, wrong_with(found))
-            self._around.storage.reports.keep(LATEST, to_toml(plan, comments=map(str, found)))
+                told = problems_text(found)
+                plan, found = await self._ask_planner(run, goal, second, told)
+            self._services.storage.reports.keep(LATEST, to_toml(plan, comments=map(str, found)))
             why = "the plan cannot be run" if found else ""
             return (plan, found), Status.ERROR if found else Status.COMPLETED, why
 
@@ -106,90 +107,88 @@ class Plans:
         refuse(found, draft=plan)
         return plan
 
-    async def write_on(self, run: Run, found: RecoveredRun) -> RunResult:
-        """Have a plan written that another process has asked for; the answer is its text."""
+    async def resume_writing(self, run: Run, found: RecoveredRun) -> RunResult:
+        """Finish writing a plan that another process has begun. The response is its text."""
         if found.state.agents[run.root.id].state is State.CREATED:
             run.preside()
         run.reseat(run.root, found.state.resume_points[run.root.id])
-        plan = await self._written(run, found.started.task.removeprefix(ABOUT))
+        plan = await self._write(run, found.started.task.removeprefix(TASK_PREFIX))
         return msgspec.structs.replace(run.outcome, response=to_toml(plan))
 
     async def check(self, plan: Plan | Mapping[str, Any]) -> Plan:
-        """`plan` as it would be carried out. PlanError tells of everything that is wrong with it.
+        """`plan` as it would be run. PlanError names everything that is wrong with it.
 
-        It may be data, such as a TOML or JSON file holds. Nothing is done.
+        `plan` may be data, as read from a TOML or JSON file. Nothing is run.
         """
         data = msgspec.to_builtins(plan) if isinstance(plan, Plan) else plan
-        read_plan, found = read(data)
-        found += problems(read_plan, await self._means(read_plan))
-        for step in read_plan.steps:
+        checked, found = read(data)
+        found += problems(checked, await self._context(checked))
+        for step in checked.steps:
             if step.context_files and (why := await self._wrong_with_files(step)):
                 found.append(Problem(step.name, "context_files", why))
-        refuse(found, draft=read_plan)
-        return read_plan
+        refuse(found, draft=checked)
+        return checked
 
     async def forecast(
         self, work: Plan | Sequence[Task | tuple[str, str]], *, most: int
     ) -> Forecast:
-        """What a plan, or the tasks of a fan-out, will likely use: tokens, money and time.
+        """The tokens, money and time that a plan, or the tasks of a fan-out, will likely use.
 
-        It is taken from what earlier agents of the same roles have used in this project.
+        The forecast is based on what earlier agents of the same roles have used in this project.
         """
         if isinstance(work, Plan):
-            return await self._forecast(work, most, await self._alone(work))
+            return await self._forecast(work, most, await self._exclusive(work))
         return await self._forecast(_as_plan(work), most, ())
 
-    async def _forecast(self, plan: Plan, most: int, alone: Sequence[str]) -> Forecast:
-        around = self._around
+    async def _forecast(self, plan: Plan, most: int, exclusive: Sequence[str]) -> Forecast:
+        services = self._services
         names = dict.fromkeys(step.role for step in plan.work)
         limit = self._budget_of(plan).max_tokens
-        roles = {name: pick(around.roles, name) for name in names}
+        roles = {name: pick(services.roles, name) for name in names}
         return forecast(
             plan,
             roles=roles,
-            history={name: await around.storage.store.history(name) for name in names},
-            limits=shares(plan, around.roles, limit),
+            history={name: await services.storage.store.history(name) for name in names},
+            limits=shares(plan, services.roles, limit),
             limit=limit,
-            price=lambda step: around.models.price(
-                around.models.resolve(step.model, None)
+            price=lambda step: services.models.price(
+                services.models.resolve(step.model, None)
                 or roles[step.role].model
                 or self._policy.model
             ),
             slots=most,
-            alone=alone,
+            exclusive=exclusive,
         )
 
-    async def _alone(self, plan: Plan) -> tuple[str, ...]:
-        """The steps that can only be at work one at a time, since they share the files."""
-        writing = writers(plan, await self._means(plan))
+    async def _exclusive(self, plan: Plan) -> tuple[str, ...]:
+        """The steps of which only one can run at a time, since they write in the same files."""
+        writing = writers(plan, await self._context(plan))
         shared = WorkspaceKind.SHARED in writing.values()
-        if writing and (shared or await self._around.file_tree.why_no_copies()):
+        if writing and (shared or await self._services.file_tree.why_no_copies()):
             return tuple(writing)
         return ()
 
     async def execute(self, plan: Plan | Mapping[str, Any], *, most: int) -> PlanResult:
-        """Carry out `plan`, as a run of its own, with `most` children at a time.
+        """Run `plan` as a run of its own, with `most` children at a time.
 
-        PlanError, before anything is done, if it cannot be.
+        Raises PlanError, before anything is done, if the plan cannot be run.
         """
         plan = await self.check(plan)
-        # All of them first: a wrong one is told before any work begins.
+        # All of them first, so that a wrong step is reported before any work begins.
         budget = self._budget_of(plan)
         specs = {s.name: await self._step_spec(plan, s, budget.max_tokens) for s in plan.steps}
         adopted = await self._adopted(plan, budget.max_tokens, most)
-        # Nothing is awaited from here to the adoption: what is begun can be gone on with.
+        # Nothing is awaited from here to the adoption: a run without a plan could not be resumed.
         run = self._runs.begin(PLAN, plan.goal, budget=budget)
         run.preside()
-        planned_run = self._planned_run(run)
-        planned_run.adopt(adopted, specs)
-        return await self._carried_out(run, planned_run)
+        plan_run = self._plan_run(run)
+        plan_run.adopt(adopted, specs)
+        return await self._finish(run, plan_run)
 
-    async def go_on(self, run: Run, found: RecoveredRun) -> RunResult:
-        """Carry out what is left of a plan that another process has begun."""
+    async def resume(self, run: Run, found: RecoveredRun) -> RunResult:
+        """Run what is left of a plan that another process has begun."""
         run.reseat(run.root, found.state.resume_points[run.root.id], apart=True)
-        planned_run = self._planned_run(run)
-        planned_run.recall(found.state.plan_facts)
-        result = await self._carried_out(run, planned_run)
+        result = await self._finish(run, self._plan_run(run, found.state.plan))
         return msgspec.structs.replace(
             run.outcome,
             response=result.report,
@@ -200,53 +199,52 @@ class Plans:
     async def _adopted(
         self, plan: Plan, limit: int | None, most: int, because: str = ""
     ) -> PlanAdopted:
-        """What goes on record of a plan: it, and by what its steps are begun."""
-        alone = await self._alone(plan)
+        """The fact that puts a plan on record, with all that decides when its steps start."""
+        exclusive = await self._exclusive(plan)
         return PlanAdopted(
             plan=plan,
             because=because,
-            forecast=await self._forecast(plan, most, alone),
+            forecast=await self._forecast(plan, most, exclusive),
             max_tokens=limit,
             max_concurrent=most,
-            alone=alone,
+            exclusive=exclusive,
         )
 
-    def _planned_run(self, run: Run) -> PlannedRun:
-        return PlannedRun(
+    def _plan_run(self, run: Run, state: PlanState | None = None) -> PlanRun:
+        return PlanRun(
             run,
-            spec_for=self._step_spec,
-            counsel=partial(Counsel, ask=self._asked, means=self._means),
-            adopted=self._adopted,
+            state,
+            make_spec=self._step_spec,
+            make_replanner=partial(Replanner, make_spec=self._inquiry_spec, context=self._context),
+            make_adopted=self._adopted,
         )
 
-    async def _carried_out(self, run: Run, planned_run: PlannedRun) -> PlanResult:
+    async def _finish(self, run: Run, plan_run: PlanRun) -> PlanResult:
         async def work() -> tuple[PlanResult, Status, str]:
-            result = await planned_run.carry_out()
-            self._around.storage.reports.keep(f".retinue/plan-{run.id}.md", result.report)
+            result = await plan_run.finish()
+            self._services.storage.reports.keep(f".retinue/plan-{run.id}.md", result.report)
             return result, result.status, result.error or ""
 
         return await self._runs.ended(run, work())
 
-    # Inside
-
     async def _wrong_with_files(self, step: PlanStep) -> str:
-        """Why the files of a step cannot be given to it, or ""."""
-        if step.role not in self._around.roles:
+        """Why the context files of a step cannot be read, or ""."""
+        if step.role not in self._services.roles:
             return ""
-        asked = Task(
+        task = Task(
             role=step.role,
             task=step.name,
             context_files=step.context_files,
             max_context_tokens=step.budget.max_context_tokens,
         )
         try:
-            await self._task_resolver.resolve(asked)
+            await self._task_resolver.resolve(task)
         except UsageError as error:
             return str(error).rstrip(".")
         return ""
 
     def _budget_of(self, plan: Plan) -> Budget:
-        """What a plan may use: its own limits, and at most those of the runtime."""
+        """The limits of a plan: its own, and at most those of the runtime."""
         whole, mine = self._policy.budget, plan.budget
         tokens = [n for n in (whole.max_tokens, mine.max_tokens) if n is not None]
         money = [n for n in (whole.max_cost_usd, mine.max_cost_usd) if n is not None]
@@ -256,20 +254,20 @@ class Plans:
             max_cost_usd=min(money, default=None),
         )
 
-    async def _means(
+    async def _context(
         self, plan: Plan, run: Run | None = None, *, mode: Mode | None = None
-    ) -> PlanMeans:
-        """What a plan would be carried out with, in some mode, or the rest of it in its run."""
-        policy, around = self._policy, self._around
+    ) -> PlanContext:
+        """What a plan is checked against: for a new run, or for the rest of the plan in `run`."""
+        policy, services = self._policy, self._services
         mode = mode or policy.mode
-        effects = around.tools.effects
+        effects = services.tools.effects
         budget = policy.budget if run is None else run.root.contract.execution.budget
         left = budget.resources() if run is None else run.root.account.remaining()
         authority = Authority(
             run_id="",
             agent_id=None,
             task_prompt=plan.goal,
-            grant=root_grant(mode, effects, roles=tuple(around.roles), depth=policy.max_depth),
+            grant=root_grant(mode, effects, roles=tuple(services.roles), depth=policy.max_depth),
             budget=budget,
             left=left,
             model=policy.model,
@@ -279,81 +277,85 @@ class Plans:
 
         def wrong_with_model(name: str) -> str:
             try:
-                around.models.get(around.models.resolve(name, None) or name)
+                services.models.get(services.models.resolve(name, None) or name)
             except UsageError as error:
                 return str(error)
             return ""
 
         def unpriced(name: str) -> str:
             try:
-                routed = around.models.resolve(name, None) or name
+                routed = services.models.resolve(name, None) or name
             except UsageError:
                 routed = name
-            return "" if around.models.price(routed) is not None else name
+            return "" if services.models.price(routed) is not None else name
 
         checked = any(step.checks for step in plan.steps) or bool(policy.checks)
-        return PlanMeans(
-            roles=around.roles,
+        return PlanContext(
+            roles=services.roles,
             authority=authority,
             effects=effects,
-            checks_possible=not checked or await around.confine() is not None,
+            checks_possible=not checked or await services.confine() is not None,
             wrong_with_model=wrong_with_model,
-            wrong_with_command=self._wrong_with_command if self._may_command(mode) else None,
+            wrong_with_command=self._wrong_with_command if self._may_write_checks(mode) else None,
             unpriced=unpriced,
         )
 
-    def _may_command(self, mode: Mode) -> bool:
-        """Whether a planner may have commands run: as its children might, and confined."""
-        sandbox = self._around.sandbox
+    def _may_write_checks(self, mode: Mode) -> bool:
+        """Whether a planner may write checks: commands must be allowed, and confined."""
+        sandbox = self._services.sandbox
         return sandbox is not None and sandbox.tier != "none" and mode.autonomous
 
     def _wrong_with_command(self, command: str) -> str:
-        """Why a command that a planner has written is not run, or "": as if a child wanted it."""
-        told = self._around.policy.rules.judge(RUN_COMMAND, command, is_command=True, asked=False)
-        if told is Verdict.DENY:
+        """Why a check that a planner has written may not run, or "". A child's commands are judged
+        by the same rules.
+        """
+        verdict = self._policy.rules.judge(RUN_COMMAND, command, is_command=True, asked=False)
+        if verdict is Verdict.DENY:
             return "is forbidden by the user's rules"
-        if told is Verdict.ASK and self._policy.mode is not Mode.DANGEROUS:
+        if verdict is Verdict.ASK and self._policy.mode is not Mode.DANGEROUS:
             return "needs a person's yes, and a check is run without one"
         return ""
 
-    async def _asked(self, desired: Desired) -> AgentSpec:
+    async def _inquiry_spec(self, inquiry: Inquiry) -> AgentSpec:
         spec = await self._task_resolver.resolve(
-            Task(role=desired.role, task=desired.task, output_schema=desired.schema, cache=False)
+            Task(role=inquiry.role, task=inquiry.task, output_schema=inquiry.schema, cache=False)
         )
-        room = spec.role.budget.max_context_tokens // 2 - estimate_tokens(desired.context)
-        handed, notes = handed_on(desired.purpose, desired.reports, max_tokens=max(0, room))
-        context = "\n\n".join(filter(None, (desired.context, handed)))
+        room = spec.role.budget.max_context_tokens // 2 - estimate_tokens(inquiry.context)
+        handed, notes = handed_on(inquiry.purpose, inquiry.reports, max_tokens=max(0, room))
+        context = "\n\n".join(filter(None, (inquiry.context, handed)))
         return msgspec.structs.replace(spec, context=context, notes=(*spec.notes, *notes))
 
-    async def _planned(
+    async def _ask_planner(
         self, run: Run, goal: str, origin_key: str, told: str
     ) -> tuple[Plan, list[Problem]]:
-        """What a planner makes of a goal, and what is wrong with that.
+        """The plan that a planner writes for a goal, and what is wrong with it.
 
-        Where nobody may write, it is no fault of a plan that it does: no other planner could help
-        that, and who asks for a plan may well want to look at it first.
+        In a mode in which no child may write, the plan may write all the same: the user may want
+        to read it first and run it in another mode.
         """
         mode = self._policy.mode if self._policy.mode.autonomous else Mode.AUTO
-        means = await self._means(Plan(goal=goal, steps=()), mode=mode)
-        desired = Desired(
+        context = await self._context(Plan(goal=goal, steps=()), mode=mode)
+        inquiry = Inquiry(
             role=PLANNER,
-            task=plan_task(goal, means),
-            schema=plan_schema(means),
+            task=plan_task(goal, context),
+            schema=plan_schema(context),
             purpose=told or f"The plan is for: {goal}",
             context=run.root.contract.step.context,
         )
         child = run.employed(origin_key)
         if child is None:
-            child = await run.create(await self._asked(desired), run.root, origin_key=origin_key)
+            child = await run.create(
+                await self._inquiry_spec(inquiry), run.root, origin_key=origin_key
+            )
         answer = child.result or await run.see_through(child)
         if not answer.ok:
-            raise PlanError(f"The planner came to nothing: {answer.status}: {answer.error}")
-        plan, found = planned(goal, answer.data, means)
-        return plan, [*found, *problems(plan, await self._means(plan, mode=mode))]
+            raise PlanError(f"The planner failed: {answer.status}: {answer.error}")
+        plan, found = read_plan(goal, answer.data, context)
+        return plan, [*found, *problems(plan, await self._context(plan, mode=mode))]
 
     async def _step_spec(self, plan: Plan, step: PlanStep, limit: int | None) -> AgentSpec:
         limits = step.budget.given() | {
-            "max_tokens": shares(plan, self._around.roles, limit)[step.name]
+            "max_tokens": shares(plan, self._services.roles, limit)[step.name]
         }
         return await self._task_resolver.resolve(
             Task(
@@ -370,7 +372,7 @@ class Plans:
 
 
 def _as_plan(tasks: Sequence[Task | tuple[str, str]]) -> Plan:
-    """Tasks that need nothing of each other, as a plan."""
+    """Tasks that do not depend on each other, as a plan."""
     wanted = [asked(task) for task in tasks]
     for task in wanted:
         check_task(task.task)

@@ -1,7 +1,7 @@
-"""Those who are asked about a plan while it is carried out: planners of the rest, and a reviewer.
+"""`Replanner`: asks children about a plan at work, to plan the rest anew and to review the result.
 
-What they say becomes steps that no person has looked at, so that these have no more rights than the
-plan has given.
+Their answers become steps that no person has read. So these steps have no more rights than the plan
+has given.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from retinue.domain.drafting import AgentSpec
 from retinue.domain.events import PlanStepFinished
 from retinue.domain.plan.outcome import StepOutcome, StepState
 from retinue.domain.plan.plan import REVIEW, REVIEWER, Plan, PlanStep, Problem, joint, owned
-from retinue.domain.plan.plan_check import PlanContext as PlanMeans
-from retinue.domain.plan.plan_check import problems, wider
+from retinue.domain.plan.plan_check import PlanContext, problems, wider
 from retinue.domain.plan.plan_file import to_toml
 from retinue.domain.result import Result
 from retinue.runtime.planning.planner import (
@@ -24,111 +23,115 @@ from retinue.runtime.planning.planner import (
     REVIEW_SCHEMA,
     findings,
     plan_schema,
-    planned,
+    problems_text,
+    read_plan,
     replan_reports,
     replan_task,
     review_task,
-    wrong_with,
 )
 from retinue.runtime.run.dispatch import employ
 from retinue.runtime.run.run import Run
 
 PLANNERS = (f"{PLANNER} 1", f"{PLANNER} 2")
+"""Origin keys of the first planner, and of a second one if the first plan cannot be run."""
 
 
-class Desired(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a child besides the steps of the plan, and what it is given to know."""
+class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
+    """A task of the planning itself, beside the steps of the plan."""
 
     role: str
     task: str
     schema: Mapping[str, object]
     purpose: str
     reports: Mapping[str, str] = {}
+    """Reports for the child to read, by their source."""
     context: str = ""
 
 
-Ask = Callable[[Desired], Awaitable[AgentSpec]]
-TellMeans = Callable[[Plan, Run], Awaitable[PlanMeans]]
+MakeSpec = Callable[[Inquiry], Awaitable[AgentSpec]]
+GetContext = Callable[[Plan, Run], Awaitable[PlanContext]]
 
 
-class Counsel:
+class Replanner:
     """Asks on behalf of one plan, in its run."""
 
-    def __init__(self, run: Run, plan: Plan, *, ask: Ask, means: TellMeans) -> None:
+    def __init__(self, run: Run, plan: Plan, *, make_spec: MakeSpec, context: GetContext) -> None:
         self._run = run
         self._plan = plan
-        self._ask = ask
-        self._tell_means = means
-        self._heard = False
+        self._make_spec = make_spec
+        self._get_context = context
+        self._is_tainted = False
 
     @property
-    def has_heard(self) -> bool:
-        """Whether a stranger's words may be among those that anybody has said here."""
+    def is_tainted(self) -> bool:
+        """Whether untrusted text may be in any answer so far."""
         known = [self._run.employed(origin_key) for origin_key in (REVIEW, *PLANNERS)]
-        return self._heard or any(child is not None and child.tainted for child in known)
+        return self._is_tainted or any(child is not None and child.tainted for child in known)
 
-    async def _said(
-        self, origin_key: str, desired: Desired, outcomes: Sequence[StepOutcome]
+    async def _ask(
+        self, origin_key: str, inquiry: Inquiry, outcomes: Sequence[StepOutcome]
     ) -> Result:
-        given = any(result.tainted for outcome in outcomes for result in outcome.results)
+        tainted = any(result.tainted for outcome in outcomes for result in outcome.results)
         result = await employ(
-            self._run, origin_key, lambda: self._ask(desired), heard_untrusted=given
+            self._run, origin_key, lambda: self._make_spec(inquiry), heard_untrusted=tainted
         )
-        self._heard |= result.tainted
+        self._is_tainted |= result.tainted
         return result
 
-    async def _means(self) -> PlanMeans:
-        return await self._tell_means(self._plan, self._run)
+    async def _context(self) -> PlanContext:
+        return await self._get_context(self._plan, self._run)
 
-    # The rest of a plan that came to a halt
+    # The rest of a plan in which a step has failed
 
-    async def rest(
+    async def plan_rest(
         self, outcomes: Sequence[StepOutcome], *, taken: Collection[str]
     ) -> tuple[Plan | None, str]:
-        """The steps that lead on from here, or None and why there are none.
+        """The steps that lead to the goal from here, or None and why there are none.
 
-        If they cannot be carried out, another planner is told why, once.
+        If they cannot be run, a second planner is told why.
         """
         told, why = "", ""
         for origin_key in PLANNERS:
-            answer = await self._planned(outcomes, origin_key, told)
+            answer = await self._ask_planner(outcomes, origin_key, told)
             if not answer.ok:
-                # Who came to nothing has had its retries; another one would fare no better.
+                # A child that failed has had its retries; another one would do no better.
                 return None, f"{PLANNER}: {answer.status}: {answer.error}"
-            plan, found = await self._read(answer, outcomes, taken)
+            plan, found = await self._read_rest(answer, outcomes, taken)
             if not found:
                 return plan, ""
-            told, why = wrong_with(found), str(found[0])
+            told, why = problems_text(found), str(found[0])
         return None, why
 
-    async def _planned(self, outcomes: Sequence[StepOutcome], origin_key: str, told: str) -> Result:
-        means = await self._means()
-        desired = Desired(
+    async def _ask_planner(
+        self, outcomes: Sequence[StepOutcome], origin_key: str, told: str
+    ) -> Result:
+        context = await self._context()
+        inquiry = Inquiry(
             role=PLANNER,
-            task=replan_task(self._plan, outcomes, means),
-            schema=plan_schema(means),
+            task=replan_task(self._plan, outcomes, context),
+            schema=plan_schema(context),
             purpose=told or to_toml(self._plan),
             reports=replan_reports(outcomes),
         )
-        return await self._said(origin_key, desired, outcomes)
+        return await self._ask(origin_key, inquiry, outcomes)
 
-    async def _read(
+    async def _read_rest(
         self, answer: Result, outcomes: Sequence[StepOutcome], taken: Collection[str]
     ) -> tuple[Plan, list[Problem]]:
-        """What a planner makes of the rest, and what is wrong with that."""
-        means = await self._means()
-        plan, found = planned(self._plan.goal, answer.data, means)
+        """The plan in a planner's answer, and what is wrong with it."""
+        context = await self._context()
+        plan, found = read_plan(self._plan.goal, answer.data, context)
         plan = msgspec.structs.replace(
             plan, summary=plan.summary or self._plan.summary, review=False
         )
         done = {o.step.name for o in outcomes if o.state is StepState.DONE}
-        found += wider(plan, self._plan, means)
-        return plan, [*found, *await self.wrong_with(plan, taken, done)]
+        found += wider(plan, self._plan, context)
+        return plan, [*found, *await self.problems_with(plan, taken, done)]
 
-    async def wrong_with(
+    async def problems_with(
         self, plan: Plan, taken: Collection[str], done: Collection[str] = ()
     ) -> list[Problem]:
-        """What is wrong with further steps; they may need those that are done."""
+        """What is wrong with further steps. They may need steps that are done."""
         found = [
             Problem(step.name, "name", "was used before; give it another")
             for step in plan.steps
@@ -140,36 +143,36 @@ class Counsel:
             )
             for step in plan.steps
         )
-        alone = msgspec.structs.replace(plan, steps=steps)
-        return [*found, *problems(alone, await self._means())]
+        on_its_own = msgspec.structs.replace(plan, steps=steps)
+        return [*found, *problems(on_its_own, await self._context())]
 
     # The review
 
     async def review(
-        self, outcomes: Sequence[StepOutcome], known: PlanStepFinished | None
+        self, outcomes: Sequence[StepOutcome], recorded: PlanStepFinished | None
     ) -> Result:
-        """What the reviewer says; `known` is what is on record of that."""
-        desired = Desired(
+        """The result of the reviewer. `recorded` is set if the review has ended before."""
+        inquiry = Inquiry(
             role=REVIEWER,
             task=review_task(self._plan, outcomes),
             schema=REVIEW_SCHEMA,
             purpose=self._plan.summary.strip() or self._plan.goal,
             reports={o.step.name: o.result.summary for o in outcomes if o.result is not None},
         )
-        if known is not None and not known.sub_agent_id:
-            return self._run.refused(REVIEWER, desired.task, known.reason, known.status)
-        return await self._said(REVIEW, desired, outcomes)
+        if recorded is not None and not recorded.sub_agent_id:
+            return self._run.refused(REVIEWER, inquiry.task, recorded.reason, recorded.status)
+        return await self._ask(REVIEW, inquiry, outcomes)
 
     async def repairs(
         self, review: Result, steps: Mapping[str, PlanStep]
     ) -> tuple[list[PlanStep], list[str]]:
-        """The findings as further steps; and what became none.
+        """Steps that repair what a review has found; and why other findings become no step.
 
-        A finding goes to the role that owns its files, which may write what it might before.
+        A finding goes to the role that owns its files, with the write scope that the role had.
         """
-        roles = (await self._means()).roles
-        free = (name for n in itertools.count(1) if (name := f"fix-{n}") not in steps)
-        made: list[PlanStep] = []
+        roles = (await self._context()).roles
+        free_names = (name for n in itertools.count(1) if (name := f"fix-{n}") not in steps)
+        repairs: list[PlanStep] = []
         left_open: list[str] = []
         for number, finding in enumerate(findings(review), start=1):
             owners = {path: owned(steps.values(), path, roles) for path in finding["files"]}
@@ -180,16 +183,16 @@ class Counsel:
                 files = [path for path, group in owners.items() if group[0].role == role]
                 own = [step for path in files for step in owners[path] if step.role == role]
                 checks = dict.fromkeys(check for step in own for check in step.checks)
-                made.append(
+                repairs.append(
                     PlanStep(
-                        name=next(free),
+                        name=next(free_names),
                         role=role,
                         task=f"{finding['task']}\nFiles: {', '.join(files)}",
                         title=finding.get("title", ""),
                         writes=joint(own),
                         checks=tuple(checks),
                         # One after the other: two findings may well be about the same file.
-                        depends_on=(made[-1].name,) if made else (),
+                        depends_on=(repairs[-1].name,) if repairs else (),
                     )
                 )
-        return made, left_open
+        return repairs, left_open

@@ -23,7 +23,7 @@ from retinue.domain.contract import (
     title_of,
 )
 from retinue.domain.drafting import DraftedContract, root_grant, without_delegation, workspace_for
-from retinue.domain.events import PlanAdopted, RunResumed, RunStarted
+from retinue.domain.events import RunResumed, RunStarted
 from retinue.domain.grant import Mode
 from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
@@ -337,8 +337,8 @@ def ended_with(error: BaseException) -> str:
 
 
 def _is_adopted(found: RecoveredRun) -> bool:
-    first = next(iter(found.state.plan_facts), None)
-    return isinstance(first, PlanAdopted) and first.max_concurrent > 0
+    plan = found.state.plan
+    return plan is not None and bool(plan.rounds) and plan.rounds[0].max_concurrent > 0
 
 
 def _tier(around: Services) -> str:
