@@ -1,14 +1,14 @@
-"""What models call things: the names that other agents' tools and fields have.
+"""Names that other agents have for our tools and fields.
 
-Models have learned the tools of the agents they were trained on, and fall back to those. A name is
-looked up only when nothing that was offered is called so.
+Models fall back to the tools of the agents they were trained on. An alias is looked up only when no
+offered tool has that name.
 """
 
 from __future__ import annotations
 
 import re
 
-TOOLS = {
+TOOL_ALIASES = {
     "read_file": "read cat open_file open view view_file read_files get_file show_file file_read "
     "fs_read load_file read_text_file get_file_contents file_reader",
     "list_dir": "ls list dir list_directory list_files directory_list list_folder read_dir "
@@ -39,9 +39,9 @@ TOOLS = {
     "remember": "save_memory store_memory memory_add add_memory memorize memory_write write_memory "
     "save_to_memory store_fact take_note",
 }
-"""By tool: what it is called elsewhere."""
+"""By tool: its names in other agents."""
 
-FIELDS = {
+FIELD_NAMES = {
     "path": "file_path filepath filename file_name file absolute_path absolute_file_path "
     "target_file relative_workspace_path relative_path pathname directory dir folder "
     "directory_path dir_path target_directory dir_name folder_path location cwd root base_path",
@@ -71,32 +71,32 @@ FIELDS = {
     "end": "end_line line_end to_line last_line",
     "timeout_s": "timeout_seconds timeout_sec",
 }
-"""By field: what it is called elsewhere, the likeliest first."""
+"""By field: its names in other agents, the likeliest first."""
 
-READING = frozenset({"read_file", "list_dir", "find_files", "search_files", "recall"})
-"""Tools that change nothing, so that a guess at the end of a cut argument can do no harm."""
+READ_ONLY_TOOLS = frozenset({"read_file", "list_dir", "find_files", "search_files", "recall"})
+"""Tools that change nothing: for them, the end of a cut argument may be guessed."""
 
 _WORD_END = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _MARKUP = re.compile(r"</?\w*>?")
 _NOT_WORD = re.compile(r"\W+|_+")
 
 
-def snake(name: str) -> str:
+def to_snake_case(name: str) -> str:
     """`filePath`, `File-Path` and `file_path</arg_key>` are all file_path."""
     parts = _NOT_WORD.split(_WORD_END.sub("_", _MARKUP.sub("", name)))
     return "_".join(part for part in parts if part).lower()
 
 
-def folded(name: str) -> str:
-    """A name without what spellings differ in."""
+def normalize_name(name: str) -> str:
+    """A name in lower case without separators, for comparison."""
     return _NOT_WORD.sub("", name).lower()
 
 
 def _by_alias() -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
-    for target, others in TOOLS.items():
+    for target, others in TOOL_ALIASES.items():
         for other in others.split():
-            key = folded(other)
+            key = normalize_name(other)
             # The closer name comes first: `delegate` is delegate_task where that is offered.
             near = target.startswith(other)
             found[key] = (target, *found.get(key, ())) if near else (*found.get(key, ()), target)
@@ -104,6 +104,6 @@ def _by_alias() -> dict[str, tuple[str, ...]]:
 
 
 TOOLS_BY_ALIAS = _by_alias()
-"""By folded alias: the tools it may mean, the likeliest first."""
+"""By normalized alias: the tools it may mean, the likeliest first."""
 
-FIELD_ALIASES = {target: tuple(others.split()) for target, others in FIELDS.items()}
+FIELD_ALIASES = {target: tuple(others.split()) for target, others in FIELD_NAMES.items()}

@@ -1,4 +1,4 @@
-"""The arguments of one call, mended so that they fit the tool."""
+"""Repairs the arguments of one call so that they fit its tool."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from retinue.models.repair.aliases import FIELD_ALIASES, snake
-from retinue.models.repair.lenient_json import Ending, Leeway, ending, read, strict
-from retinue.models.repair.tool_index import Shape
+from retinue.models.repair.aliases import FIELD_ALIASES, to_snake_case
+from retinue.models.repair.lenient_json import (
+    Tolerance,
+    Truncation,
+    parse_lenient,
+    parse_strict,
+    truncation_of,
+)
+from retinue.models.repair.tool_index import IndexedTool
 
 WRAPPERS = (
     "arguments",
@@ -24,7 +30,7 @@ WRAPPERS = (
     "action_input",
     "function_arguments",
 )
-"""Fields that hold the arguments, where a model has wrapped them once more."""
+"""Fields in which models wrap the arguments once more."""
 
 _BESIDE_WRAPPERS = frozenset(
     {"name", "tool", "tool_name", "function", "function_name", "type", "id", "action", "method"}
@@ -34,53 +40,59 @@ _NOT_BARE = re.compile(r'[{}"\n]|^\s*\w+\s*[:=]\s')
 _encode = msgspec.json.Encoder().encode
 
 
-class Mended(NamedTuple):
-    """New arguments, or None to leave them as they are; and what there is to say about it."""
+class RepairedArguments(NamedTuple):
+    """New arguments, or None to leave the old ones; and notes on what was repaired."""
 
     arguments: str | None
     notes: tuple[str, ...] = ()
 
 
-def mend(text: str, shape: Shape, *, cut: bool = False) -> Mended:
-    """Arguments that the tool can take, if there is no doubt about them.
+def repair_arguments(text: str, tool: IndexedTool, *, cut: bool = False) -> RepairedArguments:
+    """Turn `text` into arguments that the tool accepts, if there is no doubt about them.
 
-    `cut` says that the server stopped the model, so that what is not complete is not meant.
-    Nothing is made up: arguments that lack a required field stay as they are, and the tool says
-    what to send.
+    `cut` says that the server stopped the model, so that an incomplete end is not completed.
+    Nothing is invented: arguments that lack a required field stay as they are, and the tool's
+    answer says what to send.
     """
-    given = strict(text)
-    # Half a file written, or half a command run, is worse than an error: only what reads may guess
-    # where a string was meant to end.
-    leeway = Leeway.NONE if cut else Leeway.STRINGS if shape.reads else Leeway.BRACKETS
-    for value, notes in _readings(text, shape, leeway):
-        fitted, renamed = _fitted(value, shape)
-        if not shape.required <= fitted.keys():
+    given = parse_strict(text)
+    # Half a file written, or half a command run, is worse than an error: only for tools that
+    # read, the end of a string may be guessed.
+    tolerance = (
+        Tolerance.NONE if cut else Tolerance.STRINGS if tool.reads_only else Tolerance.BRACKETS
+    )
+    for value, notes in _candidates(text, tool, tolerance):
+        fitted, renamed = _fit_to_tool(value, tool)
+        if not tool.required <= fitted.keys():
             continue
         if given is not None and fitted is value and not notes:
-            return Mended(None)
-        encoded = _encoded(fitted)
+            return RepairedArguments(None)
+        encoded = _encode_or_none(fitted)
         if encoded is not None:
-            return Mended(encoded, tuple(f"{shape.name}: {note}" for note in (*notes, *renamed)))
-    if given is None and (at := ending(text)) is not Ending.WHOLE:
-        where = " inside a string" if at is Ending.IN_STRING else ""
-        return Mended(None, (f"{shape.name}: arguments were cut off{where}; left as they are",))
-    return Mended(None)
+            return RepairedArguments(
+                encoded, tuple(f"{tool.name}: {note}" for note in (*notes, *renamed))
+            )
+    if given is None and (at := truncation_of(text)) is not Truncation.NONE:
+        where = " inside a string" if at is Truncation.IN_STRING else ""
+        return RepairedArguments(
+            None, (f"{tool.name}: arguments were cut off{where}; left as they are",)
+        )
+    return RepairedArguments(None)
 
 
-def _readings(
-    text: str, shape: Shape, leeway: Leeway
+def _candidates(
+    text: str, tool: IndexedTool, tolerance: Tolerance
 ) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
-    """The objects that `text` may be meant to be, the likeliest first."""
+    """The objects that `text` may mean, the likeliest first, each with notes."""
     text = text.strip()
     if not text:
         yield {}, ("arguments were empty",)
         return
     notes: tuple[str, ...] = ()
-    found = read(text, leeway)
+    found = parse_lenient(text, tolerance)
     value = found.value if found is not None else None
-    if found is not None and found.faults:
-        notes = (f"arguments were not JSON ({', '.join(found.faults)})",)
-    while isinstance(value, str) and (inner := read(value, leeway)) is not None:
+    if found is not None and found.defects:
+        notes = (f"arguments were not JSON ({', '.join(found.defects)})",)
+    while isinstance(value, str) and (inner := parse_lenient(value, tolerance)) is not None:
         value = inner.value
         notes = (*notes, "arguments were JSON inside a string")
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
@@ -88,59 +100,63 @@ def _readings(
         notes = (*notes, "arguments were in a list")
     if isinstance(value, dict):
         yield value, notes
-    elif (given := strict(text)) is not None and given.value is None:
+    elif (given := parse_strict(text)) is not None and given.value is None:
         yield {}, ("arguments were null",)
-    elif shape.only_text is not None:
-        field = shape.only_text
-        bare = text if given is None and leeway else given and given.value
+    elif tool.sole_text_field is not None:
+        field = tool.sole_text_field
+        bare = text if given is None and tolerance else given and given.value
         if isinstance(bare, str) and not _NOT_BARE.search(bare):
             yield {field: bare}, (f"the bare text was taken as '{field}'",)
 
 
-def _fitted(value: dict[str, Any], shape: Shape) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """`value` with its wrapping off and its fields renamed; the same object if all was well."""
+def _fit_to_tool(
+    value: dict[str, Any], tool: IndexedTool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Unwrap `value` and rename its fields. Returns the same object if nothing was wrong."""
     notes: tuple[str, ...] = ()
     while True:
-        inner, unwrapped = _unwrapped(value, shape)
+        inner, unwrapped = _unwrap(value, tool)
         if unwrapped:
             value = inner
             notes = (*notes, unwrapped)
             continue
-        renamed, more = _renamed(value, shape)
+        renamed, more = _rename_fields(value, tool)
         if not more:
             return value, notes
         value = renamed
         notes = (*notes, *more)
 
 
-def _unwrapped(value: dict[str, Any], shape: Shape) -> tuple[dict[str, Any], str]:
+def _unwrap(value: dict[str, Any], tool: IndexedTool) -> tuple[dict[str, Any], str]:
     for key in WRAPPERS:
-        if key not in value or key in shape.fields or shape.any_field:
+        if key not in value or key in tool.fields or tool.allows_extra_fields:
             continue
         others = value.keys() - {key}
-        if others & shape.fields or not others <= _BESIDE_WRAPPERS:
+        if others & tool.fields or not others <= _BESIDE_WRAPPERS:
             continue
         inner = value[key]
         if isinstance(inner, str):
-            found = strict(inner)
+            found = parse_strict(inner)
             inner = found.value if found is not None else None
         if isinstance(inner, dict):
             return inner, f"the arguments were wrapped in '{key}'"
     return value, ""
 
 
-def _renamed(value: dict[str, Any], shape: Shape) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Fields under other names, given the ones that the tool has and that are not taken."""
-    strange = [key for key in value if key not in shape.fields]
-    if not strange or shape.any_field:
+def _rename_fields(
+    value: dict[str, Any], tool: IndexedTool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Rename unknown fields to fields of the tool that are not given yet."""
+    strange = [key for key in value if key not in tool.fields]
+    if not strange or tool.allows_extra_fields:
         return value, ()
     by_name: dict[str, str] = {}
     for key in strange:
-        by_name.setdefault(snake(key), key)
+        by_name.setdefault(to_snake_case(key), key)
     new_names: dict[str, str] = {}
-    free = [field for field in shape.order if field not in value]
-    free.sort(key=lambda field: field not in shape.required)
-    spellings: dict[str, tuple[str, ...]] = {field: (snake(field),) for field in free}
+    free = [field for field in tool.field_order if field not in value]
+    free.sort(key=lambda field: field not in tool.required)
+    spellings: dict[str, tuple[str, ...]] = {field: (to_snake_case(field),) for field in free}
     for names in (spellings, FIELD_ALIASES):
         for field in free:
             if field in new_names.values():
@@ -155,7 +171,7 @@ def _renamed(value: dict[str, Any], shape: Shape) -> tuple[dict[str, Any], tuple
     return renamed, tuple(f"'{old}' was taken as '{new}'" for old, new in new_names.items())
 
 
-def _encoded(value: dict[str, Any]) -> str | None:
+def _encode_or_none(value: dict[str, Any]) -> str | None:
     try:
         return _encode(value).decode()
     except (UnicodeEncodeError, RecursionError, TypeError):

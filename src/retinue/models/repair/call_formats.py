@@ -1,7 +1,7 @@
-"""How models write a call down when they write it as text: as JSON, as XML, as Python.
+"""Parses calls that a model wrote as text: in JSON, in XML tags, in Python.
 
-Each reader takes a piece of text and gives the calls in it, or None if that is not what it is. Only
-calls of tools that were offered count, and one stranger among them makes a piece no piece.
+Each function takes a piece of text and returns the calls in it, or None if the text is in another
+format. All calls must be of offered tools: one unknown tool makes the result None.
 """
 
 from __future__ import annotations
@@ -14,18 +14,23 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from retinue.models.repair.lenient_json import SURROUNDED, read, read_from, strict
-from retinue.models.repair.tool_index import Offer, Shape
+from retinue.models.repair.lenient_json import (
+    SURROUNDING_TEXT,
+    parse_at,
+    parse_lenient,
+    parse_strict,
+)
+from retinue.models.repair.tool_index import IndexedTool, ToolIndex
 
 
-class WrittenCall(NamedTuple):
-    """A call found in text. `arguments` are as raw as those of a native call."""
+class TextCall(NamedTuple):
+    """A call found in text. `arguments` are unparsed, like those of a native call."""
 
     name: str
     arguments: str
 
 
-Calls = list[WrittenCall]
+Calls = list[TextCall]
 
 _NAMES = ("name", "tool_name", "function_name", "tool", "action", "recipient_name", "method")
 _ARGUMENTS = (
@@ -77,28 +82,28 @@ _GEMMA_QUOTE = '<|"|>'
 _encode = msgspec.json.Encoder().encode
 
 
-def from_json(text: str, offer: Offer, *, exactly: bool) -> Calls | None:
+def from_json(text: str, index: ToolIndex, *, exact: bool) -> Calls | None:
     """Calls as JSON: one object, a list, or several objects one after the other.
 
-    `exactly` wants the shape of a call and nothing else; without it, the mark around the text has
+    `exact` wants the shape of a call and nothing else; without it, the mark around the text has
     said already that this is a call, and arguments may stand beside the name.
     """
     values = _values(text)
     if values is None:
-        found = read(text)
-        if found is None or (exactly and SURROUNDED.intersection(found.faults)):
+        found = parse_lenient(text)
+        if found is None or (exact and SURROUNDING_TEXT.intersection(found.defects)):
             return None
         values = [found.value]
-    return from_values(values, offer, exactly=exactly)
+    return from_values(values, index, exact=exact)
 
 
-def from_values(values: Iterable[Any], offer: Offer, *, exactly: bool) -> Calls | None:
+def from_values(values: Iterable[Any], index: ToolIndex, *, exact: bool) -> Calls | None:
     calls: Calls = []
     for value in values:
         if isinstance(value, list):
-            more = from_values(value, offer, exactly=exactly)
+            more = from_values(value, index, exact=exact)
         elif isinstance(value, dict):
-            more = _from_object(value, offer, exactly)
+            more = _from_object(value, index, exact)
         else:
             more = None
         if not more:
@@ -107,53 +112,53 @@ def from_values(values: Iterable[Any], offer: Offer, *, exactly: bool) -> Calls 
     return calls or None
 
 
-def from_cut_json(text: str, offer: Offer) -> Calls | None:
+def from_cut_json(text: str, index: ToolIndex) -> Calls | None:
     """One call whose JSON cannot be read: the name, and what there is of the arguments."""
     name = _NAME_IN_CUT.search(text)
     arguments = _ARGUMENTS_IN_CUT.search(text)
-    if name is None or arguments is None or offer.named(name[1]) is None:
+    if name is None or arguments is None or index.find(name[1]) is None:
         return None
-    if read(text) is not None:
+    if parse_lenient(text) is not None:
         return None
     if text.lstrip("[ \n\t")[:1] != "{" or _NAME_IN_CUT.search(text, name.end(), arguments.start()):
         return None
-    return [WrittenCall(name[1], text[arguments.end() :].strip())]
+    return [TextCall(name[1], text[arguments.end() :].strip())]
 
 
-def from_name_and_object(text: str, offer: Offer, *, strictly: bool = False) -> Calls | None:
+def from_name_and_object(text: str, index: ToolIndex, *, no_aliases: bool = False) -> Calls | None:
     """`read_file {"path": "a"}`, the name on the same line or on the one before."""
     found = _NAME_THEN_OBJECT.match(text.strip())
-    if found is None or offer.named(found[1], strictly=strictly) is None:
+    if found is None or index.find(found[1], no_aliases=no_aliases) is None:
         return None
-    return [WrittenCall(found[1], found[2].strip())]
+    return [TextCall(found[1], found[2].strip())]
 
 
-def from_name(text: str, offer: Offer) -> Calls | None:
-    """A name alone, of a tool that needs nothing."""
+def from_name(text: str, index: ToolIndex) -> Calls | None:
+    """A name alone, of a tool without required fields."""
     name = text.strip()
-    shape = offer.named(name, strictly=True) if _ONLY_NAME.match(name) else None
-    return None if shape is None or shape.required else [WrittenCall(name, "{}")]
+    tool = index.find(name, no_aliases=True) if _ONLY_NAME.match(name) else None
+    return None if tool is None or tool.required else [TextCall(name, "{}")]
 
 
-def from_functions(text: str, offer: Offer, at: int = 0) -> tuple[Calls, int] | None:
+def from_functions(text: str, index: ToolIndex, at: int = 0) -> tuple[Calls, int] | None:
     """`<function=…><parameter=…>`, or the same with `name="…"`; and where they end."""
     calls: Calls = []
     end = at
     while (opening := FUNCTION_OPENING.search(text, end)) is not None:
         if text[end : opening.start()].strip():
             break
-        shape = offer.named(opening[1] or opening[2])
+        tool = index.find(opening[1] or opening[2])
         closing = _FUNCTION_END.search(text, opening.end())
         body = text[opening.end() : closing.start() if closing is not None else len(text)]
-        arguments = _function_arguments(body, shape, cut=closing is None) if shape else None
-        if shape is None or arguments is None:
+        arguments = _function_arguments(body, tool, cut=closing is None) if tool else None
+        if tool is None or arguments is None:
             break
-        calls.append(WrittenCall(shape.name, arguments))
+        calls.append(TextCall(tool.name, arguments))
         end = closing.end() if closing is not None else len(text)
     return (calls, end) if calls else None
 
 
-def _function_arguments(body: str, shape: Shape, *, cut: bool) -> str | None:
+def _function_arguments(body: str, tool: IndexedTool, *, cut: bool) -> str | None:
     if body.lstrip()[:1] == "{":
         return body.strip()
     pairs = [
@@ -162,33 +167,33 @@ def _function_arguments(body: str, shape: Shape, *, cut: bool) -> str | None:
     ]
     if not pairs and body.strip():
         return None
-    # What ends with the function's own tag is whole, even without a tag of its own.
-    return _object(shape, pairs, cut=cut)
+    # A parameter that ends with the tag of its function is whole, even without its own end tag.
+    return _object(tool, pairs, cut=cut)
 
 
-def from_arg_pairs(text: str, offer: Offer) -> Calls | None:
+def from_arg_pairs(text: str, index: ToolIndex) -> Calls | None:
     """`name<arg_key>k</arg_key><arg_value>v</arg_value>`."""
     name = text.split("<arg_key>", 1)[0].strip()
-    shape = offer.named(name)
-    if shape is None or not _ONLY_NAME.match(name):
+    tool = index.find(name)
+    if tool is None or not _ONLY_NAME.match(name):
         return None
     pairs = [(p[1].strip(), p[2], bool(p[3]), p[4] is not None) for p in _ARG_PAIR.finditer(text)]
-    return [WrittenCall(shape.name, _object(shape, pairs, cut=True))]
+    return [TextCall(tool.name, _object(tool, pairs, cut=True))]
 
 
-def from_tagged_name(text: str, offer: Offer) -> Calls | None:
+def from_tagged_name(text: str, index: ToolIndex) -> Calls | None:
     """`<name>read_file</name><arguments>{…}</arguments>`."""
     found = _TAGGED_NAME.match(text)
-    if found is None or offer.named(found[2]) is None:
+    if found is None or index.find(found[2]) is None:
         return None
     arguments = _TAGGED_ARGUMENTS.match(found[3])
-    return None if arguments is None else [WrittenCall(found[2], arguments[2].strip())]
+    return None if arguments is None else [TextCall(found[2], arguments[2].strip())]
 
 
-def from_gemma(text: str, offer: Offer) -> Calls | None:
+def from_gemma(text: str, index: ToolIndex) -> Calls | None:
     """`call:name{key:<|"|>value<|"|>}`, also with round brackets."""
     found = _GEMMA.match(text)
-    if found is None or offer.named(found[1]) is None:
+    if found is None or index.find(found[1]) is None:
         return None
     body = found[3].rstrip()
     if body.endswith(")") and found[2] == "(":
@@ -198,10 +203,10 @@ def from_gemma(text: str, offer: Offer) -> Calls | None:
     parts[1::2] = [_encode(part).decode() for part in parts[1::2]]
     if len(parts) % 2 == 0:
         parts[-1] = parts[-1].removesuffix('"')
-    return [WrittenCall(found[1], "{" + "".join(parts))]
+    return [TextCall(found[1], "{" + "".join(parts))]
 
 
-def from_python(text: str, offer: Offer) -> Calls | None:
+def from_python(text: str, index: ToolIndex) -> Calls | None:
     """`read_file(path="a")`, several of them, or a list of them; values must be literals."""
     try:
         with warnings.catch_warnings():
@@ -214,38 +219,38 @@ def from_python(text: str, offer: Offer) -> Calls | None:
     for statement in tree.body:
         value = getattr(statement, "value", None)
         for node in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
-            call = _from_node(node, offer)
+            call = _from_node(node, index)
             if call is None:
                 return None
             calls.append(call)
     return calls or None
 
 
-def _from_node(node: Any, offer: Offer) -> WrittenCall | None:
+def _from_node(node: Any, index: ToolIndex) -> TextCall | None:
     if not isinstance(node, ast.Call):
         return None
     name = ast.unparse(node.func)
     if name == "print" and len(node.args) == 1 and not node.keywords:
-        return _from_node(node.args[0], offer)
-    shape = offer.named(name.removesuffix(".call"))
-    if shape is None or len(node.args) > len(shape.order):
+        return _from_node(node.args[0], index)
+    tool = index.find(name.removesuffix(".call"))
+    if tool is None or len(node.args) > len(tool.field_order):
         return None
     try:
         values = {
             field: ast.literal_eval(argument)
-            for field, argument in zip(shape.order, node.args, strict=False)
+            for field, argument in zip(tool.field_order, node.args, strict=False)
         }
         for keyword in node.keywords:
             if keyword.arg is None:
                 return None
             values[keyword.arg] = ast.literal_eval(keyword.value)
-        return WrittenCall(shape.name, _encode(values).decode())
+        return TextCall(tool.name, _encode(values).decode())
     except (ValueError, TypeError, RecursionError, OverflowError):
         return None
 
 
 def _values(text: str) -> list[Any] | None:
-    """All of the JSON values that `text` consists of."""
+    """The JSON values that `text` consists of; None if it holds anything else."""
     values: list[Any] = []
     at, end = 0, len(text)
     while True:
@@ -253,72 +258,72 @@ def _values(text: str) -> list[Any] | None:
             at += 1
         if at == end:
             return values or None
-        found = read_from(text, at)
+        found = parse_at(text, at)
         if found is None:
             return None
         value, at = found
         values.append(value)
 
 
-def _from_object(value: dict[str, Any], offer: Offer, exactly: bool) -> Calls | None:
+def _from_object(value: dict[str, Any], index: ToolIndex, exact: bool) -> Calls | None:
     for key in _LISTS:
         if isinstance(value.get(key), list) and value.keys() <= {key, "content", "role"}:
-            return from_values(value[key], offer, exactly=exactly)
+            return from_values(value[key], index, exact=exact)
     function = value.get("function")
     if isinstance(function, dict) and value.keys() - _BESIDE == {"function"}:
-        return _from_object(function, offer, exactly)
+        return _from_object(function, index, exact)
     names = [key for key in (*_NAMES, "function") if isinstance(value.get(key), str)]
     if not names:
-        return None if exactly else _from_single_key(value, offer)
+        return None if exact else _from_single_key(value, index)
     name_key = names[0]
-    shape = offer.named(value[name_key])
-    if shape is None:
+    tool = index.find(value[name_key])
+    if tool is None:
         return None
     holders = [key for key in _ARGUMENTS if key in value and key != name_key]
     others = value.keys() - _BESIDE - {name_key, *holders[:1]}
     if holders and not others:
-        return _call(shape, value[holders[0]])
-    if exactly or holders:
+        return _call(tool, value[holders[0]])
+    if exact or holders:
         return None
     rest = {key: item for key, item in value.items() if key in others}
-    return None if not rest and shape.required else _call(shape, rest)
+    return None if not rest and tool.required else _call(tool, rest)
 
 
-def _from_single_key(value: dict[str, Any], offer: Offer) -> Calls | None:
+def _from_single_key(value: dict[str, Any], index: ToolIndex) -> Calls | None:
     """`{"read_file": {"path": "a"}}`."""
     if len(value) != 1:
         return None
     ((name, arguments),) = value.items()
-    shape = offer.named(name, strictly=True)
-    if shape is None or not isinstance(arguments, dict):
+    tool = index.find(name, no_aliases=True)
+    if tool is None or not isinstance(arguments, dict):
         return None
-    return _call(shape, arguments)
+    return _call(tool, arguments)
 
 
-def _call(shape: Shape, arguments: Any) -> Calls | None:
+def _call(tool: IndexedTool, arguments: Any) -> Calls | None:
     if isinstance(arguments, str):
-        return [WrittenCall(shape.name, arguments)]
+        return [TextCall(tool.name, arguments)]
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
         return None
     try:
-        return [WrittenCall(shape.name, _encode(arguments).decode())]
+        return [TextCall(tool.name, _encode(arguments).decode())]
     except (UnicodeEncodeError, RecursionError):
         return None
 
 
-def _object(shape: Shape, pairs: list[tuple[str, str, bool, bool]], *, cut: bool) -> str:
+def _object(tool: IndexedTool, pairs: list[tuple[str, str, bool, bool]], *, cut: bool) -> str:
     """Pairs of (field, text, closed by its own tag, at the very end) as a JSON object.
 
-    If the text was `cut` off in the last of them, then so is the JSON, and nobody takes the value
-    for a whole one.
+    If the text was `cut` off in the last of them, so is the JSON: then the value is not taken for a
+    whole one.
     """
     values: dict[str, Any] = {}
     open_ended = False
     for field, text, closed, at_end in pairs:
         open_ended = cut and at_end and not closed
-        values[field] = _typed(shape, field, _trimmed(text) if closed else text.strip())
+        values[field] = _typed(tool, field, _trimmed(text) if closed else text.strip())
         if open_ended:
             values[field] = text.strip()
     encoded = _encode(values).decode()
@@ -326,16 +331,16 @@ def _object(shape: Shape, pairs: list[tuple[str, str, bool, bool]], *, cut: bool
 
 
 def _trimmed(text: str) -> str:
-    """Without the line breaks that only set the tags apart."""
+    """Remove the line breaks between a value and its tags."""
     return text.removeprefix("\n").removesuffix("\n")
 
 
-def _typed(shape: Shape, field: str, text: str) -> Any:
-    kind = shape.kinds.get(field)
+def _typed(tool: IndexedTool, field: str, text: str) -> Any:
+    kind = tool.field_types.get(field)
     if kind is None or kind == "string":
-        # A field of another name may be a text too: only what cannot be one is decoded.
+        # An unknown field may be a text too: only fields of other types are decoded.
         return text
-    found = strict(text.strip())
+    found = parse_strict(text.strip())
     if found is None and text.strip() in ("True", "False"):
         return text.strip() == "True"
     return text if found is None else found.value

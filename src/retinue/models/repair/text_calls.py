@@ -1,8 +1,8 @@
-"""Calls in the text of a reply: where they are, and what is left when they are taken out.
+"""Finds calls in the text of a reply, and removes them from it.
 
-Servers that do not know a model's notation hand its calls over as text. An explanation that shows a
-call must not be taken for one, so a call inside a code block or between backticks is none, unless
-the block is the last thing in the message; and bare JSON counts only as the whole message.
+Servers that do not know a model's call format pass its calls on as text. An example of a call must
+not be taken for one: calls inside a code block or between backticks are ignored, unless the block
+is the last thing in the message; and bare JSON counts only as the whole message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from retinue.models.repair.call_formats import (
     FUNCTION_OPENING,
     Calls,
-    WrittenCall,
+    TextCall,
     from_arg_pairs,
     from_cut_json,
     from_functions,
@@ -26,16 +26,16 @@ from retinue.models.repair.call_formats import (
     from_tagged_name,
     from_values,
 )
-from retinue.models.repair.lenient_json import read_from
-from retinue.models.repair.tool_index import Offer
+from retinue.models.repair.lenient_json import parse_at
+from retinue.models.repair.tool_index import ToolIndex
 
 
-class Found(NamedTuple):
-    """The calls, the text around them, and the notation they were in."""
+class FoundCalls(NamedTuple):
+    """The calls, the text around them, and the name of their format."""
 
     calls: Calls
     rest: str
-    notation: str
+    format_name: str
 
 
 class _Block(NamedTuple):
@@ -100,7 +100,7 @@ _FENCE_KINDS = frozenset(
 
 
 def may_hold_calls(text: str) -> bool:
-    """A quick look: False means that there is certainly no call in it."""
+    """A quick check: False means that `text` certainly holds no call."""
     return (
         "```" in text
         or "~~~" in text
@@ -112,23 +112,23 @@ def may_hold_calls(text: str) -> bool:
     )
 
 
-def calls_in(text: str, offer: Offer) -> Found | None:
-    """The calls of offered tools that `text` makes, or None if it makes none."""
-    for notation, needle, reader in _READERS:
-        found = reader(text, offer) if needle in text else None
+def find_calls(text: str, index: ToolIndex) -> FoundCalls | None:
+    """The calls of offered tools in `text`, or None if there are none."""
+    for format_name, needle, reader in _READERS:
+        found = reader(text, index) if needle in text else None
         if found is not None:
-            return Found(found[0], found[1].strip(), notation)
+            return FoundCalls(found[0], found[1].strip(), format_name)
     return None
 
 
-Reader = Callable[[str, Offer], tuple[Calls, str] | None]
-_BlockReader = Callable[[str, re.Match[str], Offer], _Block | None]
+Reader = Callable[[str, ToolIndex], tuple[Calls, str] | None]
+_BlockReader = Callable[[str, re.Match[str], ToolIndex], _Block | None]
 
 
 def _blocks(opening: re.Pattern[str], block: _BlockReader) -> Reader:
-    """A reader for calls that begin with a mark of their own, anywhere in the text."""
+    """A reader for formats whose calls begin with a marker, anywhere in the text."""
 
-    def reader(text: str, offer: Offer) -> tuple[Calls, str] | None:
+    def reader(text: str, index: ToolIndex) -> tuple[Calls, str] | None:
         calls: Calls = []
         kept: list[str] = []
         taken = at = looked = fences = 0
@@ -137,7 +137,7 @@ def _blocks(opening: re.Pattern[str], block: _BlockReader) -> Reader:
             looked = mark.start()
             found = None
             if fences % 2 == 0 and not _between_backticks(text, mark.start()):
-                found = block(text, mark, offer)
+                found = block(text, mark, index)
             if found is None or _in_a_sentence(text, mark.start(), found.end):
                 at = mark.end()
                 continue
@@ -156,7 +156,7 @@ def _between_backticks(text: str, at: int) -> bool:
 
 
 def _in_a_sentence(text: str, start: int, end: int) -> bool:
-    """Whether there is text on both sides of it in its line: then it is only mentioned."""
+    """Whether a line has text before and after the call, so that it is only an example."""
     before = text[text.rfind("\n", 0, start) + 1 : start]
     line_end = text.find("\n", end)
     after = text[end : line_end if line_end >= 0 else len(text)]
@@ -164,15 +164,15 @@ def _in_a_sentence(text: str, start: int, end: int) -> bool:
     return bool(before.strip() and after.strip() and after.lstrip()[0] not in "<[")
 
 
-def _tagged(text: str, mark: re.Match[str], offer: Offer) -> _Block | None:
+def _tagged(text: str, mark: re.Match[str], index: ToolIndex) -> _Block | None:
     start = mark.end()
     # Decoded from here and not up to the next closing tag, which may stand inside a string.
-    whole = read_from(text, start) if text[start : start + 1] in ("{", "[") else None
+    whole = parse_at(text, start) if text[start : start + 1] in ("{", "[") else None
     if whole is not None:
-        calls = from_values([whole[0]], offer, exactly=False)
+        calls = from_values([whole[0]], index, exact=False)
         end = whole[1]
-        while calls and (more := read_from(text, _skipped(text, end))) is not None:
-            further = from_values([more[0]], offer, exactly=False)
+        while calls and (more := parse_at(text, _skipped(text, end))) is not None:
+            further = from_values([more[0]], index, exact=False)
             if further is None:
                 break
             calls, end = calls + further, more[1]
@@ -180,34 +180,34 @@ def _tagged(text: str, mark: re.Match[str], offer: Offer) -> _Block | None:
             return _Block(calls, _behind(text, end))
     closing = _TAG_END.search(text, start)
     end = closing.start() if closing is not None else len(text)
-    calls = _from_body(text[start:end], offer)
+    calls = _from_body(text[start:end], index)
     return _Block(calls, _behind(text, end)) if calls else None
 
 
-def _from_body(body: str, offer: Offer) -> Calls | None:
-    """One of the notations that stand between tags."""
+def _from_body(body: str, index: ToolIndex) -> Calls | None:
+    """Parse any of the formats that are used between tags."""
     if FUNCTION_OPENING.search(body):
-        found = from_functions(body, offer)
+        found = from_functions(body, index)
         return found[0] if found is not None and not body[found[1] :].strip() else None
     if "<arg_key>" in body:
-        return from_arg_pairs(body, offer)
+        return from_arg_pairs(body, index)
     return (
-        from_json(body, offer, exactly=False)
-        or from_gemma(body, offer)
-        or from_cut_json(body, offer)
-        or from_name_and_object(body, offer)
-        or from_name(body, offer)
-        or from_tagged_name(body, offer)
-        or from_python(body, offer)
+        from_json(body, index, exact=False)
+        or from_gemma(body, index)
+        or from_cut_json(body, index)
+        or from_name_and_object(body, index)
+        or from_name(body, index)
+        or from_tagged_name(body, index)
+        or from_python(body, index)
     )
 
 
-def _function(text: str, mark: re.Match[str], offer: Offer) -> _Block | None:
-    found = from_functions(text, offer, mark.start())
+def _function(text: str, mark: re.Match[str], index: ToolIndex) -> _Block | None:
+    found = from_functions(text, index, mark.start())
     return None if found is None else _Block(found[0], _behind(text, found[1]))
 
 
-def _token(text: str, mark: re.Match[str], offer: Offer) -> _Block | None:
+def _token(text: str, mark: re.Match[str], index: ToolIndex) -> _Block | None:
     """DeepSeek's and Kimi's special tokens."""
     closing = _TOKEN_CLOSING.search(text, mark.end())
     assert closing is not None
@@ -218,64 +218,64 @@ def _token(text: str, mark: re.Match[str], offer: Offer) -> _Block | None:
     if head.strip() == "function":
         # The older layout: the type, then the name and a code block.
         head, _, body = body.partition("\n")
-    if offer.named(head) is None:
+    if index.find(head) is None:
         return None
     end = closing.start()
     behind = _TOKEN_BEHIND.match(text, end)
-    return _Block([WrittenCall(head, body.strip())], behind.end() if behind else end)
+    return _Block([TextCall(head, body.strip())], behind.end() if behind else end)
 
 
-def _mistral(text: str, mark: re.Match[str], offer: Offer) -> _Block | None:
+def _mistral(text: str, mark: re.Match[str], index: ToolIndex) -> _Block | None:
     at = mark.end()
     calls: Calls = []
-    while (name := _MISTRAL_NAME.match(text, at)) is not None and offer.named(name[1]) is not None:
-        whole = read_from(text, name.end())
+    while (name := _MISTRAL_NAME.match(text, at)) is not None and index.find(name[1]) is not None:
+        whole = parse_at(text, name.end())
         end = whole[1] if whole is not None else _next(text, "[TOOL_CALLS]", name.end())
-        calls.append(WrittenCall(name[1], text[name.end() : end].strip()))
+        calls.append(TextCall(name[1], text[name.end() : end].strip()))
         at = end
     if calls:
         return _Block(calls, _behind(text, at))
-    whole = read_from(text, at)
+    whole = parse_at(text, at)
     if whole is not None:
-        found = from_values([whole[0]], offer, exactly=False)
+        found = from_values([whole[0]], index, exact=False)
         return _Block(found, _behind(text, whole[1])) if found else None
     end = _next(text, "[TOOL_CALLS]", at)
-    found = from_json(text[at:end], offer, exactly=False) or from_cut_json(text[at:end], offer)
+    found = from_json(text[at:end], index, exact=False) or from_cut_json(text[at:end], index)
     return _Block(found, end) if found else None
 
 
-def _python_tag(text: str, mark: re.Match[str], offer: Offer) -> _Block | None:
+def _python_tag(text: str, mark: re.Match[str], index: ToolIndex) -> _Block | None:
     ends = _PYTHON_TAG_END.search(text, mark.end())
     body = text[mark.end() : ends.start() if ends is not None else len(text)]
     found = (
-        from_json(body, offer, exactly=False)
-        or from_python(body, offer)
-        or from_cut_json(body, offer)
+        from_json(body, index, exact=False)
+        or from_python(body, index)
+        or from_cut_json(body, index)
     )
     return _Block(found, _behind(text, mark.end() + len(body))) if found else None
 
 
-def _react(text: str, mark: re.Match[str], offer: Offer) -> _Block | None:
-    if offer.named(mark[1]) is None:
+def _react(text: str, mark: re.Match[str], index: ToolIndex) -> _Block | None:
+    if index.find(mark[1]) is None:
         return None
     at = mark.end()
-    whole = read_from(text, at)
+    whole = parse_at(text, at)
     closing = _REACT_END.search(text, at)
     end = whole[1] if whole is not None else closing.start() if closing is not None else len(text)
-    call = WrittenCall(mark[1], text[at:end].strip())
-    # An observation that the model made up must not stand in the history beside the real one.
+    call = TextCall(mark[1], text[at:end].strip())
+    # Remove an observation that the model invented: the real one follows in the history.
     return _Block([call], len(text) if _OBSERVATION.match(text, end) else end)
 
 
-def _bare_harmony(text: str, mark: re.Match[str], offer: Offer) -> _Block | None:
-    if offer.named(mark[1]) is None:
+def _bare_harmony(text: str, mark: re.Match[str], index: ToolIndex) -> _Block | None:
+    if index.find(mark[1]) is None:
         return None
-    whole = read_from(text, mark.end())
+    whole = parse_at(text, mark.end())
     end = whole[1] if whole is not None else len(text)
-    return _Block([WrittenCall(mark[1], text[mark.end() : end].strip())], _behind(text, end))
+    return _Block([TextCall(mark[1], text[mark.end() : end].strip())], _behind(text, end))
 
 
-def _harmony(text: str, offer: Offer) -> tuple[Calls, str] | None:
+def _harmony(text: str, index: ToolIndex) -> tuple[Calls, str] | None:
     """Messages with channels: calls are commentary with a recipient, and analysis is thinking."""
     calls: Calls = []
     kept: list[str] = []
@@ -285,63 +285,63 @@ def _harmony(text: str, offer: Offer) -> tuple[Calls, str] | None:
         at = message.end()
         recipient, channel, body = message[1] or message[3], message[2], message[4]
         if recipient and channel == "commentary":
-            if offer.named(recipient) is None:
+            if index.find(recipient) is None:
                 return None
-            calls.append(WrittenCall(recipient, body.strip()))
+            calls.append(TextCall(recipient, body.strip()))
         elif channel != "analysis":
             kept.append(body)
     kept.append(text[at:])
     return (calls, "".join(kept)) if calls else None
 
 
-def _fenced(text: str, offer: Offer) -> tuple[Calls, str] | None:
+def _fenced(text: str, index: ToolIndex) -> tuple[Calls, str] | None:
     """Code blocks at the very end of the message."""
     calls: Calls = []
     rest = text.rstrip()
-    while (found := _last_block(rest, offer)) is not None:
+    while (found := _last_block(rest, index)) is not None:
         calls = found[0] + calls
         rest = rest[: found[1]].rstrip()
     return (calls, rest) if calls else None
 
 
-def _last_block(text: str, offer: Offer) -> tuple[Calls, int] | None:
+def _last_block(text: str, index: ToolIndex) -> tuple[Calls, int] | None:
     end = len(text.rstrip("`~"))
     end = end if len(text) - end >= 3 else len(text)
     fences = list(_FENCE.finditer(text, 0, end))
     # A fence that opens a block has an even number of them before it.
     if len(fences) % 2 == 0 or (kind := fences[-1][1].lower()) not in _FENCE_KINDS:
         return None
-    calls = _from_fence(kind, text[fences[-1].end() : end].strip(), offer)
+    calls = _from_fence(kind, text[fences[-1].end() : end].strip(), index)
     return (calls, fences[-1].start()) if calls else None
 
 
-def _from_fence(kind: str, body: str, offer: Offer) -> Calls | None:
+def _from_fence(kind: str, body: str, index: ToolIndex) -> Calls | None:
     if body.startswith("<"):
         for reader in (_TAGGED, _FUNCTIONS):
-            found = reader(body, offer)
+            found = reader(body, index)
             if found is not None:
                 return None if found[1].strip() else found[0]
         return None
     if body[:1] in ("{", "["):
-        calls = from_json(body, offer, exactly=True)
+        calls = from_json(body, index, exact=True)
         if calls:
             return calls
     if kind == "tool_code":
-        return from_python(body, offer)
+        return from_python(body, index)
     if "tool" in kind:
-        return from_cut_json(body, offer) or from_name_and_object(body, offer)
+        return from_cut_json(body, index) or from_name_and_object(body, index)
     return None
 
 
-def _bare(text: str, offer: Offer) -> tuple[Calls, str] | None:
+def _bare(text: str, index: ToolIndex) -> tuple[Calls, str] | None:
     """The whole message is one call, or a list of them."""
     body = text.strip().removeprefix("functools")
     if body[:1] in ("{", "["):
-        calls = from_json(body, offer, exactly=True) or from_cut_json(body, offer)
+        calls = from_json(body, index, exact=True) or from_cut_json(body, index)
     elif body.startswith("call:"):
-        calls = from_gemma(body, offer)
+        calls = from_gemma(body, index)
     else:
-        calls = from_name_and_object(body, offer, strictly=True)
+        calls = from_name_and_object(body, index, no_aliases=True)
     return (calls, "") if calls else None
 
 
@@ -364,7 +364,7 @@ def _next(text: str, mark: str, at: int) -> int:
 
 _TAGGED = _blocks(_TAG_OPENING, _tagged)
 _FUNCTIONS = _blocks(FUNCTION_OPENING, _function)
-# Each with a piece of text without which it finds nothing.
+# Name of the format, a text that must occur in it, and its reader.
 _READERS: tuple[tuple[str, str, Reader], ...] = (
     ("Harmony", "<|channel|>", _harmony),
     ("tags", "<", _TAGGED),

@@ -1,4 +1,4 @@
-"""The tools that a model was offered, as a repair needs to know them."""
+"""Indexes the tools of a request by the names and fields that a model may write."""
 
 from __future__ import annotations
 
@@ -9,64 +9,64 @@ import msgspec
 
 from retinue.domain.messages import ToolSpec
 from retinue.domain.tool_names import MCP_PREFIX, is_mcp_tool
-from retinue.models.repair.aliases import READING, TOOLS_BY_ALIAS, folded
+from retinue.models.repair.aliases import READ_ONLY_TOOLS, TOOLS_BY_ALIAS, normalize_name
 
-_OFFERS_REMEMBERED = 64
-# Ends of a name: an opening bracket, markup or white space begins something else.
+_MAX_INDEXES = 64
+# A name ends at an opening bracket, markup or white space.
 _NAME = re.compile(r"[\s`\"'*]*([\w.:/@-]+)")
 _NUMBER = re.compile(r":\d+$")
 _SPACES = re.compile(r"[.:/@]|__")
 
 
-class Shape(msgspec.Struct, frozen=True):
+class IndexedTool(msgspec.Struct, frozen=True):
     """One tool: its name and its fields."""
 
     name: str
     fields: frozenset[str]
-    order: tuple[str, ...]
-    """The fields as the schema lists them."""
+    field_order: tuple[str, ...]
+    """The fields in the order of the schema."""
     required: frozenset[str]
-    kinds: dict[str, str]
+    field_types: dict[str, str]
     """The type of each field that has a simple one."""
-    any_field: bool
-    """Whether the schema says that fields it does not list are welcome."""
+    allows_extra_fields: bool
+    """Whether the schema explicitly allows other fields."""
 
     @property
-    def reads(self) -> bool:
-        return self.name in READING
+    def reads_only(self) -> bool:
+        return self.name in READ_ONLY_TOOLS
 
     @property
-    def only_text(self) -> str | None:
-        """The one field that must be given, if it is a text."""
+    def sole_text_field(self) -> str | None:
+        """The only required field, if it is a text."""
         if len(self.required) != 1:
             return None
         (field,) = self.required
-        return field if self.kinds.get(field, "string") == "string" else None
+        return field if self.field_types.get(field, "string") == "string" else None
 
 
-class Offer:
-    """What was offered, and which of it a name means."""
+class ToolIndex:
+    """The tools of one request, and which of them a name means."""
 
-    __slots__ = ("_folded", "fields", "shapes")
+    __slots__ = ("_by_name", "fields", "tools")
 
     def __init__(self, tools: tuple[ToolSpec, ...]) -> None:
-        self.shapes = {tool.name: _shape(tool) for tool in tools}
-        self.fields = {name: shape.fields for name, shape in self.shapes.items()}
-        self._folded: dict[str, Shape | None] = {}
-        for name, shape in self.shapes.items():
-            key = folded(name)
-            # Two tools that differ in spelling only: neither may stand for the other.
-            self._folded[key] = None if key in self._folded else shape
-        for name, shape in self.shapes.items():
+        self.tools = {tool.name: _index_tool(tool) for tool in tools}
+        self.fields = {name: tool.fields for name, tool in self.tools.items()}
+        self._by_name: dict[str, IndexedTool | None] = {}
+        for name, tool in self.tools.items():
+            key = normalize_name(name)
+            # Of two tools that differ in spelling only, neither may stand for the other.
+            self._by_name[key] = None if key in self._by_name else tool
+        for name, tool in self.tools.items():
             if is_mcp_tool(name):
-                # A model may leave out the server, where only one tool can be meant.
-                key = folded(name.removeprefix(MCP_PREFIX).partition("__")[2])
-                if not any(other in self.shapes for other in TOOLS_BY_ALIAS.get(key, ())):
-                    self._folded[key] = None if key in self._folded else shape
+                # A model may leave out the MCP server, where only one tool can be meant.
+                key = normalize_name(name.removeprefix(MCP_PREFIX).partition("__")[2])
+                if not any(other in self.tools for other in TOOLS_BY_ALIAS.get(key, ())):
+                    self._by_name[key] = None if key in self._by_name else tool
 
-    def named(self, name: str, *, strictly: bool = False) -> Shape | None:
-        """The tool that `name` means; `strictly` allows for spelling only, not for aliases."""
-        exact = self.shapes.get(name)
+    def find(self, name: str, *, no_aliases: bool = False) -> IndexedTool | None:
+        """The tool that `name` means. With `no_aliases`, only the spelling may differ."""
+        exact = self.tools.get(name)
         if exact is not None:
             return exact
         found = _NAME.match(name)
@@ -75,61 +75,61 @@ class Offer:
         plain = _NUMBER.sub("", found[1])
         # The last part first: `functions.read_file`, `default_api:read_file`.
         for part in (plain, *reversed(_SPACES.split(plain))):
-            shape = self._meant(folded(part), strictly)
-            if shape is not None:
-                return shape
+            tool = self._lookup(normalize_name(part), no_aliases)
+            if tool is not None:
+                return tool
         return None
 
-    def _meant(self, key: str, strictly: bool) -> Shape | None:
+    def _lookup(self, key: str, no_aliases: bool) -> IndexedTool | None:
         if not key:
             return None
         for spelling in (key, key.removesuffix("tool")):
-            shape = self._folded.get(spelling)
-            if shape is not None:
-                return shape
-            if strictly:
+            tool = self._by_name.get(spelling)
+            if tool is not None:
+                return tool
+            if no_aliases:
                 continue
             for target in TOOLS_BY_ALIAS.get(spelling, ()):
-                if target in self.shapes:
-                    return self.shapes[target]
+                if target in self.tools:
+                    return self.tools[target]
         return None
 
 
 # Keyed by identity: hashing the schemas would cost more than a repair. The tuple is kept too, so
-# that its id cannot be given to another one.
-_offers: dict[int, tuple[tuple[ToolSpec, ...], Offer]] = {}
+# that another tuple cannot get the same id.
+_indexes: dict[int, tuple[tuple[ToolSpec, ...], ToolIndex]] = {}
 
 
-def offer_of(tools: tuple[ToolSpec, ...]) -> Offer:
-    known = _offers.get(id(tools))
+def index_tools(tools: tuple[ToolSpec, ...]) -> ToolIndex:
+    known = _indexes.get(id(tools))
     if known is not None:
         return known[1]
-    offer = Offer(tools)
-    if len(_offers) >= _OFFERS_REMEMBERED:
-        del _offers[next(iter(_offers))]
-    _offers[id(tools)] = (tools, offer)
-    return offer
+    index = ToolIndex(tools)
+    if len(_indexes) >= _MAX_INDEXES:
+        del _indexes[next(iter(_indexes))]
+    _indexes[id(tools)] = (tools, index)
+    return index
 
 
-def _shape(tool: ToolSpec) -> Shape:
+def _index_tool(tool: ToolSpec) -> IndexedTool:
     schema = _decoded(tool.parameters)
     properties = schema.get("properties")
     properties = properties if isinstance(properties, dict) else {}
     required = schema.get("required")
     extra = schema.get("additionalProperties")
-    return Shape(
+    return IndexedTool(
         name=tool.name,
         fields=frozenset(properties),
-        order=tuple(properties),
+        field_order=tuple(properties),
         required=frozenset(name for name in properties if name in required)
         if isinstance(required, list)
         else frozenset(),
-        kinds={
+        field_types={
             field: kind
             for field, about in properties.items()
             if isinstance(about, dict) and isinstance(kind := about.get("type"), str)
         },
-        any_field=extra is True or isinstance(extra, dict),
+        allows_extra_fields=extra is True or isinstance(extra, dict),
     )
 
 
