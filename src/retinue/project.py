@@ -12,7 +12,7 @@ from retinue.config.user_key import UserKey
 from retinue.errors import StoreError, UnknownRun, UsageError
 from retinue.ports.clock import Clock
 from retinue.runtime.core.clock import SystemClock
-from retinue.runtime.history.undo import Past, Revision, past, revision
+from retinue.runtime.history.undo import RunChanges, UndoRedo, load_changes, open_undo
 from retinue.store.export import export_run
 from retinue.store.memory import SqliteMemoryStore
 from retinue.store.run_locks import FileRunLocks
@@ -109,24 +109,24 @@ async def export_journal(directory: str | Path, run: str, target: Path | None) -
 
 
 @asynccontextmanager
-async def open_past(
+async def open_run_changes(
     directory: str | Path, run_id: str, *, environment: Environment | None = None
-) -> AsyncIterator[Past]:
+) -> AsyncIterator[RunChanges]:
     """What a run has done to the files of a project."""
     root = project(directory)
     file_tree = user_file_tree(root, environment or Environment.current())
     async with open_journal(root) as store:
-        yield await past(store, file_tree, run_id)
+        yield await load_changes(store, file_tree, run_id)
 
 
 @asynccontextmanager
-async def open_revision(
+async def open_run_undo(
     directory: str | Path,
     run_id: str,
     *,
     agent: str | None = None,
     environment: Environment | None = None,
-) -> AsyncIterator[Revision]:
+) -> AsyncIterator[UndoRedo]:
     """What a run, or one agent of it, has done to the files, to be undone or redone."""
     root = project(directory)
     file_tree = user_file_tree(root, environment or Environment.current())
@@ -134,7 +134,7 @@ async def open_revision(
         pass  # Writing would make one where there is none.
     async with (
         open_store(root) as store,
-        revision(
+        open_undo(
             store, file_tree, open_run_locks(root), SystemClock(), run_id, agent=agent
         ) as found,
     ):

@@ -123,7 +123,7 @@ def endings(draw: st.DrawFn, agent: str) -> list[ev.Fact]:
     waiting = ev.ResultProposed(sub_agent_id=agent, response="the answer", files_modified=changed)
     merge_changes = ev.WorktreeMerged(base="b", commit="c")
     check = ev.CheckFinished(check=Check(command="test", exit_code=0, output_sha256="0"))
-    step = ev.FilesChanged(step=draw(st.integers(1, 9)), commit="c", files=changed)
+    step = ev.FilesChanged(number=draw(st.integers(1, 9)), commit="c", files=changed)
     kept = ev.UnmergedWorkKept(files=changed)
     completed = ev.AgentCompleted(sub_agent_id=agent)
     won = msgspec.structs.replace(closed, final_status="completed")
@@ -227,7 +227,9 @@ def test_the_view_is_what_happened(story: Story) -> None:
         assert seen.receipts == [fact.receipt for fact in finished]
         assert set(seen.files_read) == {path for fact in finished for path in fact.receipt.read}
         assert seen.checks == [fact.check for fact in life if isinstance(fact, ev.CheckFinished)]
-        assert seen.steps == [fact.step for fact in life if isinstance(fact, ev.FilesChanged)]
+        assert seen.change_numbers == [
+            fact.number for fact in life if isinstance(fact, ev.FilesChanged)
+        ]
         assert seen.kept == next((f.files for f in life if isinstance(f, ev.UnmergedWorkKept)), ())
         assert seen.doing == ("" if seen.state is State.CLOSED else doing(life))
         proposed = next((fact for fact in life if isinstance(fact, ev.ResultProposed)), None)

@@ -99,7 +99,7 @@ class AgentState:
     """Whether receipts or checks show that tests passed since its files last changed."""
     checks: list[Check] = field(default_factory=list)
     conflicts: tuple[Conflict, ...] = ()
-    steps: list[int] = field(default_factory=list)
+    change_numbers: list[int] = field(default_factory=list)
     """Numbers of its changes to the user's files."""
     kept: tuple[FileChange, ...] = ()
     """Changes that were not integrated, and are kept."""
@@ -244,7 +244,7 @@ class AgentState:
         self.tested = fact.check.ok
 
     def _change_files(self, event: ev.Event, fact: ev.FilesChanged) -> None:
-        self.steps.append(fact.step)
+        self.change_numbers.append(fact.number)
 
     def _keep_work(self, event: ev.Event, fact: ev.UnmergedWorkKept) -> None:
         self.kept = fact.files

@@ -418,13 +418,13 @@ class CheckFinished(_Fact, frozen=True, gc=False, tag="agent.check_finished"):
 class FilesChanged(_Fact, frozen=True, gc=False, tag="agent.files_changed"):
     """A step: the user's files have changed. `commit` keeps what they were and what they became."""
 
-    step: int
+    number: int = msgspec.field(name="step")
     commit: str
     files: tuple[FileChange, ...]
 
     @property
     def summary(self) -> str:
-        return f"step {self.step}: " + _line(", ".join(map(str, self.files)))
+        return f"step {self.number}: " + _line(", ".join(map(str, self.files)))
 
 
 class UnmergedWorkKept(_Fact, frozen=True, gc=False, tag="agent.work_kept"):
@@ -445,7 +445,7 @@ class ChangesUndone(_Fact, frozen=True, gc=False, tag="run.steps_undone"):
     """
 
     files: tuple[FileChange, ...]
-    steps: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = msgspec.field(default=(), name="steps")
     kept: tuple[str, ...] = ()
     agent: str = ""
 
@@ -458,7 +458,7 @@ class ChangesRedone(_Fact, frozen=True, gc=False, tag="run.steps_redone"):
     """The user has made changes again, or has brought in what was kept of an agent."""
 
     files: tuple[FileChange, ...]
-    steps: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = msgspec.field(default=(), name="steps")
     kept: tuple[str, ...] = ()
     agent: str = ""
 

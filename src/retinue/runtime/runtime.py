@@ -24,7 +24,7 @@ from retinue.runtime.delegation.task import Task, TaskOptions, as_task, check_te
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.follow import follow as follow_journal
 from retinue.runtime.history.follow import nobody_writes
-from retinue.runtime.history.undo import Changed, Revision, Rewritten, past, revision
+from retinue.runtime.history.undo import ChangePatch, UndoRedo, UndoResult, load_changes, open_undo
 from retinue.runtime.planning.plans import Plans
 from retinue.runtime.run import program as office
 from retinue.runtime.run.program import ProgramRun
@@ -255,31 +255,31 @@ class Runtime:
         async for event in follow_journal(storage.store, clock, run_id, written=written):
             yield event
 
-    async def diff(self, run_id: str, agent: str | None = None) -> list[Changed]:
+    async def diff(self, run_id: str, agent: str | None = None) -> list[ChangePatch]:
         """What a run has done to the files, change by change; or one agent and all below it."""
-        found = await past(self._services.storage.store, self._services.history, run_id)
+        found = await load_changes(self._services.storage.store, self._services.history, run_id)
         return await found.diff(agent)
 
     async def undo(
         self, run_id: str, agent: str | None = None, *, to: int | None = None
-    ) -> Rewritten:
+    ) -> UndoResult:
         """Take back what a run, or one agent of it, has done to the files; all of it or nothing.
 
         With `to`, what was done after that step. What others have changed since stays; where that
         is impossible, nothing is touched and `refused` says why. RunError if there is nothing to
         undo, or if it is not known yet: agents that are at work cannot be undone.
         """
-        async with self._revision(run_id, agent) as found:
+        async with self._open_undo(run_id, agent) as found:
             return await found.undo(agent, to=to)
 
-    async def redo(self, run_id: str, agent: str | None = None) -> Rewritten:
+    async def redo(self, run_id: str, agent: str | None = None) -> UndoResult:
         """Make again what was undone. Of an agent that failed, bring in what was kept of it."""
-        async with self._revision(run_id, agent) as found:
+        async with self._open_undo(run_id, agent) as found:
             return await found.redo(agent)
 
-    def _revision(self, run_id: str, agent: str | None) -> AbstractAsyncContextManager[Revision]:
+    def _open_undo(self, run_id: str, agent: str | None) -> AbstractAsyncContextManager[UndoRedo]:
         services = self._services
-        return revision(
+        return open_undo(
             services.storage.store,
             services.history,
             services.storage.run_locks,

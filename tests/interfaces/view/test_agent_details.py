@@ -18,7 +18,7 @@ from retinue.interfaces.view.agent_table import Tone
 from retinue.interfaces.view.file_diff import change_lines
 from retinue.interfaces.view.result_blocks import plain
 from retinue.models.scripted.model import Step, call, calls, fail, raw_call, say
-from retinue.runtime.history.undo import Changed
+from retinue.runtime.history.undo import ChangePatch
 
 Record = Callable[..., Awaitable[list[Event]]]
 PATCH = "diff --git a/a.py b/a.py\nindex 1..2 100644\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x\n+y\n"
@@ -137,7 +137,7 @@ async def test_what_was_checked_and_what_stood_in_the_way(record: Record) -> Non
     )
     assert found["Conflicts"] == "a.py (also changed by a2 (root/executor.2))"
     assert found["Kept, not integrated"] == "a.py (+3/-1 lines)"
-    change = Changed(
+    change = ChangePatch(
         state="made", number=3, agent_id="a0", path="root", title="write a.py", patch=PATCH
     )
     assert sections(view, "a0", None, events, changes=[change])["Diff"] == (
@@ -156,7 +156,9 @@ async def test_what_was_checked_and_what_stood_in_the_way(record: Record) -> Non
 )
 def test_whose_a_change_is(state: str, number: int | None, agent: str, head: str) -> None:
     path = "root" if agent else ""
-    change = Changed(state=state, number=number, agent_id=agent, path=path, title="t", patch=PATCH)
+    change = ChangePatch(
+        state=state, number=number, agent_id=agent, path=path, title="t", patch=PATCH
+    )
     lines = change_lines(change, 76)
     assert plain(lines).split("\n")[0] == head
     assert [line[-1].tone for line in lines[4:]] == [Tone.REMOVED, Tone.ADDED]

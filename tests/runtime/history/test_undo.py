@@ -14,7 +14,7 @@ from retinue.domain.events import ChangesUndone, Event
 from retinue.domain.run_state import fold
 from retinue.errors import RunError, UsageError
 from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, hold, say
-from retinue.project import open_journal, open_revision
+from retinue.project import open_journal, open_run_undo
 from retinue.runtime.delegation.task import Task
 from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.runtime import Runtime
@@ -187,7 +187,7 @@ async def test_it_is_all_in_the_journal(opened: Opened, repo: Repo, project: Pat
         ]
         fact = events[-1].fact
         assert isinstance(fact, ChangesUndone)
-        assert (fact.steps, fact.agent) == ((1,), "a0")
+        assert (fact.numbers, fact.agent) == ((1,), "a0")
         assert fact.files[0].after_sha256 == hashlib.sha256(b"1\n").hexdigest()
         view = fold(events)
         assert [what for _, what in view.rewritten] == [event.summary for event in events[-3:]]
@@ -227,7 +227,7 @@ async def test_one_that_has_ended_while_others_are_at_work(
         work = asyncio.create_task(rt.fan_out(tasks))
         await ended.wait()
         with pytest.raises(RunError, match="Another process works on run"):
-            async with open_revision(project, run_id, agent="a1"):
+            async with open_run_undo(project, run_id, agent="a1"):
                 pass
         assert (await rt.undo(run_id, "a1")).ok
         assert (project / "a").read_text() == "1\n"

@@ -18,7 +18,7 @@ from retinue.interfaces.chat.keys import DETAIL_KEYS
 from retinue.interfaces.chat.panes import LONGEST_LINE, LinePane, Pane
 from retinue.interfaces.view.agent_details import dossier
 from retinue.interfaces.view.agent_table import Line, Span, Tone
-from retinue.runtime.history.undo import Changed
+from retinue.runtime.history.undo import ChangePatch
 
 HINTS = "esc back  n/p next/previous  f failure  t transcript  o all output  x stop"
 
@@ -58,7 +58,7 @@ class Detail(Screen[None]):
         self._agent_id = agent_id
         self._contract: Contract | None = None
         self._events: list[Event] = []
-        self._changes: list[Changed] = []
+        self._changes: list[ChangePatch] = []
         self._worked: object = None
         self._problem = ""
         self._known = -1
@@ -95,7 +95,7 @@ class Detail(Screen[None]):
         try:
             self._contract, self._events = await self._chat.record(self._run_id, self._agent_id)
             agent = self._chat.forest.trees[self._run_id].run.agents[self._agent_id]
-            worked = len(agent.steps), len(agent.kept), agent.state
+            worked = len(agent.change_numbers), len(agent.kept), agent.state
             if worked != self._worked and self._chat.engine.ready:
                 runtime = self._chat.runtime
                 self._worked = worked

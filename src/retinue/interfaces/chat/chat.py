@@ -41,7 +41,7 @@ from retinue.runtime.agent.children import Job
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.audit import read_all
 from retinue.runtime.history.session import LAST
-from retinue.runtime.history.undo import Changed, Rewritten
+from retinue.runtime.history.undo import ChangePatch, UndoResult
 from retinue.runtime.planning.plans import LATEST
 from retinue.runtime.runtime import Runtime
 
@@ -270,7 +270,7 @@ class Chat:
         self.runtime.cancel(agent.id, run_id=tree.run.id)
         return agent
 
-    async def changes(self, name: str) -> list[Changed]:
+    async def changes(self, name: str) -> list[ChangePatch]:
         """What an agent has done to the files; without a name, the last run that did something."""
         if name:
             tree, agent = self.find(name)
@@ -280,7 +280,7 @@ class Chat:
                 return found
         return []
 
-    async def undo(self, name: str) -> Rewritten:
+    async def undo(self, name: str) -> UndoResult:
         """Take back what an agent has done to the files; without a name, the last run that did
         something that is not taken back yet."""
         if name:
@@ -291,7 +291,7 @@ class Chat:
             raise UsageError("There is nothing to undo in this conversation.")
         return await self.runtime.undo(run_id)
 
-    async def redo(self, name: str) -> Rewritten:
+    async def redo(self, name: str) -> UndoResult:
         """Make again what was taken back; of an agent that failed, bring in what was kept."""
         if name:
             tree, agent = self.find(name)

@@ -34,7 +34,7 @@ from retinue.interfaces.view.formatting import (
 )
 from retinue.interfaces.view.markdown import wrapped
 from retinue.project import open_journal
-from retinue.runtime.history.undo import Rewritten
+from retinue.runtime.history.undo import UndoResult
 
 Choice = tuple[str, str]
 LISTED_TASKS = 40
@@ -270,7 +270,7 @@ def _redo(chat: Chat, argument: str) -> None:
     chat.engine.begin(_rewrite(chat, chat.redo(argument), "redone"))
 
 
-async def _rewrite(chat: Chat, work: Awaitable[Rewritten], done: str) -> None:
+async def _rewrite(chat: Chat, work: Awaitable[UndoResult], done: str) -> None:
     rewritten = await work
     if not rewritten.ok:
         raise UsageError(
@@ -418,7 +418,7 @@ def _agent_choices(chat: Chat) -> list[Choice]:
 
 
 def _worker_choices(chat: Chat) -> list[Choice]:
-    return [(a.id, f"{a.path}  {a.title}") for _, a in chat.agents() if a.steps or a.kept]
+    return [(a.id, f"{a.path}  {a.title}") for _, a in chat.agents() if a.change_numbers or a.kept]
 
 
 COMMANDS = (

@@ -20,7 +20,7 @@ from retinue.interfaces.view.formatting import clip, duration, lines_of, one_lin
 from retinue.interfaces.view.markdown import chopped, prose, wrapped
 from retinue.interfaces.view.result_blocks import bill
 from retinue.interfaces.view.tool_calls import call_text
-from retinue.runtime.history.undo import Changed
+from retinue.runtime.history.undo import ChangePatch
 
 SHOWN_OUTPUT = 8
 PARAGRAPHS = ("model.replied", "agent.told", "agent.subagent_attempt")
@@ -38,7 +38,7 @@ def dossier(
     *,
     width: int,
     now: float,
-    changes: Sequence[Changed] = (),
+    changes: Sequence[ChangePatch] = (),
     saying: str = "",
     whole: bool = False,
 ) -> list[Section]:

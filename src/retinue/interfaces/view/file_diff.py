@@ -5,12 +5,12 @@ from __future__ import annotations
 from retinue.interfaces.view.agent_table import Line, Span, Tone
 from retinue.interfaces.view.formatting import clip, lines_of, one_line
 from retinue.interfaces.view.markdown import chopped
-from retinue.runtime.history.undo import Changed
+from retinue.runtime.history.undo import ChangePatch
 
 TONES = {"+": Tone.ADDED, "-": Tone.REMOVED, "@": Tone.CODE}
 
 
-def change_head(change: Changed) -> str:
+def change_head(change: ChangePatch) -> str:
     """Which step it is, whose, and what became of it."""
     what = "not integrated" if change.number is None else f"step {change.number}"
     if change.state == "undone":
@@ -21,7 +21,7 @@ def change_head(change: Changed) -> str:
     return f"{what}, by {who}: {one_line(change.title)}"
 
 
-def change_lines(change: Changed, width: int) -> list[Line]:
+def change_lines(change: ChangePatch, width: int) -> list[Line]:
     lines: list[Line] = [(Span(clip(change_head(change), width), Tone.STRONG),)]
     for line in lines_of(change.patch):
         if line.startswith(("diff --git ", "index ")):

@@ -62,7 +62,7 @@ async def recover(store: Store, run_id: str) -> RecoveredRun:
     contracts = {
         id: _contract(agent, rows.get(id), created[id]) for id, agent in state.agents.items()
     }
-    last_change = max((fact.step for _, fact in state.file_changes), default=0)
+    last_change = max((fact.number for _, fact in state.file_changes), default=0)
     return RecoveredRun(row, state.started, state, contracts, last_change)
 
 

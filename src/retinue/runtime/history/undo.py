@@ -1,4 +1,4 @@
-"""Looking at what a run has done to the files, taking it back, and making it again."""
+"""What a run has changed in the user's files: show it, undo it, redo it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from retinue.domain.events import ChangesRedone, ChangesUndone, Event, Fact, FilesChanged
+from retinue.domain.events import ChangesRedone, ChangesUndone, Fact
 from retinue.domain.lifecycle import State
 from retinue.domain.result import FileChange
 from retinue.domain.run_state import RunState, fold
@@ -15,19 +15,20 @@ from retinue.errors import RunError
 from retinue.ports.clock import Clock
 from retinue.ports.file_tree import ApplyResult, ChangeHistory, RecordedChange
 from retinue.ports.run_lock import RunLocks
-from retinue.ports.store import RunRow, Store
+from retinue.ports.store import Store
 from retinue.runtime.core.journal import Journal, JournalHead
 from retinue.runtime.core.task_group import run_to_completion
 from retinue.runtime.history.audit import read_all
 
-IN_PLACE = ("steps", "made")
+APPLIED = ("steps", "made")
+"""Kinds of recorded changes that are in the files now."""
 
 Write = Callable[[Fact], Awaitable[None]]
-"""Put a fact in the journal of a run, and return when it is safe there."""
+"""Records a fact in the journal of a run, and returns when it is durable."""
 
 
-class Changed(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of the files. `agent_id` is "" where nobody has put on record whose it was.
+class ChangePatch(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of the files. `agent_id` is "" if the journal does not say who made it.
 
     `state` is "made", "undone", or "kept" for the work of a child that failed.
     """
@@ -40,149 +41,143 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
     patch: str
 
 
-class Rewritten(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the files. If something is `refused`, nothing was touched: it says what."""
+class UndoResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The files that an undo or redo has changed. If paths are `refused`, it changed none."""
 
     files: tuple[FileChange, ...] = ()
     refused: tuple[str, ...] = ()
+    """The paths that stand in the way, and who has changed them since."""
 
     @property
     def ok(self) -> bool:
         return not self.refused
 
 
-class Past:
+class RunChanges:
     """The changes of one run."""
 
     def __init__(
-        self,
-        history: ChangeHistory,
-        view: RunState,
-        events: Sequence[Event],
-        changes: Sequence[RecordedChange],
+        self, history: ChangeHistory, state: RunState, changes: Sequence[RecordedChange]
     ) -> None:
+        """`state` is detailed; `changes` are all changes of the run, in their order."""
+        self.state = state
         self._history = history
-        self.view = view
-        self.changes = changes
-        self._whose: dict[str, str] = {}
-        self._paths: dict[str, tuple[str, ...]] = {}
-        for event in events:
-            if isinstance(fact := event.fact, FilesChanged):
-                self._whose[fact.commit] = event.agent_id
-                self._paths[fact.commit] = tuple(file.path for file in fact.files)
+        self._changes = changes
+        self._recorded = {fact.commit: (agent, fact) for agent, fact in state.file_changes}
 
-    async def diff(self, agent: str | None = None) -> list[Changed]:
-        """All of them, or those of one agent and of who worked for it."""
+    async def diff(self, agent: str | None = None) -> list[ChangePatch]:
+        """All changes, or those of one agent and its descendants."""
         return [
-            Changed(
-                state="made" if one.kind in IN_PLACE else one.kind,
-                number=one.number,
-                agent_id=self._author(one),
-                path=self._path(one),
-                title=one.title,
-                patch=await self._history.patch(one),
+            ChangePatch(
+                state="made" if change.kind in APPLIED else change.kind,
+                number=change.number,
+                agent_id=self._author_id(change),
+                path=self._author_path(change),
+                title=change.title,
+                patch=await self._history.patch(change),
             )
-            for one in self.of(agent)
+            for change in self.of(agent)
         ]
 
     def of(self, agent: str | None, *kinds: str) -> list[RecordedChange]:
-        """The changes of the run, or of one agent and who worked for it; of any kind, or these."""
-        wanted = None if agent is None else self._below(self.view.agent(agent).id)
+        """Changes of the run, or of one agent and its descendants; of these kinds, or of any."""
+        authors = None if agent is None else self._with_descendants(self.state.agent(agent).id)
         return [
-            one
-            for one in self.changes
-            if (wanted is None or self._author(one) in wanted) and (not kinds or one.kind in kinds)
+            change
+            for change in self._changes
+            if (authors is None or self._author_id(change) in authors)
+            and (not kinds or change.kind in kinds)
         ]
 
-    def _below(self, agent_id: str) -> set[str]:
-        children = self.view.agents[agent_id].children
-        return {agent_id}.union(*map(self._below, children))
+    def _with_descendants(self, agent_id: str) -> set[str]:
+        children = self.state.agents[agent_id].children
+        return {agent_id}.union(*map(self._with_descendants, children))
 
-    def _author(self, one: RecordedChange) -> str:
-        return one.name if one.number is None else self._whose.get(one.commit, "")
+    def _author_id(self, change: RecordedChange) -> str:
+        if change.number is None:
+            return change.name
+        agent, _ = self._recorded.get(change.commit, (None, None))
+        return "" if agent is None else agent.id
 
-    def _path(self, one: RecordedChange) -> str:
-        found = self.view.agents.get(self._author(one))
-        return "" if found is None else found.path
+    def _author_path(self, change: RecordedChange) -> str:
+        author = self.state.agents.get(self._author_id(change))
+        return "" if author is None else author.path
 
-    def told(self, chosen: Sequence[RecordedChange], applied: ApplyResult) -> Rewritten:
-        """What happened, and who else has changed the files that stand in the way."""
-        first = min(self.changes.index(one) for one in chosen)
-        since: dict[str, str] = {}
-        for one in self.changes[first:]:
-            if one not in chosen and one.kind in IN_PLACE:
-                since.update(dict.fromkeys(self._paths.get(one.commit, ()), self._author(one)))
+    def result(self, chosen: Sequence[RecordedChange], applied: ApplyResult) -> UndoResult:
+        """The result of an undo or redo, with the names of others who changed refused files."""
+        first = min(self._changes.index(change) for change in chosen)
+        changed_by: dict[str, str] = {}
+        for change in self._changes[first:]:
+            if change not in chosen and change.kind in APPLIED and change.commit in self._recorded:
+                agent, fact = self._recorded[change.commit]
+                changed_by.update((file.path, agent.id) for file in fact.files)
         refused = tuple(
-            f"{path} (changed since by {since[path]})" if path in since else path
+            f"{path} (changed since by {changed_by[path]})" if path in changed_by else path
             for path in applied.refused
         )
-        return Rewritten(files=applied.files, refused=refused)
+        return UndoResult(files=applied.files, refused=refused)
 
 
-class Revision:
-    """Changing what one run has done, with every change of it in its journal."""
+class UndoRedo:
+    """Undoes and redoes changes of one run, and records that in its journal."""
 
-    def __init__(self, past: Past, history: ChangeHistory, write: Write) -> None:
-        self._past = past
+    def __init__(self, changes: RunChanges, history: ChangeHistory, write: Write) -> None:
+        self._changes = changes
         self._history = history
         self._write = write
 
-    async def undo(self, agent: str | None = None, *, to: int | None = None) -> Rewritten:
-        """Take changes back; with `to`, those after that step. RunError if there are none."""
-        chosen = self._past.of(agent, *IN_PLACE)
+    async def undo(self, agent: str | None = None, *, to: int | None = None) -> UndoResult:
+        """Undo changes; with `to`, only those after that number. RunError if there are none."""
+        chosen = self._changes.of(agent, *APPLIED)
         if to is not None:
             chosen = [one for one in chosen if one.number is None or one.number > to]
-        return await self._rewritten(agent, chosen, undone=True)
+        return await self._rewrite(agent, chosen, undo=True)
 
-    async def redo(self, agent: str | None = None) -> Rewritten:
-        """Make changes again that were taken back; of an agent that failed, those never made."""
-        chosen = self._past.of(agent, "undone")
+    async def redo(self, agent: str | None = None) -> UndoResult:
+        """Redo changes that were undone. Without any, apply the kept work of a failed agent."""
+        chosen = self._changes.of(agent, "undone")
         if not chosen and agent is not None:
-            chosen = self._past.of(agent, "kept")
-        return await self._rewritten(agent, chosen, undone=False)
+            chosen = self._changes.of(agent, "kept")
+        return await self._rewrite(agent, chosen, undo=False)
 
-    async def _rewritten(
-        self, agent: str | None, chosen: Sequence[RecordedChange], *, undone: bool
-    ) -> Rewritten:
-        view = self._past.view
+    async def _rewrite(
+        self, agent: str | None, chosen: Sequence[RecordedChange], *, undo: bool
+    ) -> UndoResult:
+        state = self._changes.state
         if not chosen:
             whose = "" if agent is None else f"of {agent} "
-            what = "undo" if undone else "redo"
-            raise RunError(f"There is nothing to {what} {whose}in run {view.id}.")
-        kind = ChangesUndone if undone else ChangesRedone
-        work = self._history.undo if undone else self._history.redo
+            what = "undo" if undo else "redo"
+            raise RunError(f"There is nothing to {what} {whose}in run {state.id}.")
+        kind = ChangesUndone if undo else ChangesRedone
+        work = self._history.undo if undo else self._history.redo
 
-        async def through() -> ApplyResult:
+        async def rewrite() -> ApplyResult:
             applied = await work(chosen)
             if not applied.refused:
                 fact = kind(
                     files=applied.files,
-                    steps=tuple(one.number for one in chosen if one.number is not None),
+                    numbers=tuple(one.number for one in chosen if one.number is not None),
                     kept=tuple(one.name for one in chosen if one.number is None),
-                    agent="" if agent is None else view.agent(agent).id,
+                    agent="" if agent is None else state.agent(agent).id,
                 )
-                # Whoever is killed before the last of these does all of it once more, and finds
-                # nothing left to change: it may be told twice, and is never left untold.
+                # A process that is killed before `mark` undoes all of it once more, and finds
+                # nothing left to change: it may be recorded twice, and never not at all.
                 await self._write(fact)
-                await self._history.mark(chosen, undone=undone)
+                await self._history.mark(chosen, undone=undo)
             return applied
 
-        return self._past.told(chosen, await run_to_completion(through()))
+        return self._changes.result(chosen, await run_to_completion(rewrite()))
 
 
-async def past(store: Store, history: ChangeHistory, run_id: str) -> Past:
-    """What a run has done so far."""
+async def load_changes(store: Store, history: ChangeHistory, run_id: str) -> RunChanges:
+    """The changes of a run so far."""
     row = await store.run(run_id)
-    return await _past(store, history, row)
-
-
-async def _past(store: Store, history: ChangeHistory, row: RunRow) -> Past:
-    events = await read_all(store, row.id)
-    return Past(history, fold(events), events, await history.changes(row.id))
+    state = fold(await read_all(store, row.id), detailed=True)
+    return RunChanges(history, state, await history.changes(row.id))
 
 
 @asynccontextmanager
-async def revision(
+async def open_undo(
     store: Store,
     history: ChangeHistory,
     run_locks: RunLocks,
@@ -191,42 +186,42 @@ async def revision(
     *,
     agent: str | None = None,
     at_work: Callable[[str], Write | None] = lambda _: None,
-) -> AsyncIterator[Revision]:
-    """What a run has done, to be changed. RunError if it may still do more.
+) -> AsyncIterator[UndoRedo]:
+    """Hold a run, to undo and redo its changes. RunError if it may still change more.
 
-    `at_work` finds the journal of a run that this process works on: what has ended there can be
-    taken back while others are at work. Nobody else may write it meanwhile.
+    `at_work` returns the writer of a run that this process works on. The changes of its closed
+    agents can be undone meanwhile. No other process may write the journal.
     """
     row = await store.run(run_id)
     write = at_work(row.id)
     if write is not None:
-        found = await _past(store, history, row)
-        if agent is None or found.view.agent(agent).state is not State.CLOSED:
+        changes = await load_changes(store, history, row.id)
+        if agent is None or changes.state.agent(agent).state is not State.CLOSED:
             raise RunError(
                 f"Run {row.id} is still at work; wait for it, stop it by `retinue cancel {row.id}`,"
                 " or name an agent that has ended."
             )
-        yield Revision(found, history, write)
+        yield UndoRedo(changes, history, write)
         return
-    run_lock = run_locks.acquire(row.id)
+    lock = run_locks.acquire(row.id)
     try:
-        found = await _past(store, history, await store.run(row.id))
-        yield Revision(found, history, _Afterword(store, clock, found.view).write)
+        changes = await load_changes(store, history, row.id)
+        yield UndoRedo(changes, history, _StoppedJournal(store, clock, changes.state).write)
     finally:
-        run_lock.release()
+        lock.release()
 
 
-class _Afterword:
-    """What is added to a journal that nobody writes any more, or nobody for now."""
+class _StoppedJournal:
+    """Adds facts to the journal of a run that no process works on."""
 
-    def __init__(self, store: Store, clock: Clock, view: RunState) -> None:
+    def __init__(self, store: Store, clock: Clock, state: RunState) -> None:
         self._store = store
         self._clock = clock
-        self._view = view
+        self._state = state
 
     async def write(self, fact: Fact) -> None:
-        row = await self._store.run(self._view.id)
+        row = await self._store.run(self._state.id)
         journal = Journal(self._store, self._clock, row.id, head=JournalHead.of(row), listener=None)
-        assert self._view.root is not None, "what has changed files has a root"
-        journal.record(fact, agent_id=self._view.root.id, parent_agent_id=None)
+        assert self._state.root is not None, "a run that has changed files has a root"
+        journal.record(fact, agent_id=self._state.root.id, parent_agent_id=None)
         await journal.durable()

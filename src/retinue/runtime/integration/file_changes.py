@@ -41,4 +41,4 @@ class Recorder:
     def _note(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
         who = f"{self._agent.id} ({self._agent.path})"
         self._authors.extend((file.path, who) for file in files)
-        self._agent.record(FilesChanged(step=number, commit=commit, files=files))
+        self._agent.record(FilesChanged(number=number, commit=commit, files=files))

@@ -14,8 +14,8 @@ from retinue.interfaces.cli.terminal.console import perform
 from retinue.interfaces.cli.terminal.output import say, write
 from retinue.interfaces.view.file_diff import change_head
 from retinue.interfaces.view.formatting import some
-from retinue.project import open_past, open_revision
-from retinue.runtime.history.undo import Revision, Rewritten
+from retinue.project import open_run_changes, open_run_undo
+from retinue.runtime.history.undo import UndoRedo, UndoResult
 
 one_object = click.option("--json", "as_json", is_flag=True, help="One JSON object per change.")
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -36,7 +36,7 @@ def diff(run: str, agent: str | None, directory: str, as_json: bool) -> None:
     """
 
     async def inside() -> None:
-        async with open_past(directory, run) as past:
+        async with open_run_changes(directory, run) as past:
             changes = await past.diff(agent)
         for change in changes:
             if as_json:
@@ -96,10 +96,10 @@ def _rewrite(
     run: str,
     agent: str | None,
     done: str,
-    work: Callable[[Revision], Awaitable[Rewritten]],
+    work: Callable[[UndoRedo], Awaitable[UndoResult]],
 ) -> None:
     async def inside() -> None:
-        async with open_revision(directory, run, agent=agent) as found:
+        async with open_run_undo(directory, run, agent=agent) as found:
             rewritten = await work(found)
         if not rewritten.ok:
             raise RunError(
