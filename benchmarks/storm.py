@@ -100,7 +100,10 @@ async def _fan_out(base_url: str, storm: Storm) -> tuple[float, Counter[str]]:
     with tempfile.TemporaryDirectory() as folder:
         project, environment = _prepared(Path(folder), base_url, storm.stalled_after * storm.work_s)
         async with retinue.open(
-            project, model=f"openai:m@{base_url}", environment=environment, on_event=listen
+            project,
+            model=f"openai:m@{base_url}",
+            environment=environment,
+            listeners=retinue.Listeners(on_event=listen),
         ) as rt:
             began = time.perf_counter()
             results = await rt.fan_out(

@@ -9,12 +9,15 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+import retinue
+from retinue.runtime.runtime import Runtime
 from retinue.workspace.git import split_paths
 from retinue.workspace.private_git import PrivateGit
 from retinue.workspace.user_repository import find_user_repository
@@ -141,3 +144,16 @@ def repos(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Repo]:
 def repo(tmp_path: Path) -> Repo:
     """An empty folder; `init` makes a repository of it."""
     return Repo(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def open_project() -> Callable[..., AbstractAsyncContextManager[Runtime]]:
+    """`retinue.open`, with the callbacks of `Listeners` and `Person` as arguments of its own."""
+
+    def open_project(directory: Path, **options: Any) -> AbstractAsyncContextManager[Runtime]:
+        for name, group in (("listeners", retinue.Listeners), ("person", retinue.Person)):
+            given = {field: options.pop(field) for field in {*group.__struct_fields__} & {*options}}
+            options |= {name: group(**given)}
+        return retinue.open(directory, **options)
+
+    return open_project

@@ -73,7 +73,7 @@ def kill(event):
         os.kill(os.getpid(), signal.SIGKILL)
 
 async def main():
-    async with retinue.open(".", on_event=kill) as rt:
+    async with retinue.open(".", listeners=retinue.Listeners(on_event=kill)) as rt:
         await rt.run(sys.argv[1])
 
 asyncio.run(main())

@@ -29,7 +29,7 @@ async def contestant(job: Job) -> AsyncIterator[FanOut]:
         model=f"openai:{LEADER}@{job.base_url}",
         limits=LIMITS,
         max_concurrent=job.concurrency,
-        on_event=listen,
+        listeners=retinue.Listeners(on_event=listen),
     ) as rt:
 
         async def fan_out(count: int) -> int:

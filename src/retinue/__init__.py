@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from retinue.errors import RetinueError as RetinueError
     from retinue.models.replay.model import ReplayModel as ReplayModel
     from retinue.models.scripted.model import ScriptedModel as ScriptedModel
+    from retinue.ports.listeners import Listeners as Listeners
+    from retinue.ports.person import Person as Person
     from retinue.runtime.agent.children import Job as Job
     from retinue.runtime.delegation.task import Task as Task
     from retinue.runtime.runtime import Runtime as Runtime
@@ -44,7 +46,9 @@ _HOMES = {
     "Forecast": "retinue.domain.plan.forecast:Forecast",
     "Job": "retinue.runtime.agent.children:Job",
     "Limits": "retinue.domain.budget:Limits",
+    "Listeners": "retinue.ports.listeners:Listeners",
     "Mode": "retinue.domain.grant:Mode",
+    "Person": "retinue.ports.person:Person",
     "Plan": "retinue.domain.plan.plan:Plan",
     "PlanResult": "retinue.domain.plan.outcome:PlanResult",
     "PlanStep": "retinue.domain.plan.plan:PlanStep",
@@ -69,7 +73,9 @@ __all__ = [
     "Forecast",
     "Job",
     "Limits",
+    "Listeners",
     "Mode",
+    "Person",
     "Plan",
     "PlanResult",
     "PlanStep",

@@ -1,10 +1,10 @@
-"""The composition root: the only place that builds the object graph."""
+"""The composition root: `retinue.open` builds the object graph, and nothing else does."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +26,9 @@ from retinue.config.trust import TrustRequest
 from retinue.config.user_key import UserKey
 from retinue.discovery import discover
 from retinue.domain.approval import Rules, rule
-from retinue.domain.budget import Limits, as_limits
+from retinue.domain.budget import Budget, Limits, as_limits
 from retinue.domain.contract import OnConflict
 from retinue.domain.discovered_models import DiscoveredModels
-from retinue.domain.events import Event
 from retinue.domain.grant import Mode
 from retinue.domain.mcp_server import McpServerSpec
 from retinue.domain.role import Role
@@ -38,7 +37,7 @@ from retinue.model_registry import ModelRegistry, redaction_of
 from retinue.ports.clock import Clock
 from retinue.ports.listeners import Listeners
 from retinue.ports.model import Model
-from retinue.ports.person import Approve, Ask, ChooseModel, Person, refuse_unattended
+from retinue.ports.person import Ask, ChooseModel, Person
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.tool import Tool
 from retinue.project import (
@@ -67,6 +66,9 @@ if TYPE_CHECKING:
     from retinue.tools.mcp.servers import ServerTools
 
 
+REDUCED_SANDBOX = "sandbox: reduced; `retinue doctor` tells what it does not hold"
+
+
 @asynccontextmanager
 async def open_runtime(
     directory: str | Path = ".",
@@ -75,184 +77,196 @@ async def open_runtime(
     models: Mapping[str, Model] | None = None,
     mode: Mode | str | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
-    tools: Iterable[Tool] = (),
     max_concurrent: int | None = None,
-    cache: bool | None = None,
+    tools: Iterable[Tool] = (),
     checks: Iterable[str] = (),
     on_conflict: OnConflict | str | None = None,
+    cache: bool | None = None,
+    record: str | Path | None = None,
     shell: bool = True,
     unsafe_no_sandbox: bool = False,
     trust: bool | None = None,
-    approve: Approve = refuse_unattended,
-    ask: Ask | None = None,
-    choose: ChooseModel | None = None,
-    record: str | Path | None = None,
-    on_event: Callable[[Event], None] | None = None,
-    on_text: Callable[[str], None] | None = None,
-    on_partial: Callable[[str, str, str], None] | None = None,
-    on_wait: Callable[[str], None] | None = None,
+    person: Person | None = None,
+    listeners: Listeners | None = None,
     clock: Clock | None = None,
     environment: Environment | None = None,
 ) -> AsyncIterator[Runtime]:
-    """Open a project for agents to work in.
+    """Open a project for agents to work in. What is left out comes from the settings.
 
-    `model` is a name such as "openai:qwen3@http://127.0.0.1:8080/v1", or a Model; `models` are more
-    of them, by name. Where nothing names a model, the servers of this machine are looked at: the
-    only one that is served is used, and of several `choose` has to choose. `mode` is how much may
-    happen without a person's word: plan, normal, auto or dangerous. `limits` replaces single limits
-    of the run as a whole, which the settings hold; a `Budget` replaces them all. `max_concurrent`
-    is how many children of one parent run at a time. `cache=False` never uses an earlier result; a
-    Model given as an object has no name that would mean the same next time, so for it that is the
-    default. `checks` are commands that must succeed on what a child has made before it is
-    integrated, and `on_conflict` ("fail" or "resolve") is what becomes of a child whose work
-    contradicts a sibling's. `record` is a file, as seen from the directory, to write the traffic of
-    all models to; the model "replay:FILE" serves it back, in the place of all of them. Neither uses
-    earlier results. There are shell commands where a sandbox holds, or with `unsafe_no_sandbox`;
-    `shell=False` leaves them out. `trust` says whether the project's own MCP servers and model may
-    be used; left out, what the user has decided by `retinue trust` holds. `on_wait` is told what
-    the opening waits for, where that may take a while.
-
-    `on_event` is given every event as it happens, `on_text` the words of a root's model as they
-    arrive, and `on_partial` those of a child's, after the ids of its run and of the child.
+    - `model`: a name such as "openai:qwen3@http://127.0.0.1:8080/v1", or a Model. If nothing names
+      a model, the servers of this machine are asked: a single model is used, and of several
+      `person` chooses one. `models` are more of them, by name, for roles and tasks.
+    - `mode`: how much agents may do without asking: plan, normal, auto or dangerous.
+    - `limits`: of each run as a whole, such as `Limits(max_tokens=500_000)`, or a dict.
+    - `max_concurrent`: children of one parent that run at a time.
+    - `tools`: more tools, made with `@retinue.tool`.
+    - `checks`: commands that must succeed on a child's work before it is merged.
+    - `on_conflict`: a child whose work conflicts with a sibling's fails ("fail"), or another child
+      resolves the conflict ("resolve").
+    - `cache`: whether the result of an identical earlier child is used. The default is False for a
+      Model that is an object: it has no name that means the same next time.
+    - `record`: file to record all model traffic to, relative to the directory. The model
+      "replay:FILE" plays it back. Neither uses the cache.
+    - `shell`: False takes shell commands away from agents. With True they also need a sandbox,
+      unless `unsafe_no_sandbox` is set.
+    - `trust`: whether the project's own MCP servers and model may be used. By default the user's
+      `retinue trust` decides.
+    - `person`: how to reach the user. `listeners`: callbacks that follow what happens.
+    - `clock` and `environment`: time, and the user's variables and folders; for tests.
     """
-    root, clock = project(directory), clock or SystemClock()
-    environment = environment or Environment.current()
+    root, person, listeners = project(directory), person or Person(), listeners or Listeners()
+    clock, environment = clock or SystemClock(), environment or Environment.current()
     layers = load_settings(environment.user_settings_file, root)
     settings = layers.merged
-    permitted = project_permissions(
+    permissions = project_permissions(
         layers, root, environment, trust=trust, model_is_chosen=model is not None
     )
-    permitted.check_model()
+    permissions.check_model()
     sandbox = None
     if settings.shell and shell:
-        sandbox = await _sandbox(environment, unconfined=unsafe_no_sandbox)
+        sandbox = await _find_sandbox(environment, unconfined=unsafe_no_sandbox)
 
-    async def confine() -> Sandbox | None:
-        return sandbox or await _sandbox(environment, unconfined=unsafe_no_sandbox)
+    async def check_sandbox() -> Sandbox | None:
+        return sandbox or await _find_sandbox(environment, unconfined=unsafe_no_sandbox)
 
-    named = model is None or isinstance(model, str)
-    reuse = settings.cache and (named if cache is None else cache) and record is None
-    more_tools = tuple(tools)
+    own_tools = tuple(tools)
     roles = load_roles(
         layers,
         root,
         environment.home,
         config_home=environment.config_home,
-        tools=[tool.spec.name for tool in more_tools],
-        servers=[server.name for server in permitted.servers],
+        tools=[tool.spec.name for tool in own_tools],
+        servers=[server.name for server in permissions.servers],
     ).roles
     recorder = None if record is None else _recorder(root / record, root, environment, clock)
-    async with ModelRegistry(
-        environment, layers, root, models or {}, clock, recorder
-    ) as model_registry:
-        name = model_registry.choose_default(model, settings)
-        notes: tuple[str, ...] = ()
-        if name is None:
-            name, notes = await _found(model_registry, await discover(environment, layers), choose)
-        await model_registry.start_embedded(name, on_wait)
-        policy = Policy(
+    async with AsyncExitStack() as stack:
+        registry = await stack.enter_async_context(
+            ModelRegistry(environment, layers, root, models or {}, clock, recorder)
+        )
+        model_name = registry.choose_default(model, settings)
+        model_notes: tuple[str, ...] = ()
+        if model_name is None:
+            found = await discover(environment, layers)
+            model_name, model_notes = await _choose_found(registry, found, person.choose_model)
+        await registry.start_embedded(model_name, listeners.on_wait)
+        policy = _policy(
+            settings,
             directory=str(root),
-            model=name,
+            model=model_name,
             mode=_mode(mode, environment, settings),
             budget=as_limits(limits).applied_to(settings.budget.applied_to(LEAD_ROLE.budget)),
-            max_depth=settings.max_depth or MAX_DEPTH,
-            max_concurrent=max_concurrent or settings.max_concurrent or MAX_CONCURRENT,
-            silence_s=settings.silence_s or SILENCE_S,
-            breaker=Breaker(
-                warn_at=settings.warn_at_calls or WARN_AT_CALLS,
-                pause_at=settings.pause_at_calls or PAUSE_AT_CALLS,
-            ),
-            rules=Rules(
-                allow=tuple(map(rule, settings.allow)),
-                deny=tuple(map(rule, settings.deny)),
-            ),
-            lead=LEAD_ROLE,
-            delegation=settings.delegation,
-            checks=(*settings.checks, *checks),
-            on_conflict=OnConflict(on_conflict or settings.on_conflict or OnConflict.FAIL),
-            report_path_pattern=settings.report_path,
-            notes=notes,
+            max_concurrent=max_concurrent,
+            checks=checks,
+            on_conflict=on_conflict,
         )
         # Roles of the project may name an endpoint; only the user's may make one known.
-        model_registry.allow_endpoints(
-            role.model for role in roles.values() if not is_project_role(role)
-        )
+        registry.allow_endpoints(role.model for role in roles.values() if not is_project_role(role))
         if policy.budget.max_cost_usd is not None:
-            for name in model_registry.members(policy.model):
-                if model_registry.price(name) is None:
-                    raise ConfigError(
-                        f"max_cost_usd is set, and nobody knows what {name} costs; write its price"
-                        f' into your settings: [prices."{name}"] with input and output.'
-                    )
-        # In plan mode nothing else of a server could be used.
-        usable = [s for s in permitted.servers if policy.mode is not Mode.PLAN or s.may_read]
-        async with (
-            _offered(usable, root, environment, clock, on_wait=on_wait) as offered,
-            open_store(root) as store,
-            open_memory_store(root, clock) as memory_store,
-        ):
-            missing = (*permitted.notes, *(line for one in offered if (line := one.note)))
-            if sandbox is not None and sandbox.tier == "reduced":
-                missing = (
-                    "sandbox: reduced; `retinue doctor` tells what it does not hold",
-                    *missing,
-                )
-            policy = msgspec.structs.replace(policy, notes=(*policy.notes, *missing))
-            more_tools += tuple(tool for one in offered for tool in one.tools)
-            found = _tools(roles, more_tools, settings, shell=sandbox is not None, ask=ask)
-            registry = Registry(found)
-            file_tree = user_file_tree(root, environment)
-            policy = msgspec.structs.replace(
-                policy, notes=(*policy.notes, *await file_tree.recovery_notes())
-            )
-            with relaxed_gc(), closing(FileReports(root)) as reports:
-                services = Services(
-                    policy=policy,
-                    clock=clock,
-                    models=model_registry,
-                    tools=registry,
-                    roles=roles,
-                    storage=Storage(
-                        store=store,
-                        run_locks=open_run_locks(root),
-                        memory_store=memory_store,
-                        reports=reports,
-                    ),
-                    cache=Cache(
-                        store,
-                        registry,
-                        CACHEABLE_TOOLS if reuse and not model_registry.replaying else None,
-                    ),
-                    file_tree=file_tree,
-                    history=file_tree,
-                    sandbox=sandbox,
-                    confine=confine,
-                    person=Person(approve=approve, ask=ask, choose_model=choose),
-                    listeners=Listeners(
-                        on_event=on_event,
-                        on_text=on_text,
-                        on_child_text=on_partial,
-                        on_wait=on_wait,
-                    ),
-                    sign_run=UserKey(environment.state_dir / "key").sign,
-                )
-                async with Runtime(services) as runtime:
-                    yield runtime
+            _check_prices(registry, model_name)
+        # In plan mode, only tools that read can be used.
+        servers = [s for s in permissions.servers if policy.mode is not Mode.PLAN or s.may_read]
+        mcp_tools = await stack.enter_async_context(
+            _mcp_tools(servers, root, environment, clock, on_wait=listeners.on_wait)
+        )
+        store = await stack.enter_async_context(open_store(root))
+        memory_store = await stack.enter_async_context(open_memory_store(root, clock))
+        own_tools += tuple(tool for server in mcp_tools for tool in server.tools)
+        tool_registry = Registry(
+            _tools(roles, own_tools, settings, shell=sandbox is not None, ask=person.ask)
+        )
+        file_tree = user_file_tree(root, environment)
+        notes = (
+            *model_notes,
+            *([REDUCED_SANDBOX] if sandbox is not None and sandbox.tier == "reduced" else ()),
+            *permissions.notes,
+            *(server.note for server in mcp_tools if server.note),
+            *await file_tree.recovery_notes(),
+        )
+        if cache is None:
+            cache = model is None or isinstance(model, str)
+        cached = cache and settings.cache and record is None and not registry.replaying
+        stack.enter_context(relaxed_gc())
+        reports = stack.enter_context(closing(FileReports(root)))
+        services = Services(
+            policy=msgspec.structs.replace(policy, notes=notes),
+            clock=clock,
+            models=registry,
+            tools=tool_registry,
+            roles=roles,
+            storage=Storage(
+                store=store,
+                run_locks=open_run_locks(root),
+                memory_store=memory_store,
+                reports=reports,
+            ),
+            cache=Cache(store, tool_registry, CACHEABLE_TOOLS if cached else None),
+            file_tree=file_tree,
+            history=file_tree,
+            sandbox=sandbox,
+            confine=check_sandbox,
+            person=person,
+            listeners=listeners,
+            sign_run=UserKey(environment.state_dir / "key").sign,
+        )
+        yield await stack.enter_async_context(Runtime(services))
 
 
-async def _found(
-    model_registry: ModelRegistry, discovery: DiscoveredModels, choose: ChooseModel | None
+def _policy(
+    settings: Settings,
+    *,
+    directory: str,
+    model: str,
+    mode: Mode,
+    budget: Budget,
+    max_concurrent: int | None,
+    checks: Iterable[str],
+    on_conflict: OnConflict | str | None,
+) -> Policy:
+    """The settings, with what the caller of `open_runtime` said instead."""
+    return Policy(
+        directory=directory,
+        model=model,
+        mode=mode,
+        budget=budget,
+        max_depth=settings.max_depth or MAX_DEPTH,
+        max_concurrent=max_concurrent or settings.max_concurrent or MAX_CONCURRENT,
+        silence_s=settings.silence_s or SILENCE_S,
+        breaker=Breaker(
+            warn_at=settings.warn_at_calls or WARN_AT_CALLS,
+            pause_at=settings.pause_at_calls or PAUSE_AT_CALLS,
+        ),
+        rules=Rules(allow=tuple(map(rule, settings.allow)), deny=tuple(map(rule, settings.deny))),
+        lead=LEAD_ROLE,
+        delegation=settings.delegation,
+        checks=(*settings.checks, *checks),
+        on_conflict=OnConflict(on_conflict or settings.on_conflict or OnConflict.FAIL),
+        report_path_pattern=settings.report_path,
+    )
+
+
+async def _choose_found(
+    registry: ModelRegistry, found: DiscoveredModels, choose_model: ChooseModel | None
 ) -> tuple[str, tuple[str, ...]]:
-    """The model to use when nobody named one, and what the user should know about that."""
-    option = discovery.only_option
+    """The model to use if none is named, and what the user should know about the choice."""
+    option = found.only_option
     if option is not None:
-        return model_registry.use(option.name), (f"no model was named: using {option}",)
-    if choose is None or not discovery.options:
-        raise ConfigError(discovery.explanation)
-    name = await choose(discovery)
-    # One of the list was found, not named: it is asked, and sent no key.
-    listed = any(option.name == name for option in discovery.options)
-    return model_registry.use(name) if listed else model_registry.use_trusted(name), ()
+        return registry.use(option.name), (f"no model was named: using {option}",)
+    if choose_model is None or not found.options:
+        raise ConfigError(found.explanation)
+    name = await choose_model(found)
+    # A model of the list was found, not named by the user: its server is sent no key.
+    listed = any(option.name == name for option in found.options)
+    return registry.use(name) if listed else registry.use_trusted(name), ()
+
+
+def _check_prices(registry: ModelRegistry, model: str) -> None:
+    """Raise ConfigError if the cost of a model, or of a member of a pool, cannot be counted."""
+    for name in registry.members(model):
+        if registry.price(name) is None:
+            raise ConfigError(
+                f"max_cost_usd is set, and nobody knows what {name} costs; write its price"
+                f' into your settings: [prices."{name}"] with input and output.'
+            )
 
 
 def _tools(
@@ -263,7 +277,7 @@ def _tools(
     shell: bool,
     ask: Ask | None,
 ) -> list[Tool]:
-    """The tools there are. One that cannot work here is not offered: it would cost tokens."""
+    """All tools of the runtime. A tool that cannot work here is left out: it would cost tokens."""
     found = [*builtin_tools(shell=shell), *more]
     if settings.delegation:
         found += delegation_tools(roles)
@@ -273,7 +287,7 @@ def _tools(
 
 
 @asynccontextmanager
-async def _offered(
+async def _mcp_tools(
     servers: Sequence[McpServerSpec],
     root: Path,
     environment: Environment,
@@ -282,7 +296,7 @@ async def _offered(
     refresh: bool = False,
     on_wait: Callable[[str], None] | None = None,
 ) -> AsyncIterator[Sequence[ServerTools]]:
-    """What MCP servers offer, for as long as this is open; `refresh` asks all of them."""
+    """The tools of MCP servers, which run while this is open; `refresh` ignores cached lists."""
     if not servers:
         yield ()
         return
@@ -296,16 +310,16 @@ async def _offered(
 
 
 class Inspection(msgspec.Struct, frozen=True):
-    """The tools of a project: those that come with retinue, and what each MCP server offers.
-
-    `untrusted` are the servers that the project brings and the user has not said yes to;
-    `problems` tell why another cannot be had.
-    """
+    """The tools of a project."""
 
     tools: tuple[Tool, ...]
-    offered: tuple[ServerTools, ...]
+    """Those that come with retinue."""
+    servers: tuple[ServerTools, ...]
+    """Those of each MCP server."""
     untrusted: tuple[TrustRequest, ...]
+    """Servers that the project brings and the user has not trusted."""
     problems: tuple[str, ...]
+    """Why another server cannot be used, a line each."""
 
 
 async def inspect_tools(
@@ -314,16 +328,16 @@ async def inspect_tools(
     on_wait: Callable[[str], None] | None = None,
     environment: Environment | None = None,
 ) -> Inspection:
-    """Start the MCP servers of a project that may be started, and tell what they offer."""
+    """Start the MCP servers that the user allows, and list their tools."""
     root, environment = project(directory), environment or Environment.current()
     found = project_permissions(
         load_settings(environment.user_settings_file, root), root, environment
     )
-    async with _offered(
+    async with _mcp_tools(
         found.servers, root, environment, SystemClock(), refresh=True, on_wait=on_wait
-    ) as offered:
+    ) as servers:
         untrusted = tuple(request for request in found.denied if request.kind == MCP_SERVER)
-        return Inspection(builtin_tools(), tuple(offered), untrusted, found.problems)
+        return Inspection(builtin_tools(), tuple(servers), untrusted, found.problems)
 
 
 def _recorder(path: Path, root: Path, environment: Environment, clock: Clock) -> Recorder:
@@ -332,14 +346,14 @@ def _recorder(path: Path, root: Path, environment: Environment, clock: Clock) ->
     path = Path(os.path.abspath(path))
     if path.is_relative_to(root) and not path.is_relative_to(state_directory(root)):
         raise UsageError(
-            f"Cannot record to {str(path)!r}: agents would see it grow, and a replay would see it"
-            f" otherwise. Name one outside of the project, or {STATE_DIR}/{path.name}."
+            f"Cannot record to {str(path)!r}: agents would see the file change, and a replay would"
+            f" not match. Name a file outside the project, or {STATE_DIR}/{path.name}."
         )
     return Recorder(path, redaction=redaction_of(root, environment), clock=clock)
 
 
-async def _sandbox(environment: Environment, *, unconfined: bool) -> Sandbox | None:
-    """What commands are confined by: the best that holds; nothing only if the user says so."""
+async def _find_sandbox(environment: Environment, *, unconfined: bool) -> Sandbox | None:
+    """The strongest sandbox that works here, or None; no confinement only if the user says so."""
     if unconfined:
         from retinue.sandbox.unconfined import Unconfined
 

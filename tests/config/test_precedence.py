@@ -111,7 +111,7 @@ async def test_a_program_can_choose(layout: Layout, listed: bool) -> None:
             assert len(discovery.options) == 2
             return name
 
-        async with layout.open(choose=choose) as rt:
+        async with layout.open(person=retinue.Person(choose_model=choose)) as rt:
             assert rt.policy.model == name
             assert (await rt.run("Go.")).ok
     # What was listed was found; what was typed was named, and may have the key.

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import retinue
 from retinue.config.environment import Environment
 from retinue.runtime.runtime import Runtime
 
@@ -30,7 +29,9 @@ def environment(tmp_path: Path) -> Environment:
 
 @pytest.fixture
 def opened(
-    project: Path, environment: Environment
+    project: Path,
+    environment: Environment,
+    open_project: Callable[..., AbstractAsyncContextManager[Runtime]],
 ) -> Callable[..., AbstractAsyncContextManager[Runtime]]:
     """`retinue.open` of the project, untouched by the environment of whoever runs the tests."""
-    return partial(retinue.open, project, environment=environment, shell=False)
+    return partial(open_project, project, environment=environment, shell=False)

@@ -142,7 +142,9 @@ async def test_a_child_answers_from_a_file_that_is_given_along(
 ) -> None:
     (tmp_path / "heron.md").write_text(NOTES)
     waits: list[str] = []
-    async with retinue.open(tmp_path, model="embedded", on_wait=waits.append) as runtime:
+    async with retinue.open(
+        tmp_path, model="embedded", listeners=retinue.Listeners(on_wait=waits.append)
+    ) as runtime:
         assert running_server(folder) is not None
         task = "Say in one sentence which bird this is about."
         result = await runtime.spawn("researcher", task, context_files=("heron.md",))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import retinue
 from retinue.config.environment import Environment
 from retinue.runtime.runtime import Runtime
 
@@ -34,7 +33,9 @@ def settings(tmp_path: Path) -> Callable[[str], None]:
 
 
 @pytest.fixture
-def opened(tmp_path: Path, project: Path) -> Callable[..., AbstractAsyncContextManager[Runtime]]:
+def opened(
+    tmp_path: Path, project: Path, open_project: Callable[..., AbstractAsyncContextManager[Runtime]]
+) -> Callable[..., AbstractAsyncContextManager[Runtime]]:
     """`retinue.open` of the project, untouched by the environment of whoever runs the tests."""
     environment = Environment(variables={"HOME": str(tmp_path)})
-    return partial(retinue.open, project, environment=environment)
+    return partial(open_project, project, environment=environment)

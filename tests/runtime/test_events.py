@@ -168,7 +168,7 @@ async def test_words_are_heard_while_they_are_said(opened: Opened) -> None:
     )
     said: list[str] = []
     partial: list[tuple[str, ...]] = []
-    heard = {"on_text": said.append, "on_partial": lambda *words: partial.append(words)}
+    heard = {"on_text": said.append, "on_child_text": lambda *words: partial.append(words)}
     async with opened(model=model, **heard) as rt:
         run = await rt.run("Lead.")
     assert said == ["All", " is", " well."]

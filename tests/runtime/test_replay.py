@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pytest
 
-import retinue
 from retinue.config.environment import Environment
 from retinue.domain.events import AgentCreated
 from retinue.domain.result import Result
@@ -39,9 +38,11 @@ _VARYING = {
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Open:
+def opened(
+    tmp_path: Path, open_project: Callable[..., AbstractAsyncContextManager[Runtime]]
+) -> Open:
     variables = {"HOME": str(tmp_path), "DEPLOY_TOKEN": "swordfish-swordfish"}
-    return partial(retinue.open, environment=Environment(variables=variables))
+    return partial(open_project, environment=Environment(variables=variables))
 
 
 @pytest.fixture
@@ -337,8 +338,8 @@ async def test_a_recording_must_not_lie_where_agents_look(opened: Open, there: P
         async with opened(there, model=ScriptedModel([]), record="run.jsonl"):
             pass
     assert str(caught.value) == (
-        f"Cannot record to '{there}/run.jsonl': agents would see it grow, and a replay would see"
-        " it otherwise. Name one outside of the project, or .retinue/run.jsonl."
+        f"Cannot record to '{there}/run.jsonl': agents would see the file change, and a replay"
+        " would not match. Name a file outside the project, or .retinue/run.jsonl."
     )
     assert not (there / "run.jsonl").exists()
 

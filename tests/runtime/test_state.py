@@ -102,7 +102,7 @@ async def test_a_child_whose_parent_runs_out_of_time_says_so(
         model=model,
         clock=clock,
         limits={"timeout_s": 60.0, "max_retries": 0},
-        on_event=listen,
+        listeners=retinue.Listeners(on_event=listen),
         environment=environment,
     ) as rt:
         led = asyncio.create_task(rt.run("Lead."))

@@ -271,7 +271,7 @@ async def test_the_same_plan_makes_the_same_commits(
             mode="auto",
             environment=Environment(variables={"HOME": str(repo.home)}),
             shell=False,
-            on_event=listen,
+            listeners=retinue.Listeners(on_event=listen),
         ) as rt:
             results = await rt.fan_out(tasks, max_concurrent=chance.randint(1, 8))
         assert all(result.ok for result in results), [result.error for result in results]

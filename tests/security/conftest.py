@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import retinue
 from retinue.config.environment import Environment
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
@@ -29,11 +28,14 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(
-    tmp_path: Path, project: Path, clock: FakeClock
+    tmp_path: Path,
+    project: Path,
+    clock: FakeClock,
+    open_project: Callable[..., AbstractAsyncContextManager[Runtime]],
 ) -> Callable[..., AbstractAsyncContextManager[Runtime]]:
     """`retinue.open` of the project, untouched by the environment of whoever runs the tests.
 
     Without shell commands, which a machine has or has not.
     """
     environment = Environment(variables={"HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"})
-    return partial(retinue.open, project, clock=clock, environment=environment, shell=False)
+    return partial(open_project, project, clock=clock, environment=environment, shell=False)

@@ -55,7 +55,9 @@ def user(tmp_path: Path) -> User:
 
 
 @pytest.fixture
-def opened(user: User, project: Path) -> Opened:
+def opened(
+    user: User, project: Path, open_project: Callable[..., AbstractAsyncContextManager[Runtime]]
+) -> Opened:
     environment = Environment(
         variables={
             "HOME": str(user.home),
@@ -65,7 +67,7 @@ def opened(user: User, project: Path) -> Opened:
             "GITHUB_TOKEN": "gh-secret",
         }
     )
-    return partial(retinue.open, project, environment=environment)
+    return partial(open_project, project, environment=environment)
 
 
 def offered(request: Request) -> set[str]:

@@ -47,7 +47,7 @@ async def journal(folder: Path, *, first: str = "left", said: str = "Done.") -> 
         model=ScriptedModel({f"Do {name}.": words(name) for name in NEEDS}),
         environment=Environment(variables={"HOME": str(folder.parent)}),
         clock=FakeClock(),
-        on_event=hear,
+        listeners=retinue.Listeners(on_event=hear),
     ) as rt:
         done = await rt.execute({"goal": "Get there", "steps": steps})
     async with open_journal(folder) as store:

@@ -42,5 +42,5 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Commands that the work of every agent must pass before it is merged."""
     on_conflict: OnConflict
     report_path_pattern: str
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     """What the user should know about the above; each run starts with them."""

@@ -52,7 +52,7 @@ async def work() -> None:
         shell=False,
         tools=[note],
         max_concurrent=4,
-        on_event=Fuse(int(KILL_AT)),
+        listeners=retinue.Listeners(on_event=Fuse(int(KILL_AT))),
     ) as rt:
         result: retinue.RunResult | retinue.PlanResult
         if RUN:

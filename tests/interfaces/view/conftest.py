@@ -54,7 +54,7 @@ def record(tmp_path: Path) -> Record:
             limits={"max_tool_calls": 1_000},
             clock=FakeClock(),
             environment=Environment(variables={"HOME": str(tmp_path)}),
-            on_event=listen,
+            listeners=retinue.Listeners(on_event=listen),
             **options,  # type: ignore[arg-type]
         ) as runtime:
             await runtime.run("Survey it all")

@@ -41,7 +41,7 @@ async def test_siblings_do_not_read_what_the_first_has_read(
         project,
         model=f"openai:smollm2@{roomy_llama_cpp.base_url}",
         environment=Environment(variables={"HOME": str(home)}),
-        on_event=listen,
+        listeners=retinue.Listeners(on_event=listen),
     ) as rt:
         results = await rt.fan_out(
             [

@@ -643,7 +643,7 @@ async def test_thirty_steps_take_as_long_as_they_must(
         environment=environment,
         shell=False,
         clock=clock,
-        on_event=time.listen,
+        listeners=retinue.Listeners(on_event=time.listen),
     ) as rt:
         done = await rt.execute(plan(*steps), max_concurrent=slots)
     assert done.ok, done.error

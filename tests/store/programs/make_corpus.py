@@ -110,8 +110,8 @@ class Case:
             unsafe_no_sandbox=unsafe_no_sandbox,
             cache=cache,
             limits=limits,
-            approve=self.approve,
-            on_event=self.hear,
+            person=retinue.Person(approve=self.approve),
+            listeners=retinue.Listeners(on_event=self.hear),
         )
 
     def hear(self, event: retinue.Event) -> None:

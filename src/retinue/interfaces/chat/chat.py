@@ -35,6 +35,8 @@ from retinue.interfaces.view.agent_tree import Forest, Tree, is_open
 from retinue.interfaces.view.conversation import Talk
 from retinue.interfaces.view.formatting import clip, one_line
 from retinue.ports.clock import Clock
+from retinue.ports.listeners import Listeners
+from retinue.ports.person import Person
 from retinue.ports.sandbox import Sandbox
 from retinue.project import STATE_DIR, open_journal, project
 from retinue.runtime.agent.children import Job
@@ -105,17 +107,25 @@ class Chat:
         """What the opening of the runtime waits for."""
         self.questions = Questions(self._asked, self._allowed)
         self.engine = Engine(
-            {"directory": self.directory, "clock": self.clock, **options},
-            on_event=self._heard,
-            on_text=self._heard_lead,
-            on_partial=self._heard_words,
+            {
+                "directory": self.directory,
+                "clock": self.clock,
+                "person": Person(
+                    approve=self.questions.approve,
+                    ask=self.questions.ask,
+                    choose_model=self.questions.choose,
+                ),
+                "listeners": Listeners(
+                    on_event=self._heard,
+                    on_text=self._heard_lead,
+                    on_child_text=self._heard_words,
+                    on_wait=self._waits,
+                ),
+                **options,
+            },
             on_open=self._opened,
             on_close=self._closing,
-            on_wait=self._waits,
             on_problem=self.problem,
-            approve=self.questions.approve,
-            ask=self.questions.ask,
-            choose=self.questions.choose,
         )
         self.leading: str | None = None
         """The run that the user's last words began, while it is under way; "" before it is one."""

@@ -7,10 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from retinue.app import open_runtime
-from retinue.domain.events import Event
 from retinue.errors import RetinueError, UsageError
 from retinue.interfaces.chat.event_loop import yielding
-from retinue.ports.person import Approve, Ask, ChooseModel
 from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.runtime import Runtime
 
@@ -26,27 +24,11 @@ class Engine:
         self,
         options: dict[str, Any],
         *,
-        on_event: Callable[[Event], None],
-        on_text: Callable[[str], None],
-        on_partial: Callable[[str, str, str], None],
         on_open: Callable[[Runtime], None],
         on_close: Callable[[Runtime], None],
-        on_wait: Callable[[str], None],
         on_problem: Callable[[RetinueError], None],
-        approve: Approve,
-        ask: Ask,
-        choose: ChooseModel,
     ) -> None:
         self.options = options
-        self._listeners: dict[str, Any] = {
-            "on_event": on_event,
-            "on_text": on_text,
-            "on_partial": on_partial,
-            "on_wait": on_wait,
-            "approve": approve,
-            "ask": ask,
-            "choose": choose,
-        }
         self._on_open = on_open
         self._on_close = on_close
         self._on_problem = on_problem
@@ -130,7 +112,7 @@ class Engine:
 
     async def _serve(self) -> None:
         try:
-            async with open_runtime(**self.options, **self._listeners) as runtime:
+            async with open_runtime(**self.options) as runtime:
                 self._runtime, self.opening = runtime, False
                 self._on_open(runtime)
                 await self._changed.wait()

@@ -18,6 +18,8 @@ from retinue.errors import StoreError
 from retinue.interfaces.cli.commands.trust import settle
 from retinue.interfaces.cli.options import limits_from
 from retinue.interfaces.cli.terminal.console import Console, Interrupts, exit_code, perform
+from retinue.ports.listeners import Listeners
+from retinue.ports.person import Person
 from retinue.project import project
 from retinue.runtime.runtime import Runtime
 
@@ -76,13 +78,15 @@ def perform_in(
                     open_runtime(
                         **opened,
                         limits=limits,
-                        approve=console.approve,
-                        ask=console.ask,
-                        choose=console.choose,
-                        on_event=console.listen,
-                        on_text=partial(console.progress.hear, ROOT_ID),
-                        on_partial=lambda _, agent, text: console.progress.hear(agent, text),
-                        on_wait=console.progress.wait,
+                        person=Person(
+                            approve=console.approve, ask=console.ask, choose_model=console.choose
+                        ),
+                        listeners=Listeners(
+                            on_event=console.listen,
+                            on_text=partial(console.progress.hear, ROOT_ID),
+                            on_child_text=lambda _, agent, text: console.progress.hear(agent, text),
+                            on_wait=console.progress.wait,
+                        ),
                     ) as runtime,
                 ):
                     interrupts.runtime = runtime

@@ -25,7 +25,7 @@ async def play(
             project,
             model=ScriptedModel(script, strict=False),
             max_concurrent=10,
-            on_event=lines.listen,
+            listeners=retinue.Listeners(on_event=lines.listen),
             environment=Environment(variables={"HOME": str(project)}),
         ) as rt,
     ):

@@ -33,6 +33,7 @@ from retinue.interfaces.cli.terminal.demo_output import Stage
 from retinue.model_registry import embedded_model
 from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step
 from retinue.models.scripted.script_file import parse_script
+from retinue.ports.listeners import Listeners
 from retinue.ports.model import Model
 from retinue.project import STATE_DIR, open_run
 from retinue.runtime.delegation.task import Task
@@ -224,8 +225,9 @@ class _Demo:
             model=model,
             limits={"max_tokens": MAX_TOKENS},
             shell=False,
-            on_event=on_event,
-            on_partial=lambda _, agent, text: on_words(agent, text),
+            listeners=Listeners(
+                on_event=on_event, on_child_text=lambda _, agent, text: on_words(agent, text)
+            ),
             # The same for everybody: neither the user's settings nor variables count here.
             environment=Environment(variables={"HOME": str(self._home)}),
         ) as runtime:

@@ -82,7 +82,7 @@ def tools(server: str | None, directory: str, as_json: bool) -> None:
 
 def _rows(found: Inspection) -> list[Row]:
     rows = [_row(tool, BUILT_IN) for tool in found.tools]
-    for one in found.offered:
+    for one in found.servers:
         rows += [_row(tool, one.server.name, reads=tool.listed.reads) for tool in one.tools]
     return rows
 
@@ -110,7 +110,7 @@ def _conditions(found: Inspection) -> list[Condition]:
                 tools=len(one.tools),
                 problem=one.problem,
             )
-            for one in found.offered
+            for one in found.servers
         ),
         *(
             Condition(
