@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.interfaces.cli.commands.demo import bundled, copy
+from retinue.interfaces.cli.commands.demo import copy_tree, demo_files
 from retinue.models.scripted.model import ScriptedReply, Step, call, calls, say
 from retinue.testing.server import ModelServer, Received, Response, streamed
 
@@ -132,7 +132,7 @@ class Session:
 
     def prepare(self) -> None:
         self.home.mkdir()
-        copy(bundled() / "snip", self.project)
+        copy_tree(demo_files() / "snip", self.project)
         who = ["-c", "user.name=demo", "-c", "user.email=demo"]
         for arguments in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "snip"]):
             subprocess.run(["git", *who, *arguments], cwd=self.project, check=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retinue.embedded.model import is_available
-from retinue.interfaces.cli.commands.demo import bundled, copy
+from retinue.interfaces.cli.commands.demo import copy_tree, demo_files
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # name: its arguments, the script, and what it prints.
@@ -44,7 +44,7 @@ RUNS = {
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    copy(bundled() / "snip", tmp_path / "snip")
+    copy_tree(demo_files() / "snip", tmp_path / "snip")
     return tmp_path / "snip"
 
 

@@ -108,7 +108,7 @@ def test_the_core_does_the_work(core: Path, tmp_path: Path) -> None:
     assert retinue("audit", run_id).startswith("ok: ")
     assert "researcher" in retinue("agents")
     assert "built in" in retinue("tools")
-    assert "Act two" in retinue("demo", "--fast")
+    assert "Part 2" in retinue("demo", "--fast")
 
 
 @pytest.mark.parametrize(

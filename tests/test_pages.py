@@ -36,7 +36,7 @@ from retinue.config.settings_file import load_settings, read_settings
 from retinue.domain.plan.plan_file import parse
 from retinue.domain.plan.plan_file import read as read_plan
 from retinue.domain.price import Price
-from retinue.interfaces.cli.commands.demo import bundled, copy
+from retinue.interfaces.cli.commands.demo import copy_tree, demo_files
 from retinue.interfaces.cli.main import COMMANDS, cli, main
 from retinue.models.scripted.model import ScriptedReply, call, say
 from retinue.models.scripted.script_file import parse_script
@@ -171,7 +171,7 @@ def project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Project:
     directory = tmp_path / "project"
-    copy(bundled() / "snip", directory)
+    copy_tree(demo_files() / "snip", directory)
     (directory / "tasks.txt").write_text("What is in snip?\n\nWhat is in tests?\n")
     monkeypatch.chdir(directory)
     monkeypatch.setenv("HOME", str(tmp_path))

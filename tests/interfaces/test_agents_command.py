@@ -75,8 +75,8 @@ def test_one_in_full(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert out.startswith("auditor: profile, .claude/agents/auditor.md\n  Audits: with evidence.\n")
     assert "  Tools: read_file, search_files\n" in out
-    assert "  Limits: 15 tool calls, 7 turns, 65,536 tokens, 300 s an attempt\n" in out
-    assert "  May spawn: nobody\n" in out
+    assert "  Limits: 15 tool calls, 7 turns, 65,536 tokens, 300 s per attempt\n" in out
+    assert "  May spawn: no role\n" in out
     assert "  Problem: model 'opus' is not in your [models]" in out
     assert out.endswith("\n\nYou audit.[2J\n\nTwice.\n")
 

@@ -15,7 +15,13 @@ from retinue import Event, fold
 from retinue.domain.events import ModelFailed, ModelReplied, ToolDenied, ToolFinished
 from retinue.domain.run_state import RunState
 from retinue.embedded.model import is_available
-from retinue.interfaces.cli.commands.demo import LOOKERS, QUESTIONS, bundled, copy, scripted_model
+from retinue.interfaces.cli.commands.demo import (
+    QUESTIONS,
+    REVIEW_TASKS,
+    copy_tree,
+    demo_files,
+    scripted_model,
+)
 from retinue.interfaces.cli.main import main
 
 Demo = Callable[..., str]
@@ -63,21 +69,21 @@ def session(events: list[Event]) -> list[Event]:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    copy(bundled() / "snip", tmp_path / "snip")
+    copy_tree(demo_files() / "snip", tmp_path / "snip")
     return tmp_path / "snip"
 
 
 def test_it_says_first_what_is_scripted_and_what_is_real(said: str) -> None:
     said = " ".join(said.split())
-    assert "This is a replay, of a session that was recorded on" in said
-    assert "only the words of its model were written beforehand" in said
-    assert "Now it happens here, and again the words of the model were written beforehand." in said
+    assert "This is a replay of a session that was recorded on" in said
+    assert "except that the model's replies were scripted" in said
+    assert "This part runs on your machine, again with scripted replies of the model." in said
     assert "The tools, contracts, budgets, journal and audit are real." in said
 
 
 def test_without_the_embedded_model_it_says_why_its_act_is_left_out(said: str) -> None:
     assert (
-        "Left out: The embedded model is not installed: pip install 'retinue[embedded]'."
+        "Skipped: The embedded model is not installed: pip install 'retinue[embedded]'."
     ) in said
 
 
@@ -98,7 +104,7 @@ def test_the_session_has_research_merges_a_conflict_a_kill_and_a_resume(
 
 
 def test_the_session_is_shown_as_a_replay_and_audited(said: str) -> None:
-    assert "the process was killed here; `retinue resume` goes on" in said
+    assert "the process was killed here; `retinue resume` continues the run" in said
     assert "a4  conflict after 2 turns" in said
     assert "$ retinue show session.retinue" in said
     assert re.search(r"\$ retinue audit session.retinue\n  ok: \d+ events and 6 contracts", said)
@@ -118,7 +124,7 @@ def test_what_is_said_in_the_session_is_what_the_repository_has(
 
 def test_it_shows_progress_results_and_totals(said: str) -> None:
     assert "a1  → read_file snip/codes.py" in said
-    for task in LOOKERS:
+    for task in REVIEW_TASKS:
         assert task.task in said
     assert "4 of 5 completed" in said
     assert "of 100,000 tokens used" in said
@@ -133,7 +139,7 @@ def test_it_shows_what_the_other_commands_say_about_its_run(said: str) -> None:
 
 
 def test_it_ends_with_what_to_type_next(said: str) -> None:
-    end = said.partition("What next")[2]
+    end = said.partition("Next steps")[2]
     assert "export RETINUE_MODEL=openai:MODEL@http://127.0.0.1:8080/v1" in end
     assert "export OPENAI_API_KEY=" in end
     assert 'retinue run "' in end
@@ -159,7 +165,9 @@ def test_json_gives_the_events_and_nothing_else(events: list[Event], view: RunSt
         seqs = [event.seq for event in events if event.run_id == run_id]
         assert seqs == list(range(1, len(seqs) + 1))
     assert events[-1].type == "run.finished"
-    assert [agent.title for agent in view.agents.values()][1:] == [task.task for task in LOOKERS]
+    assert [agent.title for agent in view.agents.values()][1:] == [
+        task.task for task in REVIEW_TASKS
+    ]
 
 
 def test_four_children_complete_and_one_ends_at_its_limit(view: RunState) -> None:
@@ -201,8 +209,8 @@ def test_every_rule_of_the_script_is_for_one_of_the_tasks() -> None:
     rules = [
         rule.removeprefix("rule ").strip("'") for rule in scripted_model(fast=True).leftovers()
     ]
-    assert len(rules) == len(LOOKERS)
-    for rule, task in zip(rules, LOOKERS, strict=True):
+    assert len(rules) == len(REVIEW_TASKS)
+    for rule, task in zip(rules, REVIEW_TASKS, strict=True):
         assert rule in task.task
 
 
@@ -218,7 +226,7 @@ def test_the_files_stay_where_they_are_to_be_kept(demo: Demo, tmp_path: Path) ->
 
 def test_a_directory_with_something_in_it_is_left_alone(demo: Demo, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
-    assert "name a directory that is new or empty" in demo("--keep", str(tmp_path), exit_code=2)
+    assert "name a new or an empty directory" in demo("--keep", str(tmp_path), exit_code=2)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 

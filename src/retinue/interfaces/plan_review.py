@@ -1,4 +1,4 @@
-"""A plan before a person: shown, edited in their editor, and agreed to or not."""
+"""Lets a person read a plan, edit it in their editor, and accept or reject it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from retinue.interfaces.view.plan_outline import outline
 from retinue.runtime.runtime import Runtime
 
 Decide = Callable[[str | Sequence[str], Sequence[str]], Awaitable[str]]
-"""Show a text, or lines that may be cut, and have a person choose; answers what they said, in small
-letters. A choice may be said by its first letter; the last is meant where they say nothing."""
+"""Shows a text, or lines that may be cut, and asks for one of several choices.
+
+Returns the answer in lower case. The first letter of a choice is enough. The last choice is the
+default."""
 
 Edit = Callable[[str], Awaitable[str | None]]
-"""What a person makes of a text; None if they leave it as it is."""
+"""Lets a person edit a text; None if they do not save it."""
 
 RUN, EDIT = ("r", "run", "run it", "y", "yes"), ("e", "edit", "edit it", "edit it again")
-FIRST = ("run it", "edit it", "neither")
-AGAIN = ("edit it again", "no")
+CHOICES = ("run it", "edit it", "neither")
+CHOICES_AFTER_ERROR = ("edit it again", "no")
 
 
-def only_reading(mode: Mode) -> str:
-    """What to know before a plan is written in a mode in which no step of it may write."""
+def read_only_note(mode: Mode) -> str:
+    """A warning that no step of a plan may write in this mode; "" if steps may."""
     if mode.autonomous:
         return ""
     return f"In {mode} mode the steps of a plan only read; in auto mode they may write."
 
 
-async def why_not(runtime: Runtime, plan: Plan) -> str:
-    """Why a plan that was written cannot be run in this mode, or ""."""
+async def plan_problem(runtime: Runtime, plan: Plan) -> str:
+    """Why the plan cannot run in this mode; "" if it can."""
     try:
         await runtime.check(plan)
     except PlanError as error:
@@ -41,49 +43,54 @@ async def why_not(runtime: Runtime, plan: Plan) -> str:
     return ""
 
 
-async def agreed(runtime: Runtime, plan: Plan, *, decide: Decide, edit: Edit) -> Plan | None:
-    """The plan as a person wants it, or None. What they have written stays until it is right."""
+async def review_plan(runtime: Runtime, plan: Plan, *, decide: Decide, edit: Edit) -> Plan | None:
+    """Show the plan until the person accepts or rejects it; return the accepted plan, or None.
+
+    A text that is not a valid plan is kept, so that the person can correct it.
+    """
     text = to_toml(plan)
     comments: tuple[str, ...] = ()
     while True:
         shown = ["", *outline(plan), "", f"Forecast: {await runtime.forecast(plan)}.", ""]
-        obstacle = await why_not(runtime, plan)
-        if obstacle:
-            shown += [*obstacle.splitlines(), ""]
-        answer = await decide(shown, FIRST[1:] if obstacle else FIRST)
-        if answer in RUN and not obstacle:
+        problem = await plan_problem(runtime, plan)
+        if problem:
+            shown += [*problem.splitlines(), ""]
+        answer = await decide(shown, CHOICES[1:] if problem else CHOICES)
+        if answer in RUN and not problem:
             return plan
         if answer not in EDIT:
             return None
         while True:
             try:
-                edited = await edit(_commented(text, comments))
-                if edited is None or not _bare(edited):  # Left without saving, or with nothing.
+                edited = await edit(_with_comments(text, comments))
+                if edited is None or not _without_comments(edited):
                     break
                 text = edited
-                plan, comments = await runtime.check(parse(_bare(text))), ()
+                plan, comments = await runtime.check(parse(_without_comments(text))), ()
                 break
-            except UsageError as error:  # The plan is none, or there is no editor for it.
+            except UsageError as error:  # No valid plan, or no editor.
                 if isinstance(error, PlanError):
                     comments = error.problems or (str(error),)
-                if await decide(str(error), AGAIN) not in EDIT:
+                if await decide(str(error), CHOICES_AFTER_ERROR) not in EDIT:
                     break
 
 
-def edited(text: str) -> str | None:
-    """What the person's editor makes of `text`. It has the terminal until this returns."""
+def open_in_editor(text: str) -> str | None:
+    """Open `text` in the person's editor; None if they do not save it.
+
+    Blocks until the editor closes, which uses the terminal.
+    """
     try:
-        made: str | None = click.edit(text, extension=".toml")
+        edited: str | None = click.edit(text, extension=".toml")
     except click.ClickException as error:
-        raise UsageError(f"{error.format_message()}. Name one that works in EDITOR.") from None
-    return made
+        raise UsageError(f"{error.format_message()}. Set EDITOR to one that works.") from None
+    return edited
 
 
-def _commented(text: str, comments: Sequence[str]) -> str:
-    """A plan for the editor, with what is wrong with it on top."""
-    return "".join(f"#! {line}\n" for line in comments) + _bare(text) + "\n"
+def _with_comments(text: str, comments: Sequence[str]) -> str:
+    """A plan for the editor, with its problems as comments on top."""
+    return "".join(f"#! {line}\n" for line in comments) + _without_comments(text) + "\n"
 
 
-def _bare(text: str) -> str:
-    """A plan without what was put on top of it."""
+def _without_comments(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.startswith("#! ")).strip()

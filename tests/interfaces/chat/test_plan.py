@@ -12,7 +12,7 @@ import pytest
 from retinue.errors import UsageError
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.slash_commands import submit
-from retinue.interfaces.plan_review import edited
+from retinue.interfaces.plan_review import open_in_editor
 from retinue.models.scripted.model import ScriptedModel, Step, say
 
 Opened = Callable[..., AbstractAsyncContextManager[Chat]]
@@ -146,5 +146,5 @@ async def test_an_editor_that_is_not_there(
         submit(chat, "n")
         await wait(idle(chat))
     monkeypatch.setenv("VISUAL", "false")
-    with pytest.raises(UsageError, match=r"^false: Editing failed\. Name one that works in EDITOR"):
-        edited("")
+    with pytest.raises(UsageError, match=r"^false: Editing failed\. Set EDITOR to one that works"):
+        open_in_editor("")

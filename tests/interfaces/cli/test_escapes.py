@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retinue.domain.approval import Rule
-from retinue.interfaces.consent import for_good
+from retinue.interfaces.consent import permanent_rule_hint
 
 Start = Callable[..., Any]
 TITLE, CSI, RIGHT_TO_LEFT = "\x1b]0;taken over\x07", "\x9b31m", "\u202e"
@@ -45,23 +45,21 @@ def test_errors_are_not_obeyed(terminal: Start, project: Path, argv: tuple[str, 
     assert obeyed(term.raw) == []
 
 
-def test_what_is_allowed_for_good_is_not_obeyed(terminal: Start, project: Path) -> None:
+def test_rule_hint_has_no_control_characters(terminal: Start, project: Path) -> None:
     (project / "script.yaml").write_text(json.dumps({"steps": COMMAND}))
     term = terminal("run", "-m", "scripted:script.yaml", "--unsafe-no-sandbox", "Go", columns=200)
     term.see("[N]o?")
     term.type("a\r")
     assert term.end() == 0
-    assert 'For good: allow = ["run_command(echo evil' in term.text
+    assert 'your settings: allow = ["run_command(echo evil' in term.text
     assert obeyed(term.raw) == []
 
 
-def test_what_is_allowed_for_good_is_the_same_when_it_is_read_again() -> None:
+def test_rule_hint_is_valid_toml() -> None:
     rule = Rule("run_command", f"echo {EVIL}")
-    text = for_good(rule)
+    text = permanent_rule_hint(rule)
     assert text.isprintable()
-    (read,) = tomllib.loads(text.removeprefix("For good: ").removesuffix(" in your settings."))[
-        "allow"
-    ]
+    (read,) = tomllib.loads(text.rpartition("your settings: ")[2])["allow"]
     assert read == str(rule)
 
 

@@ -58,8 +58,8 @@ def test_what_is_much_needs_a_yes(
     done = cli(*asked)
     assert done.code == 4
     assert re.fullmatch(
-        r"retinue: This will use about 19,661 tokens .*: more than the 5,000 tokens or 1 USD that"
-        r" need no yes\. Say --yes, or ask for less\.\n",
+        r"retinue: This will likely use about 19,661 tokens .*: more than 5,000 tokens or 1 USD"
+        r"\. Confirm with --yes, or ask for less\.\n",
         done.err,
     )
     assert cli("runs").out == ""
@@ -73,9 +73,9 @@ def test_a_person_is_asked_and_may_say_no(
 ) -> None:
     settings("ask_above_tokens = 5000\n")
     shown = terminal("fan-out", "-m", script(OK), "one", columns=120)
-    shown.see("Forecast: about 19,661 tokens", "Do it?", "[y]es, [N]o?")
+    shown.see("Forecast: about 19,661 tokens", "Start it?", "[y]es, [N]o?")
     shown.type("n\n")
-    shown.see("Nothing was run.")
+    shown.see("Nothing was started.")
     assert shown.end() == 4
 
 
@@ -130,7 +130,7 @@ def test_who_could_not_write_is_told_of(
     (project / "a.py").write_text("x = 1\n")
     done = cli("fan-out", "-m", script(OK), "--each", "*.py", "Rename x in {path}")
     assert done.code == 0, done.err
-    assert "In normal mode researchers do it, who only read; in auto mode executors" in done.err
+    assert "In normal mode the children are researchers, which only read; in auto" in done.err
     asked = cli("fan-out", "-m", script(OK), "-r", "reviewer", "--each", "*.py", "Look at {path}")
     assert "in auto mode" not in asked.err, "whoever names a role knows what it may do"
 
@@ -149,7 +149,7 @@ def test_a_name_of_a_file_gives_no_rights(
     (project / "**").write_text("x\n")
     done = cli("fan-out", "--mode", "auto", "-m", model, "-q", "--each", "*", "Mend {path}")
     assert done.code == 2
-    assert done.err.startswith("retinue: '**' fits --each, and has a name that as a path to write")
+    assert done.err.startswith("retinue: '**' matches --each, but as a path to write")
     # Who only reads may look at it.
     assert cli("fan-out", "-m", model, "-q", "--each", "*", "Look at {path}").code == 0
 
@@ -157,8 +157,8 @@ def test_a_name_of_a_file_gives_no_rights(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--each", "*.py", "Look"], "With --each, every task needs {path}, which stands for"),
-        (["--each", "*.rs", "Look at {path}"], "No file fits --each '*.rs'; is it quoted, and"),
+        (["--each", "*.py", "Look"], "With --each, every task needs {path}, which is replaced by"),
+        (["--each", "*.rs", "Look at {path}"], "No file matches --each '*.rs'. Quote the pattern"),
     ],
 )
 def test_what_is_wrong_with_each_is_told(

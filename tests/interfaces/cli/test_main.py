@@ -54,7 +54,7 @@ def test_the_help_lists_every_command_and_the_exit_codes(cli: Cli) -> None:
         assert f"  {command} " in done.out
         assert text in done.out
     words = " ".join(done.out.split())
-    assert "Exit codes: 0 done, 1 failed, 2 usage, 3 a limit ended it" in words
+    assert "Exit codes: 0 done, 1 failed, 2 usage, 3 a limit was reached" in words
     assert "130 interrupted." in words
 
 
@@ -63,7 +63,7 @@ def test_where_nobody_can_talk_it_helps(cli: Cli) -> None:
     assert cli("chat") == (
         2,
         "",
-        'retinue: The chat needs a terminal; `retinue run "…"` does one job without one.\n',
+        'retinue: The chat needs a terminal. Without one, use `retinue run "…"`.\n',
     )
     assert cli("-c").err == cli("chat").err, "options of the chat need no name of it"
 
@@ -94,7 +94,7 @@ def test_interrupted_nothing_is_lost(
     assert process.returncode == 130
     (row,) = [json.loads(line) for line in cli("runs", "--json").out.splitlines()]
     assert row["status"] is None
-    told = f"retinue: interrupted; to go on: retinue resume {row['id']}\n"
+    told = f"retinue: interrupted; resume with: retinue resume {row['id']}\n"
     assert (out, err) == (b"", told.encode())
     assert "  interrupted " in cli("runs").out
     assert cli("show", row["id"]).out.startswith(f"run {row['id']}: interrupted\n")

@@ -51,7 +51,7 @@ OK = "steps: [{say: ok}]"
         (("run", " \n "), "The task is empty; say what the agent should do."),
         (("spawn", "researcher", ""), "The task is empty; say what the agent should do."),
         (("fan-out", "x", ""), "The task is empty; say what the agent should do."),
-        (("fan-out",), 'No tasks. Write them behind the command: retinue fan-out "…" "…".'),
+        (("fan-out",), 'No tasks. Give them as arguments: retinue fan-out "…" "…".'),
         (
             ("spawn", "cook", "x"),
             "Unknown role 'cook'; there are: executor, planner, researcher, reviewer, tester.",
@@ -71,17 +71,17 @@ OK = "steps: [{say: ok}]"
         (("fan-out", "--max-concurrent", "0", "x"), "max_concurrent must be at least 1, not 0."),
         (("run", "-C", "nowhere", "x"), "There is no directory 'nowhere'."),
         (("run", "-C", "script.yaml", "x"), "'script.yaml' is a file, not a directory."),
-        (("run",), "Say what to do: a TASK, or --plan FILE, and not both."),
-        (("run", "--bogus", "x"), "No such option '--bogus'. `retinue run --help` tells more."),
+        (("run",), "Give either a TASK or --plan FILE."),
+        (("run", "--bogus", "x"), "No such option '--bogus'. See `retinue run --help`."),
         (
             ("run", "--max-turns", "many", "x"),
             "Invalid value for '--max-turns': 'many' is not a valid integer."
-            " `retinue run --help` tells more.",
+            " See `retinue run --help`.",
         ),
         (
             ("run", "--mode", "yolo", "x"),
             "Invalid value for '--mode': 'yolo' is not one of 'plan', 'normal', 'auto',"
-            " 'dangerous'. `retinue run --help` tells more.",
+            " 'dangerous'. See `retinue run --help`.",
         ),
     ],
 )
@@ -97,7 +97,7 @@ def test_an_unknown_command(cli: Cli) -> None:
     assert cli("rnu") == (
         2,
         "",
-        "retinue: No such command 'rnu'. `retinue --help` tells more.\n",
+        "retinue: No such command 'rnu'. See `retinue --help`.\n",
     )
 
 

@@ -52,7 +52,7 @@ def test_a_run_that_was_killed_goes_on(cli: Cli, serve: Serve, program: Program)
     over = cli("resume")
     assert (over.code, over.err) == (
         1,
-        "retinue: There is nothing to resume: no run was left before its end.\n",
+        "retinue: There is no run to resume.\n",
     )
 
 
@@ -66,7 +66,7 @@ def test_tasks_that_nobody_had_begun_are_done_later(
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130
-    found = re.search(rb"to go on: retinue resume (\w+)\n$", err)
+    found = re.search(rb"resume with: retinue resume (\w+)\n$", err)
     assert found is not None
     done = cli("resume")
     assert done.code == 0
@@ -101,7 +101,7 @@ def test_a_full_disk_ends_a_run_that_can_go_on(cli: Cli, serve: Serve) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 2, done.stderr
     told, why = done.stderr.splitlines()
-    assert told == (f"retinue: the journal could not be written; to go on: retinue resume {run}")
+    assert told == (f"retinue: the journal could not be written; resume with: retinue resume {run}")
     assert re.search(r"disk of .*retinue\.db", why)
     assert "  abandoned " in cli("runs").out
     assert cli("audit", run).code == 0

@@ -100,5 +100,5 @@ def test_only_one_session_can_be_gone_on_with(cli: Cli, options: tuple[str, ...]
     assert cli("run", *options, "x") == (
         2,
         "",
-        "retinue: -c means the last session and -r k3f9 that one; choose one.\n",
+        "retinue: -c continues the last session, -r k3f9 another; use one of them.\n",
     )

@@ -32,7 +32,7 @@ class Terminal(Protocol):
 
 
 Script = Callable[[str], str]
-WAY_BACK = r"retinue: interrupted; to go on: retinu *e *resume \w{8}$"
+WAY_BACK = r"retinue: interrupted; resume with: ret *inu *e *resume \w{8}$"
 Start = Callable[..., Terminal]
 
 # The children answer when the day is over.
@@ -97,7 +97,7 @@ def test_ctrl_c_leaves_the_terminal_clean(terminal: Start, script: Script) -> No
     term.see("(turn 3/10, ")
     term.type("some keys\r\r")
     term.type("\x03")
-    term.see("Stopping when it is said what there is; Ctrl-C stops now.")
+    term.see("Stopping: agents report what they have. Ctrl-C stops now.")
     term.type("\x03")
     assert term.end() == 130
     assert re.search(WAY_BACK, term.text.replace("\n", " "))
@@ -273,7 +273,7 @@ def test_a_child_s_question_says_who_asks_for_what_and_always_is_a_rule(
     assert "[a]lways in this run: run_command(rm -r a), [N]o?" in text
     term.type("a\r")
     text = term.see("root/executor.1 wants run_command: rm -r b")
-    assert 'For good: allow = ["run_command(rm -r a)"] in your settings.' in text
+    assert 'allow = ["run_command(rm -r a)"]' in text
     assert text.count("[N]o?") <= 2, "what was always allowed is not asked about again"
     term.see("[a]lways in this run: run_command(rm -r b), [N]o?")
     term.type("n\r")

@@ -22,8 +22,8 @@ from retinue.interfaces.chat.keys import KEYS
 from retinue.interfaces.chat.panes import Heading, LinePane, TalkPane, TreePane
 from retinue.interfaces.chat.slash_commands import answers, submit
 from retinue.interfaces.chat.styles import THEME
-from retinue.interfaces.cli.terminal.notify import notice
-from retinue.interfaces.plan_review import edited
+from retinue.interfaces.cli.terminal.notify import notification
+from retinue.interfaces.plan_review import open_in_editor
 from retinue.interfaces.view.agent_details import edit_lines
 from retinue.interfaces.view.agent_table import Line, Span, Tone
 from retinue.interfaces.view.conversation import Moment, cut
@@ -339,7 +339,7 @@ class ChatApp(App[None]):
         self._away = True
         try:
             with self.batch_update(), self.suspend():
-                return await asyncio.to_thread(edited, text)
+                return await asyncio.to_thread(open_in_editor, text)
         except SuspendNotSupported:
             raise UsageError("No editor can be opened on this terminal.") from None
         finally:
@@ -348,7 +348,7 @@ class ChatApp(App[None]):
     def _attention(self, text: str) -> None:
         """Tell somebody who looks elsewhere."""
         if not self.app_focus and self._driver is not None and not self._away:
-            self._driver.write(notice(self.chat.environment, f"retinue: {text}"))
+            self._driver.write(notification(self.chat.environment, f"retinue: {text}"))
 
 
 def _edited(wish: ApprovalRequest, width: int) -> list[Line]:

@@ -28,8 +28,8 @@ from retinue.interfaces.chat.input_history import History
 from retinue.interfaces.chat.input_parser import Message
 from retinue.interfaces.chat.questions import Questions
 from retinue.interfaces.chat.runtime_host import Engine
-from retinue.interfaces.consent import for_good
-from retinue.interfaces.plan_review import Edit, agreed, only_reading
+from retinue.interfaces.consent import permanent_rule_hint
+from retinue.interfaces.plan_review import Edit, read_only_note, review_plan
 from retinue.interfaces.view.agent_table import Span, Tone
 from retinue.interfaces.view.agent_tree import Forest, Tree, is_open
 from retinue.interfaces.view.conversation import Talk
@@ -452,11 +452,11 @@ class Chat:
             self.on_attention(f"{role} is done: {clip(one_line(task), 60)}")
 
     async def _plan(self, runtime: Runtime, goal: str) -> None:
-        if note := only_reading(runtime.policy.mode):
+        if note := read_only_note(runtime.policy.mode):
             self.talk.notice(note)
         try:
             plan = await runtime.plan(goal)
-            accepted = await agreed(runtime, plan, decide=self._decide, edit=self._edit)
+            accepted = await review_plan(runtime, plan, decide=self._decide, edit=self._edit)
             if accepted is None:
                 self.talk.notice(f"Nothing was run. What the planner wrote is in {LATEST}.")
                 return
@@ -539,7 +539,7 @@ class Chat:
             self.on_attention(f"{question.path or 'retinue'} {what}")
 
     def _allowed(self, rule: Rule) -> None:
-        self.talk.notice(for_good(rule))
+        self.talk.notice(permanent_rule_hint(rule))
 
     def _waits(self, what: str) -> None:
         self.waiting = what

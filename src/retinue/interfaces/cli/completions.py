@@ -1,6 +1,6 @@
-"""Names that a shell completes: runs, agents, roles and models, as far as they are known here.
+"""Shell completion of runs, agents, roles and models.
 
-They are asked for at a key stroke, so whatever goes wrong means that there are none.
+Completion runs while the user types, so an error yields no candidates instead of a message.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from retinue.config.environment import Environment
-from retinue.config.roles import RoleCatalogue, load_roles
-from retinue.config.settings import SettingsLayers
+from retinue.config.roles import load_roles
 from retinue.config.settings_file import load_settings
 from retinue.embedded.model import NAME, is_available
 from retinue.errors import RetinueError
@@ -21,13 +20,13 @@ from retinue.interfaces.view.formatting import one_line
 from retinue.ports.store import AgentRow, RunRow
 from retinue.project import open_journal, project
 
-MOST_RUNS = 30
+MAX_RUNS = 30
 
 
-def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_run(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     async def latest() -> Sequence[RunRow]:
         async with open_journal(_directory(ctx)) as store:
-            return await store.runs(limit=MOST_RUNS)
+            return await store.runs(limit=MAX_RUNS)
 
     try:
         rows = asyncio.run(latest())
@@ -36,52 +35,46 @@ def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Co
     return _items(((row.id, row.task) for row in rows), incomplete)
 
 
-def agents(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    async def of_run() -> Sequence[AgentRow]:
+def complete_agent(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    async def agents() -> Sequence[AgentRow]:
         async with open_journal(_directory(ctx)) as store:
             return await store.agents((await store.run(ctx.params.get("run") or "")).id)
 
     try:
-        rows = asyncio.run(of_run())
+        rows = asyncio.run(agents())
     except RetinueError:
         return []
     return _items(((row.id, row.path) for row in rows), incomplete)
 
 
-def roles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_role(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    environment = Environment.current()
     try:
-        found = _catalogue(ctx)
+        root = project(_directory(ctx))
+        layers = load_settings(environment.user_settings_file, root)
+        found = load_roles(layers, root, environment.home, config_home=environment.config_home)
     except RetinueError:
         return []
     return _items(((role.name, role.description) for role in found.roles.values()), incomplete)
 
 
-def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_model(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    environment = Environment.current()
     try:
-        layers = _layers(ctx)
+        layers = load_settings(environment.user_settings_file, project(_directory(ctx)))
     except RetinueError:
         return []
     names = dict(layers.user.models)
     if is_available():
-        names[NAME] = "small, and here without a server"
-    for name in (Environment.current().get("RETINUE_MODEL"), layers.merged.model):
+        names[NAME] = "small, and needs no server"
+    for name in (environment.get("RETINUE_MODEL"), layers.merged.model):
         if name:
-            names.setdefault(name, "the usual one")
+            names.setdefault(name, "the default")
     return _items(names.items(), incomplete)
 
 
 def _directory(ctx: click.Context) -> str:
     return ctx.params.get("directory") or "."
-
-
-def _layers(ctx: click.Context) -> SettingsLayers:
-    return load_settings(Environment.current().user_settings_file, project(_directory(ctx)))
-
-
-def _catalogue(ctx: click.Context) -> RoleCatalogue:
-    environment = Environment.current()
-    root = project(_directory(ctx))
-    return load_roles(_layers(ctx), root, environment.home, config_home=environment.config_home)
 
 
 def _items(names: Iterable[tuple[str, str]], incomplete: str) -> list[CompletionItem]:

@@ -1,43 +1,55 @@
-"""What commands that make agents work have in common: a runtime, opened by their options."""
+"""Turns the options of a command into a console and an open runtime."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from retinue.app import open_runtime
 from retinue.config.environment import Environment
 from retinue.config.settings import ASK_ABOVE_TOKENS, ASK_ABOVE_USD
 from retinue.config.settings_file import load_settings
-from retinue.domain.agent_state import ROOT_ID
 from retinue.domain.budget import Limits
 from retinue.domain.result import Status
 from retinue.errors import StoreError
-from retinue.interfaces.cli.commands.trust import settle
-from retinue.interfaces.cli.options import limits_from
-from retinue.interfaces.cli.terminal.console import Console, Interrupts, exit_code, perform
-from retinue.ports.listeners import Listeners
-from retinue.ports.person import Person
+from retinue.interfaces.cli.exit_codes import exit_code
+from retinue.interfaces.cli.options import given_limits
+from retinue.interfaces.cli.terminal.console import Console
+from retinue.interfaces.cli.terminal.interrupts import Interrupts, run_async
+from retinue.interfaces.cli.trust_prompt import ask_for_trust
 from retinue.project import project
 from retinue.runtime.runtime import Runtime
 
-_FILES = ("context_files", "write", "workspace", "checks", "on_conflict")
+TASK_FIELDS = ("context_files", "write", "workspace", "checks", "on_conflict")
 
 
-def chosen_terms(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a child's task was said on the command line."""
-    # Of those that may be repeated, none is not the same as an empty list: that would be a wish.
-    return limits_from(options).given() | {name: options[name] for name in _FILES if options[name]}
+def given_task_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a child's task that were given on the command line."""
+    # An option that was not repeated at all is (), which as a task's field would mean "none".
+    return given_limits(options).given() | {
+        name: options[name] for name in TASK_FIELDS if options[name]
+    }
 
 
-def chosen_gate(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What the work of everybody has to pass, if it was said on the command line."""
+def merge_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `open_runtime` about merging."""
     return {"checks": options["checks"], "on_conflict": options["on_conflict"]}
 
 
-def console_of(options: Mapping[str, Any]) -> Console:
+def runtime_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `open_runtime` that every command with `runtime_options` has."""
+    return {
+        "directory": options["directory"],
+        "model": options["model"],
+        "mode": options["mode"],
+        "unsafe_no_sandbox": options["unsafe_no_sandbox"],
+        "cache": False if options["no_cache"] else None,
+        "record": options["record"],
+    }
+
+
+def make_console(options: Mapping[str, Any]) -> Console:
     environment = Environment.current()
     settings = load_settings(environment.user_settings_file, project(options["directory"])).merged
     return Console(
@@ -49,59 +61,42 @@ def console_of(options: Mapping[str, Any]) -> Console:
     )
 
 
-def opening_of(options: Mapping[str, Any]) -> tuple[Console, dict[str, Any]]:
-    return console_of(options), {
-        "directory": options["directory"],
-        "model": options["model"],
-        "mode": options["mode"],
-        "unsafe_no_sandbox": options["unsafe_no_sandbox"],
-        "cache": False if options["no_cache"] else None,
-        "record": options["record"],
-    }
-
-
-def perform_in(
-    opened: Mapping[str, Any],
+def run_in_runtime(
+    arguments: Mapping[str, Any],
     console: Console,
     work: Callable[[Runtime], Awaitable[Sequence[Status]]],
     *,
     limits: Limits | None = None,
 ) -> int:
-    """Open a runtime, do `work` in it, and make an exit code of how that ended."""
+    """Open a runtime with `arguments`, do `work` in it, and return the exit code."""
 
     async def inside() -> int:
+        directory = arguments["directory"]
         interrupts = Interrupts(on_first=console.print_stopping)
         try:
             with interrupts:
                 async with (
-                    console.progress.shown(),
+                    console.progress.live(),
                     open_runtime(
-                        **opened,
+                        **arguments,
                         limits=limits,
-                        person=Person(
-                            approve=console.approve, ask=console.ask, choose_model=console.choose
-                        ),
-                        listeners=Listeners(
-                            on_event=console.listen,
-                            on_text=partial(console.progress.hear, ROOT_ID),
-                            on_child_text=lambda _, agent, text: console.progress.hear(agent, text),
-                            on_wait=console.progress.wait,
-                        ),
+                        person=console.person,
+                        listeners=console.listeners,
                     ) as runtime,
                 ):
                     interrupts.runtime = runtime
                     code = exit_code(await work(runtime))
-            console.print_way_back("the model did not answer", opened["directory"])
+            console.print_resume_hints("the model did not answer", directory)
             return code
         except asyncio.CancelledError:
             if not interrupts.happened:
                 raise
-            console.print_way_back("interrupted", opened["directory"])
+            console.print_resume_hints("interrupted", directory)
             return 130
         except StoreError:
-            console.print_way_back("the journal could not be written", opened["directory"])
+            console.print_resume_hints("the journal could not be written", directory)
             raise
 
-    if console.people:
-        settle(opened["directory"], model=opened["model"])
-    return perform(inside())
+    if console.interactive:
+        ask_for_trust(arguments["directory"], model=arguments["model"])
+    return run_async(inside())

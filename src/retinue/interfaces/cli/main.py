@@ -1,4 +1,4 @@
-"""The command `retinue`: its subcommands are imported when they are called."""
+"""The `retinue` command. Subcommands are imported when they are called."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from retinue.version import VERSION
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# name -> (module, one line for the help). Importing them all would cost more than the help does.
+# name -> (module, help line). Importing every module would make `--help` slow.
 COMMANDS = {
-    "chat": ("chat", "Talk with an agent; plain `retinue` does so too."),
-    "run": ("work", "Let an agent do one job in this directory."),
-    "spawn": ("work", "Give one task to one child."),
-    "fan-out": ("work", "Give many tasks to children side by side."),
-    "plan": ("plan", "Have a goal planned, look at the plan, and carry it out."),
-    "resume": ("work", "Go on with a run that was left before its end."),
-    "tasks": ("records", "List the tasks that were given to children."),
-    "runs": ("records", "List the runs in this directory's journal."),
+    "chat": ("chat", "Chat with an agent (the default)."),
+    "run": ("run", "Run an agent on a task."),
+    "spawn": ("spawn", "Run one child on a task."),
+    "fan-out": ("fan_out", "Run many children at the same time."),
+    "plan": ("plan", "Plan a goal, review the plan, and execute it."),
+    "resume": ("resume", "Resume a suspended or interrupted run."),
+    "runs": ("runs", "List the runs of this directory."),
+    "tasks": ("tasks", "List the tasks of children."),
     "show": ("show", "Show a run, or one of its agents."),
-    "watch": ("watch", "Follow a run in another terminal until it ends."),
-    "cancel": ("watch", "Stop a run, or one of its agents."),
-    "diff": ("undo", "Show what a run, or one of its agents, did to the files."),
-    "undo": ("undo", "Take that back."),
-    "redo": ("undo", "Make again what was undone, or bring in what a child left."),
-    "clean": ("clean", "Remove what is old, and tell how much disk the rest takes."),
-    "export": ("export", "Write a run to a file, to be read elsewhere."),
-    "audit": ("records", "Check that a run's journal is what was written."),
-    "help": ("help", "Tell about a topic, such as sessions or budgets."),
-    "completion": ("completion", "Make your shell complete what you type."),
-    "agents": ("agents", "List the roles and profiles there are."),
+    "watch": ("watch", "Follow a run in another terminal."),
+    "cancel": ("cancel", "Cancel a run, or one of its agents."),
+    "diff": ("diff", "Show the changes that a run made to the files."),
+    "undo": ("undo", "Undo the changes of a run."),
+    "redo": ("undo", "Apply undone changes again, or merge those of a failed child."),
+    "clean": ("clean", "Remove old data, and show how much disk the rest takes."),
+    "export": ("export", "Write a run to a file."),
+    "audit": ("audit", "Verify that a run's journal is unchanged."),
+    "agents": ("agents", "List roles and profiles."),
     "models": ("models", "List the models that are served."),
-    "doctor": ("doctor", "Say what is found, what is wrong, and the way out."),
-    "tools": ("tools", "List the tools there are, those of MCP servers too."),
+    "tools": ("tools", "List built-in tools and those of MCP servers."),
     "trust": ("trust", "Let a project start its own MCP servers and choose the model."),
-    "init": ("init", "Begin a project: a commented retinue.toml and an agent."),
-    "demo": ("demo", "See children at work on a small bundled repository."),
+    "doctor": ("doctor", "Check the setup, and say how to fix problems."),
+    "init": ("init", "Create a settings file and an example agent."),
+    "demo": ("demo", "Show children at work on a small example repository."),
+    "completion": ("completion", "Print the completion script for your shell."),
+    "help": ("help", "Show the manual's page on a topic."),
 }
 
 
 class LazyGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # Without a command it is the chat, with or without options; help where nobody can talk.
+        # Without a command, open the chat, or print the help where there is no terminal.
         if not args:
             args = ["chat"] if at_terminal() else ["--help"]
         elif args[0].startswith("-") and args[0] not in ("-h", "--help", "--version"):
@@ -81,28 +81,28 @@ class LazyGroup(click.Group):
 
 
 def _command_first(args: list[str]) -> list[str]:
-    """Options may stand before the command, as in `-m MODEL run TASK`; without one it is the chat.
+    """Move the command before its options, as in `-m MODEL run TASK`; default to the chat.
 
-    A word behind an option is its value.
+    A word after an option is that option's value, not a command.
     """
-    for place in range(2, len(args)):
-        if args[place] in COMMANDS and not args[place - 1].startswith("-"):
-            return [args[place], *args[:place], *args[place + 1 :]]
+    for index in range(2, len(args)):
+        if args[index] in COMMANDS and not args[index - 1].startswith("-"):
+            return [args[index], *args[:index], *args[index + 1 :]]
     return ["chat", *args]
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="retinue")
 def cli() -> None:
-    """Children for your agent, bound by contracts.
+    """Run agents and their children, each with a contract and a budget.
 
-    Exit codes: 0 done, 1 failed, 2 usage, 3 a limit ended it, 4 an approval was needed and nobody
-    was there, 130 interrupted.
+    Exit codes: 0 done, 1 failed, 2 usage, 3 a limit was reached, 4 an approval was needed, 130
+    interrupted.
     """
 
 
 def at_terminal() -> bool:
-    """Is there a person who sees what is drawn and can type?"""
+    """Whether a person can read the output and type."""
     return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
@@ -113,8 +113,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = cli.main(argv, prog_name="retinue", standalone_mode=False)
     except click.UsageError as error:
-        where = error.ctx.command_path if error.ctx is not None else "retinue"
-        fail(f"{error.format_message()} `{where} --help` tells more.", 2)
+        command = error.ctx.command_path if error.ctx is not None else "retinue"
+        fail(f"{error.format_message()} See `{command} --help`.", 2)
     except click.ClickException as error:
         fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    from retinue.interfaces.cli.terminal.output import tell
+    from retinue.interfaces.cli.terminal.output import print_error
 
-    tell(f"retinue: {message}")
+    print_error(f"retinue: {message}")
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ import click
 from retinue.domain.budget import Limits
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
-from retinue.interfaces.cli.completions import agents, models, roles, runs
+from retinue.interfaces.cli.completions import (
+    complete_agent,
+    complete_model,
+    complete_role,
+    complete_run,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _all(*options: Callable[[F], F]) -> Callable[[F], F]:
+def _combine(*options: Callable[[F], F]) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         for option in reversed(options):
             function = option(function)
@@ -24,69 +29,80 @@ def _all(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-directory = click.option(
+def json_flag(help: str) -> Callable[[F], F]:
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+run_argument = click.argument("run", shell_complete=complete_run)
+optional_run_argument = click.argument("run", required=False, shell_complete=complete_run)
+agent_argument = click.argument("agent", required=False, shell_complete=complete_agent)
+role_argument = click.argument("role", shell_complete=complete_role)
+
+directory_option = click.option(
     "-C", "directory", metavar="DIR", default=".", show_default=True, help="Work in this directory."
 )
-run_argument = click.argument("run", shell_complete=runs)
-agent_argument = click.argument("agent", required=False, shell_complete=agents)
-role_argument = click.argument("role", shell_complete=roles)
-as_json = click.option("--json", "as_json", is_flag=True, help="One JSON event per line.")
-
-quiet = click.option("-q", "--quiet", is_flag=True, help="Print the answer and nothing else.")
-unsafe_no_sandbox = click.option(
+json_events_option = json_flag("Print one JSON event per line.")
+json_objects_option = json_flag("Print one JSON object per line.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Start without asking.")
+max_concurrent_option = click.option(
+    "--max-concurrent", type=int, metavar="N", help="Agents that run at a time.  [default: 3]"
+)
+unsafe_no_sandbox_option = click.option(
     "--unsafe-no-sandbox",
     is_flag=True,
-    help="Let agents run shell commands, although nothing confines them.",
+    help="Let agents run shell commands without a sandbox.",
 )
-resuming = _all(directory, as_json, quiet, unsafe_no_sandbox)
-opening = _all(
-    directory,
-    click.option(
-        "-m",
-        "model",
-        metavar="MODEL",
-        shell_complete=models,
-        help="provider:model@endpoint, such as openai:qwen3@http://127.0.0.1:8080/v1.",
-    ),
-    click.option(
-        "--mode",
-        type=click.Choice([str(mode) for mode in Mode]),
-        help="How much happens without asking: plan only reads, auto edits.",
-    ),
-    click.option(
-        "--record",
-        metavar="FILE",
-        help="Write the model's traffic to FILE; -m replay:FILE serves it back.",
-    ),
-    click.option("--no-cache", is_flag=True, help="Never use an earlier child's result."),
-    unsafe_no_sandbox,
-)
-
-working = _all(
-    opening,
-    as_json,
-    quiet,
-)
-
-going_on = _all(
-    click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the last session."),
-    click.option(
-        "-r",
-        "--resume",
-        "session",
-        metavar="ID",
-        shell_complete=runs,
-        help="Go on with the session of this run.",
-    ),
-)
-
-context = click.option(
+context_files_option = click.option(
     "-f",
     "--file",
     "context_files",
     multiple=True,
     metavar="FILE",
-    help="Give this file of the project along; may be repeated.",
+    help="Add a file of the project to the task. Can be repeated.",
+)
+
+resume_options = _combine(
+    directory_option, json_events_option, quiet_option, unsafe_no_sandbox_option
+)
+
+runtime_options = _combine(
+    directory_option,
+    click.option(
+        "-m",
+        "model",
+        metavar="MODEL",
+        shell_complete=complete_model,
+        help="The model: provider:model@endpoint, or a short name from your settings.",
+    ),
+    click.option(
+        "--mode",
+        type=click.Choice([str(mode) for mode in Mode]),
+        help="What agents may do without asking: plan only reads, auto writes.",
+    ),
+    click.option(
+        "--record",
+        metavar="FILE",
+        help="Record the model's replies to FILE; -m replay:FILE replays them.",
+    ),
+    click.option("--no-cache", is_flag=True, help="Do not reuse results of earlier children."),
+    unsafe_no_sandbox_option,
+)
+
+run_options = _combine(runtime_options, json_events_option, quiet_option)
+
+session_options = _combine(
+    click.option(
+        "-c", "--continue", "continue_last", is_flag=True, help="Continue the last session."
+    ),
+    click.option(
+        "-r",
+        "--resume",
+        "session",
+        metavar="RUN",
+        shell_complete=complete_run,
+        help="Continue the session of this run.",
+    ),
 )
 
 
@@ -100,15 +116,15 @@ class LimitFlag(NamedTuple):
 
 
 LIMIT_FLAGS = {
-    "max_tool_calls": LimitFlag("--max-tool-calls", int, "N", "Tool calls, denied ones too."),
-    "max_turns": LimitFlag("--max-turns", int, "N", "Replies of the model."),
-    "max_tokens": LimitFlag("--max-tokens", int, "N", "Tokens in and out, in all."),
-    "max_cost_usd": LimitFlag("--max-cost-usd", float, "USD", "Money, if prices are known."),
-    "timeout_s": LimitFlag("--timeout", float, "S", "Seconds per attempt."),
+    "max_tool_calls": LimitFlag("--max-tool-calls", int, "N", "Limit tool calls."),
+    "max_turns": LimitFlag("--max-turns", int, "N", "Limit replies of the model."),
+    "max_tokens": LimitFlag("--max-tokens", int, "N", "Limit tokens, read and written."),
+    "max_cost_usd": LimitFlag("--max-cost-usd", float, "USD", "Limit cost, if prices are set."),
+    "timeout_s": LimitFlag("--timeout", float, "S", "Limit seconds per attempt."),
 }
 """By field of `Limits`. The other limits are set in settings and profiles only."""
 
-limits = _all(
+limit_options = _combine(
     *(
         click.option(flag.flag, name, type=flag.type, metavar=flag.metavar, help=flag.help)
         for name, flag in LIMIT_FLAGS.items()
@@ -116,41 +132,40 @@ limits = _all(
 )
 
 
-def limits_from(options: Mapping[str, Any]) -> Limits:
+def given_limits(options: Mapping[str, Any]) -> Limits:
     """The limits that were given on the command line."""
     return Limits(**{name: options[name] for name in LIMIT_FLAGS})
 
 
-checks = click.option(
-    "--check",
-    "checks",
-    multiple=True,
-    metavar="COMMAND",
-    help='Accept work only if this succeeds on it, such as "pytest -q"; may be repeated.',
+merge_options = _combine(
+    click.option(
+        "--check",
+        "checks",
+        multiple=True,
+        metavar="COMMAND",
+        help='Merge changes only if this command succeeds, such as "pytest -q". Can be repeated.',
+    ),
+    click.option(
+        "--on-conflict",
+        type=click.Choice([str(choice) for choice in OnConflict]),
+        help="When changes conflict with a sibling's: fail, or let another child resolve it.",
+    ),
 )
-on_conflict = click.option(
-    "--on-conflict",
-    type=click.Choice([str(what) for what in OnConflict]),
-    help="Work that contradicts a sibling's fails, or a further child resolves it.",
-)
-gate = _all(checks, on_conflict)
-files = _all(
+
+workspace_options = _combine(
     click.option(
         "--write",
         multiple=True,
         metavar="GLOB",
-        help="Let it write these paths only, such as 'src/**'; may be repeated.",
+        help="Allow writing only these paths, such as 'src/**'. Can be repeated.",
     ),
     click.option(
         "--workspace",
         type=click.Choice([str(kind) for kind in WorkspaceKind]),
-        help="A copy that is merged at the end (worktree, the default for who writes), the"
-        " project's own files (shared), or no writing at all (readonly).",
+        help="Where the child works: a copy that is merged at the end (worktree, the default for"
+        " children that write), your own files (shared), or without writing (readonly).",
     ),
-    gate,
+    merge_options,
 )
 
-plan_flags = _all(
-    click.option("-y", "--yes", is_flag=True, help="Carry out a plan without asking."),
-    click.option("--max-concurrent", type=int, metavar="N", help="Steps at a time; 3 if not said."),
-)
+plan_options = _combine(yes_option, max_concurrent_option)

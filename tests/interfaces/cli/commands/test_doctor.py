@@ -82,8 +82,8 @@ def test_the_sandbox(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     choice = asyncio.run(select_sandbox(Environment.current().for_commands()))
     _, (found, *more) = examine("sandbox")
     assert [text for _, text, _ in more] == [
-        *(f"not held: {leak}" for leak in choice.leaks),
-        *(f"not there: {lack}" for lack in choice.unsupported),
+        *(f"not enforced: {leak}" for leak in choice.leaks),
+        *(f"not available: {lack}" for lack in choice.unsupported),
     ]
     if choice.tier == "none":
         assert found[0] == "note"
@@ -108,7 +108,7 @@ def test_where_bubblewrap_is_missing(
 def test_without_shell_commands(examine: Examine, settings: Settings) -> None:
     settings("discovery = false\nshell = false\n")
     _, found = examine("sandbox")
-    assert found == [("note", "shell commands are off in the settings", "")]
+    assert found == [("note", "shell commands are disabled in the settings", "")]
 
 
 def test_nothing_is_written(cli: Cli, project: Path) -> None:
@@ -143,7 +143,7 @@ def test_the_only_model(serve: Serve, examine: Examine, monkeypatch: pytest.Monk
     assert code == 0
     assert using == (
         "ok",
-        f"openai:qwen3@{server.url}  (vLLM, 4,096 tokens), the only one that is served",
+        f"openai:qwen3@{server.url}  (vLLM, 4,096 tokens), the only model that is served",
         "",
     )
     assert small[0] == "note"
@@ -173,7 +173,7 @@ def test_a_model_that_is_not_served(serve: Serve, examine: Examine, settings: Se
     where = "~/.config/retinue/config.toml"
     assert examine("model") == (
         1,
-        [("problem", f"{name} ({where}) is not served there", "served is: a, b")],
+        [("problem", f"{name} ({where}) is not served there", "served: a, b")],
     )
 
 
@@ -198,7 +198,7 @@ def test_a_model_of_openais_without_a_key(
     monkeypatch.setenv("RETINUE_MODEL", "openai:gpt-5-mini")
     assert examine("model") == (
         1,
-        [("problem", "openai:gpt-5-mini (RETINUE_MODEL) needs a key", "set OPENAI_API_KEY")],
+        [("problem", "openai:gpt-5-mini (RETINUE_MODEL) needs an API key", "set OPENAI_API_KEY")],
     )
 
 
@@ -250,7 +250,7 @@ def test_keys_are_told_and_not_shown(
 def test_settings(examine: Examine, project: Path) -> None:
     assert examine("settings")[1] == [
         ("ok", "~/.config/retinue/config.toml: read", ""),
-        ("ok", f"~/{project.name}/retinue.toml: not there, which is fine", ""),
+        ("ok", f"~/{project.name}/retinue.toml: does not exist, which is fine", ""),
     ]
 
 
@@ -281,11 +281,11 @@ def test_agent_files_that_are_wrong(examine: Examine, project: Path) -> None:
 
 def test_a_journal(cli: Cli, script: Script, examine: Examine) -> None:
     assert examine("state")[1] == [
-        ("ok", "~/project/.retinue can be written; there is no journal yet", "")
+        ("ok", "~/project/.retinue is writable; it has no journal yet", "")
     ]
     cli("run", "-q", "-m", script("steps: [{say: ok}]"), "x")
     assert examine("state")[1] == [
-        ("ok", "~/project/.retinue can be written; 1 run in its journal", "")
+        ("ok", "~/project/.retinue is writable; 1 run in its journal", "")
     ]
 
 
@@ -293,12 +293,12 @@ def test_a_state_that_cannot_be_used(examine: Examine, project: Path, tmp_path: 
     state = project / ".retinue"
     state.write_text("")
     assert examine("state")[1] == [
-        ("problem", "~/project/.retinue is a file, not a directory", "move it away")
+        ("problem", "~/project/.retinue is a file, not a directory", "rename it")
     ]
     state.unlink()
     state.symlink_to(tmp_path)
     assert examine("state")[1] == [
-        ("problem", "~/project/.retinue is, or holds, a link to somewhere else", "remove it")
+        ("problem", "~/project/.retinue is or contains a symbolic link", "remove it")
     ]
     state.unlink()
     state.mkdir()
@@ -327,10 +327,10 @@ def test_without_git_and_ripgrep(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert examine("git")[1] == [
-        ("note", "is not on the PATH", "install it: searches use it to leave out files")
+        ("note", "is not on the PATH", "install it: children write in git worktrees")
     ]
     assert examine("ripgrep")[1] == [
-        ("note", "is not on the PATH", "searches work without it, and are slower")
+        ("note", "is not on the PATH", "searches work without it, but slower")
     ]
 
 
@@ -350,13 +350,13 @@ def test_mcp_servers_are_looked_at_and_not_started(
     code, found = examine("mcp")
     assert code == 1
     assert found == [
-        ("problem", "gone (settings): there is no command 'no-such'", "install it"),
-        ("ok", "here (settings) starts sh; `retinue tools` asks it", ""),
-        ("ok", "web (settings) is asked at example.com", ""),
+        ("problem", "gone (settings): command 'no-such' not found", "install it"),
+        ("ok", "here (settings) starts sh; `retinue tools` lists its tools", ""),
+        ("ok", "web (settings) is at example.com", ""),
         (
             "note",
             "not trusted: MCP server theirs (.mcp.json): it starts touch started",
-            "`retinue trust` allows it",
+            "to allow it, run: retinue trust",
         ),
         (
             "problem",
@@ -378,7 +378,7 @@ def test_a_model_that_may_not_be_used_is_a_problem(
         "problem",
         "not trusted: model scripted:a.yaml (retinue.toml): it is a script of the project, which"
         " then decides what agents do",
-        "`retinue trust` allows it",
+        "to allow it, run: retinue trust",
     )
 
 
@@ -394,5 +394,5 @@ def test_each_model_of_a_pool_is_examined(
     assert code == 1
     assert found == [
         ("ok", f"{big} (pools.smart)", ""),
-        ("problem", f"{gone} (pools.smart) is not served there", "served is: small"),
+        ("problem", f"{gone} (pools.smart) is not served there", "served: small"),
     ]

@@ -36,7 +36,7 @@ def exported(cli: Cli, script: Script, tmp_path: Path, monkeypatch: pytest.Monke
     done = cli("export", run)
     assert (done.code, done.out) == (
         0,
-        f"Written to {run}.retinue; look at it with: retinue show {run}.retinue\n",
+        f"Written to {run}.retinue. Show it with: retinue show {run}.retinue\n",
     )
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import pytest
 
-from retinue.interfaces.cli.commands.demo import bundled, copy
+from retinue.interfaces.cli.commands.demo import copy_tree, demo_files
 from retinue.interfaces.cli.exit_codes import EXIT_CODES
 from retinue.interfaces.cli.help_topics import TOPICS, text_of
 from retinue.interfaces.cli.main import COMMANDS
@@ -56,7 +56,7 @@ def test_what_a_topic_shows_can_be_typed(
     cli: Cli, topic: str, project: Path, tmp_path: Path, serve: Serve, script: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    copy(bundled() / "snip", project)
+    copy_tree(demo_files() / "snip", project)
     server = serve(*[say("It is a URL shortener.")] * 9)
     settings = tmp_path / ".config" / "retinue" / "config.toml"
     settings.parent.mkdir(parents=True)

@@ -17,11 +17,11 @@ class Done(NamedTuple):
 
 Cli = Callable[..., Done]
 AGENT = ".retinue/agents/translator.md"
-END = "\n`retinue agents` lists the agents, `retinue help settings` tells what can be set.\n"
+END = "\n`retinue agents` lists agents; `retinue help settings` explains the settings.\n"
 
 
 def test_it_writes_settings_and_an_agent_that_is_listed(cli: Cli, project: Path) -> None:
-    assert cli("init") == (0, f"written retinue.toml\nwritten {AGENT}\n{END}", "")
+    assert cli("init") == (0, f"created retinue.toml\ncreated {AGENT}\n{END}", "")
     assert (project / "retinue.toml").read_text() == settings_template()
     listed = cli("agents")
     assert listed.code == 0
@@ -31,7 +31,7 @@ def test_it_writes_settings_and_an_agent_that_is_listed(cli: Cli, project: Path)
 
 def test_what_is_there_stays_as_it_is(cli: Cli, project: Path) -> None:
     (project / "retinue.toml").write_text('mode = "plan"\n')
-    assert cli("init").out.startswith(f"kept    retinue.toml\nwritten {AGENT}\n")
+    assert cli("init").out.startswith(f"kept    retinue.toml\ncreated {AGENT}\n")
     (project / AGENT).write_text("mine")
     assert cli("init").out.startswith(f"kept    retinue.toml\nkept    {AGENT}\n")
     assert (project / "retinue.toml").read_text() == 'mode = "plan"\n'
@@ -43,7 +43,7 @@ def test_it_writes_through_no_link(cli: Cli, project: Path, tmp_path: Path) -> N
     (project / ".retinue").symlink_to(tmp_path)
     done = cli("init")
     assert done.code == 2
-    assert done.err.endswith(f"{project}/.retinue is a link to somewhere else; remove it.\n")
+    assert done.err.endswith(f"{project}/.retinue is a symbolic link; remove it.\n")
     assert not (tmp_path / "elsewhere.toml").exists()
     assert not (tmp_path / "agents").exists()
 
@@ -53,5 +53,5 @@ def test_a_place_that_cannot_be_written_is_named(cli: Cli, project: Path) -> Non
     done = cli("init")
     assert (done.code, done.err) == (
         2,
-        f"retinue: {project}/{AGENT} cannot be written: Not a directory.\n",
+        f"retinue: Cannot write {project}/{AGENT}: Not a directory.\n",
     )

@@ -71,7 +71,7 @@ def test_yes_runs_it_at_once(cli: Cli, model: str) -> None:
 def test_out_writes_a_file(cli: Cli, model: str, project: Path) -> None:
     done = cli("plan", "-m", model, "--out", "plan.toml", "Know it")
     assert (done.code, done.out) == (0, "")
-    assert "The plan is in plan.toml; retinue run --plan plan.toml runs it." in done.err
+    assert "The plan is in plan.toml. Run it with: retinue run --plan plan.toml" in done.err
     note = "In normal mode the steps of a plan only read; in auto mode they may write.\n"
     assert done.err.startswith(note)
     assert note not in cli("plan", "-m", model, "--mode", "auto", "--out", "p.toml", "Know it").err
@@ -88,7 +88,7 @@ def test_a_plan_that_cannot_be_run_is_saved_to_be_mended(
     assert done.err == (
         "retinue: The plan cannot be run; 1 problem:\n"
         "- step 'a': depends_on: 'b' is no step; there are: a\n"
-        "It is in plan.toml, to be mended.\n"
+        "The plan is in plan.toml; correct it there.\n"
     )
     text = (project / "plan.toml").read_text()
     assert text.startswith("# step 'a': depends_on: 'b' is no step; there are: a\n")
@@ -107,9 +107,9 @@ def test_a_plan_that_writes_is_saved_for_another_mode(
     model = script(script_of(WRITING))
     done = cli("plan", "-m", model, "--out", "p.toml", "Do it")
     assert done.code == 0, done.err
-    assert "The plan is in p.toml; retinue run --mode auto --plan p.toml runs it.\n" in done.err
+    assert "The plan is in p.toml. Run it with: retinue run --mode auto --plan p.toml\n" in done.err
     ran = cli("plan", "-m", model, "--yes", "-q", "Do it")
-    assert (ran.code, ran.err) == (2, f"retinue: {NOT_HERE}It is in .retinue/plan.toml.\n")
+    assert (ran.code, ran.err) == (2, f"retinue: {NOT_HERE}The plan is in .retinue/plan.toml.\n")
     assert (project / ".retinue" / "plan.toml").read_text() == (project / "p.toml").read_text()
 
 
@@ -120,16 +120,19 @@ def test_a_person_is_not_offered_what_this_mode_forbids(
     shown = terminal("plan", "-m", model, "Do it", columns=100, lines=50)
     shown.see("└─ do", "in normal mode no child may write; use mode auto", "[e]dit it, [N]either?")
     shown.type("r\n")
-    shown.see("nothing was run; what the planner wrote is in .retinue/plan.toml.")
+    shown.see("nothing was run; the planner's plan is in .retinue/plan.toml.")
     assert shown.end() == 0
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["run"], "Say what to do: a TASK, or --plan FILE, and not both."),
-        (["run", "x", "--plan", "p.toml"], "Say what to do: a TASK, or --plan FILE, and not both."),
-        (["run", "--plan", "p.toml", "-c"], "A plan is no part of a session; leave out -c and -r."),
+        (["run"], "Give either a TASK or --plan FILE."),
+        (["run", "x", "--plan", "p.toml"], "Give either a TASK or --plan FILE."),
+        (
+            ["run", "--plan", "p.toml", "-c"],
+            "A plan does not belong to a session; leave out -c and -r.",
+        ),
         (
             ["run", "--plan", "p.toml", "-f", "x"],
             "A plan names files for each step, in context_files; leave out -f.",
@@ -335,7 +338,7 @@ def test_an_interrupted_plan_is_gone_on_with(
     _, said = under_way.communicate()
     assert under_way.returncode == 130, said
     run_id = cli("runs").out.split()[0]
-    assert f"retinue: interrupted; to go on: retinue resume {run_id}\n" in said.decode()
+    assert f"retinue: interrupted; resume with: retinue resume {run_id}\n" in said.decode()
     assert "interrupted" in cli("runs").out
     done = cli("resume", run_id)
     assert done.code == 0, done.err

@@ -146,7 +146,7 @@ def test_a_journal_that_is_whole_is_said_to_be(cli: Cli, run_id: str) -> None:
     done = cli("audit", run_id)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("ok: ")
-    assert f" events and 3 contracts of run {run_id} are what was written (head " in done.out
+    assert f" events and 3 contracts of run {run_id} are unchanged (head " in done.out
     found = json.loads(cli("audit", "--json", run_id).out)
     assert (found["ok"], found["run_id"], found["agents"]) == (True, run_id, 3)
 
@@ -263,7 +263,7 @@ def test_the_tasks_of_a_fan_out_are_listed(cli: Cli, run_id: str) -> None:
 def test_a_session_without_tasks_says_so(cli: Cli, script: Script) -> None:
     cli("run", "-q", "-m", script("steps: [{say: ok}]"), "x")
     run = json.loads(cli("runs", "--json").out)["id"]
-    assert cli("tasks") == (0, f"No tasks were given to children in session {run}.\n", "")
+    assert cli("tasks") == (0, f"No child has a task in session {run}.\n", "")
 
 
 def test_a_run_shows_what_it_goes_on_from_and_what_it_changed(cli: Cli, script: Script) -> None:
@@ -278,7 +278,7 @@ def test_a_run_shows_what_it_goes_on_from_and_what_it_changed(cli: Cli, script: 
     cli("run", "-q", "--mode", "auto", "-m", model, "Write")
     cli("run", "-q", "-c", "-m", script("steps: [{say: Two.}]"), "Go on")
     second, first = (json.loads(line)["id"] for line in cli("runs", "--json").out.splitlines())
-    assert f"\n  goes on from {first}, in session {first}\n" in cli("show", second).out
+    assert f"\n  continues {first}, in session {first}\n" in cli("show", second).out
     assert "\n  Files modified: a.txt (+3 lines, new file)\n" in cli("show", first).out
 
 

@@ -57,12 +57,13 @@ def test_tools_and_servers_are_listed(cli: Cli) -> None:
         "  mcp__good__act   external  act of version 1",
         "  mcp__good__echo  external  (says: reads) echo of version 1",
         "  mcp__good__pid   read      pid of version 1",
-        'To let a tool run unasked and in plan mode, put read = ["TOOL"] (patterns will do) or'
-        " trust_hints = true under [mcp.SERVER] in your own settings.",
+        'A tool marked "(says: reads)" still needs an approval. To allow it without one, and in'
+        ' plan mode, set read = ["TOOL"] (patterns work) or trust_hints = true under [mcp.SERVER]'
+        " in your own settings.",
         "bad (settings): it cannot be started: there is no command 'no-such-command'; see"
         " .retinue/mcp/bad.log",
         "theirs (.mcp.json): not trusted, so not started. It starts their-server x.",
-        "  `retinue trust` allows it.",
+        "  To allow it, run: retinue trust",
         "without the MCP server unset (settings): it needs the variable UNSET, which is not set",
     ]
 
@@ -97,11 +98,11 @@ def test_an_unknown_server(cli: Cli) -> None:
         2,
         "",
         "  starting MCP servers to see what they offer: bad, good\n"
-        "retinue: There is no MCP server 'goood'; there are: bad, good, theirs.\n",
+        "retinue: Unknown MCP server 'goood'; configured: bad, good, theirs.\n",
     )
 
 
 def test_without_servers(cli: Cli) -> None:
     done = cli("tools")
     assert done.out.count("\n") == 10
-    assert cli("tools", "x").err == "retinue: There is no MCP server 'x'; there are: none.\n"
+    assert cli("tools", "x").err == "retinue: Unknown MCP server 'x'; configured: none.\n"

@@ -56,13 +56,13 @@ def test_what_is_trusted_is_shown_listed_and_forgotten(
 
 
 def test_a_project_that_asks_for_nothing(cli: Cli, project: Path) -> None:
-    assert cli("trust").out == f"{project} asks for nothing that needs your trust.\n"
+    assert cli("trust").out == f"{project} needs no trust.\n"
 
 
 def test_mistakes(cli: Cli) -> None:
     assert cli("trust", "nowhere").err == "retinue: There is no directory 'nowhere'.\n"
     done = cli("trust", "--list", "--revoke")
-    assert done == (2, "", "retinue: --revoke and --list do not go together; choose one.\n")
+    assert done == (2, "", "retinue: --revoke and --list cannot be combined.\n")
 
 
 def test_where_nobody_can_be_asked_it_is_not_started_and_told_how(
@@ -128,7 +128,7 @@ def test_a_person_is_asked(
     script(HELLO)
     code, printed = asked(answer)
     assert code == 0
-    assert f"The project in {project} asks for:\n" in printed
+    assert f"The project in {project} wants to use:\n" in printed
     assert f"  MCP server toucher (.mcp.json): it starts touch {server}, and is" in printed
     assert "Do you trust it? [y]es, [N]o, ne[v]er: " in printed
     assert server.exists() is starts

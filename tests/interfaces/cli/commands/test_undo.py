@@ -82,7 +82,7 @@ def test_a_later_edit_in_the_way_is_named(cli: Cli, run: str, project: Path) -> 
     done = cli("undo", run, "a1")
     assert done.code == 1
     assert done.err == (
-        "retinue: Nothing was undone, for this is in the way: a.txt. Undo or settle that first, or"
-        " edit the files yourself.\n"
+        "retinue: Nothing was undone: these changes are in the way: a.txt. Undo them first, or edit"
+        " the files yourself.\n"
     )
     assert (project / "a.txt").read_text() == "3\n"

@@ -79,7 +79,7 @@ def test_a_child_in_another_process_is_stopped_for_good(
     process = program("run", "-q", "x", "-m", server.model)
     server.received(2)
     run = run_id(cli)
-    assert cli("cancel", run[:6], name) == (0, "a1 (root/researcher.1) was stopped.\n", "")
+    assert cli("cancel", run[:6], name) == (0, "a1 (root/researcher.1) was cancelled.\n", "")
     out, err = process.communicate()
     assert (process.returncode, out, err) == (0, b"It was stopped.\n", b"")
     assert closings(cli, run) == {"a1": "stopped by the user", "a0": "done"}
@@ -90,7 +90,7 @@ def test_a_child_in_another_process_is_stopped_for_good(
     assert cli("cancel", run, "a1") == (
         1,
         "",
-        f"retinue: Run {run} is over (completed); there is nothing to stop.\n",
+        f"retinue: Run {run} has already ended (completed).\n",
     )
 
 
@@ -99,7 +99,7 @@ def test_a_run_in_another_process_is_stopped(cli: Cli, serve: Serve, program: Pr
     process = program("run", "-q", "x", "-m", server.model)
     server.received(2)
     run = run_id(cli)
-    assert cli("cancel", run) == (0, f"Run {run} was stopped.\n", "")
+    assert cli("cancel", run) == (0, f"Run {run} was cancelled.\n", "")
     out, err = process.communicate()
     assert (process.returncode, out) == (130, b"")
     assert err == b"retinue: cancelled: stopped by the user\n"
@@ -113,7 +113,7 @@ def test_a_fan_out_in_another_process_is_stopped(cli: Cli, serve: Serve, program
     process = program("fan-out", *tasks, "--max-concurrent", "2", "-m", server.model)
     server.received(2)
     run = run_id(cli)
-    assert cli("cancel", run) == (0, f"Run {run} was stopped.\n", "")
+    assert cli("cancel", run) == (0, f"Run {run} was cancelled.\n", "")
     out, _ = process.communicate()
     assert process.returncode == 130
     assert out.count(b"[cancelled] stopped by the user") == 9
@@ -129,20 +129,16 @@ def test_a_run_whose_process_is_gone_cannot_be_stopped(
     process.kill()
     process.communicate()
     run = run_id(cli)
-    gone = (
-        "it is not finished, and the process that worked on it is gone."
-        f" `retinue resume {run}` goes on with it."
+    abandoned = (
+        f"retinue: Run {run} is not finished, and its process is gone."
+        f" Resume it with: retinue resume {run}\n"
     )
-    assert cli("cancel", run) == (
-        1,
-        "",
-        f"retinue: Run {run} was abandoned: {gone} There is nothing to stop.\n",
-    )
+    assert cli("cancel", run) == (1, "", abandoned)
     assert "  abandoned " in cli("runs").out
     assert cli("show", run).out.startswith(f"run {run}: abandoned\n")
     assert cli("tasks").out.endswith(f"1 task in session {run}: 1 abandoned\n")
     done = cli("watch", run)
-    assert (done.code, done.err) == (1, f"retinue: Run {run} was abandoned: {gone}\n")
+    assert (done.code, done.err) == (1, abandoned)
 
 
 def test_an_agent_that_has_ended_cannot_be_stopped(
@@ -155,7 +151,7 @@ def test_an_agent_that_has_ended_cannot_be_stopped(
     assert cli("cancel", run, "a1") == (
         1,
         "",
-        "retinue: a1 has ended (completed); there is nothing to stop.\n",
+        "retinue: a1 has already ended (completed).\n",
     )
     assert cli("cancel", run, "a9").code == 2
     process.kill()
@@ -174,8 +170,8 @@ def test_a_process_that_does_not_answer_is_told_of(
     assert cli("cancel", run, "--wait", "0.1") == (
         1,
         "",
-        f"retinue: The process that works on run {run} was told to stop a0, and has not in 0.1 s;"
-        " it may be suspended.\n",
+        f"retinue: The process of run {run} was asked to stop a0, and has not done so in"
+        " 0.1 s. It may be suspended.\n",
     )
     process.send_signal(signal.SIGCONT)
     process.communicate()
@@ -265,7 +261,7 @@ def test_a_run_is_watched_on_a_terminal_and_left(
     server.received(2)
     run = run_id(cli)
     left = terminal("watch", run)
-    left.see('researcher.1 "Wait for ever" (turn 1/50, ', "Ctrl-C leaves it")
+    left.see('researcher.1 "Wait for ever" (turn 1/50, ', "Ctrl-C stops watching")
     left.type("\x03")
     assert left.end() == 130
     assert left.text == ""

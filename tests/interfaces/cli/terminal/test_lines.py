@@ -20,12 +20,12 @@ async def play(
 ) -> None:
     """Run `script` under `lines`, and stop it when the condition holds."""
     async with (
-        lines.shown(),
+        lines.live(),
         retinue.open(
             project,
             model=ScriptedModel(script, strict=False),
             max_concurrent=10,
-            listeners=retinue.Listeners(on_event=lines.listen),
+            listeners=retinue.Listeners(on_event=lines.on_event),
             environment=Environment(variables={"HOME": str(project)}),
         ) as rt,
     ):
@@ -42,15 +42,15 @@ async def test_after_a_silence_it_is_said_who_is_still_at_work(
 
     def long_enough() -> bool:
         said.append(capsys.readouterr().err)
-        return "more at work" in "".join(said)
+        return "more running" in "".join(said)
 
     wait: list[Step] = [hold(asyncio.Event(), say("never"))]
     spawned = calls(*(call("spawn_agent", role="researcher", task=f"Wait {n}") for n in range(5)))
     script: dict[str, list[Step]] = {"Wait": wait, "": [spawned]}
-    await play(project, script, Lines(quiet_s=0.05), until=long_enough)
+    await play(project, script, Lines(silence_s=0.05), until=long_enough)
     text = "".join(said)
     assert '  root/researcher.5: "Wait 4" (turn 1/50, ' in text
-    assert "  and 3 more at work\n" in text
+    assert "  and 3 more running\n" in text
 
 
 def test_a_log_tells_how_each_child_ended(

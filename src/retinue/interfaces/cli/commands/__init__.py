@@ -1,1 +1,1 @@
-"""commands."""
+"""The commands, one module each; `main.COMMANDS` lists them."""

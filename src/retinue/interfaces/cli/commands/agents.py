@@ -1,9 +1,7 @@
-"""The command that tells which roles and profiles there are."""
+"""`retinue agents`: lists roles and profiles."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -15,24 +13,23 @@ from retinue.config.roles import RoleCatalogue, builtin_roles, load_roles
 from retinue.config.settings_file import load_settings
 from retinue.domain.role import Role, pick
 from retinue.domain.scope import ANYWHERE, NOWHERE
-from retinue.interfaces.cli import completions as names
-from retinue.interfaces.cli.options import directory
+from retinue.interfaces.cli.completions import complete_role
+from retinue.interfaces.cli.options import directory_option, json_objects_option
+from retinue.interfaces.cli.terminal.output import aligned, print_line
 from retinue.project import project
 
 COLUMNS = ("NAME", "KIND", "CALLS", "TURNS", "TOKENS", "MAY SPAWN", "MODEL", "SOURCE")
-THE_PARENTS = "the parent's"
-# Below a terminal of this width, a line that is cut tells too little.
-MIN_WIDTH = 60
+FROM_PARENT = "the parent's"
 
 
 @click.command()
-@click.argument("name", required=False, shell_complete=names.roles)
-@directory
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.argument("name", required=False, shell_complete=complete_role)
+@directory_option
+@json_objects_option
 def agents(name: str | None, directory: str, as_json: bool) -> None:
-    """List the roles and profiles there are, where each comes from, and what it may do.
+    """List roles and profiles, with their limits, tools and source.
 
-    With NAME, show one in full. What could not be used of the agent files is told last.
+    With NAME, show one in full. Problems in agent files are listed at the end.
 
     Example: retinue agents reviewer
     """
@@ -50,14 +47,14 @@ def agents(name: str | None, directory: str, as_json: bool) -> None:
         if as_json:
             click.echo(msgspec.json.encode({**_fields(role), "instructions": role.instructions}))
         else:
-            _print_one(role)
+            _print_role(role)
     elif as_json:
         for role in found.roles.values():
             click.echo(msgspec.json.encode(_fields(role)))
         for problem in found.problems:
             click.echo(msgspec.json.encode({"problem": problem}))
     else:
-        _print_all(found)
+        _print_list(found)
 
 
 def _fields(role: Role) -> dict[str, Any]:
@@ -78,21 +75,21 @@ def _fields(role: Role) -> dict[str, Any]:
     }
 
 
-def _print_all(found: RoleCatalogue) -> None:
-    width = max(MIN_WIDTH, shutil.get_terminal_size((100, 24)).columns)
-    rows = [_row(role) for role in found.roles.values()]
-    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
-    say(_aligned(COLUMNS, widths))
-    for role, row in zip(found.roles.values(), rows, strict=True):
-        say(_aligned(row, widths))
-        say(cut(f"    {role.description}", width))
-        say(cut(f"    tools: {_tools(role)}", width))
-    problems = [f"{r.source}: {line}" for r in found.roles.values() for line in r.problems]
+def _print_list(found: RoleCatalogue) -> None:
+    roles = found.roles.values()
+    head, *rows = aligned([COLUMNS, *map(_row, roles)])
+    print_line(head)
+    for role, row in zip(roles, rows, strict=True):
+        print_line(row)
+        print_line(f"    {role.description}")
+        print_line(f"    tools: {_tools(role)}")
+    problems = [f"{role.source}: {problem}" for role in roles for problem in role.problems]
     problems += found.problems
     if problems:
-        say("\nProblems:")
-        for line in problems:
-            say(f"  {line}")
+        print_line("")
+        print_line("Problems:")
+        for problem in problems:
+            print_line(f"  {problem}")
 
 
 def _row(role: Role) -> tuple[str, ...]:
@@ -104,37 +101,39 @@ def _row(role: Role) -> tuple[str, ...]:
         f"{budget.max_turns:,}",
         _tokens(role),
         "every role" if {*role.spawns} >= {*builtin_roles()} else ", ".join(role.spawns) or "-",
-        role.model or THE_PARENTS,
+        role.model or FROM_PARENT,
         role.source,
     )
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)).rstrip()
-
-
-def _print_one(role: Role) -> None:
+def _print_role(role: Role) -> None:
     budget = role.budget
     facts = {
         "Tools": _tools(role),
-        "Mode": role.mode or THE_PARENTS,
-        "Writes": _scope(role),
+        "Mode": role.mode or FROM_PARENT,
+        "Writes": _write_scope(role),
         "Limits": f"{budget.max_tool_calls:,} tool calls, {budget.max_turns:,} turns,"
-        f" {_tokens(role)} tokens, {budget.timeout_s:g} s an attempt",
-        "May spawn": ", ".join(role.spawns) or "nobody",
-        "Model": role.model or THE_PARENTS,
+        f" {_tokens(role)} tokens, {budget.timeout_s:g} s per attempt",
+        "May spawn": ", ".join(role.spawns) or "no role",
+        "Model": role.model or FROM_PARENT,
         "Prompt": ", ".join(
-            [*role.bootstrap_files, *([role.prompt_file] if role.prompt_file else []), "and below"]
+            [
+                *role.bootstrap_files,
+                *([role.prompt_file] if role.prompt_file else []),
+                "the text below",
+            ]
         ),
     }
-    say(f"{role.name}: {_kind(role)}, {role.source}")
-    say(f"  {role.description}")
-    for what, text in facts.items():
-        say(f"  {what}: {text}")
+    print_line(f"{role.name}: {_kind(role)}, {role.source}")
+    print_line(f"  {role.description}")
+    for label, text in facts.items():
+        print_line(f"  {label}: {text}")
     for problem in role.problems:
-        say(f"  Problem: {problem}")
+        print_line(f"  Problem: {problem}")
     if role.instructions:
-        say(f"\n{role.instructions}")
+        print_line("")
+        for line in role.instructions.splitlines():
+            click.echo("".join(c for c in line if c.isprintable() or c == "\t"))
 
 
 def _kind(role: Role) -> str:
@@ -143,7 +142,7 @@ def _kind(role: Role) -> str:
 
 def _tools(role: Role) -> str:
     if role.tools is None:
-        return "all that the parent has"
+        return "all of the parent's"
     return ", ".join(role.tools) or "none"
 
 
@@ -151,18 +150,9 @@ def _tokens(role: Role) -> str:
     return "unlimited" if role.budget.max_tokens is None else f"{role.budget.max_tokens:,}"
 
 
-def _scope(role: Role) -> str:
+def _write_scope(role: Role) -> str:
     if role.write_scope == ANYWHERE:
         return "wherever the parent may"
     if role.write_scope == NOWHERE:
         return "nowhere"
     return " and ".join(", ".join(group) for group in role.write_scope)
-
-
-def cut(line: str, width: int) -> str:
-    return line if len(line) <= width else line[: width - 1].rstrip() + "…"
-
-
-def say(text: str) -> None:
-    """Print `text` without what a terminal would obey: a project's files are somebody else's."""
-    click.echo("".join(letter for letter in text if letter.isprintable() or letter in "\n\t"))

@@ -1,4 +1,4 @@
-"""The command that removes what nobody needs any more, and tells how much is kept."""
+"""`retinue clean`: removes old data of runs, and reports how much disk the rest takes."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import click
 
 from retinue.cleanup import clean_project
 from retinue.domain.cleanup_report import DAY_S, CleanupReport
-from retinue.interfaces.cli.options import directory
-from retinue.interfaces.cli.terminal.console import perform
-from retinue.interfaces.cli.terminal.output import say
+from retinue.interfaces.cli.options import directory_option
+from retinue.interfaces.cli.terminal.interrupts import run_async
+from retinue.interfaces.cli.terminal.output import print_line
 from retinue.interfaces.view.formatting import fill
 
-_UNITS = ("B", "KB", "MB", "GB", "TB")
+UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 @click.command()
-@directory
+@directory_option
 @click.option(
     "--older-than",
     "days",
     type=click.FloatRange(min=0),
     metavar="DAYS",
-    help="Remove all that is older; left out, each kind has an age of its own.",
+    help="Remove everything older, instead of using the age of each kind.",
 )
 @click.option(
-    "--unfinished", is_flag=True, help="Also the journals of runs that could still be resumed."
+    "--unfinished", is_flag=True, help="Also remove journals of runs that could be resumed."
 )
-@click.option("--dry-run", is_flag=True, help="Only tell how much there is.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 def clean(directory: str, days: float | None, unfinished: bool, dry_run: bool) -> None:
-    """Remove what is kept of runs here and is old, and tell how much disk all of it takes.
+    """Remove old data of runs in this directory, and print how much disk the rest takes.
 
-    That is copies of trees that a killed process has left behind (after 7 days), changes that could
-    be undone (90), and versions of files that neither needs (14). These go by themselves once a
-    day. What is in use is never touched.
+    Removes copies that a killed process left behind (after 7 days), changes kept for undo (after
+    90), and file versions that neither needs (after 14). This also happens once a day by itself.
+    Data in use is never removed.
 
-    The journals of runs go only by this command (after 180 days, or keep_journals_days in your
-    settings). Of each its outcome is left, with the hashes of contracts and of the journal's end,
-    for `show` and `audit`. A session is as old as its last run.
+    Only this command removes journals: after 180 days, or keep_journals_days in your settings. The
+    outcome of each run stays, with the hashes that `audit` checks. A session is as old as its last
+    run.
 
     Example: retinue clean --dry-run
     """
@@ -47,24 +47,24 @@ def clean(directory: str, days: float | None, unfinished: bool, dry_run: bool) -
             directory, older_s=older_s, unfinished=unfinished, dry_run=dry_run
         )
         for report in reports:
-            say(_line(report, gone="would go" if dry_run else "removed"))
+            print_line(_report_line(report, verb="would remove" if dry_run else "removed"))
 
-    perform(inside())
+    run_async(inside())
 
 
-def _line(report: CleanupReport, *, gone: str) -> str:
+def _report_line(report: CleanupReport, *, verb: str) -> str:
     size = f", {size_text(report.size_bytes)}" if report.size_bytes else ""
     freed = f" ({size_text(report.expired_bytes)})" if report.expired_bytes else ""
     note = f"; {report.note}" if report.note else ""
-    expired = f"{gone}: {report.expired_items:,}{freed}{note}"
-    return f"{fill(report.kind, 28)}{report.items:,}{size}; {expired}"
+    name = fill(report.kind, 28)
+    return f"{name}{report.items:,}{size}; {verb}: {report.expired_items:,}{freed}{note}"
 
 
 def size_text(size_bytes: int) -> str:
-    """Bytes for people: 512 B, 34.1 MB."""
+    """A size for people: 512 B, 34.1 MB."""
     size = float(size_bytes)
-    for unit in _UNITS:
-        if size < 1000 or unit == _UNITS[-1]:
+    for unit in UNITS:
+        if size < 1000 or unit == UNITS[-1]:
             break
         size /= 1000
     return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

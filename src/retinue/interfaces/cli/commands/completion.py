@@ -1,4 +1,4 @@
-"""The command that makes a shell complete what is typed."""
+"""`retinue completion`: prints the completion script of a shell."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print what makes SHELL complete commands, options, roles, models, runs and agents.
+    """Print the completion script for SHELL.
+
+    It completes commands, options, roles, models, runs and agents.
 
     \b
-    bash: put  eval "$(retinue completion bash)"  into ~/.bashrc
-    zsh:  put  eval "$(retinue completion zsh)"  into ~/.zshrc, after compinit
+    bash: add  eval "$(retinue completion bash)"  to ~/.bashrc
+    zsh:  add  eval "$(retinue completion zsh)"  to ~/.zshrc, after compinit
     fish: retinue completion fish > ~/.config/fish/completions/retinue.fish
 
     Example: retinue completion bash
     """
-    found = get_completion_class(shell)
-    assert found is not None, "click knows these three"
-    click.echo(found(cli, {}, "retinue", "_RETINUE_COMPLETE").source())
+    completer = get_completion_class(shell)
+    assert completer is not None, "click knows these three shells"
+    click.echo(completer(cli, {}, "retinue", "_RETINUE_COMPLETE").source())

@@ -1,4 +1,4 @@
-"""The command demo: the embedded model at real work, a recorded session, and a scripted fan-out."""
+"""`retinue demo`: the embedded model answers, a recorded session is replayed, a fan-out fails."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ from retinue.domain.events import Event, RunStarted
 from retinue.domain.result import Result
 from retinue.domain.run_state import fold
 from retinue.errors import ProviderError, UsageError
-from retinue.interfaces.cli.commands.records import audit, runs
+from retinue.interfaces.cli.commands.audit import audit
+from retinue.interfaces.cli.commands.runs import runs
 from retinue.interfaces.cli.commands.show import show
-from retinue.interfaces.cli.options import as_json as json_option
-from retinue.interfaces.cli.terminal.console import Console, Interrupts, perform
-from retinue.interfaces.cli.terminal.demo_output import Stage
+from retinue.interfaces.cli.options import json_events_option
+from retinue.interfaces.cli.terminal.console import Console
+from retinue.interfaces.cli.terminal.demo_output import DemoOutput
+from retinue.interfaces.cli.terminal.interrupts import Interrupts, run_async
 from retinue.model_registry import embedded_model
 from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step
 from retinue.models.scripted.script_file import parse_script
@@ -38,7 +40,7 @@ from retinue.ports.model import Model
 from retinue.project import STATE_DIR, open_run
 from retinue.runtime.delegation.task import Task
 
-AT_A_TIME = 3
+MAX_CONCURRENT = 3
 MAX_TOKENS = 100_000
 REPORT = "report.md"
 
@@ -49,11 +51,11 @@ QUESTIONS = {
     "docs/abuse.md": "In one sentence: what is done about a harmful link?",
     "docs/history.md": "In one sentence: who was snip made for?",
 }
-READERS = tuple(
+QUESTION_TASKS = tuple(
     Task(role="reader", task=question, context_files=(file,))
     for file, question in QUESTIONS.items()
 )
-LOOKERS = (
+REVIEW_TASKS = (
     Task(role="researcher", task="How are short codes made, and can two links get the same one?"),
     Task(role="researcher", task="What does the README promise that the code does not do?"),
     Task(role="reviewer", task="Review snip/server.py for security problems."),
@@ -61,36 +63,38 @@ LOOKERS = (
     Task(role="planner", task="Say in one line what each file is for.", max_tool_calls=4),
 )
 INTRODUCTION = """
-A small repository comes with retinue: snip, a URL shortener with a few pages of documentation.
-Children look at it, three at a time, in a directory made for this.
+retinue includes a small example repository: snip, a URL shortener with a few pages of
+documentation. Children work on a copy of it, three at a time, in a directory made for this demo.
 """
 REAL = """
-Each of five children is given a page along and one question. The model is real and runs here:
-SmolLM2 with 135 million parameters, in about 350 MB. It is the smallest that answers at all,
-and some of its answers are wrong; a better one goes the same way.
+Five children each get one page and one question. The model is real and runs on this machine:
+SmolLM2 with 135 million parameters, in about 350 MB of memory. It is very small, and some of its
+answers are wrong; a larger model works the same way.
 """
 REPLAYED = """
-This is a replay, of a session that was recorded on {date} with retinue {version}. The command did
-what you see; only the words of its model were written beforehand, as a stronger one might say
-them (docs/session.py in the source). An agent asks two children, then three write, each in a copy
-of the repository, and are merged. The user edits a line meanwhile that one of them changes. While
-the last is at work the process is killed, by SIGKILL, and `retinue resume` goes on.
+This is a replay of a session that was recorded on {date} with retinue {version}. Everything really
+happened, except that the model's replies were scripted, as a stronger model might write them
+(docs/session.py in the source). An agent asks two children, then three children write, each in its
+own copy of the repository, and their changes are merged. Meanwhile the user edits a line that one
+of them changes too. While the last child works, the process is killed (SIGKILL), and `retinue
+resume` continues the run.
 """
 SCRIPTED = """
-Now it happens here, and again the words of the model were written beforehand. The tools, contracts,
-budgets, journal and audit are real. Four of the five children will meet a difficulty.
+This part runs on your machine, again with scripted replies of the model. The tools, contracts,
+budgets, journal and audit are real. Four of the five children run into a problem.
 """
 SESSION = "session.retinue"
 LONGEST_PAUSE_S = 1.0
 
 NEXT = """\
-In a project of yours, the embedded model, which answers from files that it is
-given, and looks at nothing by itself:
+Try the embedded model in your own project. It answers from files that you
+give it, and cannot use tools:
 
   retinue spawn researcher -m embedded -f README.md \\
     "What is this about? Answer in one sentence."
 
-A local server (llama.cpp; Ollama has port 11434, LM Studio 1234, vLLM 8000):
+Choose a model. A local server (llama.cpp; Ollama has port 11434, LM Studio
+1234, vLLM 8000):
 
   export RETINUE_MODEL=openai:MODEL@http://127.0.0.1:8080/v1
 
@@ -99,7 +103,7 @@ or a cloud key:
   export OPENAI_API_KEY=…
   export RETINUE_MODEL=openai:gpt-5-mini
 
-and then, in a project of yours:
+Then, in your own project:
 
   retinue run "What does this project do?"
   retinue fan-out "How is it tested?" "How is it configured?"
@@ -107,30 +111,30 @@ and then, in a project of yours:
 
 
 @click.command()
-@click.option("--keep", metavar="DIR", help="Work in this new directory, and leave it there.")
-@click.option("--fast", is_flag=True, help="Do not wait between the replies of the script.")
-@json_option
+@click.option("--keep", metavar="DIR", help="Use this new directory, and keep it.")
+@click.option("--fast", is_flag=True, help="Do not wait between replies.")
+@json_events_option
 def demo(keep: str | None, fast: bool, as_json: bool) -> int:
-    """See children at work on a small bundled repository, with no model server and no key.
+    """Show children at work on a small example repository. Needs no model server and no key.
 
-    First the embedded model, where it is installed; then a recorded session; then a scripted model.
+    It has three parts: the embedded model, if installed; a recorded session; a scripted fan-out.
 
     Example: retinue demo --keep /tmp/snip
     """
     with _directory(keep) as root, tempfile.TemporaryDirectory(prefix="retinue-demo-") as home:
-        copy(bundled() / "snip", root)
-        show_it = _Demo(root, Path(home), fast=fast, as_json=as_json)
-        show_it.play()
+        copy_tree(demo_files() / "snip", root)
+        presentation = _Demo(root, Path(home), fast=fast, as_json=as_json)
+        presentation.play()
         if not as_json:
-            _print_next(show_it.stage, show_it.run_id, keep)
+            _print_next_steps(presentation.output, presentation.run_id, keep)
     return 0
 
 
 class _Demo:
-    """The acts, in order."""
+    """The three parts, in order."""
 
     def __init__(self, root: Path, home: Path, *, fast: bool, as_json: bool) -> None:
-        self.stage = Stage(shutil.get_terminal_size().columns)
+        self.output = DemoOutput(shutil.get_terminal_size().columns)
         self.run_id = ""
         self._root = root
         self._home = home
@@ -138,65 +142,68 @@ class _Demo:
         self._console = Console(as_json=as_json, quiet=False)
 
     def play(self) -> None:
-        self._tell("retinue demo", INTRODUCTION)
-        for act in (self._answer, self._play_back, self._look):
-            act()
+        self._print_section("retinue demo", INTRODUCTION)
+        self._answer_questions()
+        self._replay_session()
+        self._run_scripted_fan_out()
 
-    def _answer(self) -> None:
-        self._tell("Act one: a real model answers from files", REAL)
+    def _answer_questions(self) -> None:
+        self._print_section("Part 1: a real model answers from files", REAL)
         user, progress = Environment.current(), self._console.progress
 
         async def work() -> list[Result]:
-            # By the user's own settings of pip, which the runtime of the demo does not see.
+            # Uses the user's pip settings; the demo's own environment has none.
             model = embedded_model(user)
-            async with progress.shown():
-                await model.open(_once_each(progress.wait))
-                results = await self._fan_out(READERS, model, progress.listen, progress.hear)
+            async with progress.live():
+                await model.open(_without_repeats(progress.on_wait))
+                results = await self._fan_out(
+                    QUESTION_TASKS, model, progress.on_event, progress.on_text
+                )
                 progress.finish()
             return results
 
         try:
-            results = self._perform(work())
+            results = self._run(work())
         except (UsageError, ProviderError) as error:
-            self._tell("", f"Left out: {error}")
+            self._print_section("", f"Skipped: {error}")
             return
-        self._report(results, counted=True)
+        self._print_results(results, counted=True)
         report = [f"# {file}\n\n{r.response}\n" for file, r in zip(QUESTIONS, results, strict=True)]
         (self._root / REPORT).write_text("\n".join(report), "utf-8")
         if not self._console.as_json:
-            self.stage.text(f"All of it is in {REPORT}.")
+            self.output.paragraph(f"The answers are in {REPORT}.")
 
-    def _play_back(self) -> None:
-        # Where the agents of the next act do not look.
+    def _replay_session(self) -> None:
+        # In a folder that the agents of part 3 do not read.
         file = self._root / STATE_DIR / SESSION
         file.parent.mkdir(exist_ok=True)
-        file.write_bytes((bundled() / SESSION).read_bytes())
-        events = perform(_events(file))
+        file.write_bytes((demo_files() / SESSION).read_bytes())
+        events = run_async(_events(file))
         first = events[0]
         assert isinstance(first.fact, RunStarted)
         date = time.strftime("%d %B %Y", time.gmtime(first.time)).lstrip("0")
-        told = REPLAYED.format(date=date, version=first.fact.retinue_version)
-        self._tell("Act two: a session that was recorded", told)
+        text = REPLAYED.format(date=date, version=first.fact.retinue_version)
+        self._print_section("Part 2: a recorded session", text)
         for before, event in pairwise([first, *events]):
             if not self._fast and not self._console.as_json:
                 time.sleep(min(event.time - before.time, LONGEST_PAUSE_S))
-            self._watch(event)
+            self._on_event(event)
         if not self._console.as_json:
             click.echo()
-            self.stage.text(fold(events).agents[first.agent_id].response)
-            _print_said(self.stage, show, self._root, str(file))
-            _print_said(self.stage, audit, self._root, str(file))
+            self.output.paragraph(fold(events).agents[first.agent_id].response)
+            _print_command(self.output, show, self._root, str(file))
+            _print_command(self.output, audit, self._root, str(file))
 
-    def _look(self) -> None:
-        self._tell("Act three: a fan-out that meets difficulties", SCRIPTED)
+    def _run_scripted_fan_out(self) -> None:
+        self._print_section("Part 3: a fan-out with problems", SCRIPTED)
         model = scripted_model(fast=self._fast)
-        results = self._perform(self._fan_out(LOOKERS, model, self._watch))
-        self._report(results)
+        results = self._run(self._fan_out(REVIEW_TASKS, model, self._on_event))
+        self._print_results(results)
         self.run_id = results[0].run_id
         if not self._console.as_json:
-            _print_journal(self.stage, self._root, self.run_id)
+            _print_journal(self.output, self._root, self.run_id)
 
-    def _perform(self, work: Coroutine[Any, Any, list[Result]]) -> list[Result]:
+    def _run(self, work: Coroutine[Any, Any, list[Result]]) -> list[Result]:
         async def inside() -> list[Result] | None:
             interrupts = Interrupts()
             try:
@@ -207,7 +214,7 @@ class _Demo:
                     raise
                 return None
 
-        results = perform(inside())
+        results = run_async(inside())
         if results is None:
             click.echo("retinue: interrupted; every agent was closed.", err=True)
             raise click.exceptions.Exit(130)
@@ -218,7 +225,7 @@ class _Demo:
         tasks: Sequence[Task],
         model: Model,
         on_event: Callable[[Event], None],
-        on_words: Callable[[str, str], None] = lambda *_: None,
+        on_text: Callable[[str, str], None] = lambda *_: None,
     ) -> list[Result]:
         async with open_runtime(
             self._root,
@@ -226,71 +233,73 @@ class _Demo:
             limits={"max_tokens": MAX_TOKENS},
             shell=False,
             listeners=Listeners(
-                on_event=on_event, on_child_text=lambda _, agent, text: on_words(agent, text)
+                on_event=on_event, on_child_text=lambda _, agent, text: on_text(agent, text)
             ),
-            # The same for everybody: neither the user's settings nor variables count here.
+            # Ignore the user's settings and variables, so that the demo is always the same.
             environment=Environment(variables={"HOME": str(self._home)}),
         ) as runtime:
-            return await runtime.fan_out(tasks, max_concurrent=AT_A_TIME)
+            return await runtime.fan_out(tasks, max_concurrent=MAX_CONCURRENT)
 
-    def _watch(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if self._console.as_json:
-            self._console.progress.listen(event)
+            self._console.progress.on_event(event)
         else:
-            self.stage.watch(event)
+            self.output.on_event(event)
 
-    def _tell(self, heading: str, text: str) -> None:
+    def _print_section(self, heading: str, text: str) -> None:
         if self._console.as_json:
             return
         if heading:
             click.echo()
-            self.stage.heading(heading)
-        self.stage.text(text)
+            self.output.heading(heading)
+        self.output.paragraph(text)
         click.echo()
 
-    def _report(self, results: list[Result], *, counted: bool = False) -> None:
+    def _print_results(self, results: list[Result], *, counted: bool = False) -> None:
         if not self._console.as_json:
-            self.stage.results(results, max_tokens=MAX_TOKENS, counted=counted)
+            self.output.results(results, max_tokens=MAX_TOKENS, counted=counted)
 
 
-def _once_each(tell: Callable[[str], None]) -> Callable[[str], None]:
-    told = ""
+def _without_repeats(report: Callable[[str], None]) -> Callable[[str], None]:
+    last = ""
 
-    def once(text: str) -> None:
-        nonlocal told
-        if text != told:
-            tell(text)
-        told = text
+    def report_changes(text: str) -> None:
+        nonlocal last
+        if text != last:
+            report(text)
+        last = text
 
-    return once
+    return report_changes
 
 
 def scripted_model(*, fast: bool) -> ScriptedModel:
-    """The model of the demonstration; a `fast` one answers at once."""
-    text = (bundled() / "script.json").read_text("utf-8")
+    """The scripted model of part 3; `fast` removes its delays."""
+    text = (demo_files() / "script.json").read_text("utf-8")
     script = parse_script(text, source="script.json")
     assert isinstance(script, Mapping)
     if fast:
-        script = {match: [_at_once(step) for step in steps] for match, steps in script.items()}
+        script = {
+            match: [_without_delay(step) for step in steps] for match, steps in script.items()
+        }
     return ScriptedModel(script, name="scripted:demo", strict=False)
 
 
-def bundled() -> Traversable:
-    """The repository and the script, as they are installed."""
+def demo_files() -> Traversable:
+    """The installed folder with the example repository, the script and the session."""
     return files("retinue.interfaces") / "demo"
 
 
-def copy(source: Traversable, to: Path) -> None:
+def copy_tree(source: Traversable, to: Path) -> None:
     to.mkdir(exist_ok=True)
     for item in source.iterdir():
         if item.is_file():
             (to / item.name).write_bytes(item.read_bytes())
-        # An installer leaves compiled files beside what it takes for modules.
+        # Installers compile the Python files.
         elif item.name != "__pycache__":
-            copy(item, to / item.name)
+            copy_tree(item, to / item.name)
 
 
-def _at_once(step: Step) -> Step:
+def _without_delay(step: Step) -> Step:
     return step.after(0.0) if isinstance(step, ScriptedReply) else step
 
 
@@ -302,11 +311,11 @@ def _directory(keep: str | None) -> Iterator[Path]:
         return
     path = Path(keep).expanduser()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UsageError(f"{keep!r} is there already; name a directory that is new or empty.")
+        raise UsageError(f"{keep!r} exists already; name a new or an empty directory.")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{keep!r} cannot be made: {error.strerror}.") from error
+        raise UsageError(f"Cannot create {keep!r}: {error.strerror}.") from error
     yield path
 
 
@@ -315,47 +324,47 @@ async def _events(file: Path) -> list[Event]:
         return list(await store.events(run_id))
 
 
-def _print_journal(stage: Stage, root: Path, run_id: str) -> None:
+def _print_journal(output: DemoOutput, root: Path, run_id: str) -> None:
     click.echo()
-    stage.heading("What is on record")
-    _print_said(stage, runs, root)
-    _print_said(stage, show, root, run_id)
-    _print_said(stage, audit, root, run_id)
+    output.heading("The journal of this run")
+    _print_command(output, runs, root)
+    _print_command(output, show, root, run_id)
+    _print_command(output, audit, root, run_id)
     click.echo(
-        "\nThe run is an error, since one child ended at its limit; what it had is kept.\n"
-        "Every event is chained to the one before: audit finds any that was changed."
+        "\nThe run failed, because one child reached its limit. Its partial result is kept.\n"
+        "Every event is chained to the one before it, so audit finds changed ones."
     )
 
 
-def _print_said(stage: Stage, command: click.Command, root: Path, *run: str) -> None:
-    """What another command says here; of files the name is shown, without the folder."""
-    said = io.StringIO()
-    with redirect_stdout(said):
+def _print_command(output: DemoOutput, command: click.Command, root: Path, *run: str) -> None:
+    """Print another command and its output; files are shown without their folder."""
+    printed = io.StringIO()
+    with redirect_stdout(printed):
         context = click.get_current_context()
         context.invoke(command, directory=str(root), **({"run": run[0]} if run else {}))
     shown = " ".join(os.path.basename(word) for word in run)
     click.secho(f"\n$ retinue {command.name} {shown}".rstrip(), bold=True)
-    stage.lines(said.getvalue())
+    output.lines(printed.getvalue())
 
 
-def _print_next(stage: Stage, run_id: str, keep: str | None) -> None:
+def _print_next_steps(output: DemoOutput, run_id: str, keep: str | None) -> None:
     click.echo()
     if keep is None:
-        click.echo("All this was in a temporary directory, gone by now; --keep DIR keeps it.\n")
-    stage.heading("What next")
-    if (first := _on_path()) is not None:
-        click.echo(f"Have it found by its name, from any directory:\n\n  {first}\n")
+        click.echo("The demo ran in a temporary directory; use --keep DIR to keep it.\n")
+    output.heading("Next steps")
+    if (command := _path_command()) is not None:
+        click.echo(f"Put retinue on your PATH:\n\n  {command}\n")
     if keep is not None:
-        click.echo(f"Look into one child:\n\n  retinue show {run_id} a3 -C {keep}\n")
+        click.echo(f"Show one child in full:\n\n  retinue show {run_id} a3 -C {keep}\n")
     click.echo(NEXT, nl=False)
 
 
-def _on_path() -> str | None:
-    """What to type so that the name alone finds this program; None where it does."""
-    called = sys.argv[0]
-    if os.path.basename(called) != "retinue" or shutil.which("retinue") is not None:
+def _path_command() -> str | None:
+    """The command that puts this program on the PATH; None if it is there already."""
+    program = sys.argv[0]
+    if os.path.basename(program) != "retinue" or shutil.which("retinue") is not None:
         return None
-    folder = os.path.dirname(os.path.abspath(called))
-    below = os.path.relpath(folder)
-    shown = folder if below.startswith(os.pardir) else f"$PWD/{below}"
+    folder = os.path.dirname(os.path.abspath(program))
+    relative = os.path.relpath(folder)
+    shown = folder if relative.startswith(os.pardir) else f"$PWD/{relative}"
     return f'export PATH="{shown}:$PATH"'

@@ -1,4 +1,4 @@
-"""The command that begins the settings of a project."""
+"""`retinue init`: writes a project's settings file and an example agent."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import click
 from retinue.config.init_files import AGENT_FILE_NAME, AGENT_TEMPLATE, settings_template
 from retinue.config.settings import PROJECT_FILE
 from retinue.errors import UsageError
-from retinue.interfaces.cli.options import directory
+from retinue.interfaces.cli.options import directory_option
 from retinue.project import STATE_DIR, project
 
 
 @click.command()
-@directory
+@directory_option
 def init(directory: str) -> None:
-    """Write retinue.toml with every default, commented out, and an agent file to begin with.
+    """Create retinue.toml, with every default commented out, and an example agent file.
 
-    A file that is there stays as it is.
+    Existing files are kept.
 
     Example: retinue init
     """
@@ -28,18 +28,17 @@ def init(directory: str) -> None:
         f"{STATE_DIR}/agents/{AGENT_FILE_NAME}": AGENT_TEMPLATE,
     }
     for name, text in files.items():
-        click.echo(f"{_write(root, name, text)} {name}")
-    click.echo(
-        "\n`retinue agents` lists the agents, `retinue help settings` tells what can be set."
-    )
+        click.echo(f"{_create(root, name, text)} {name}")
+    click.echo("\n`retinue agents` lists agents; `retinue help settings` explains the settings.")
 
 
-def _write(root: Path, name: str, text: str) -> str:
+def _create(root: Path, name: str, text: str) -> str:
+    """Write a new file; return "created" or "kept". Raises UsageError."""
     path = root / name
     folders = [parent for parent in path.parents if parent.is_relative_to(root) and parent != root]
-    if linked := next((folder for folder in folders if folder.is_symlink()), None):
-        # A project that somebody cloned could have it written anywhere.
-        raise UsageError(f"{linked} is a link to somewhere else; remove it.")
+    if link := next((folder for folder in folders if folder.is_symlink()), None):
+        # In a cloned project, a link could point anywhere.
+        raise UsageError(f"{link} is a symbolic link; remove it.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
@@ -47,5 +46,5 @@ def _write(root: Path, name: str, text: str) -> str:
     except FileExistsError:
         return "kept   "
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
-    return "written"
+        raise UsageError(f"Cannot write {path}: {error.strerror}.") from error
+    return "created"

@@ -1,4 +1,4 @@
-"""`retinue plan`: a goal becomes a plan that a person looks at, edits, and has carried out."""
+"""`retinue plan`: a planner writes a plan, a person reviews it, and it is executed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,23 @@ from retinue.domain.plan.plan import Plan
 from retinue.domain.plan.plan_file import MAX_CHARS, parse, to_toml
 from retinue.domain.result import Status
 from retinue.errors import PlanError, UsageError
-from retinue.interfaces.cli.invocation import chosen_gate, opening_of, perform_in
-from retinue.interfaces.cli.options import context, gate, limits, limits_from, plan_flags, working
+from retinue.interfaces.cli.invocation import (
+    make_console,
+    merge_arguments,
+    run_in_runtime,
+    runtime_arguments,
+)
+from retinue.interfaces.cli.options import (
+    context_files_option,
+    given_limits,
+    limit_options,
+    merge_options,
+    plan_options,
+    run_options,
+)
 from retinue.interfaces.cli.terminal.console import Console
-from retinue.interfaces.cli.terminal.output import write
-from retinue.interfaces.plan_review import agreed, only_reading, why_not
+from retinue.interfaces.cli.terminal.output import print_text
+from retinue.interfaces.plan_review import plan_problem, read_only_note, review_plan
 from retinue.runtime.planning.plans import LATEST
 from retinue.runtime.runtime import Runtime
 
@@ -26,12 +38,12 @@ STDIN = "-"
 
 @click.command()
 @click.argument("goal")
-@click.option("--out", metavar="FILE", help="Write the plan to FILE; it is run with --yes only.")
-@context
-@gate
-@plan_flags
-@working
-@limits
+@click.option("--out", metavar="FILE", help="Write the plan to FILE; only --yes executes it too.")
+@context_files_option
+@merge_options
+@plan_options
+@run_options
+@limit_options
 def plan(
     goal: str,
     out: str | None,
@@ -40,71 +52,71 @@ def plan(
     max_concurrent: int | None,
     **options: Any,
 ) -> int:
-    """Have a planner, who only reads, write a plan for GOAL; then run it, edit it, or leave it.
+    """Let a planner, which only reads, write a plan for GOAL; then run, edit or reject the plan.
 
-    Where nobody can be asked, the plan is printed as TOML, for `retinue run --plan FILE`.
+    Without a terminal the plan is printed as TOML, for `retinue run --plan FILE`.
 
     Example: retinue plan --mode auto "Add JWT auth to the API"
     """
-    console, opened = opening_of(options)
-    opened |= chosen_gate(options)
+    console = make_console(options)
 
     async def work(runtime: Runtime) -> Sequence[Status]:
         if goal.strip():
-            console.note(only_reading(runtime.policy.mode))
+            console.note(read_only_note(runtime.policy.mode))
         try:
             written = await runtime.plan(goal, context_files=context_files)
         except PlanError as error:
             if not isinstance(error.draft, Plan):
                 raise
             if out is not None:
-                _save(out, to_toml(error.draft, comments=error.problems))
-            raise PlanError(f"{error}\nIt is in {out or LATEST}, to be mended.") from None
+                _write_plan(out, to_toml(error.draft, comments=error.problems))
+            raise PlanError(f"{error}\nThe plan is in {out or LATEST}; correct it there.") from None
         if out is not None:
-            _save(out, to_toml(written))
+            _write_plan(out, to_toml(written))
             if not yes:
                 console.progress.finish()
-                mode = " --mode auto" if await why_not(runtime, written) else ""
-                told = f"The plan is in {out}; retinue run{mode} --plan {out} runs it."
-                click.echo(told, err=True)
+                mode = " --mode auto" if await plan_problem(runtime, written) else ""
+                hint = f"The plan is in {out}. Run it with: retinue run{mode} --plan {out}"
+                click.echo(hint, err=True)
                 return [Status.COMPLETED]
-        if not yes and not console.people:
+        if not yes and not console.interactive:
             console.progress.finish()
             if not console.as_json:
-                write(to_toml(written).rstrip())
+                print_text(to_toml(written).rstrip())
             return [Status.COMPLETED]
         accepted: Plan | None = written
         if not yes:
-            accepted = await agreed(runtime, written, decide=console.decide, edit=console.edit)
+            accepted = await review_plan(runtime, written, decide=console.decide, edit=console.edit)
         if accepted is None:
-            told = f"retinue: nothing was run; what the planner wrote is in {LATEST}."
-            click.echo(told, err=True)
+            click.echo(f"retinue: nothing was run; the planner's plan is in {LATEST}.", err=True)
             return [Status.COMPLETED]
         try:
-            # Whoever was shown the plan has said yes to it.
-            return await carry_out(
+            # The person has seen the forecast with the plan, so it needs no second confirmation.
+            return await execute_plan(
                 runtime, console, accepted, yes=True, max_concurrent=max_concurrent
             )
         except PlanError as error:
-            raise PlanError(f"{error}\nIt is in {out or LATEST}.") from None
+            raise PlanError(f"{error}\nThe plan is in {out or LATEST}.") from None
 
-    return perform_in(opened, console, work, limits=limits_from(options))
+    arguments = runtime_arguments(options) | merge_arguments(options)
+    return run_in_runtime(arguments, console, work, limits=given_limits(options))
 
 
-async def carry_out(
+async def execute_plan(
     runtime: Runtime, console: Console, plan: Plan, *, yes: bool, max_concurrent: int | None
 ) -> list[Status]:
-    """Carry out a plan that can be, and print its report."""
-    await console.agree(await runtime.forecast(plan, max_concurrent=max_concurrent), yes=yes)
+    """Confirm the forecast, execute the plan, and print its report."""
+    forecast = await runtime.forecast(plan, max_concurrent=max_concurrent)
+    await console.confirm_forecast(forecast, yes=yes)
     result = await runtime.execute(plan, max_concurrent=max_concurrent)
     console.print_report(result)
     return [result.status]
 
 
-def read_plan(file: str) -> Any:
-    """The data in a plan file. Raises UsageError."""
+def read_plan_file(file: str) -> Any:
+    """The data in a plan file; "-" is standard input. Raises UsageError."""
     try:
-        # A little more than a plan may have: what is told of a device that never ends, too.
+        # One character more than allowed: enough to reject it, also for an endless device.
         if file == STDIN:
             text = sys.stdin.read(MAX_CHARS + 1)
         else:
@@ -117,7 +129,7 @@ def read_plan(file: str) -> Any:
     return parse(text, source="The plan" if file == STDIN else file)
 
 
-def _save(file: str, text: str) -> None:
+def _write_plan(file: str, text: str) -> None:
     try:
         Path(file).write_text(text, "utf-8")
     except OSError as error:

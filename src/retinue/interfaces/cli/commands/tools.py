@@ -1,8 +1,7 @@
-"""The command that tells which tools there are, and how the MCP servers are."""
+"""`retinue tools`: lists the built-in tools and those of MCP servers."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Sequence
 
 import click
@@ -12,20 +11,23 @@ from retinue.app import Inspection, inspect_tools
 from retinue.domain.messages import Effect, estimate_tokens
 from retinue.domain.tool_names import server_slug
 from retinue.errors import UsageError
-from retinue.interfaces.cli.commands.agents import MIN_WIDTH, cut, say
-from retinue.interfaces.cli.options import directory
-from retinue.interfaces.cli.terminal.console import Console, perform
+from retinue.interfaces.cli.options import directory_option, json_objects_option
+from retinue.interfaces.cli.terminal.console import Console
+from retinue.interfaces.cli.terminal.interrupts import run_async
+from retinue.interfaces.cli.terminal.output import print_line, print_text
+from retinue.interfaces.view.formatting import one_line
 from retinue.ports.tool import Tool
 
 BUILT_IN = "built in"
-HINTED = (
-    'To let a tool run unasked and in plan mode, put read = ["TOOL"] (patterns will do) or'
-    " trust_hints = true under [mcp.SERVER] in your own settings."
+READ_HINT = (
+    'A tool marked "(says: reads)" still needs an approval. To allow it without one, and in plan'
+    ' mode, set read = ["TOOL"] (patterns work) or trust_hints = true under [mcp.SERVER] in your'
+    " own settings."
 )
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool. `says_it_reads` is what its server says, which gives no rights."""
+class ToolRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool in the list. `says_it_reads` is its server's claim, which gives no rights."""
 
     name: str
     server: str
@@ -35,8 +37,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     says_it_reads: bool = False
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server is: ok, failed or not trusted."""
+class ServerState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of an MCP server: ok, failed or not trusted."""
 
     server: str
     source: str
@@ -47,73 +49,74 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.argument("server", required=False)
-@directory
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@directory_option
+@json_objects_option
 def tools(server: str | None, directory: str, as_json: bool) -> None:
-    """List the tools there are and what each can do. MCP servers are started to be asked.
+    """List the built-in tools, and start the MCP servers to list theirs.
 
-    With SERVER, only those of that MCP server. A tool of a server only reads by your word, `read`
-    in the settings; what the server says of it is told as (says: reads).
+    With SERVER, list only the tools of that MCP server. Each tool has an effect: read, write or
+    execute. A server's tool counts as reading only if your settings say so (`read`); a server's own
+    claim is shown as (says: reads).
 
     Example: retinue tools
     """
     progress = Console(as_json=as_json, quiet=False).progress
 
     async def inside() -> Inspection:
-        async with progress.shown():
-            return await inspect_tools(directory, on_wait=progress.wait)
+        async with progress.live():
+            return await inspect_tools(directory, on_wait=progress.on_wait)
 
-    found = perform(inside())
-    rows, conditions = _rows(found), _conditions(found)
+    found = run_async(inside())
+    rows, states = _tool_rows(found), _server_states(found)
     if server is not None:
-        names = [condition.server for condition in conditions]
+        names = [state.server for state in states]
         if server not in names:
             known = ", ".join(names) or "none"
-            raise UsageError(f"There is no MCP server {server!r}; there are: {known}.")
+            raise UsageError(f"Unknown MCP server {server!r}; configured: {known}.")
         rows = [row for row in rows if row.server == server]
-        conditions = [condition for condition in conditions if condition.server == server]
+        states = [state for state in states if state.server == server]
     if as_json:
         problems = [{"problem": problem} for problem in found.problems]
-        for line in (*rows, *conditions, *problems):
+        for line in (*rows, *states, *problems):
             click.echo(msgspec.json.encode(line))
     else:
-        _print(rows, conditions, found.problems)
+        _print_list(rows, states, found.problems)
 
 
-def _rows(found: Inspection) -> list[Row]:
-    rows = [_row(tool, BUILT_IN) for tool in found.tools]
-    for one in found.servers:
-        rows += [_row(tool, one.server.name, reads=tool.listed.reads) for tool in one.tools]
+def _tool_rows(found: Inspection) -> list[ToolRow]:
+    rows = [_tool_row(tool, BUILT_IN) for tool in found.tools]
+    for offer in found.servers:
+        rows += [_tool_row(t, offer.server.name, says_it_reads=t.listed.reads) for t in offer.tools]
     return rows
 
 
-def _row(tool: Tool, server: str, *, reads: bool = False) -> Row:
+def _tool_row(tool: Tool, server: str, *, says_it_reads: bool = False) -> ToolRow:
     spec = tool.spec
-    words = estimate_tokens(spec.name + spec.description)
-    return Row(
+    name_tokens = estimate_tokens(spec.name + spec.description)
+    return ToolRow(
         name=spec.name,
         server=server,
         effect=tool.effect,
-        tokens=words + estimate_tokens(bytes(spec.parameters)),
+        tokens=name_tokens + estimate_tokens(bytes(spec.parameters)),
         description=" ".join(spec.description.split()),
-        says_it_reads=reads and tool.effect is not Effect.READ,
+        says_it_reads=says_it_reads and tool.effect is not Effect.READ,
     )
 
 
-def _conditions(found: Inspection) -> list[Condition]:
+def _server_states(found: Inspection) -> list[ServerState]:
     return [
         *(
-            Condition(
-                server=one.server.name,
-                source=one.server.source,
-                state="failed" if one.problem else "ok",
-                tools=len(one.tools),
-                problem=one.problem,
+            ServerState(
+                server=offer.server.name,
+                source=offer.server.source,
+                state="failed" if offer.problem else "ok",
+                tools=len(offer.tools),
+                problem=offer.problem,
             )
-            for one in found.servers
+            for offer in found.servers
         ),
         *(
-            Condition(
+            ServerState(
                 server=request.name,
                 source=request.source,
                 state="not trusted",
@@ -124,27 +127,27 @@ def _conditions(found: Inspection) -> list[Condition]:
     ]
 
 
-def _print(rows: Sequence[Row], conditions: Sequence[Condition], problems: Iterable[str]) -> None:
-    width = max(MIN_WIDTH, shutil.get_terminal_size((100, 24)).columns)
-    longest = max((len(row.name) for row in rows), default=0)
-    sources = {condition.server: f" ({condition.source})" for condition in conditions}
+def _print_list(
+    rows: Sequence[ToolRow], states: Sequence[ServerState], problems: Iterable[str]
+) -> None:
+    name_width = max((len(row.name) for row in rows), default=0)
+    sources = {state.server: f" ({state.source})" for state in states}
     for server in dict.fromkeys(row.server for row in rows):
-        mine = [row for row in rows if row.server == server]
-        tokens = sum(row.tokens for row in mine)
-        say(f"{server}{sources.get(server, '')}: {len(mine)} tools, {tokens:,} tokens")
-        for row in mine:
-            hint = "(says: reads) " if row.says_it_reads else ""
-            line = f"  {row.name.ljust(longest)}  {row.effect:<8}  {hint}{row.description}"
-            say(cut(line, width))
+        group = [row for row in rows if row.server == server]
+        tokens = sum(row.tokens for row in group)
+        print_line(f"{server}{sources.get(server, '')}: {len(group)} tools, {tokens:,} tokens")
+        for row in group:
+            claim = "(says: reads) " if row.says_it_reads else ""
+            print_line(f"  {row.name.ljust(name_width)}  {row.effect:<8}  {claim}{row.description}")
     if any(row.says_it_reads for row in rows):
-        say(HINTED)
-    for condition in conditions:
-        name = f"{condition.server} ({condition.source})"
-        if condition.state == "failed":
-            log = f".retinue/mcp/{server_slug(condition.server)}.log"
-            say(f"{name}: it {condition.problem}; see {log}")
-        elif condition.state == "not trusted":
-            say(f"{name}: not trusted, so not started. It {condition.problem}.")
-            say("  `retinue trust` allows it.")
+        print_text(READ_HINT)
+    for state in states:
+        name = f"{state.server} ({state.source})"
+        if state.state == "failed":
+            log = f".retinue/mcp/{server_slug(state.server)}.log"
+            print_text(f"{name}: it {one_line(state.problem)}; see {log}")
+        elif state.state == "not trusted":
+            print_text(f"{name}: not trusted, so not started. It {one_line(state.problem)}.")
+            print_text("  To allow it, run: retinue trust")
     for problem in problems:
-        say(problem)
+        print_text(one_line(problem))

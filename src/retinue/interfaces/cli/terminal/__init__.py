@@ -1,1 +1,1 @@
-"""terminal."""
+"""What the commands print on a terminal, and how they ask questions there."""

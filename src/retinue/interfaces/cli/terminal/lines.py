@@ -1,4 +1,4 @@
-"""Work under way as plain lines: what happened, one after the other, for logs and pipes."""
+"""Progress as plain lines, for logs, pipes and dumb terminals."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from retinue.interfaces.view.result_blocks import agent_block, paused_blocks, pl
 from retinue.interfaces.view.task_lines import about, has_block
 from retinue.runtime.core.task_group import TaskGroup
 
-QUIET_S = 30.0
-MOST_AT_WORK = 3
+SILENCE_S = 30.0
+MAX_RUNNING = 3
 WIDTH = 100
 SHOWN = {
     "agent.subagent_attempt",
@@ -35,97 +35,97 @@ SHOWN = {
 
 
 class Lines:
-    """A line for each event that matters. After a long silence it is said who is still at work."""
+    """Prints a line per important event, and after a long silence which agents are running."""
 
-    def __init__(self, *, err: bool = True, quiet_s: float = QUIET_S) -> None:
+    def __init__(self, *, err: bool = True, silence_s: float = SILENCE_S) -> None:
         self._err = err
-        self._quiet_s = quiet_s
+        self._silence_s = silence_s
         self._view = RunState()
         self._failures: dict[str, str] = {}
         self._last = time.monotonic()
 
     @asynccontextmanager
-    async def shown(self) -> AsyncIterator[None]:
-        async with TaskGroup() as nursery:
-            waiting = nursery.create_task(self._break_silences())
+    async def live(self) -> AsyncIterator[None]:
+        async with TaskGroup() as tasks:
+            reporting = tasks.create_task(self._report_silences())
             try:
                 yield
             finally:
-                waiting.cancel()
+                reporting.cancel()
 
     def finish(self) -> None:
-        """Nothing more will come."""
+        """Printed lines stay: there is nothing to end."""
 
-    def aside(self) -> AbstractContextManager[None]:
-        """While inside, somebody else writes to the terminal."""
+    def paused(self) -> AbstractContextManager[None]:
+        """Nothing is redrawn: the caller may write at any time."""
         return nullcontext()
 
-    def hear(self, agent_id: str, text: str) -> None:
-        """Words that an agent's model has just said; a log gets them when they are whole."""
+    def on_text(self, agent_id: str, text: str) -> None:
+        """Streamed text is not printed: a log gets whole replies."""
 
-    def wait(self, what: str) -> None:
-        self._say(f"  {what}")
+    def on_wait(self, reason: str) -> None:
+        self._print(f"  {reason}")
 
-    def recall(self, event: Event) -> None:
+    def on_past_event(self, event: Event) -> None:
         self._view.apply(event)
 
-    def listen(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if event.type == "run.started":
             self._view = RunState()
         self._view.apply(event)
         fact = event.fact
         if isinstance(fact, AgentCreated):
             for note in fact.notes:
-                self._line(event, f"note: {note}")
-        if event.type == "run.suspended" and (said := paused_blocks(self._view, width=WIDTH)):
-            self._say(plain(said))
+                self._print_about(event, f"note: {note}")
+        if event.type == "run.suspended" and (blocks := paused_blocks(self._view, width=WIDTH)):
+            self._print(plain(blocks))
         if event.type not in SHOWN or (event.parent_agent_id is None and event.attempt == 0):
             return
         if event.type == "agent.subagent_attempt" and event.attempt == 1:
             return
         if event.type == "agent.subagent_closed":
-            self._closed(event)
+            self._print_closed(event)
             return
         if isinstance(fact, ModelFailed):
-            # Once in full: the same sentence four times over would hide that it is one problem.
-            again = self._failures.get(event.agent_id) == fact.error
+            # The full error only once: four times the same sentence would look like four problems.
+            repeated = self._failures.get(event.agent_id) == fact.error
             self._failures[event.agent_id] = fact.error
             if fact.retry_in_s is None:
                 return
-            if again:
-                self._line(event, f"the same again; once more in {fact.retry_in_s:.1f}s")
+            if repeated:
+                self._print_about(event, f"same error; retrying in {fact.retry_in_s:.1f}s")
                 return
-        self._line(event, event.summary)
+        self._print_about(event, event.summary)
 
-    def _closed(self, event: Event) -> None:
+    def _print_closed(self, event: Event) -> None:
         agent = self._view.agents[event.agent_id]
         if has_block(self._view, agent):
-            self._say(plain(agent_block(agent, width=WIDTH)))
-        elif agent.parent_id is not None:  # How the root ended is said at the end.
-            self._line(event, event.summary)
+            self._print(plain(agent_block(agent, width=WIDTH)))
+        elif agent.parent_id is not None:  # The command prints the root's outcome.
+            self._print_about(event, event.summary)
 
-    def _line(self, event: Event, text: str) -> None:
+    def _print_about(self, event: Event, text: str) -> None:
         path = self._view.agents[event.agent_id].path
         if text.startswith(path):
             text = text[len(path) :].lstrip()
-        self._say(f"  {path}: {text}")
+        self._print(f"  {path}: {text}")
 
-    async def _break_silences(self) -> None:
+    async def _report_silences(self) -> None:
         while True:
-            await asyncio.sleep(max(0.0, self._last + self._quiet_s - time.monotonic()))
-            if time.monotonic() >= self._last + self._quiet_s:
+            await asyncio.sleep(max(0.0, self._last + self._silence_s - time.monotonic()))
+            if time.monotonic() >= self._last + self._silence_s:
                 self._last = time.monotonic()
-                for line in self._at_work():
-                    self._say(f"  {line}")
+                for line in self._running():
+                    self._print(f"  {line}")
 
-    def _at_work(self) -> Iterator[str]:
-        working = [a for a in self._view.agents.values() if a.started_at and not a.closed_at]
-        for agent in working[-MOST_AT_WORK:]:
+    def _running(self) -> Iterator[str]:
+        running = [a for a in self._view.agents.values() if a.started_at and not a.closed_at]
+        for agent in running[-MAX_RUNNING:]:
             yield f"{agent.path}: {about(agent, time.time())}"
-        if len(working) > MOST_AT_WORK:
-            yield f"and {len(working) - MOST_AT_WORK:,} more at work"
+        if len(running) > MAX_RUNNING:
+            yield f"and {len(running) - MAX_RUNNING:,} more running"
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._last = time.monotonic()
         stream = sys.stderr if self._err else sys.stdout
         if stream.isatty():

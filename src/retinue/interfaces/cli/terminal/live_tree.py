@@ -1,4 +1,4 @@
-"""Work under way as a tree at the end of a terminal, and above it what stays to be read."""
+"""Progress as a live tree at the bottom of a terminal, with permanent lines above it."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ from retinue.interfaces.view.task_lines import has_block, task_line
 from retinue.interfaces.view.tool_calls import call_text
 from retinue.runtime.core.task_group import TaskGroup
 
-FIRST_S = 0.3  # What is over sooner needs no tree.
+FIRST_S = 0.3  # A shorter run shows no tree.
 FRAME_S = 0.1
-TALLEST = 24  # What was printed before should stay to be seen.
+MAX_HEIGHT = 24  # Keep earlier output in view.
 RESULT_LINES = 3
 THINKING = "thinking"
-LAST_WORDS = 60
+SHOWN_CHARS = 60
 
 
 class LiveTree:
-    """Draws the tree of a run, and of one after the other, for as long as it is `shown`."""
+    """Draws the tree of the current run while `live`."""
 
     def __init__(self, screen: Screen, *, hint: str, stays: bool = False) -> None:
-        """`hint` is what to do about it. The tree of a large family stays at the end, or any."""
+        """`hint` ends the status line. `stays` keeps the final tree on screen, however small."""
         self._screen = screen
         self._hint = hint
         self._stays = stays
         self._tree = Tree()
         self._waiting = ""
-        self._saying: dict[str, str] = {}
+        self._streamed: dict[str, str] = {}
         self._last_calls: dict[str, str] = {}
-        self._aside = False
-        self._held: list[Line] = []
-        self._over = False
+        self._paused = False
+        self._pending: list[Line] = []
+        self._finished = False
 
     @asynccontextmanager
-    async def shown(self) -> AsyncIterator[None]:
+    async def live(self) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTSTP, self._suspend)
-        async with TaskGroup() as nursery:
-            drawing = nursery.create_task(self._keep_drawing())
+        async with TaskGroup() as tasks:
+            drawing = tasks.create_task(self._keep_drawing())
             try:
                 yield
             finally:
@@ -68,53 +68,48 @@ class LiveTree:
                 self._screen.close()
 
     def finish(self) -> None:
-        """Take the tree away; what is too much for blocks stays, folded."""
-        self._over = True
+        """Erase the tree. A large one stays, folded, since its agents have no blocks."""
+        self._finished = True
         self._screen.close()
         root = self._tree.run.root
         if root is not None and (self._stays or len(root.children) > SMALL_FAMILY):
             width, _ = self._screen.size
-            self._screen.print(self._lines(width, TALLEST, time.time()))
+            self._screen.print(self._lines(width, MAX_HEIGHT, time.time()))
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """While inside, somebody else writes to the terminal."""
-        self._aside = True
+    def paused(self) -> Iterator[None]:
+        """While inside, the tree is erased and permanent lines wait."""
+        self._paused = True
         self._screen.close()
         try:
             yield
         finally:
-            self._aside = False
-            self._screen.print(self._held)
-            self._held = []
+            self._paused = False
+            self._screen.print(self._pending)
+            self._pending = []
 
-    def hear(self, agent_id: str, text: str) -> None:
-        """Words that an agent's model has just said."""
-        self._saying[agent_id] = (self._saying.get(agent_id, "") + text)[-LAST_WORDS:]
+    def on_text(self, agent_id: str, text: str) -> None:
+        self._streamed[agent_id] = (self._streamed.get(agent_id, "") + text)[-SHOWN_CHARS:]
 
-    def wait(self, what: str) -> None:
-        """Say what is waited for before anything happens."""
-        self._waiting = what
+    def on_wait(self, reason: str) -> None:
+        self._waiting = reason
 
-    def recall(self, event: Event) -> None:
-        """Know of an event of long ago."""
+    def on_past_event(self, event: Event) -> None:
         self._tree.apply(event)
 
-    def listen(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if event.type == "run.started":
-            self._tree, self._over = Tree(), False
+            self._tree, self._finished = Tree(), False
         self._tree.apply(event)
         agent = self._tree.run.agents.get(event.agent_id)
-        if agent is not None and (told := self._told(event, agent)):
-            if self._aside:
-                self._held += told
+        if agent is not None and (lines := self._permanent_lines(event, agent)):
+            if self._paused:
+                self._pending += lines
             else:
-                self._screen.print(told)
+                self._screen.print(lines)
 
-    # Inside
-
-    def _told(self, event: Event, agent: AgentState) -> list[Line]:
-        """What stays to be read of an event."""
+    def _permanent_lines(self, event: Event, agent: AgentState) -> list[Line]:
+        """The lines to print above the tree for an event."""
         width, _ = self._screen.size
         if event.type == "agent.subagent_closed" and has_block(self._tree.run, agent):
             return agent_block(agent, width=width, lines=RESULT_LINES)
@@ -122,7 +117,7 @@ class LiveTree:
             return paused_blocks(self._tree.run, width=width, lines=RESULT_LINES)
         fact = event.fact
         if event.type in ("turn.started", "model.replied"):
-            self._saying.pop(agent.id, None)
+            self._streamed.pop(agent.id, None)
         if isinstance(fact, ToolStarted) and fact.tool not in WAITS:
             self._last_calls[agent.id] = call_text(fact.tool, fact.arguments)
         match fact:
@@ -143,16 +138,16 @@ class LiveTree:
     async def _keep_drawing(self) -> None:
         await asyncio.sleep(FIRST_S)
         while True:
-            # The terminal may be gone, which is no reason to stop working.
+            # A closed terminal must not stop the run.
             with suppress(OSError):
-                if not self._aside and not self._over and self._screen.in_front:
+                if not self._paused and not self._finished and self._screen.in_foreground:
                     width, height = self._screen.size
-                    lines = self._lines(width, min(height - 2, TALLEST), time.time())
+                    lines = self._lines(width, min(height - 2, MAX_HEIGHT), time.time())
                     self._screen.draw(lines)
             await asyncio.sleep(FRAME_S)
 
     def _suspend(self) -> None:
-        """Give the terminal back before stopping, as Ctrl-Z asks for."""
+        """Restore the terminal before Ctrl-Z stops the process."""
         self._screen.close()
         os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -164,22 +159,22 @@ class LiveTree:
         rows, left_out = fit(self._tree.rows(now), height - 1)
         lines = []
         for row in rows:
-            if self._over and row.mark is Mark.RUNNING:
-                continue  # A program that leads is not over before it says so itself.
+            if self._finished and row.mark is Mark.RUNNING:
+                continue  # The root of a fan-out is closed only after this.
             sign = frame if row.mark is Mark.RUNNING else SIGNS[row.mark]
             lines.append(task_line(self._doing(row), width=width, sign=sign))
-        return [*lines, self._sums(width, left_out)]
+        return [*lines, self._status_line(width, left_out)]
 
     def _doing(self, row: Row) -> Row:
-        """While a model thinks: what it is saying, or what it called last."""
+        """While a model thinks, show the text it streams, or its last call."""
         if row.doing != THINKING or row.count > 1:
             return row
-        words = one_line(self._saying.get(row.agent_id, ""))
-        doing = f"…{words}" if words else self._last_calls.get(row.agent_id, THINKING)
+        text = one_line(self._streamed.get(row.agent_id, ""))
+        doing = f"…{text}" if text else self._last_calls.get(row.agent_id, THINKING)
         return msgspec.structs.replace(row, doing=doing)
 
-    def _sums(self, width: int, left_out: int) -> Line:
-        """The last line: how many there are of each kind, and what it has cost so far."""
+    def _status_line(self, width: int, left_out: int) -> Line:
+        """The status line: how many agents in each state, tokens and cost."""
         counts = {**self._tree.counts, Mark.WAITING: self._tree.waiting}
         usage, failed = self._tree.run.usage, counts[Mark.FAILED]
         parts = [
@@ -190,11 +185,11 @@ class LiveTree:
             parts.append(dollars(usage.cost_usd))
         if left_out:
             parts.append(f"{some(left_out, 'row')} not shown")
-        if not self._over:
+        if not self._finished:
             parts.append(self._hint)
         head = f"  {failed:,} failed" if failed else ""
         start, room = " · " if head else "  ", width - len(head)
-        # What there is no room for goes as a whole, the last first.
+        # Drop whole parts that do not fit, the last ones first.
         while len(parts) > 1 and cells(start + " · ".join(parts)) > room:
             parts.pop()
         rest = clip(start + " · ".join(parts), room)

@@ -1,4 +1,4 @@
-"""Text for a person or a file: what a terminal would obey is left out, and its width is kept."""
+"""Prints text without control characters, cut to the width of the terminal."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import click
 
 from retinue.interfaces.view.formatting import cells, clip, fill, lines_of
 
-# Below a terminal of this width, a line that is cut tells too little.
+# On a narrower terminal, lines cut to the width would say too little.
 MIN_WIDTH = 60
-UNCUT = 1_000_000
+UNLIMITED = 1_000_000
 
 
 def width(stream: TextIO) -> int:
-    """How wide a line may be: a terminal has a width, and a file keeps what it is given."""
+    """The width of a terminal; files and pipes get whole lines."""
     if not stream.isatty():
-        return UNCUT
+        return UNLIMITED
     return max(MIN_WIDTH, os.get_terminal_size(stream.fileno()).columns)
 
 
-def say(line: str) -> None:
-    """Print one line, on a terminal as much of it as it has room for."""
+def print_line(line: str) -> None:
+    """Print one line, cut to the width of the terminal."""
     click.echo(clip(" ".join(lines_of(line)), width(sys.stdout)))
 
 
-def write(text: str) -> None:
-    """Print a text as it is; on a terminal without what that would obey."""
+def print_text(text: str) -> None:
+    """Print whole text. A terminal gets no control characters; a file gets the text as it is."""
     _echo(text, err=False)
 
 
-def tell(text: str) -> None:
-    """Like `write`, on standard error."""
+def print_error(text: str) -> None:
+    """Like `print_text`, on standard error."""
     _echo(text, err=True)
 
 
@@ -44,8 +44,12 @@ def _echo(text: str, *, err: bool) -> None:
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows with their columns below each other; a person at a terminal gets the headings."""
-    shown = [head, *rows] if sys.stdout.isatty() else rows
-    widths = [max(map(cells, column)) for column in zip(*shown, strict=True)][:-1]
-    for *columns, last in shown:
-        say("  ".join([*map(fill, columns, widths), last]))
+    """Print aligned columns. Only a terminal gets the headings."""
+    for line in aligned([head, *rows] if sys.stdout.isatty() else rows):
+        print_line(line)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines with aligned columns."""
+    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(fill, row, widths)).rstrip() for row in rows]

@@ -1,7 +1,7 @@
-"""The last lines of a terminal, drawn again and again without flicker.
+"""Redraws the last lines of a terminal without flicker.
 
-Lines are written over, and only those that have changed; nothing is erased first. What is printed
-for good goes above them. Terminals that know how are told to show each change as a whole.
+Only changed lines are written, over the old ones; nothing is erased first. Permanent output goes
+above them. Each update is sent as a synchronized update (mode 2026), where the terminal knows it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
+from retinue.config.environment import Environment
 from retinue.interfaces.view.agent_table import Line, Tone
 from retinue.interfaces.view.formatting import cells, harmless
 
@@ -25,18 +26,18 @@ COLORS = {
     Tone.STOPPED: "33",
     Tone.WAITING: "2",
 }
-BARE = {Tone.DIM: "2", Tone.STRONG: "1", Tone.WAITING: "2", Tone.FAILED: "1"}
+WITHOUT_COLOR = {Tone.DIM: "2", Tone.STRONG: "1", Tone.WAITING: "2", Tone.FAILED: "1"}
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
 ERASE_LINE, ERASE_BELOW = "\x1b[K", "\x1b[J"
-LEAST_COLUMNS, LEAST_LINES = 20, 4
+MIN_COLUMNS, MIN_LINES = 20, 4
 
 
 class Styles:
-    """Tones as a terminal shows them. Without colour there is still bold and faint."""
+    """Turns tones into escape codes: colours, or only bold and faint without them."""
 
     def __init__(self, *, color: bool) -> None:
-        self._codes = COLORS if color else BARE
+        self._codes = COLORS if color else WITHOUT_COLOR
 
     def styled(self, line: Line) -> str:
         return "".join(self._span(span.text, span.tone) for span in line).rstrip()
@@ -46,8 +47,17 @@ class Styles:
         return text if code is None or not text.strip() else f"\x1b[{code}m{text}\x1b[0m"
 
 
+def can_draw(stream: TextIO) -> bool:
+    """Whether `stream` is a terminal that understands escape codes."""
+    return stream.isatty() and Environment.current().get("TERM") not in (None, "dumb")
+
+
+def terminal_styles() -> Styles:
+    return Styles(color=Environment.current().get("NO_COLOR") is None)
+
+
 class Screen:
-    """Draws at the end of `stream`, a terminal; `close` leaves nothing of it behind."""
+    """Draws lines at the end of the terminal `stream`; `close` erases them."""
 
     def __init__(self, stream: TextIO, styles: Styles) -> None:
         self._stream = stream
@@ -60,61 +70,61 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines. The last column is left free: what happens behind it differs."""
+        """Columns and lines. The last column stays free: terminals wrap there in different ways."""
         columns, lines = os.get_terminal_size(self._stream.fileno())
-        return max(LEAST_COLUMNS, columns - 1), max(LEAST_LINES, lines)
+        return max(MIN_COLUMNS, columns - 1), max(MIN_LINES, lines)
 
     @property
-    def in_front(self) -> bool:
-        """Is the terminal ours? A job in the background must not draw over its shell."""
+    def in_foreground(self) -> bool:
+        """Whether the shell runs us in the foreground; a background job must not draw."""
         try:
             return os.tcgetpgrp(self._stream.fileno()) == os.getpgrp()
         except OSError:
             return False
 
     def draw(self, lines: Sequence[Line]) -> None:
-        """Show these lines in place of those that were drawn before."""
+        """Replace the drawn lines by `lines`."""
         if not self._hidden:
-            self._keyboard.quiet()
+            self._keyboard.disable_echo()
             self._hidden = True
             self._write(HIDE_CURSOR)
         after = [self._styles.styled(line) for line in lines]
         columns, _ = self.size
         if after != self._drawn or columns != self._columns:
-            # Lines that a resize may have moved are not where they were.
-            self._write(self._over(after, self._drawn if columns == self._columns else []))
+            # A resize may have moved the old lines, so all are written again.
+            self._write(self._update(after, self._drawn if columns == self._columns else []))
             self._drawn, self._columns = after, columns
             self._widths = [sum(cells(span.text) for span in line) for line in lines]
 
     def print(self, lines: Sequence[Line]) -> None:
-        """Print for good, above what is drawn."""
+        """Print permanent lines above the drawn ones."""
         printed = "".join(f"{self._styles.styled(line)}{ERASE_LINE}\r\n" for line in lines)
-        self._write(self._over(self._drawn, [], printed))
+        self._write(self._update(self._drawn, [], printed))
 
     def close(self) -> None:
-        """Take away what is drawn, and give the terminal back as it was."""
+        """Erase the drawn lines and restore the cursor and the keyboard."""
         if self._hidden:
             self._write(self._to_top() + ERASE_BELOW + SHOW_CURSOR)
-            self._keyboard.loud()
+            self._keyboard.restore_echo()
         self._drawn, self._widths, self._hidden = [], [], False
 
-    def _over(self, after: Sequence[str], before: Sequence[str], printed: str = "") -> str:
-        """What turns the lines `before` into those `after`."""
+    def _update(self, after: Sequence[str], before: Sequence[str], printed: str = "") -> str:
+        """The output that turns the lines `before` into the lines `after`."""
         out = [BEGIN, self._to_top(), printed]
         for index, line in enumerate(after):
             if index:
                 out.append("\r\n")
-            # The last one always, since what is erased begins at its end.
+            # Always write the last line: ERASE_BELOW starts at its end.
             if index >= len(before) or before[index] != line or index == len(after) - 1:
                 out.append(line + ERASE_LINE)
         return "".join([*out, ERASE_BELOW, END])
 
     def _to_top(self) -> str:
-        """From the last line that is drawn to the first."""
+        """The escape code that moves from the last drawn line to the first."""
         columns, _ = self.size
         rows = len(self._drawn)
         if columns < self._columns:
-            # A terminal that became narrower has broken them.
+            # A narrower terminal has wrapped them.
             rows = sum(max(1, -(-width // (columns + 1))) for width in self._widths)
         return "\r" if rows <= 1 else f"\x1b[{rows - 1}A\r"
 
@@ -124,12 +134,12 @@ class Screen:
 
 
 class Keyboard:
-    """Keys are not echoed while something is drawn: a line feed would move it."""
+    """Turns the echo of typed keys off while lines are drawn: a line feed would move them."""
 
     def __init__(self) -> None:
         self._before: list[Any] | None = None
 
-    def quiet(self) -> None:
+    def disable_echo(self) -> None:
         with suppress(termios.error, OSError, ValueError):
             file = sys.stdin.fileno()
             self._before = termios.tcgetattr(file)
@@ -137,7 +147,7 @@ class Keyboard:
             after[3] &= ~termios.ECHO
             termios.tcsetattr(file, termios.TCSADRAIN, after)
 
-    def loud(self) -> None:
+    def restore_echo(self) -> None:
         if self._before is not None:
             with suppress(termios.error, OSError, ValueError):
                 termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, self._before)

@@ -281,5 +281,5 @@ def test_where_a_child_works_and_what_it_may_write(cli: Cli, script: Script, pro
     done = cli("fan-out", *free, "--each", "*.txt", "--write", "*.md", "Mend {path}.")
     assert (done.code, done.err) == (
         2,
-        "retinue: With --each, a child may write its own file; leave out --write.\n",
+        "retinue: With --each, a child may write only its own file; leave out --write.\n",
     )

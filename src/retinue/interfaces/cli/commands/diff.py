@@ -1,0 +1,61 @@
+"""`retinue diff`: shows what a run changed in the files."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import msgspec
+
+from retinue.interfaces.cli.options import (
+    agent_argument,
+    directory_option,
+    json_flag,
+    run_argument,
+)
+from retinue.interfaces.cli.terminal.interrupts import run_async
+from retinue.interfaces.cli.terminal.output import print_line, print_text
+from retinue.interfaces.view.file_diff import change_head
+from retinue.project import open_run_changes
+
+COLORS = {"+": "green", "-": "red", "@": "cyan"}
+
+
+@click.command()
+@run_argument
+@agent_argument
+@directory_option
+@json_flag("Print one JSON object per change.")
+def diff(run: str, agent: str | None, directory: str, as_json: bool) -> None:
+    """Show the changes that RUN made to the files, step by step.
+
+    With AGENT, show only the changes of that agent and its children. Undone changes are marked, and
+    so are changes of failed children, which were never merged. The output is a patch for
+    `git apply`.
+
+    Example: retinue diff k3f9 a2
+    """
+
+    async def inside() -> None:
+        async with open_run_changes(directory, run) as run_changes:
+            changes = await run_changes.diff(agent)
+        for change in changes:
+            if as_json:
+                click.echo(msgspec.json.encode(change))
+            else:
+                print_line(f"# {change_head(change)}")
+                _print_patch(change.patch)
+
+    run_async(inside())
+
+
+def _print_patch(patch: str) -> None:
+    if not sys.stdout.isatty():
+        click.echo(patch, nl=False)
+        return
+    for line in patch.splitlines():
+        color = None if line.startswith(("+++", "---")) else COLORS.get(line[:1])
+        if color is None:
+            print_text(line)
+        else:
+            click.secho("".join(c for c in line if c.isprintable() or c == "\t"), fg=color)

@@ -1,0 +1,72 @@
+"""`retinue resume`: a suspended or interrupted run continues."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from retinue.domain.result import Status
+from retinue.domain.run_state import RunState, fold
+from retinue.errors import RunError
+from retinue.interfaces.cli.invocation import make_console, run_in_runtime
+from retinue.interfaces.cli.options import optional_run_argument, resume_options
+from retinue.project import open_journal, open_run_locks
+from retinue.runtime.history.recovery import check_journal
+from retinue.runtime.runtime import Runtime
+
+ALL = 1_000_000
+
+
+@click.command()
+@optional_run_argument
+@resume_options
+def resume(run: str | None, **options: Any) -> int:
+    """Resume RUN, which was interrupted or whose process is gone.
+
+    Without RUN, resume the latest such run; `retinue runs` lists them. Finished children are not
+    run again, replies that were paid for are not requested again, and budgets continue from what
+    was spent.
+
+    Example: retinue resume k3f9
+    """
+    console = make_console(options)
+    unfinished = asyncio.run(_find_run(options["directory"], run))
+
+    async def work(runtime: Runtime) -> list[Status]:
+        async for event in runtime.events(unfinished.id):
+            console.progress.on_past_event(event)
+        result = await runtime.resume(unfinished.id)
+        if result.plan is not None:
+            console.print_report(result.plan)
+            return [result.status]
+        if not result.results:
+            console.print_result(result)
+            return [result.status]
+        console.print_results(list(result.results))
+        return [result.status for result in result.results]
+
+    arguments = {
+        "directory": options["directory"],
+        "model": unfinished.model,
+        "mode": unfinished.mode,
+        "unsafe_no_sandbox": options["unsafe_no_sandbox"],
+    }
+    return run_in_runtime(arguments, console, work)
+
+
+async def _find_run(directory: str, run: str | None) -> RunState:
+    """The first event of the run to resume, folded. Raises RunError if there is none."""
+    is_active = open_run_locks(directory).is_held
+    async with open_journal(directory) as store:
+        if run is None:
+            rows = await store.runs(limit=ALL)
+            unfinished = (row for row in rows if row.status is None and not row.pruned)
+            row = next((row for row in unfinished if not is_active(row.id)), None)
+            if row is None:
+                raise RunError("There is no run to resume.")
+        else:
+            row = await store.run(run)
+            check_journal(row)
+        return fold(await store.events(row.id, limit=1))

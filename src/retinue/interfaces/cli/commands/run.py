@@ -1,0 +1,86 @@
+"""`retinue run`: one agent does one job, or a plan file is executed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from retinue.domain.result import Status
+from retinue.errors import UsageError
+from retinue.interfaces.cli.commands.plan import execute_plan, read_plan_file
+from retinue.interfaces.cli.invocation import (
+    make_console,
+    merge_arguments,
+    run_in_runtime,
+    runtime_arguments,
+)
+from retinue.interfaces.cli.options import (
+    context_files_option,
+    given_limits,
+    limit_options,
+    merge_options,
+    plan_options,
+    run_options,
+    session_options,
+)
+from retinue.runtime.history.session import LAST
+from retinue.runtime.runtime import Runtime
+
+
+@click.command()
+@click.argument("task", required=False)
+@session_options
+@click.option(
+    "--plan",
+    "plan_file",
+    metavar="FILE",
+    help="Execute the plan in this TOML or JSON file instead; - is standard input.",
+)
+@plan_options
+@context_files_option
+@merge_options
+@run_options
+@limit_options
+def run(
+    task: str | None,
+    continue_last: bool,
+    session: str | None,
+    plan_file: str | None,
+    yes: bool,
+    max_concurrent: int | None,
+    **options: Any,
+) -> int:
+    """Run an agent on TASK in this directory and print its answer.
+
+    With --plan, execute a plan instead. With --check, changes that fail the check are not merged.
+
+    Example: retinue run -m openai:qwen3@http://127.0.0.1:8080/v1 "What does this project do?"
+
+    Example: retinue run --mode auto --check "pytest -q" "Make the tests pass"
+    """
+    if continue_last and session is not None:
+        raise UsageError(f"-c continues the last session, -r {session} another; use one of them.")
+    if (task is None) == (plan_file is None):
+        raise UsageError("Give either a TASK or --plan FILE.")
+    if plan_file is not None and (continue_last or session is not None):
+        raise UsageError("A plan does not belong to a session; leave out -c and -r.")
+    if plan_file is not None and options["context_files"]:
+        raise UsageError("A plan names files for each step, in context_files; leave out -f.")
+    data = None if plan_file is None else read_plan_file(plan_file)
+    console = make_console(options)
+    files = options["context_files"]
+
+    async def work(runtime: Runtime) -> list[Status]:
+        if data is not None:
+            plan = await runtime.check(data)
+            return await execute_plan(
+                runtime, console, plan, yes=yes, max_concurrent=max_concurrent
+            )
+        earlier = LAST if continue_last else session
+        result = await runtime.run(task or "", session=earlier, context_files=files)
+        console.print_result(result)
+        return [result.status]
+
+    arguments = runtime_arguments(options) | merge_arguments(options)
+    return run_in_runtime(arguments, console, work, limits=given_limits(options))

@@ -1,0 +1,80 @@
+"""Runs a command's coroutine, and turns SIGINT and SIGTERM into a suspended run."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import click
+
+from retinue.runtime.runtime import Runtime
+
+T = TypeVar("T")
+
+INTERRUPTED = "interrupted by the user"
+GRACE_S = 3.0
+"""How long agents have to report what they have after the first signal."""
+PIPE_CLOSED = 128 + signal.SIGPIPE
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` in an event loop. Exits with 141 if the reader of standard output goes away."""
+    # Imported modules are never garbage; frozen, the collector does not scan them again.
+    gc.freeze()
+    try:
+        return asyncio.run(work)
+    except BrokenPipeError:
+        # Python flushes the buffer at exit, and complains if that fails.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(PIPE_CLOSED) from None
+
+
+class Interrupts:
+    """While entered, SIGINT and SIGTERM suspend `runtime`, then cancel the task that entered.
+
+    After the first signal agents have GRACE_S to report what they have; a second signal cancels at
+    once. Enter it around the opening of the runtime, not inside: the handlers must still be
+    installed while the runtime closes.
+    """
+
+    def __init__(self, *, on_first: Callable[[], None] | None = None) -> None:
+        self.runtime: Runtime | None = None
+        self.happened = False
+        self._on_first = on_first
+        self._grace: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Interrupts:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+
+        def cancel() -> None:
+            if not self.happened:
+                self.happened = True
+                task.cancel()
+
+        def interrupt() -> None:
+            first = self._grace is None
+            if first:
+                self._grace = loop.call_later(GRACE_S, cancel)
+            if not first or self.runtime is None:
+                cancel()
+                return
+            if self._on_first is not None:
+                self._on_first()
+            self.runtime.suspend(INTERRUPTED, cancel)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, interrupt)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
