@@ -1,4 +1,4 @@
-"""Trees of files: the user's project and the working copies of agents; merges and undo."""
+"""File trees: the user's project and the working copies of agents; merges and undo."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from retinue.ports.workspace import Workspace
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child has made of its copy.
+    """The work of a child in its working copy.
 
-    `paths` are those it has changed, from the directory that it works in; what lies outside begins
-    with `..`. `problems` say why some of it can never be integrated.
+    `paths` are the changed paths, relative to the child's directory; those outside begin with `..`.
+    `problems` say why some of the changes can never be merged.
     """
 
     commit: str
@@ -26,14 +26,17 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Two commits made one; where they contradict each other, the files have markers."""
+    """The merge of two commits; files with conflicts have conflict markers."""
 
     commit: str
     conflicts: tuple[Conflict, ...] = ()
 
 
 class ApplyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a tree. `commit` keeps it as a step; nothing was done if some is `refused`."""
+    """The result of applying changes. If some are `refused`, none was applied.
+
+    `commit` records the change, so that it can be undone.
+    """
 
     commit: str = ""
     files: tuple[FileChange, ...] = ()
@@ -41,26 +44,26 @@ class ApplyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeRecorder(Protocol):
-    """Where the changes of the user's tree are counted and put on record. Safe in any thread."""
+    """Numbers and records the changes of the user's files. Safe in any thread."""
 
     @property
     def run_id(self) -> str: ...
 
     def next_number(self) -> int:
-        """The number of the next step of the run."""
+        """The number of the run's next change."""
         ...
 
     def record(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
-        """The step is in the tree, and `commit` keeps it."""
+        """Record that the change was applied; `commit` holds it for undo."""
         ...
 
 
 class RecordedChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of the user's files, whether it is in them or not.
+    """A recorded change of the user's files, applied or not.
 
-    `kind` says so: `steps` were made and `undone` were taken back, and their `name` is a number;
-    `kept` is the work of an agent that failed and `made` such work that the user wanted after all,
-    and their `name` is the agent's id.
+    The `name` of `steps` (applied) and `undone` changes is a number. `kept` is the work of an agent
+    that failed, and `made` is such work that the user applied later; their `name` is the agent's
+    id.
     """
 
     run_id: str
@@ -75,79 +78,80 @@ class RecordedChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeHistory(Protocol):
-    """The changes of the user's files, which can be looked at, taken back and made again."""
+    """The recorded changes of the user's files: to show, undo and redo."""
 
     async def changes(self, run_id: str) -> Sequence[RecordedChange]:
-        """All changes of a run, in the order in which they were made."""
+        """All changes of a run, in the order in which they were applied."""
         ...
 
     async def patch(self, change: RecordedChange) -> str:
-        """It as a unified diff."""
+        """The change as a unified diff."""
         ...
 
     async def undo(self, changes: Sequence[RecordedChange]) -> ApplyResult:
-        """Take these out of the files, the last first. What others did since stays, or is refused.
+        """Revert these changes, the last first: all or none. Later edits stay, or are refused.
 
-        It is all of them or none. So is `redo`. Whoever does it a second time changes nothing.
+        `redo` too applies all or none. To undo or redo a second time changes nothing.
         """
         ...
 
     async def redo(self, changes: Sequence[RecordedChange]) -> ApplyResult: ...
 
     async def mark(self, changes: Sequence[RecordedChange], *, undone: bool) -> None:
-        """Keep them as undone from now on, or as made."""
+        """Mark the changes as undone, or as applied."""
         ...
 
 
 class FileTree(Protocol):
-    """A tree of files: the user's, or the copy of one agent. Its children's work goes into it.
+    """The files of the user's project, or of one agent's copy of it. Children's work is merged
+    here.
 
-    Commits are made in a private place; the user's repository is read and never written. What
-    cannot be done raises WorkspaceError.
+    Commits are made in a private repository; the user's is only read. Failures raise
+    WorkspaceError.
     """
 
     def workspace(self, directory: str) -> Workspace:
-        """The files of a directory of the project, in this tree."""
+        """A directory of the project, in this tree."""
         ...
 
     async def why_no_copies(self) -> str:
-        """Why children cannot have copies of their own here; "" if they can."""
+        """Why children cannot have working copies; "" if they can."""
         ...
 
     async def snapshot(self, after: str | None) -> str:
-        """A commit of the tree as it is now; `after` itself if that is the same."""
+        """Commit the current files; returns `after` if nothing has changed since that commit."""
         ...
 
     async def copy(self, base: str, *, name: str, directory: str) -> WorkingCopy:
-        """A copy of `base` for an agent to work in."""
+        """Make a copy of the commit `base` for an agent to work in."""
         ...
 
     async def reopen(self, base: str, *, name: str, directory: str) -> WorkingCopy:
-        """The copy of that name, as another process has left it."""
+        """Open the copy of that name that another process left."""
         ...
 
     async def discard(self, names: Sequence[str]) -> None:
-        """Remove the copies of these names that another process has left."""
+        """Remove the copies of these names that another process left."""
         ...
 
     async def merge(self, head: str, commit: str, *, base: str, message: str) -> MergeResult:
-        """`head` with what `commit` has over `base`."""
+        """Merge the changes from `base` to `commit` into `head`."""
         ...
 
     async def commit_resolution(self, commit: str, *, parents: Sequence[str], message: str) -> str:
-        """The merge of `parents` as it is in `commit`, where somebody has settled its conflicts."""
+        """Commit the merge of `parents` with the files of `commit`, which resolve the conflicts."""
         ...
 
     async def apply(
         self, base: str, commit: str, recorder: ChangeRecorder | None, *, message: str
     ) -> ApplyResult:
-        """Bring what `commit` has over `base` into the tree, beside what others did meanwhile."""
+        """Apply the changes from `base` to `commit`; edits of others meanwhile stay."""
         ...
 
     async def keep_unmerged(
         self, base: str, commit: str, *, run_id: str, agent_id: str, message: str
     ) -> None:
-        """Keep work that was not integrated, for the user to look at."""
+        """Record work that was not merged, so that the user can look at it or apply it."""
         ...
 
     def with_recording(
@@ -157,23 +161,23 @@ class FileTree(Protocol):
         directory: str,
         recorder: ChangeRecorder | None,
     ) -> tuple[Workspace, Sandbox | None]:
-        """The same, but each change of the tree becomes a step, and commands tell of theirs."""
+        """The same workspace and sandbox, but writes and commands record their changes."""
         ...
 
 
 class WorkingCopy(FileTree, Protocol):
-    """An agent's own copy. It is in use until it is removed."""
+    """An agent's own copy of the files. It is locked until it is removed or released."""
 
     async def propose(self, *, message: str) -> Proposal:
-        """All that has changed in it, whoever or whatever did it."""
+        """Everything that has changed in the copy, whoever changed it."""
         ...
 
     async def remove(self) -> None: ...
 
     def release(self) -> None:
-        """Leave it to whoever reopens it."""
+        """Unlock the copy, for a process that reopens it."""
         ...
 
     def leave_to_user(self) -> str:
-        """Leave it to the user, since the work in it cannot be had otherwise; where it is."""
+        """Keep the copy for the user, because its work cannot be saved elsewhere; its path."""
         ...

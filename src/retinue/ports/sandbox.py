@@ -18,13 +18,13 @@ class CommandResult(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     truncated_bytes: int = 0
     timed_out: bool = False
     changed: tuple[FileChange, ...] = ()
-    """What it did to the files of the project, as far as anybody has looked."""
+    """The files that the command changed, if the sandbox records changes."""
 
 
 class Sandbox(Protocol):
     @property
     def tier(self) -> str:
-        """full, reduced or none."""
+        """How strong the confinement is: full, reduced or none."""
         ...
 
     @property
@@ -35,7 +35,7 @@ class Sandbox(Protocol):
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
-        """Run a shell command at the root of its reach, and confine it to that.
+        """Run a shell command in the root of its reach, confined to that reach.
 
         A non-zero exit is a result, never an exception; WorkspaceError if it cannot be confined.
         """

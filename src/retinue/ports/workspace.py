@@ -28,7 +28,7 @@ class SearchMatch(msgspec.Struct, frozen=True, gc=False):
 
 
 class WriteResult(msgspec.Struct, frozen=True, gc=False):
-    """`path` is the one spelling of it; `before` what was there; `program`: can it be executed?"""
+    """`path` is normalized; `before` is the old content; `program` says if it is executable."""
 
     change: FileChange
     before_sha256: str | None
@@ -39,50 +39,50 @@ class WriteResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class Workspace(Protocol):
-    """The files an agent acts on. Paths are relative and never leave the root.
+    """The files that an agent works on. Paths are relative and never leave the root.
 
-    What cannot be done raises ToolFailure with a text for the model. Methods block; callers that
-    must not wait run them in a thread.
+    Failures raise ToolFailure with a message for the model. Methods block; callers that must not
+    wait run them in a thread.
     """
 
     @property
     def root(self) -> str: ...
 
     def reach(self, write_scope: Groups, network: Network = Network.NONE) -> Reach:
-        """What is within reach of an agent that works in it."""
+        """The reach of an agent that works in this workspace."""
         ...
 
     def inside(self, path: str) -> str | None:
-        """The one spelling of a path, however it is written; None if it leads outside.
+        """The normalized path; None if it leads outside.
 
-        What is checked against a write scope must be this one: it is what will be opened.
+        This is the path that is opened, so it is the one to check against a write scope.
         """
         ...
 
     def read(self, path: str, *, max_bytes: int) -> bytes: ...
 
     def read_now(self, path: str, *, max_bytes: int) -> bytes | None:
-        """The file if it can be had without waiting for a disk or a network, else None."""
+        """The file if it can be read without waiting for a disk or a network, else None."""
         ...
 
     def list_now(self, path: str) -> Sequence[DirEntry] | None:
-        """The directory if it can be had without waiting, else None."""
+        """The directory if it can be listed without waiting, else None."""
         ...
 
     def list(self, path: str) -> Sequence[DirEntry]: ...
 
     def find(self, pattern: str, *, under: str, limit: int) -> tuple[Sequence[str], bool]:
-        """Files whose path matches a glob, sorted; and whether there were more."""
+        """Files whose path matches a glob, sorted; and whether there are more."""
         ...
 
     def search(
         self, pattern: str, *, under: str, glob: str | None, limit: int
     ) -> tuple[Sequence[SearchMatch], bool]:
-        """Lines that match a regular expression; and whether there were more."""
+        """Lines that match a regular expression; and whether there are more."""
         ...
 
     def fingerprint(self, under: str) -> str:
-        """A hash that changes when a file is added, removed or touched that a search would see."""
+        """A hash that changes when a searchable file is added, removed or modified."""
         ...
 
     def write(self, path: str, data: bytes) -> WriteResult: ...

@@ -1,10 +1,10 @@
-"""The output of a command, capped while it streams: its beginning and its end are kept."""
+"""Output with a size limit: the beginning and the end are kept."""
 
 from __future__ import annotations
 
 
 class CappedOutput:
-    """At most `max_bytes` of what was fed. The end says how it went, the beginning what it was."""
+    """Keeps at most `max_bytes`: the first half shows what ran, the last half how it ended."""
 
     def __init__(self, max_bytes: int) -> None:
         self._head_bytes = max_bytes // 2
@@ -20,7 +20,7 @@ class CappedOutput:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
-        # Trimmed now and then only: to move the bytes for each chunk would be quadratic.
+        # Trimmed rarely: moving the bytes for each chunk would be quadratic.
         if len(self._tail) > 2 * self._tail_bytes + 65_536:
             self._trim()
 
@@ -29,7 +29,7 @@ class CappedOutput:
         return max(0, self._fed - self._head_bytes - self._tail_bytes)
 
     def text(self) -> str:
-        """What was kept, with a note where something was cut."""
+        """The kept output, with a note where bytes were cut."""
         self._trim()
         if not self.truncated_bytes:
             return (self._head + self._tail).decode("utf-8", "replace")

@@ -1,9 +1,9 @@
-"""Runs one command and leaves nothing of it behind. A program of its own: `python guard.py CMD…`.
+"""Runs one command and kills all of its processes at the end: `python guard.py COMMAND…`.
 
-It stands between retinue and a server. When the server ends, or retinue ends in whatever way
-(kill -9 included), everything that the server has started is killed, daemons included: on Linux
-they become children of the guard when their parents die. Only the standard library, for it must
-start in no time; and nothing is imported from retinue.
+The guard is a process between retinue and a server. When the server ends, or retinue ends (even by
+kill -9), the guard kills everything that the server has started, daemons included: on Linux,
+orphans become children of the guard. It imports only a few modules of the standard library, to
+start fast.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import time
 from contextlib import suppress
 
 GRACE_S = 1.0
-"""For a server whose input was closed to end by itself."""
+"""Time for a server to end by itself after its input was closed."""
 KILL_S = 2.0
 NOT_FOUND = 127
-_LOOK_MS = 20
+_POLL_MS = 20
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -36,15 +36,15 @@ def main(argv: list[str]) -> int:
         signal.signal(number, lambda *_: None)
     child = os.fork()
     if child == 0:
-        _become(argv)
-    # Its end must be seen by who reads them, so nobody else may hold them open.
+        _exec_command(argv)
+    # Only the server may hold these open, so that readers see when it closes them.
     for fd in (1, 2):
         os.close(fd)
-    return _watch(child, parent, wake)
+    return _wait(child, parent, wake)
 
 
-def _become(argv: list[str]) -> None:
-    """Replace this process by the command; it dies with the guard."""
+def _exec_command(argv: list[str]) -> None:
+    """Replace this process with the command, which dies with the guard."""
     try:
         os.setpgid(0, 0)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -57,31 +57,31 @@ def _become(argv: list[str]) -> None:
         os._exit(NOT_FOUND)
 
 
-def _watch(child: int, parent: int, wake: int) -> int:
-    """Wait for the end of the server, or for a reason to end it; its exit code."""
+def _wait(child: int, parent: int, wake: int) -> int:
+    """Wait until the server ends or must be ended; returns its exit code."""
     poll = select.poll()
-    # Asking for no event still tells of a hang-up: that nobody can write to the server any more.
+    # Without events, poll still reports a hang-up: no one can write to the server any more.
     poll.register(0, 0)
     poll.register(wake, select.POLLIN)
     deadline: float | None = None
     while True:
-        happened = dict(poll.poll(None if deadline is None else _LOOK_MS))
+        happened = dict(poll.poll(None if deadline is None else _POLL_MS))
         asked = os.read(wake, 512) if wake in happened else b""
-        code = _reaped(child)
+        code = _reap(child)
         if code is not None or any(number != signal.SIGCHLD for number in asked):
             break
         if 0 in happened:
             poll.unregister(0)
             deadline = time.monotonic() + GRACE_S
-        # Who dies closes its files first, and is gone a little later.
+        # A dying parent closes its files first, and disappears a little later.
         if deadline is not None and (time.monotonic() >= deadline or os.getppid() != parent):
             break
     _kill_all(child)
     return 128 + signal.SIGKILL if code is None else code
 
 
-def _reaped(child: int) -> int | None:
-    """Bury whoever has died; the exit code of `child` if it is among them."""
+def _reap(child: int) -> int | None:
+    """Reap all dead children; returns the exit code of `child` if it is among them."""
     found = None
     while True:
         try:
@@ -96,7 +96,7 @@ def _reaped(child: int) -> int | None:
 
 
 def _kill_all(child: int) -> None:
-    """Kill until nobody is left; those who fork meanwhile are found in the next round."""
+    """Kill until no process is left; processes that fork meanwhile are found in the next round."""
     deadline = time.monotonic() + KILL_S
     while time.monotonic() < deadline:
         with suppress(ProcessLookupError, PermissionError):
@@ -105,36 +105,36 @@ def _kill_all(child: int) -> None:
         for pid in below:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        _reaped(child)
+        _reap(child)
         if not below:
             return
         time.sleep(0.002)
 
 
 def _descendants(of: int) -> list[int]:
-    """All processes below `of` that are not dead; none where there is no /proc."""
+    """All living descendants of `of`; none where there is no /proc."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if sys.platform == "linux" else ():
         if not name.isdigit():
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as stat:
-                # The name in brackets may hold anything, brackets too.
+                # The name in parentheses may contain anything, parentheses too.
                 fields = stat.read().rpartition(b")")[2].split()
         except OSError:
             continue
         if fields[0] != b"Z":
             children.setdefault(int(fields[1]), []).append(int(name))
-    found, waiting = [], [of]
-    while waiting:
-        below = children.get(waiting.pop(), [])
+    found, pending = [], [of]
+    while pending:
+        below = children.get(pending.pop(), [])
         found += below
-        waiting += below
+        pending += below
     return found
 
 
 def _prctl(option: int, value: int) -> None:
-    """Linux only; elsewhere processes that leave their group are out of reach."""
+    """Linux only; elsewhere, processes that leave their group survive."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 

@@ -1,1 +1,1 @@
-"""Where an agent's shell commands run."""
+"""Sandboxes that confine the shell commands of agents."""

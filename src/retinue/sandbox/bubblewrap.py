@@ -1,7 +1,7 @@
-"""Confinement by namespaces: bubblewrap builds a small world for each command.
+"""Confinement by namespaces: bubblewrap gives each command a small file system of its own.
 
-The order of its arguments is the order of its mounts, and what comes later lies on top: the system,
-the workspace for reading, what may be written, and over that what may never be.
+Bubblewrap mounts in the order of its arguments, and later mounts cover earlier ones: the system,
+the workspace read-only, the writable paths, and over those the protected paths.
 """
 
 from __future__ import annotations
@@ -33,28 +33,31 @@ from retinue.sandbox.unix_sockets import SocketMonitor, has_sockets
 from retinue.sandbox.writable_paths import needs_walk, writable_paths
 
 SANDBOX_HOME = "/tmp/home"
-# How many commands that are running need an empty folder there.
+# How many running commands need an empty folder at a path.
 _placeholder_users: Counter[str] = Counter()
 REQUIRED_OPTION = "--bind-fd"
 
 
 @cache
 def supported_options(bwrap: str) -> frozenset[str]:
-    """What this version knows; versions differ by what distributions have added to them."""
+    """The options of this bubblewrap; distributions add some to older versions."""
     try:
-        told = subprocess.run([bwrap, "--help"], capture_output=True, timeout=10, check=False)
+        done = subprocess.run([bwrap, "--help"], capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return frozenset()
-    words = (told.stdout + told.stderr).decode(errors="replace").split()
+    words = (done.stdout + done.stderr).decode(errors="replace").split()
     return frozenset(word for word in words if word.startswith("--"))
 
 
 class Bubblewrap:
-    """Tier full: files, network, processes and system calls are what the reach says, and no more.
+    """Tier full: files, network, processes and system calls are confined to the reach.
 
-    A command sees the system's programs, its workspace, and a `/tmp` of its own. Killing bubblewrap
-    takes its whole process namespace along, daemons included, and it dies with us.
+    A command sees the system's programs, its workspace, and a `/tmp` of its own. When bubblewrap is
+    killed, its whole pid namespace ends, daemons included. It dies with our process.
     """
+
+    tier = "full"
+    relocates = True
 
     def __init__(
         self,
@@ -65,9 +68,9 @@ class Bubblewrap:
         readable: Sequence[str] = (),
         cache: str | None = None,
     ) -> None:
-        """`environment` is all that commands get to see; `readable` are more folders to show.
+        """`environment` is the whole environment of commands; `readable` are more folders to show.
 
-        `cache` is where something can be kept for the next time.
+        `cache` is a folder to keep the copy of `/etc` in.
         """
         self._bwrap = bwrap
         self._options = supported_options(bwrap)
@@ -83,14 +86,6 @@ class Bubblewrap:
         self._home = environment.get("HOME", "")
         self._cgroups = cgroups(self._limits)
 
-    @property
-    def tier(self) -> str:
-        return "full"
-
-    @property
-    def relocates(self) -> bool:
-        return True
-
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
     ) -> CommandResult:
@@ -103,7 +98,7 @@ class Bubblewrap:
             rules = memory_file(held, build_filter(families=families, namespaced=True))
             barrier = StartBarrier(held, self._limits.per_process(limited=self._cgroups.limited))
             if needs_walk(reach.write_scope):
-                # In a thread: a large tree takes its time.
+                # In a thread: walking a large tree takes long.
                 opened = await asyncio.to_thread(_writable, reach)
             else:
                 opened = _writable(reach)
@@ -112,7 +107,7 @@ class Bubblewrap:
             closed = await find_nested_git_dirs(path for _, path in places)
             nested = _protect_nested(held, reach, places, closed)
             slot = await held.enter_async_context(self._cgroups.slot())
-            argv = [*slot.argv_prefix, self._bwrap, *self._world(reach, shown, places, nested)]
+            argv = [*slot.argv_prefix, self._bwrap, *self._arguments(reach, shown, places, nested)]
             argv += [
                 "--seccomp",
                 str(rules),
@@ -143,12 +138,12 @@ class Bubblewrap:
                 ),
             )
             if not done.timed_out and not barrier.command_ended:
-                # Never once more without: what failed is the sandbox, and not the command.
+                # The sandbox failed, not the command. It is never run again without the sandbox.
                 why = barrier.failure or done.output.strip() or "it gave no reason"
                 raise WorkspaceError(f"The sandbox failed: {why}. See `retinue doctor`.")
         return done
 
-    def _world(
+    def _arguments(
         self,
         reach: Reach,
         shown: Sequence[str],
@@ -159,7 +154,7 @@ class Bubblewrap:
             "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts",
             "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
         )  # fmt: skip
-        # Where it is missing, the seccomp program alone sees to that.
+        # Where the option is missing, the seccomp filter alone prevents user namespaces.
         yield from ("--disable-userns",) if "--disable-userns" in self._options else ()
         if reach.network is not Network.ALL:
             yield "--unshare-net"
@@ -170,10 +165,11 @@ class Bubblewrap:
         for folder in dict.fromkeys(shown):
             if folder != reach.root:
                 yield from ("--ro-bind-try", folder, folder)
-        # Much of it belongs to root, who is root in here too; some of it reboots the machine.
+        # Root keeps its uid in here, and root may write many files in /proc; one reboots the
+        # machine.
         yield from ("--proc", "/proc", "--remount-ro", "/proc")
         size = ("--size", str(self._limits.tmp_bytes)) if "--size" in self._options else ()
-        # Closed itself, as nothing limits what would be put there.
+        # /dev is read-only, since its size has no limit.
         yield from ("--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
         yield from (*size, "--tmpfs", "/tmp", "--dir", SANDBOX_HOME)
         yield from _workspace_mounts(reach, places)
@@ -183,7 +179,7 @@ class Bubblewrap:
 
 
 def _mount_point(reach: Reach) -> str:
-    """Where commands find the root."""
+    """The path at which commands see the root."""
     return reach.mount_point or reach.root
 
 
@@ -195,11 +191,11 @@ def _workspace_mounts(reach: Reach, places: Sequence[tuple[int, str]]) -> Iterat
     for fd, path in places:
         yield from ("--bind-fd", str(fd), seen + path.removeprefix(root))
     for name in reach.shared_folders:
-        # Something else may be there by now, or a link to it.
+        # The agent may have put a link there since.
         if os.path.realpath(inside := os.path.join(root, name)) == inside and os.path.isdir(inside):
             folder = os.path.join(seen, name)
             yield from ("--ro-bind-try", folder, folder)
-    # In whatever was opened above, too. What is in `.git` runs on the host; `.retinue` is our own.
+    # After the writable paths, so that these stay read-only even inside of them.
     for name in sorted(PROTECTED_NAMES):
         path = os.path.join(root, name)
         if os.path.lexists(path) and not os.path.islink(path):
@@ -221,13 +217,13 @@ def _system_mounts() -> tuple[str, ...]:
 
 
 def _visible_folders(reach: Reach, shown: Sequence[str]) -> tuple[str, ...]:
-    """The folders of the machine's that a command sees."""
+    """The folders of the host that a command sees."""
     shared_folders = (os.path.join(_mount_point(reach), name) for name in reach.shared_folders)
     return (reach.root, *shown, *program_folders(), *reach.readable, *shared_folders)
 
 
 def _allowed_families(reach: Reach, visible: Sequence[str]) -> tuple[int, ...]:
-    """Without those of unix sockets where there is one of somebody else's to speak to."""
+    """Socket families for a command: no unix sockets if it sees one of another program."""
     families = socket_families(reach.network, namespaced=reach.network is not Network.ALL)
     if AF_UNIX in families and has_sockets(visible):
         return tuple(family for family in families if family != AF_UNIX)
@@ -235,7 +231,7 @@ def _allowed_families(reach: Reach, visible: Sequence[str]) -> tuple[int, ...]:
 
 
 def _writable(reach: Reach) -> list[str]:
-    # A link cannot be covered, so what holds one that must stay is not opened as a whole.
+    # A mount cannot cover a link, so a root with a protected link is not made writable as a whole.
     linked = any(os.path.islink(os.path.join(reach.root, name)) for name in PROTECTED_NAMES)
     return writable_paths(reach.root, reach.write_scope, whole_root=not linked)
 
@@ -243,7 +239,7 @@ def _writable(reach: Reach) -> list[str]:
 def _open_writable(
     held: contextlib.AsyncExitStack, reach: Reach, paths: Sequence[str]
 ) -> list[tuple[int, str]]:
-    """What may be written, opened without going through a link: others may be at work there."""
+    """Open the writable paths, without following links that others may create meanwhile."""
     places: list[tuple[int, str]] = []
     for path in paths:
         fd = _open_without_links(reach.root, os.path.relpath(path, reach.root))
@@ -259,14 +255,14 @@ def _protect_nested(
     places: Sequence[tuple[int, str]],
     closed: Sequence[str],
 ) -> list[tuple[int, str, str]]:
-    """What closes repositories inside of `places`: descriptors, paths, and options for them.
+    """Mounts that protect repositories inside of `places`: descriptor, path and option of each.
 
-    A folder on the way to one is a mount as well, which cannot be renamed to make room for another.
+    The folders on the way to a repository become mounts too, since a mount cannot be renamed.
     """
     mounts: dict[str, str] = {}
     own = os.path.join(reach.root, ".git")
     for path in closed:
-        if path == own:  # Closed already, whatever it is.
+        if path == own:  # Protected by `_workspace_mounts`.
             continue
         top = max((p for _, p in places if path.startswith(f"{p}/")), key=len)
         steps = os.path.relpath(path, top).split(os.sep)
@@ -284,10 +280,10 @@ def _protect_nested(
 
 @contextlib.contextmanager
 def _placeholders(reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[None]:
-    """Have something at the names that must stay closed, so that it can be covered.
+    """Make empty folders at the protected names that do not exist, so that mounts can cover them.
 
-    Where the root is open, a command could otherwise make a `.git` of its own, with hooks that the
-    user's next `git status` would run. An empty folder of that name means nothing to git.
+    With a writable root, a command could otherwise make a `.git`, with hooks that the user's next
+    `git status` would run. Git ignores an empty `.git` folder.
     """
     made: list[str] = []
     if any(path == reach.root for _, path in places):

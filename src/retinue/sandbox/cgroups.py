@@ -1,10 +1,11 @@
-"""Counting all processes and all memory of a command together, where we may make a control group.
+"""Limits all processes and all memory of a command together, where control groups can be made.
 
-Root is not bound by the limit on processes of one user, so for root this is what stops a fork bomb.
+The per-user limit on processes does not bind root, so for root only a control group stops a fork
+bomb.
 
-To move a process into a group takes the kernel ten milliseconds and more. So where the threads of a
-process may be in different groups (version 1), a thread of ours moves once and stays: what it
-starts is born in the group, and after that the next command is.
+The kernel takes ten milliseconds and more to move a process into a group. With cgroups version 1,
+threads of one process may be in different groups. There, a thread of ours moves once and stays: the
+processes that it starts are in the group from the beginning, one command after the other.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _numbers = itertools.count()
 
 
 class LimitFile(msgspec.Struct, frozen=True):
-    """What is limited, and the file and the value that limit it."""
+    """A resource, and the file and value that limit it."""
 
     what: str
     file: str
@@ -45,7 +46,7 @@ class LimitFile(msgspec.Struct, frozen=True):
 
 
 LimitedGroups = tuple[tuple[str, tuple[LimitFile, ...]], ...]
-"""Folders of groups, with the rules of each."""
+"""Folders of groups, with the limits of each."""
 
 
 class CgroupSlot(msgspec.Struct, frozen=True):
@@ -56,25 +57,25 @@ class CgroupSlot(msgspec.Struct, frozen=True):
 
 
 class Cgroups(Protocol):
-    """Groups for commands; `limited` is what they limit for a command as a whole."""
+    """Makes groups for commands; `limited` are the resources that a group limits."""
 
     @property
     def limited(self) -> frozenset[str]: ...
 
     def slot(self) -> AbstractAsyncContextManager[CgroupSlot]:
-        """One for a command, as long as it runs."""
+        """A group for one command."""
 
 
 @cache
 def cgroups(limits: ProcessLimits) -> Cgroups:
-    """What this process may make; nothing, as an ordinary user mostly."""
+    """The groups that this process can make. Ordinary users can mostly make none."""
     processes = LimitFile("processes", "pids.max", limits.processes)
     memory = limits.memory_bytes
     own = _own_groups()
     if os.path.exists(f"{_ROOT}/cgroup.controllers"):
         rules = (processes, LimitFile("memory", "memory.max", memory))
-        # A group that has processes of its own, as ours has, may not divide what it gets; the one
-        # above it does, and may be the user's too.
+        # A group with processes in it, such as ours, cannot have limited subgroups. Its parent can,
+        # and may belong to the user too.
         group = _ROOT + own.get("", "/").rstrip("/")
         for parent in (group, os.path.dirname(group)):
             if parent.startswith(_ROOT) and _usable(parent, rules):
@@ -88,7 +89,7 @@ def cgroups(limits: ProcessLimits) -> Cgroups:
     return _CgroupsV1(usable) if usable else _NoCgroups()
 
 
-# Its threads are not those of who made them.
+# Threads do not survive a fork, so the child must make new ones.
 os.register_at_fork(after_in_child=cgroups.cache_clear)
 
 
@@ -101,7 +102,7 @@ class _NoCgroups:
 
 
 class _CgroupsV2:
-    """Version 2: a process is in a group with all its threads, and has to move."""
+    """Version 2: all threads of a process are in one group, so each command has to move."""
 
     def __init__(self, parent: str, rules: tuple[LimitFile, ...]) -> None:
         self._parent = parent
@@ -116,13 +117,13 @@ class _CgroupsV2:
             enter = f'echo $$ >{shlex.quote(groups[0][0])}/cgroup.procs && exec "$@"'
             yield CgroupSlot(argv_prefix=("/bin/sh", "-c", enter, "sh"))
         finally:
-            # Busy for the moment it takes the kernel to bury the last process; a group that is
-            # left over costs nothing, and the next one has another name.
+            # Fails while the kernel still removes the last process. A group that stays costs
+            # nothing, and the next one has another name.
             _remove(groups)
 
 
 class _CgroupsV1:
-    """Version 1: a hierarchy for each controller, and threads may be where their process is not."""
+    """Version 1: one hierarchy per controller; threads of a process may be in other groups."""
 
     def __init__(self, parents: LimitedGroups) -> None:
         self._parents = parents
@@ -154,7 +155,7 @@ class _CgroupsV1:
 
 
 class _ThreadInGroups:
-    """A thread in groups of its own."""
+    """A thread of ours that has moved into groups of its own, and starts commands there."""
 
     def __init__(self, groups: LimitedGroups) -> None:
         self._groups = groups
@@ -170,11 +171,11 @@ class _ThreadInGroups:
             raise WorkspaceError(f"No control group can be used: {error.strerror}.") from error
 
     def start_process(self, start: Callable[[], Popen[bytes]]) -> Popen[bytes]:
-        # Waited for: it is over in a millisecond, in which our own thread would have done it.
+        # Blocks: starting a process takes a millisecond in any thread.
         return self._thread.submit(start).result()
 
     def leave(self) -> None:
-        """For good; in the background, as it takes its time."""
+        """End the thread and remove its groups, in the background."""
 
         def move() -> None:
             with contextlib.suppress(OSError):
@@ -186,7 +187,7 @@ class _ThreadInGroups:
         self._thread.shutdown(wait=False)
 
     def _tidy(self) -> None:
-        """At the end, when the thread is gone, or is so in a moment."""
+        """Remove the groups at exit, when the thread has ended or is about to."""
         for _ in range(20):
             if _remove(self._groups):
                 break
@@ -194,14 +195,14 @@ class _ThreadInGroups:
 
 
 def _move_this_thread(groups: Iterable[str]) -> None:
-    """This thread, and nobody else's."""
+    """Move the calling thread into groups."""
     for path in groups:
         with open(f"{path}/tasks", "w", encoding="ascii") as file:
             file.write(str(threading.get_native_id()))
 
 
 def _own_groups() -> dict[str, str]:
-    """The group of this process in each hierarchy, by the controller's name; "" is the unified."""
+    """The group of this process by controller; "" is the unified hierarchy."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -227,7 +228,7 @@ def _usable(parent: str, rules: tuple[LimitFile, ...]) -> bool:
 
 
 def _remove_leftovers(parent: str) -> None:
-    """Remove what those have left who were killed."""
+    """Remove the groups of processes that were killed."""
     for name in os.listdir(parent):
         if name.startswith(_PREFIX) and not os.path.exists(f"/proc/{name.split('-')[1]}"):
             _remove(((f"{parent}/{name}", ()),))
@@ -249,7 +250,7 @@ def _make(groups: LimitedGroups) -> None:
 
 
 def _remove(groups: LimitedGroups) -> bool:
-    """Are they gone?"""
+    """Remove groups; whether they are gone."""
     for path, _ in groups:
         with contextlib.suppress(OSError):
             os.rmdir(path)

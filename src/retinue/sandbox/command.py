@@ -1,4 +1,4 @@
-"""Running one shell command for a sandbox: what is checked first, and what is watched meanwhile."""
+"""Checks a shell command before a sandbox runs it, starts it, and watches the disk meanwhile."""
 
 from __future__ import annotations
 

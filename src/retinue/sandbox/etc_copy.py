@@ -1,7 +1,7 @@
-"""The `/etc` that commands see: copies of what they may read of the machine's.
+"""The `/etc` that commands see: a copy of the files that they may read.
 
-To show one folder takes a fifth of a millisecond and to copy a file a thirtieth, for each command.
-So there is one copy of all of it, made once and kept until the machine's own changes.
+For each command, mounting a folder would take 0.2 ms and copying a file 0.03 ms. So one copy of all
+of them is made, and kept until the originals change.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import tempfile
 
 from retinue.sandbox.system_paths import etc_files, etc_folders
 
-# Shown with the network only, and from the machine itself: it may change at any time.
+# Shown only with network, and as the original, since it may change at any time.
 RESOLVER = "/etc/resolv.conf"
 _PREFIX = "etc-"
-# By the folder they are kept in.
+# Path of the copy, by the folder it is kept in.
 _copies: dict[str | None, str] = {}
 
 
 def etc_copy(folder: str | None) -> str:
-    """The path of the copy, kept in `folder` if that can be; else it is for this process alone."""
+    """The path of the copy. It is kept in `folder` if possible, else only for this process."""
     path = _copies.get(folder)
     if path is None or not os.path.isdir(path):
         try:
@@ -44,7 +44,7 @@ def _cached_copy(folder: str) -> str:
     made = _copy_etc(tempfile.mkdtemp(prefix=".etc-", dir=folder))
     try:
         os.rename(made, path)
-    except OSError:  # Somebody else was quicker.
+    except OSError:  # Another process was faster.
         old.append(made)
     for one in old:
         shutil.rmtree(one, ignore_errors=True)
@@ -59,7 +59,7 @@ def _temporary_copy() -> str:
 
 def _copy_etc(to: str) -> str:
     for path in etc_folders():
-        # What cannot be read is left out.
+        # Unreadable files are left out.
         with contextlib.suppress(shutil.Error):
             shutil.copytree(path, to + path.removeprefix("/etc"), symlinks=True, dirs_exist_ok=True)
     for path in etc_files():
@@ -74,7 +74,7 @@ def _copy_etc(to: str) -> str:
 
 
 def _fingerprint() -> str:
-    """A name for what the machine has there now; a new file shows in its folder's time."""
+    """A hash that changes with the originals; a new file changes the time of its folder."""
     folders = (folder for top in etc_folders() for folder, _, _ in os.walk(top))
     seen = hashlib.sha256()
     for path in (*etc_files(), *folders):

@@ -1,4 +1,4 @@
-"""Confinement by Landlock and seccomp, for where there are no namespaces: in most containers."""
+"""Confinement by Landlock and seccomp, where namespaces are refused: in most containers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MIN_ABI = 6
 
 @cache
 def abi_version() -> int:
-    """The version of Landlock that this kernel has; 0 for none."""
+    """The Landlock version of this kernel; 0 if it has none."""
     try:
         syscall = ctypes.CDLL(None, use_errno=True).syscall
     except (OSError, AttributeError):
@@ -44,11 +44,14 @@ def abi_version() -> int:
 
 
 class Landlock:
-    """Tier reduced: files, signals and system calls are confined; see `LEAKS` for what is not.
+    """Tier reduced: files, signals and system calls are confined; see REDUCED_TIER_LEAKS.
 
-    A supervisor runs each command, and kills all that is left of it when it ends, when we ask for
-    it, and when we die.
+    `landlock_launcher` supervises each command. It kills all processes of the command when the
+    command ends, when it gets SIGTERM, and when our process dies.
     """
+
+    tier = "reduced"
+    relocates = False
 
     def __init__(
         self,
@@ -57,19 +60,11 @@ class Landlock:
         limits: ProcessLimits | None = None,
         readable: Sequence[str] = (),
     ) -> None:
-        """`environment` is all that commands get to see; `readable` are more folders to show."""
-        self._outside = dict(environment)
+        """`environment` is all that commands get; `readable` are more folders to show."""
+        self._environment = dict(environment)
         self._limits = limits or ProcessLimits()
         self._readable = tuple(readable)
         self._cgroups = cgroups(self._limits)
-
-    @property
-    def tier(self) -> str:
-        return "reduced"
-
-    @property
-    def relocates(self) -> bool:
-        return False
 
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
@@ -87,11 +82,11 @@ class Landlock:
                 private,
                 *(part for path in opened for part in without_protected(path, closed)),
             ]
-            order = memory_file(held, self._order(command, reach, private, write))
-            told, telling = os.pipe()
-            for fd in (told, telling):
+            request = memory_file(held, self._request(command, reach, private, write))
+            failure_fd, failure_write_fd = os.pipe()
+            for fd in (failure_fd, failure_write_fd):
                 held.callback(os.close, fd)
-            os.set_blocking(told, False)
+            os.set_blocking(failure_fd, False)
             slot = await held.enter_async_context(self._cgroups.slot())
             done = await run_command(
                 (
@@ -100,30 +95,30 @@ class Landlock:
                     "-I",
                     "-S",
                     launcher.__file__,
-                    f"{order}",
-                    f"{telling}",
+                    f"{request}",
+                    f"{failure_write_fd}",
                 ),
                 directory="/",
                 environment={},
                 kill=_ask_supervisor_to_kill,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
-                pass_fds=(order, telling),
+                pass_fds=(request, failure_write_fd),
                 start_process=slot.start_process,
                 monitors=(DiskMonitor(reach.root).check, DiskMonitor(private).check),
             )
             with contextlib.suppress(BlockingIOError):
-                why = os.read(told, 4096).decode(errors="replace")
+                why = os.read(failure_fd, 4096).decode(errors="replace")
                 raise WorkspaceError(f"The sandbox failed: {why}. See `retinue doctor`.")
         return done
 
-    def _order(self, command: str, reach: Reach, private: str, write: Sequence[str]) -> bytes:
+    def _request(self, command: str, reach: Reach, private: str, write: Sequence[str]) -> bytes:
         shown = [
             *program_folders(),
             *etc_files(),
             *etc_folders(),
-            *toolchain_folders(self._outside),
-            *venv_base_folders(reach.root, self._outside.get("HOME", "")),
+            *toolchain_folders(self._environment),
+            *venv_base_folders(reach.root, self._environment.get("HOME", "")),
         ]
         if reach.network is Network.ALL:
             shown.append("/etc/resolv.conf")
@@ -134,10 +129,10 @@ class Landlock:
                 "parent": os.getpid(),
                 "network": reach.network is Network.ALL,
                 "environment": {
-                    **{k: v for k, v in self._outside.items() if k != "SHELL"},
-                    **tool_home_variables(self._outside),
+                    **{k: v for k, v in self._environment.items() if k != "SHELL"},
+                    **tool_home_variables(self._environment),
                     "HOME": private,
-                    # Git gives up where a settings file is there and cannot be read.
+                    # Git fails if a settings file exists and cannot be read.
                     "GIT_CONFIG_NOSYSTEM": "1",
                     "TMPDIR": private,
                 },
@@ -159,22 +154,22 @@ class Landlock:
 
 
 def _readable_entries(reach: Reach) -> list[str]:
-    """All of the workspace but our own records: what lies above others opens those as well."""
+    """The entries of the root, without `.retinue`: a rule for the root itself would include it."""
     with os.scandir(reach.root) as listing:
         return [e.path for e in listing if not e.is_symlink() and e.name.casefold() != STATE_FOLDER]
 
 
 def _discard(folder: str) -> None:
-    """Remove what a command had to itself, whatever it made of it."""
+    """Remove the private folder of a command."""
     try:
-        os.rmdir(folder)  # Mostly it is empty.
+        os.rmdir(folder)  # Usually it is empty.
     except OSError:
-        # Not by ourselves: it may be nested deeper than Python can go.
+        # Not in Python: it may be nested deeper than Python can recurse.
         words = ("/bin/sh", "-c", 'chmod -R u+rwx -- "$0"; rm -rf -- "$0"', folder)
         subprocess.run(words, check=False, stderr=subprocess.DEVNULL)
 
 
 def _ask_supervisor_to_kill(pid: int) -> None:
-    """Have the supervisor bury everything; it is gone in a moment, or was already."""
+    """Ask the supervisor to kill the command and to exit."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGTERM)

@@ -1,11 +1,11 @@
-"""Confines itself by Landlock and seccomp, then runs a command and sees all of it dead.
+"""Runs one command confined by Landlock and seccomp, and kills all of its processes at the end.
 
-A program of its own, run as `python -I -S launcher.py ORDER TELLING` with two descriptors, that
-imports nothing of retinue: the kernel lets a process give up rights for itself and its children
-only, and our own must keep theirs. It needs version 6 of Landlock.
+A program of its own: `python -I -S landlock_launcher.py REQUEST_FD FAILURE_FD`. A process can give
+up rights only for itself and its children, and the main process must keep its own. It needs version
+6 of Landlock.
 
-It starts anew for each command, so it imports little: `json`, `signal` and `typing`, with what they
-import in turn, would take longer than all the rest.
+It is started for each command, so it imports nothing of retinue and little else: `json`, `signal`
+and `typing`, with their own imports, would take longer than everything else together.
 """
 
 from __future__ import annotations
@@ -49,52 +49,52 @@ _FAILED = 125
 def main() -> NoReturn:
     os.set_inheritable(_failure_fd(), False)
     try:
-        # Not by the command line, which everybody on the machine can read.
+        # Not on the command line, which every user of the machine can read.
         with open(int(sys.argv[1]), "rb") as file:
-            order = marshal.load(file)
-        _become_supervisor(order["parent"])
+            request = marshal.load(file)
+        _become_supervisor(request["parent"])
         child = os.fork()
     except OSError as error:
         _fail(f"{error.strerror}")
     if child == 0:
-        _exec_command(order)
+        _exec_command(request)
     _wait_for_command(child)
 
 
 def _become_supervisor(parent: int) -> None:
-    """Become somebody who can signal the command and nobody else, and whom it cannot signal."""
+    """Restrict this process so that it can signal the command and no other process."""
     _prctl(_SUBREAPER, 1)
     _prctl(_NO_NEW_PRIVS, 1)
     _drop_capabilities()
     _restrict(_ruleset(files=0, network=0, scoped=_SIGNALS))
     _check_signals_blocked(parent)
-    # Not before that: who buries kills everybody in reach.
+    # Only after the check: the handler kills every process that this one may signal.
     signal.signal(signal.SIGTERM, lambda *_: _kill_all_and_exit())
-    # With the parent goes the supervisor, and it takes everything along.
+    # When the parent dies, this process gets SIGTERM, and kills the command.
     _prctl(_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(_FAILED)
 
 
-def _exec_command(order: dict[str, Any]) -> NoReturn:
+def _exec_command(request: dict[str, Any]) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    filter = order["filter"]
+    filter = request["filter"]
     code = ctypes.create_string_buffer(filter, len(filter))
     program = struct.pack("@HxxxxxxP", len(filter) // 8, ctypes.addressof(code))
     try:
         os.setsid()
-        _set_limits(order["limits"])
-        # A domain inside of the supervisor's: what is in it reaches nothing around it.
-        _restrict_files_and_network(order)
+        _set_limits(request["limits"])
+        # A Landlock domain inside the supervisor's: the command cannot signal the supervisor.
+        _restrict_files_and_network(request)
         _prctl(_SECCOMP, _SECCOMP_FILTER, program)
-        os.chdir(order["directory"])
-        os.execve("/bin/sh", ["/bin/sh", "-c", order["command"]], order["environment"])
+        os.chdir(request["directory"])
+        os.execve("/bin/sh", ["/bin/sh", "-c", request["command"]], request["environment"])
     except OSError as error:
         _fail(f"{error.strerror}")
 
 
 def _set_limits(limits: dict[str, int]) -> None:
-    # When memory runs out, this goes first and the user's own programs stay.
+    # When memory runs out, the kernel kills this first, not the user's own programs.
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
     for name, value in limits.items():
@@ -106,24 +106,24 @@ def _set_limits(limits: dict[str, int]) -> None:
 
 def _drop_capabilities() -> None:
     for number in range(64):
-        # Fails for a number that is none, and for who has no right to drop, and so none to use.
+        # Fails for numbers that do not exist, and for a process without capabilities: both fine.
         _libc.prctl(_CAPBSET_DROP, number, 0, 0, 0)
     _libc.prctl(_AMBIENT, _AMBIENT_CLEAR_ALL, 0, 0, 0)
     header, nothing = struct.pack("=Ii", 0x20080522, 0), bytes(24)
     _call(_CAPSET[os.uname().machine], header, nothing)
 
 
-def _restrict_files_and_network(order: dict[str, Any]) -> None:
+def _restrict_files_and_network(request: dict[str, Any]) -> None:
     files = _READING | _WRITE_FILE | _MAKING_AND_REMOVING | _REFER | _TRUNCATE | _IOCTL_DEV
-    network = 0 if order["network"] else _BIND_TCP | _CONNECT_TCP
+    network = 0 if request["network"] else _BIND_TCP | _CONNECT_TCP
     ruleset = _ruleset(files=files, network=network, scoped=_ABSTRACT_SOCKETS | _SIGNALS)
-    for path in order["list"]:
+    for path in request["list"]:
         _allow(ruleset, path, _READ_DIR)
-    for path in order["read"]:
+    for path in request["read"]:
         _allow(ruleset, path, _READING)
-    for path in order["devices"]:
+    for path in request["devices"]:
         _allow(ruleset, path, _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV)
-    for path in order["write"]:
+    for path in request["write"]:
         _allow(ruleset, path, files)
     _restrict(ruleset)
 
@@ -140,7 +140,7 @@ def _restrict(ruleset: int) -> None:
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
-        # Not through a link: what it means may have changed since somebody looked.
+        # Without following a link, which may have been created since the path was checked.
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return
@@ -175,11 +175,14 @@ def _wait_for_command(child: int) -> NoReturn:
 
 
 def _kill_all_and_exit(code: int = 128 + signal.SIGKILL) -> NoReturn:
-    """Kill all that is left of the command, and end. Only for who was seen to reach no others."""
+    """Kill every process that is left of the command, and exit.
+
+    Only after `_check_signals_blocked`: it kills every process that it may signal.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         try:
-            # Everybody whom we may signal, which is the command. Who loses a parent is ours.
+            # All that we may signal, which is the command. Orphans become our children.
             os.kill(-1, signal.SIGKILL)
             os.waitpid(-1, 0)
         except (ChildProcessError, ProcessLookupError):
@@ -199,7 +202,7 @@ def _call(number: int, *arguments: int | bytes | None) -> int:
 
 
 def _fail(why: str) -> NoReturn:
-    # Not as output: a command could say the same.
+    # Not on the output, where a command could print the same.
     os.write(_failure_fd(), why.encode())
     os._exit(_FAILED)
 

@@ -1,4 +1,7 @@
-"""Repositories inside of what a command may write: what is in their `.git` runs on the host."""
+"""Finds repositories inside writable paths: their `.git` must stay read-only.
+
+The user's git runs hooks and settings that it finds in there.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,21 @@ from collections.abc import Iterable
 from retinue.sandbox.writable_paths import MAX_FOLDERS
 
 _NAME = ".git"
-# Where tools keep checkouts of their own, and have to write.
+# Tools keep checkouts of their own in these folders, and have to write them.
 _TOOL_FOLDERS = frozenset({"_deps", "node_modules"})
 _found: dict[str, tuple[str, ...]] = {}
 
 
 async def find_nested_git_dirs(folders: Iterable[str]) -> list[str]:
-    """The paths of the `.git` in and below `folders` when this was asked of them first.
+    """The paths of every `.git` in and below `folders`, as of the first call for each folder.
 
-    What came later was made by commands, which may go on with it. In a tree of more than
-    `MAX_FOLDERS` only those near its top are found.
+    Later repositories were made by commands, which may go on writing them. In a tree of more than
+    `MAX_FOLDERS` folders, only repositories near its top are found.
     """
     found: list[str] = []
     for folder in folders:
         if folder not in _found:
-            # In a thread: a large tree takes its time.
+            # In a thread: walking a large tree takes long.
             _found[folder] = await asyncio.to_thread(_find_git_dirs, folder)
         found += _found[folder]
     return found

@@ -1,6 +1,6 @@
-"""Confinement on macOS, by `sandbox-exec`. Untested: nobody has run it on a Mac yet.
+"""Confinement on macOS with `sandbox-exec`. Not tested on a Mac yet.
 
-Its trial (`canaries`) decides whether it is used, as for the others.
+As for the other sandboxes, the self-test decides whether it is used.
 """
 
 from __future__ import annotations
@@ -26,17 +26,12 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/System", "/Library", "/opt", "/private/etc
 class Seatbelt:
     """Tier reduced: files and network are confined; processes and memory are not."""
 
+    tier = "reduced"
+    relocates = False
+
     def __init__(self, environment: Mapping[str, str], *, readable: Sequence[str] = ()) -> None:
-        self._outside = dict(environment)
+        self._environment = dict(environment)
         self._readable = tuple(readable)
-
-    @property
-    def tier(self) -> str:
-        return "reduced"
-
-    @property
-    def relocates(self) -> bool:
-        return False
 
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int
@@ -56,8 +51,8 @@ class Seatbelt:
                 ),
                 directory=reach.root,
                 environment={
-                    **self._outside,
-                    **tool_home_variables(self._outside),
+                    **self._environment,
+                    **tool_home_variables(self._environment),
                     "HOME": private,
                     "TMPDIR": private,
                 },
@@ -69,14 +64,14 @@ class Seatbelt:
             shutil.rmtree(private, ignore_errors=True)
 
     def _profile(self, reach: Reach, private: str) -> Iterator[str]:
-        """Later rules win."""
+        """The rules of sandbox-exec; later rules override earlier ones."""
         yield from ("(version 1)", "(deny default)", "(allow process*)", "(allow sysctl-read)")
         yield from ("(allow mach-lookup)", "(allow signal (target same-sandbox))")
         yield "(allow file-read-metadata)"
         shown = (
             *_SYSTEM,
-            *toolchain_folders(self._outside),
-            *venv_base_folders(reach.root, self._outside.get("HOME", "")),
+            *toolchain_folders(self._environment),
+            *venv_base_folders(reach.root, self._environment.get("HOME", "")),
             *self._readable,
             *map(os.path.realpath, reach.readable),
             reach.root,

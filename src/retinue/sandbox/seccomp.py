@@ -28,8 +28,8 @@ _CLONE_NAMESPACES = 0x7E020080  # every CLONE_NEW* flag
 _SOCKET_TYPE, _DATAGRAM = 0xF, 2
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _F_SETLEASE, _F_SETDELEG = 1024, 1040
-# The second byte of a request tells whose it is: these change files and folders, whatever they were
-# opened for ("f" flags, "v" and "r" attributes, "X" freezes and trims, btrfs, f2fs).
+# The second byte of an ioctl request names its owner. These change files and folders even through a
+# descriptor for reading ("f" flags, "v" and "r" attributes, "X" freezes and trims, btrfs, f2fs).
 _FILE_SYSTEM_IOCTLS = (0x58, 0x66, 0x72, 0x76, 0x94, 0xF5)
 AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _NETLINK_ROUTE = 0
@@ -70,7 +70,7 @@ class Architecture(msgspec.Struct, frozen=True):
     foreign_from: int | None = None
 
 
-# The same on every kind: io_uring_*, open_tree … fspick, pidfd_getfd, process_madvise,
+# The same on every architecture: io_uring_*, open_tree … fspick, pidfd_getfd, process_madvise,
 # mount_setattr, quotactl_fd, memfd_secret, open_tree_attr.
 _COMMON = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 440, 442, 443, 447, 467)
 
@@ -155,31 +155,31 @@ _ARCHITECTURES = {
 
 
 def is_supported() -> bool:
-    """Is there a program for this processor?"""
+    """Whether there is a filter for this processor."""
     return platform.machine() in _ARCHITECTURES
 
 
 @cache
 def build_filter(*, families: tuple[int, ...], namespaced: bool) -> bytes:
-    """The filter for this processor, which lets sockets of `families` be made and no others.
+    """The filter for this processor. It allows sockets of `families` only.
 
-    Where the processes are not `namespaced`, it also keeps them from each other.
+    If the processes are not `namespaced`, it also denies calls that reach other processes.
     """
     architecture = _ARCHITECTURES[platform.machine()]
     return b"".join(_instructions(architecture, families, namespaced=namespaced))
 
 
 def socket_families(network: Network, *, namespaced: bool) -> tuple[int, ...]:
-    """The kinds of sockets that keep to what `network` allows.
+    """The socket families that a command may use under `network`.
 
-    In a network namespace of its own a command can be given all of them: it has its own loopback,
-    and abstract unix sockets end there too. Without one, what cannot be told apart by a number is
-    not given at all.
+    In a network namespace all of these are safe: the command has a loopback of its own, and
+    abstract unix sockets stay inside too. Without a namespace, a filter cannot tell a local socket
+    from a remote one, so the whole family is denied.
     """
     if namespaced:
         return (AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK)
     if network is Network.ALL:
-        # No unix sockets: the abstract ones of other programs would be in reach.
+        # No unix sockets: abstract sockets of other programs would be reachable.
         return (_AF_INET, _AF_INET6, _AF_NETLINK)
     return ()
 
@@ -199,15 +199,15 @@ def _instructions(
 
 
 def _binary_search(rules: Sequence[tuple[int, Sequence[bytes]]]) -> list[bytes]:
-    """What to do for each number, by halves.
+    """Instructions that find the rule for a call by binary search.
 
-    The kernel goes through this for every number when it is set up, and again for each call that is
-    not always allowed: one by one, that was a part of a millisecond for each command.
+    The kernel runs the filter for every call number when the filter is installed, and again for
+    each call that is not always allowed. A linear search cost a part of a millisecond per command.
     """
     if len(rules) > _LINEAR_SEARCH_MAX:
         half = len(rules) // 2
         below, above = _binary_search(rules[:half]), _binary_search(rules[half:])
-        # A jump that depends on something is short.
+        # A conditional jump reaches 255 instructions, an unconditional one any distance.
         return [_op(_JGE, rules[half][0], 0, 1), _op(_JUMP, len(below)), *below, *above]
     found: list[bytes] = []
     for number, then in rules:
@@ -218,46 +218,50 @@ def _binary_search(rules: Sequence[tuple[int, Sequence[bytes]]]) -> list[bytes]:
 def _rules(
     architecture: Architecture, families: tuple[int, ...], *, namespaced: bool
 ) -> dict[int, list[bytes]]:
-    """By number, what is done about a call; what gets past it is allowed."""
-    no = _op(_RETURN, _ERRNO | errno.EPERM)
+    """Instructions by call number. A call that passes them is allowed."""
+    deny = _op(_RETURN, _ERRNO | errno.EPERM)
     denied = (*architecture.denied, *(() if namespaced else architecture.ipc_calls))
-    rules = {number: [no] for number in denied}
-    # Their arguments are in memory, where a filter cannot look: everybody falls back to others.
-    unknown = [_op(_RETURN, _ERRNO | errno.ENOSYS)]
-    rules |= {architecture.clone3: unknown, _OPENAT2: unknown}
-    rules[architecture.clone] = [_op(_LOAD, _argument(0)), _op(_JSET, _CLONE_NAMESPACES, 0, 1), no]
-    # What is left behind must not make anybody else somebody: root's commands are root's.
-    set_user = [_op(_JSET, stat.S_ISUID | stat.S_ISGID, 0, 1), no]
+    rules = {number: [deny] for number in denied}
+    # Their arguments are in memory, which a filter cannot read. Programs fall back to older calls.
+    not_implemented = [_op(_RETURN, _ERRNO | errno.ENOSYS)]
+    rules |= {architecture.clone3: not_implemented, _OPENAT2: not_implemented}
+    rules[architecture.clone] = [
+        _op(_LOAD, _argument(0)),
+        _op(_JSET, _CLONE_NAMESPACES, 0, 1),
+        deny,
+    ]
+    # A command must not leave a set-uid file behind: root's commands run as root.
+    deny_set_user = [_op(_JSET, stat.S_ISUID | stat.S_ISGID, 0, 1), deny]
     for number, mode in architecture.mode_calls:
-        rules[number] = [_op(_LOAD, _argument(mode)), *set_user]
+        rules[number] = [_op(_LOAD, _argument(mode)), *deny_set_user]
     for number, flags in architecture.open_calls:
-        makes = [_op(_LOAD, _argument(flags)), _op(_JSET, _CREATING_FLAGS, 0, 3)]
-        rules[number] = [*makes, _op(_LOAD, _argument(flags + 1)), *set_user]
-    # Whoever open_calls such a file waits for its holder to give way, up to a minute.
-    holds = [_op(_JEQ, _F_SETLEASE, 1, 0), _op(_JEQ, _F_SETDELEG, 0, 1)]
-    rules[architecture.fcntl] = [_op(_LOAD, _argument(1)), *holds, no]
-    # Only the lower half is compared: the kernel looks at no more of a request either.
+        if_creating = [_op(_LOAD, _argument(flags)), _op(_JSET, _CREATING_FLAGS, 0, 3)]
+        rules[number] = [*if_creating, _op(_LOAD, _argument(flags + 1)), *deny_set_user]
+    # A program that opens a leased file waits up to a minute for the holder of the lease.
+    leases = [_op(_JEQ, _F_SETLEASE, 1, 0), _op(_JEQ, _F_SETDELEG, 0, 1)]
+    rules[architecture.fcntl] = [_op(_LOAD, _argument(1)), *leases, deny]
+    # Comparing the lower half is enough: the kernel ignores the upper half of a request.
     injects = [_op(_JEQ, _TIOCSTI, 1, 0), _op(_JEQ, _TIOCLINUX, 0, 1)]
-    rules[architecture.ioctl] = [_op(_LOAD, _argument(1)), *injects, no]
+    rules[architecture.ioctl] = [_op(_LOAD, _argument(1)), *injects, deny]
     if not namespaced:
         rules[architecture.ioctl] += _deny_ioctl_kinds(_FILE_SYSTEM_IOCTLS)
-        none = [_op(_RETURN, _ERRNO | errno.EOPNOTSUPP)]
-        rules |= dict.fromkeys(architecture.xattr_calls, none)
-        rules |= dict.fromkeys(architecture.watch_calls, unknown)
+        not_supported = [_op(_RETURN, _ERRNO | errno.EOPNOTSUPP)]
+        rules |= dict.fromkeys(architecture.xattr_calls, not_supported)
+        rules |= dict.fromkeys(architecture.watch_calls, not_implemented)
         for number, argument in architecture.process_calls:
-            rules[number] = [_op(_LOAD, _argument(argument)), _op(_JEQ, 0, 1, 0), no]
-        for number, whose in architecture.user_calls:
-            rules[number] += [_op(_LOAD, _argument(0)), _op(_JEQ, whose, 0, 1), no]
+            rules[number] = [_op(_LOAD, _argument(argument)), _op(_JEQ, 0, 1, 0), deny]
+        for number, which in architecture.user_calls:
+            rules[number] += [_op(_LOAD, _argument(0)), _op(_JEQ, which, 0, 1), deny]
     if AF_UNIX not in families:
-        # The ends of such a pair can be turned to any socket that has a name.
+        # A datagram socket of a pair can be connected to any named socket.
         kind = [_op(_LOAD, _argument(1)), _op(_AND, _SOCKET_TYPE)]
-        rules[architecture.socketpair] = [*kind, _op(_JEQ, _DATAGRAM, 0, 1), no]
+        rules[architecture.socketpair] = [*kind, _op(_JEQ, _DATAGRAM, 0, 1), deny]
     checks = [_op(_LOAD, _argument(0))]
     for left, family in enumerate(reversed(families)):
-        # To the allowing instruction behind the refusal.
+        # Jump behind the refusal.
         checks.insert(1, _op(_JEQ, family, left + 1, 0))
     refused = _op(_RETURN, _ERRNO | errno.EAFNOSUPPORT)
-    # Of netlink the part that tells which interfaces there are; others tell who runs what.
+    # Only the netlink protocol that lists interfaces; others tell who runs what.
     netlink = [_op(_LOAD, _argument(0)), _op(_JEQ, _AF_NETLINK, 0, 3)]
     netlink += [_op(_LOAD, _argument(2)), _op(_JEQ, _NETLINK_ROUTE, 1, 0), refused]
     rules[architecture.socket] = [*checks, refused, *netlink]
@@ -265,10 +269,10 @@ def _rules(
 
 
 def _deny_ioctl_kinds(kinds: Sequence[int]) -> list[bytes]:
-    """The request that was loaded is said not to be there if it is of one of these kinds."""
+    """Deny an ioctl whose request, loaded before, is of one of these kinds, with ENOTTY."""
     found = [_op(_RSH, 8), _op(_AND, 0xFF)]
     for left, kind in enumerate(reversed(kinds)):
-        # To the refusal behind the last one, which goes past it otherwise.
+        # Jump to the refusal behind the last test, which jumps past it otherwise.
         found.insert(2, _op(_JEQ, kind, left, 0 if left else 1))
     return [*found, _op(_RETURN, _ERRNO | errno.ENOTTY)]
 

@@ -1,4 +1,4 @@
-"""Which sandbox there is: the strongest that passes its trial, or none."""
+"""Selects a sandbox: the strongest on this machine that passes its self-test, or none."""
 
 from __future__ import annotations
 
@@ -14,56 +14,57 @@ from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.limits import ProcessLimits
 from retinue.sandbox.self_test import SelfTestResult, run_self_test
 
-INSTALL_HINT = "Install bubblewrap (Debian, Ubuntu, Fedora, Arch: the package is called so)."
+INSTALL_HINT = "Install bubblewrap (package `bubblewrap` on Debian, Ubuntu, Fedora and Arch)."
 FULL_TIER_HINT = (
-    "For the full tier, install bubblewrap and let it make user namespaces: in a container by"
-    " --security-opt seccomp=unconfined, on Ubuntu by an AppArmor profile for bwrap."
+    "For the full tier, install bubblewrap and allow it to make user namespaces: in a container"
+    " with --security-opt seccomp=unconfined, on Ubuntu with an AppArmor profile for bwrap."
 )
 _ENFORCED = {
-    "full": "files, network, processes, memory and system calls of commands are what their contract"
-    " says",
-    "reduced": "files, network, signals and system calls of commands are what their contract says",
+    "full": "files, network, processes, memory and system calls of commands are confined to their"
+    " contract",
+    "reduced": "files, network, signals and system calls of commands are confined to their"
+    " contract",
 }
-# What gets through in the reduced tier, told to the user as it is.
+# What the reduced tier does not prevent; `retinue doctor` prints it.
 REDUCED_TIER_LEAKS = {
-    "arguments": "what other programs there are, with their command lines and whatever else /proc"
-    " tells everybody, and the list of connections can be read",
-    "rights": "rights, owners and times of files that may not be written can be changed, where they"
-    " are the user's",
-    "existence": "it can be seen whether a file outside exists, and its size and times",
+    "arguments": "commands can list other programs, with their command lines and what else /proc"
+    " shows to everyone, and network connections",
+    "rights": "commands can change permissions, owners and times of files that they cannot write,"
+    " if the files belong to you",
+    "existence": "commands can see whether a file outside exists, and its size and times",
     "space": "files outside of the workspace are limited in size, but not in number",
 }
-# Of the full tier: a mount that cannot be written does not keep anybody from a pipe or a socket.
-NAMED_PIPE_LEAK = "a named pipe in the workspace can be written to, for the program that reads it"
+# In the full tier: a read-only mount does not prevent writing to a pipe or a socket in it.
+NAMED_PIPE_LEAK = "commands can write to a named pipe in the workspace that another program reads"
 NEW_SOCKET_LEAK = (
-    "a socket that another program makes in the workspace while a command runs can be spoken to for"
-    " a quarter of a second: then the command is ended"
+    "if another program makes a socket in the workspace while a command runs, the command can"
+    " connect to it for a quarter of a second; then the command is killed"
 )
-# Of every tier.
+# In every tier.
 NEW_REPOSITORY_LEAK = (
-    "a repository that a command makes is one, and one that is made inside of the workspace by"
-    " somebody else after the first command is open: git, used in it, runs what is set up there"
+    "commands can write to a repository that was made in the workspace by a command, or by anyone"
+    " after the first command: git, when you use it there, runs the hooks that it finds"
 )
-FILE_LOCK_LEAK = "a file that can be read can be locked (flock) while a command runs"
-# What does not work in it.
+FILE_LOCK_LEAK = "commands can lock (flock) any file that they can read, while they run"
+# What does not work in the reduced tier.
 REDUCED_TIER_UNSUPPORTED = (
-    "sockets: without network there are none, so that no test server works",
-    "new names at the top of the workspace, which only the file tools can make",
-    "named semaphores and shared memory, so that multiprocessing of Python does not work",
-    "terminals of its own, and waiting for changes of files (inotify)",
-    "settings in folders above the workspace: programs that look for them see them, and fail",
+    "sockets: without network there are none, so test servers do not work",
+    "new files and folders at the top of the workspace: only the file tools can make them",
+    "named semaphores and shared memory, so Python's multiprocessing does not work",
+    "pseudo terminals, and watching files for changes (inotify)",
+    "settings in folders above the workspace: programs that look for them find them, and fail",
 )
-# Of a tier whose commands no control group counts.
+# What no tier prevents without control groups.
 _LEAKS_WITHOUT_CGROUPS = {
-    "processes": "processes are limited for the user as a whole, and not at all for root",
-    "memory": "memory is limited for each process, and not for a command as a whole",
+    "processes": "the number of processes is limited per user, and not at all for root",
+    "memory": "memory is limited for each process, not for a command as a whole",
 }
 
 
 class SandboxSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """`sandbox` is the best that holds; `rejected` says why each better one is not it.
+    """The selected sandbox; `rejected` says why each stronger one was not selected.
 
-    `leaks` and `unsupported` are what it does not hold, and what does not work in it.
+    `leaks` is what the sandbox does not prevent, and `unsupported` what does not work in it.
     """
 
     sandbox: Sandbox | None
@@ -74,7 +75,7 @@ class SandboxSelection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def enforces(self) -> str:
-        """What is enforced, in a sentence."""
+        """One sentence about what the sandbox enforces."""
         return _ENFORCED[self.tier]
 
     @property
@@ -82,16 +83,16 @@ class SandboxSelection(msgspec.Struct, frozen=True, kw_only=True):
         return "none" if self.sandbox is None else self.sandbox.tier
 
 
-# How each kind did, once in the life of this process.
+# Results of the self-tests, which run once per process.
 _self_tests: dict[tuple[str, str | None], SelfTestResult] = {}
 
 
 async def select_sandbox(
     environment: Mapping[str, str], *, readable: Sequence[str] = (), cache: str | None = None
 ) -> SandboxSelection:
-    """The strongest sandbox that holds, of those that this machine has.
+    """The strongest sandbox of this machine that passes its self-test.
 
-    `cache` is a folder in which it may keep something for the next time.
+    `cache` is a folder in which the sandbox may keep files.
     """
     rejected: list[str] = []
     for name, candidate in _candidate_sandboxes(environment, readable, cache):
@@ -136,7 +137,7 @@ def _candidate_sandboxes(
     if not sys.platform.startswith("linux"):
         return [("kernel", f"there is no sandbox for {sys.platform}")]
     if not seccomp.is_supported():
-        return [("seccomp", "no program for this processor")]
+        return [("seccomp", "there is no filter for this processor")]
     from retinue.sandbox import bubblewrap, landlock
 
     namespaces: Sandbox | str

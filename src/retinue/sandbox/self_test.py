@@ -1,7 +1,7 @@
-"""A trial of a sandbox: things that must fail in it, tried in earnest.
+"""The self-test of a sandbox: attacks that must fail, carried out in the real sandbox.
 
-That a mechanism is there does not mean that it holds: a kernel may be built without it, a container
-may answer for it, and we may have called it wrongly.
+Available is not the same as enforcing: a kernel may be built without a mechanism, a container may
+fake it, and we may have called it wrongly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SECRET = "this must not be read"
 
 
 class SelfTestResult(msgspec.Struct, frozen=True):
-    """What happened: `escaped` names the canaries that got through, `broken` what did not work."""
+    """`escaped` names the attacks that succeeded; `broken` says why a plain command failed."""
 
     escaped: tuple[str, ...] = ()
     broken: str = ""
@@ -38,7 +38,7 @@ class SelfTestResult(msgspec.Struct, frozen=True):
 
 
 async def run_self_test(sandbox: Sandbox) -> SelfTestResult:
-    """Run the canaries; each one that succeeds is an escape."""
+    """Run the attacks, and one plain command that must work."""
     with (
         tempfile.TemporaryDirectory(prefix="retinue-trial-") as folder,
         _listener() as port,
@@ -61,7 +61,7 @@ async def run_self_test(sandbox: Sandbox) -> SelfTestResult:
             return SelfTestResult(broken=str(error))
         lines = done.output.split("\n")
         escaped = [line.removeprefix("escaped ") for line in lines if line.startswith("escaped ")]
-        # Seen from here, whatever it said in there.
+        # Checked from the outside, whatever the command printed.
         if (outside / "made").exists() or (root / "kept").read_text() != "as it was":
             escaped.append("write outside")
         if _SECRET in done.output:
@@ -97,8 +97,7 @@ def _script(outside: Path, port: int, victim: int) -> str:
 
 @contextmanager
 def _process_outside() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of the host's that nobody in the sandbox may harm."""
-    # Waits for its input, which nobody sends.
+    """A process of the host that the sandbox must protect. It waits for input that never comes."""
     with subprocess.Popen(["/bin/sh", "-c", "read x"], stdin=subprocess.PIPE) as process:
         try:
             yield process
@@ -108,7 +107,7 @@ def _process_outside() -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def _listener() -> Iterator[int]:
-    """A port of the host's that nobody in the sandbox may reach."""
+    """A port of the host that must not be reachable."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()

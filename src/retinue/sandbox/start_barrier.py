@@ -1,9 +1,9 @@
-"""What holds a command of bubblewrap's back until all that is to hold it is in place.
+"""Holds a command of bubblewrap back until its resource limits are set.
 
-Bubblewrap tells the number of the process that is to start the command, waits for a byte, and goes
-on. By then that process has its limits, and what it starts inherits them. The command's shell
-waits for the rest of the line: if we are killed before there is one it ends, so that no command
-begins which nobody is there to end.
+Bubblewrap reports the pid of the process that will start the command, and waits for a byte. We set
+the limits of that process, which the command inherits, and write the byte. The command's shell
+waits for the rest of the line. If we are killed before that, the shell reads an end of file and
+exits: no command starts without a process that can end it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from retinue.sandbox.limits import set_limits
 
 SHELL_PREFIX = "read -r _ || exit; exec </dev/null; "
-"""For the command's shell, on the first line: those after it keep their numbers."""
+"""Goes before the command, on its first line, so that line numbers in errors stay right."""
 
 
 class _Status(msgspec.Struct, rename="kebab"):
@@ -26,54 +26,54 @@ class _Status(msgspec.Struct, rename="kebab"):
 
 
 class StartBarrier:
-    """`stdin` and `fds` are for bubblewrap, with `options`; open while one stands in it."""
+    """`stdin`, `fds` and `options` are for bubblewrap; inside `opened` the command may start."""
 
     def __init__(self, held: contextlib.AsyncExitStack, limits: dict[str, int]) -> None:
         self._limits = limits
-        self._said = b""
+        self._status = b""
         self._opened = False
         self.failure = ""
-        self._told, self._telling = os.pipe()
+        self._status_fd, self._status_write_fd = os.pipe()
         self.stdin, go = os.pipe()
         self._go = held.enter_context(os.fdopen(go, "wb", buffering=0))
-        self._blocked = os.dup(self.stdin)
-        for fd in (self._told, self._telling, self.stdin, self._blocked):
+        self._block_fd = os.dup(self.stdin)
+        for fd in (self._status_fd, self._status_write_fd, self.stdin, self._block_fd):
             held.callback(os.close, fd)
-        os.set_blocking(self._told, False)
+        os.set_blocking(self._status_fd, False)
 
     @property
     def fds(self) -> tuple[int, ...]:
-        return (self._blocked, self._telling)
+        return (self._block_fd, self._status_write_fd)
 
     @property
     def options(self) -> tuple[str, ...]:
-        return ("--block-fd", str(self._blocked), "--json-status-fd", str(self._telling))
+        return ("--block-fd", str(self._block_fd), "--json-status-fd", str(self._status_write_fd))
 
     @property
     def command_ended(self) -> bool:
-        """Has bubblewrap told how the command ended? If not, it is the sandbox that did."""
-        self._hear()
-        return not self.failure and b"exit-code" in self._said
+        """Whether bubblewrap has reported an exit code. If not, the sandbox itself failed."""
+        self._read_status()
+        return not self.failure and b"exit-code" in self._status
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._told, self._hear)
+        loop.add_reader(self._status_fd, self._read_status)
         try:
             yield
         finally:
-            loop.remove_reader(self._told)
+            loop.remove_reader(self._status_fd)
 
-    def _hear(self) -> None:
+    def _read_status(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            self._said += os.read(self._told, 4096)
-        first, whole, _ = self._said.partition(b"\n")
-        if self._opened or not whole:
+            self._status += os.read(self._status_fd, 4096)
+        first, newline, _ = self._status.partition(b"\n")
+        if self._opened or not newline:
             return
         self._opened = True
         try:
             set_limits(msgspec.json.decode(first, type=_Status).child_pid, self._limits)
             self._go.write(b"\n\n")
         except (OSError, ValueError) as error:
-            self.failure = f"no limits can be set: {error}"
+            self.failure = f"resource limits cannot be set: {error}"
             self._go.close()

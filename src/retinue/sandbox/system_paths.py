@@ -1,10 +1,10 @@
-"""What of the machine every command may read: its programs, and what they look up."""
+"""The system paths that every command may read: programs, and files that they look up."""
 
 from __future__ import annotations
 
 import os
 
-# Nothing that holds a secret, and of the machine's accounts only their names.
+# No file with secrets. Of the machine's accounts, only the names.
 ETC_FILES = (
     "debian_version", "default/locale", "group", "host.conf", "hosts", "ld.so.cache", "localtime",
     "lsb-release", "magic", "mime.types", "nsswitch.conf", "os-release", "passwd", "protocols",
@@ -28,15 +28,15 @@ PROGRAM_FOLDERS = (
 
 
 def etc_files() -> list[str]:
-    """The files of `/etc` that are there."""
+    """The allowed files of `/etc` that exist."""
     return [path for name in ETC_FILES if os.path.isfile(path := f"/etc/{name}")]
 
 
 def etc_folders() -> list[str]:
-    """The folders of `/etc` that are there."""
+    """The allowed folders of `/etc` that exist."""
     return [path for name in ETC_FOLDERS if os.path.isdir(path := f"/etc/{name}")]
 
 
 def program_folders() -> list[str]:
-    """Where programs and their libraries are; some of them may be links to others."""
+    """The folders with programs and libraries; some may be links to others."""
     return [path for path in PROGRAM_FOLDERS if os.path.isdir(path)]

@@ -1,7 +1,7 @@
-"""What commands need to read besides the system: compilers and interpreters in the user's home.
+"""Folders with compilers and interpreters in the user's home that commands may read.
 
-A home also holds keys and passwords, often beside the tools (`.cargo/credentials.toml`), so only
-the parts that are known to be tools are shown.
+A home also has keys and passwords, often beside the tools (`.cargo/credentials.toml`). Only folders
+that are known to hold tools are shown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 
-# Below the home, by the first name; "." is all of it.
+# Folders in the home, with the parts of each that hold tools; "." is the whole folder.
 _TOOL_FOLDERS: Mapping[str, tuple[str, ...]] = {
     ".pyenv": (".",),
     ".rustup": (".",),
@@ -30,13 +30,13 @@ _TOOL_FOLDERS: Mapping[str, tuple[str, ...]] = {
     "miniforge3": (".",),
     ".conda": (".",),
 }
-# Where such tools look for themselves, once their home is another.
+# Variables by which tools find their folder, since HOME is another one in the sandbox.
 _HOME_VARIABLES = {"PYENV_ROOT": ".pyenv", "RUSTUP_HOME": ".rustup", "NVM_DIR": ".nvm"}
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/nix")
 
 
 def toolchain_folders(environment: Mapping[str, str]) -> list[str]:
-    """The folders outside of the system's to be shown, for reading."""
+    """The folders to show read-only, besides those of the system."""
     home = environment.get("HOME", "")
     wanted = list(tool_home_variables(environment).values())
     for entry in environment.get("PATH", "").split(":"):
@@ -47,22 +47,22 @@ def toolchain_folders(environment: Mapping[str, str]) -> list[str]:
 
 
 def venv_base_folders(root: str, home: str) -> list[str]:
-    """Where the Python is that the virtual environment of a project was made from."""
+    """The folders of the Python that a project's virtual environment was made from."""
     return [place for venv in (".venv", "venv") for place in _base_of_venv(f"{root}/{venv}", home)]
 
 
 def tool_home_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that tell tools in the user's home where they are."""
+    """Environment variables that tell tools in the user's home where they are."""
     home = environment.get("HOME", "")
     places = {name: os.path.join(home, folder) for name, folder in _HOME_VARIABLES.items()}
     return {name: place for name, place in places.items() if home and os.path.isdir(place)}
 
 
 def _shown_for(path: str, home: str) -> Iterable[str]:
-    """What to show so that the tools in `path` work."""
+    """The folders to show so that the tools in `path` work."""
     real = os.path.realpath(path)
     if f"{home}/".startswith(f"{real}/") or real in ("/", "/home", "/root", "/tmp"):
-        # Somebody's home is not shown for the sake of one program in it.
+        # A whole home is not shown for one program in it.
         return ()
     if not home or not path.startswith(f"{home}/"):
         return (path,)
@@ -70,7 +70,7 @@ def _shown_for(path: str, home: str) -> Iterable[str]:
 
 
 def _tool_folders_in_home(path: str, home: str) -> list[str]:
-    """The tools' parts of the folder in the home that `path` is in; none if it is no tool's."""
+    """The parts with tools of the folder in the home that contains `path`; [] if unknown."""
     if not home or not path.startswith(f"{home}/"):
         return []
     first, _, _ = path.removeprefix(f"{home}/").partition("/")
@@ -80,9 +80,9 @@ def _tool_folders_in_home(path: str, home: str) -> list[str]:
 
 
 def _base_of_venv(venv: str, home: str) -> Iterable[str]:
-    """The Python that a virtual environment was made from.
+    """The folders of the Python that a virtual environment was made from.
 
-    The project says where that is, so it is shown only where tools are known to be.
+    The project's own file names it, so it is shown only in folders that are known to hold tools.
     """
     try:
         with open(f"{venv}/pyvenv.cfg", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""No sandbox at all: a plain process. Only for those who asked for it by name."""
+"""No sandbox: a plain process. Used only if the user asks for it explicitly."""
 
 from __future__ import annotations
 
@@ -11,23 +11,18 @@ from retinue.sandbox.command import check_command, run_command
 
 
 class Unconfined:
-    """Runs commands as the user, who can do everything; the reach is not enforced.
+    """Runs commands with all rights of the user; the reach is not enforced.
 
-    A command is a session of its own and is killed as a group when it ends, times out or is
-    cancelled; a process that leaves the group (setsid) is out of reach in this tier.
+    The process group of a command is killed when it ends, times out or is cancelled. A process
+    that leaves the group (setsid) survives in this tier.
     """
 
+    tier = "none"
+    relocates = False
+
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """`environment` is all that commands get to see."""
+        """`environment` is the whole environment of commands."""
         self._environment = dict(environment)
-
-    @property
-    def tier(self) -> str:
-        return "none"
-
-    @property
-    def relocates(self) -> bool:
-        return False
 
     async def run(
         self, command: str, *, reach: Reach, timeout_s: float, max_output_bytes: int

@@ -1,4 +1,4 @@
-"""Sockets of other programs that lie among files, where no network namespace keeps commands off."""
+"""Finds named unix sockets of other programs: a network namespace does not block those in files."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ _LISTING = "/proc/net/unix"
 
 
 class SocketMonitor:
-    """That nobody puts a socket into one of these folders while a command can speak to it."""
+    """Ends a command when another program makes a socket in a folder that the command sees."""
 
-    def __init__(self, places: Sequence[str]) -> None:
-        self._places = places
+    def __init__(self, folders: Sequence[str]) -> None:
+        self._folders = folders
 
     def check(self) -> None:
-        """Raise WorkspaceError when somebody has. The next command gets no such sockets."""
-        if has_sockets(self._places, if_unsure=False):
+        """Raise WorkspaceError if there is such a socket. The next command gets no unix sockets."""
+        if has_sockets(self._folders, if_unsure=False):
             raise WorkspaceError(
                 "The command was ended: another program has made a socket among the files that it"
-                " could see. Run it again: it will have no unix sockets then."
+                " could see. Run it again: it will then have no unix sockets."
             )
 
 
-def has_sockets(places: Iterable[str], *, if_unsure: bool = True) -> bool:
-    """Has a program of this machine a socket with a name in one of these folders?
+def has_sockets(folders: Iterable[str], *, if_unsure: bool = True) -> bool:
+    """Whether a program has a named unix socket in one of these folders.
 
-    Where that cannot be told, the answer is `if_unsure`. What is in another network namespace (a
-    container that shares the folder) is not listed.
+    If that cannot be determined, the answer is `if_unsure`. Sockets of another network namespace
+    (a container that shares the folder) are not seen.
     """
     try:
         with open(_LISTING, "rb") as file:
             lines = file.read().splitlines()[1:]
     except OSError:
         return if_unsure
-    folders = tuple(f"{_realpath(place)}/" for place in places)
+    prefixes = tuple(f"{_realpath(folder)}/" for folder in folders)
     for line in lines:
         fields = line.split(None, 7)
-        # Without a name there is no such field; one that begins with @ is no file.
+        # An unnamed socket lacks this field; a name that begins with @ is not a file.
         if len(fields) == 8 and not fields[7].startswith(b"@"):
             path = _socket_path(fields[6].decode(), os.fsdecode(fields[7]))
-            if if_unsure if path is None else path.startswith(folders):
+            if if_unsure if path is None else path.startswith(prefixes):
                 return True
     return False
 
@@ -56,7 +56,7 @@ def _realpath(path: str) -> str:
 
 @lru_cache(4096)
 def _socket_path(inode: str, name: str) -> str | None:
-    """Where a socket is. One that was named from where its program was is looked for there."""
+    """The path of a socket. A relative name is looked up from the folders of its programs."""
     if name.startswith("/"):
         return os.path.realpath(name)
     for folder in _working_folders(inode):
@@ -70,7 +70,7 @@ def _socket_path(inode: str, name: str) -> str | None:
 
 
 def _working_folders(inode: str) -> Iterator[str]:
-    """Where the programs are that have a socket open, as far as we may look."""
+    """The working directories of programs that have a socket open, as far as we may see."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with os.scandir(f"/proc/{pid}/fd") as listing:

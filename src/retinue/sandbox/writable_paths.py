@@ -1,9 +1,9 @@
-"""From a write scope to the places that a kernel can open: folders, and single files.
+"""Translates a write scope into existing folders and files that the kernel can make writable.
 
-A scope is globs, and a mount or a rule of the kernel names a folder or a file that exists. So a
-folder is opened if all below it is inside the scope, and a file if it is inside. What neither says,
-a new file whose name alone puts it inside (`test_*.py` beside the code), a command cannot make; the
-file tools can.
+A scope consists of globs, but a mount or a Landlock rule names an existing folder or file. A folder
+is writable if the scope contains everything below it, and a file if the scope contains it. A new
+file that only matches by its name (`test_*.py` beside the code) cannot be made by a command, only
+by the file tools.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _ANY_NAME = "\x01"
 
 
 def writable_paths(root: str, write_scope: Groups, *, whole_root: bool = True) -> list[str]:
-    """The paths below `root` to be made writable, absolute; those above others come first.
+    """The absolute paths to make writable; parents come before their children.
 
-    Without `whole_root` it is not the root itself, for those who cannot close anything below what
-    is open: no new names can be made there then, but by the file tools.
+    Without `whole_root` the root itself is not among them, for sandboxes that cannot protect a path
+    below a writable one. Commands then cannot make new names at the top.
     """
     if write_scope == NOWHERE:
         return []
@@ -46,16 +46,17 @@ def writable_paths(root: str, write_scope: Groups, *, whole_root: bool = True) -
 
 
 def needs_walk(write_scope: Groups) -> bool:
-    """Does it take a walk through the tree to find the openings?"""
+    """Whether the writable paths can only be found by walking the tree."""
     return write_scope not in (NOWHERE, ANYWHERE) and not all(
         folder and contains_all_below(folder, write_scope) for folder in _walk_roots(write_scope)
     )
 
 
 def without_protected(path: str, closed: Iterable[str]) -> list[str]:
-    """`path`, or all in it but what is `closed`: for those who cannot close what is open above.
+    """`path`, or everything in it except `closed`.
 
-    In a folder that leads to something closed no new names can be made then.
+    For sandboxes that cannot protect a path below a writable one. Commands then cannot make new
+    names in a folder that leads to a closed path.
     """
     within = [one for one in closed if one.startswith(f"{path}/")]
     if not within:
@@ -79,14 +80,14 @@ def _entries_of_root(root: str) -> list[str]:
 
 
 def _walk_folders(root: str, scope: Groups) -> Iterator[tuple[str, list[str] | None]]:
-    """Folders that may matter, with their files; None for one that is inside with all it holds."""
+    """Folders that may be in the scope, with their files; None for a folder that is wholly in."""
     pending = _walk_roots(scope)
     seen = 0
     while pending and seen < MAX_FOLDERS:
         folder = pending.pop(0)
         seen += 1
         if folder and contains_all_below(folder, scope):
-            # Not listed first: there may be any number of files in it.
+            # Not listed: it may have any number of files.
             if os.path.isdir(os.path.join(root, folder)):
                 yield folder, None
             continue
@@ -107,7 +108,7 @@ def _walk_folders(root: str, scope: Groups) -> Iterator[tuple[str, list[str] | N
 
 
 def contains_all_below(folder: str, scope: Groups) -> bool:
-    """Is whatever may ever be below `folder` inside?"""
+    """Whether the scope contains every possible path below `folder`."""
     below = f"{folder}/{_ANY_NAME}"
     return all(
         any(
@@ -120,7 +121,7 @@ def contains_all_below(folder: str, scope: Groups) -> bool:
 
 
 def _walk_roots(scope: Groups) -> list[str]:
-    """Where to begin to look: the folders before the first wildcard of the narrowest group."""
+    """The folders to start from: those before the first wildcard, in the narrowest group."""
     groups = [sorted({_literal_folder(glob) for glob in group}) for group in scope]
     starts = min(groups, key=lambda group: ("" in group, len(group)))
     return [start for start in starts if not any(_is_above(other, start) for other in starts)]
@@ -132,7 +133,7 @@ def _literal_folder(glob: str) -> str:
         if any(c in part for c in _WILDCARDS):
             return "/".join(parts)
         parts.append(part)
-    # A name without wildcards is a folder, or a file in one: look at it from above.
+    # A name without wildcards is a folder or a file: start from its parent.
     return "/".join(parts[:-1])
 
 

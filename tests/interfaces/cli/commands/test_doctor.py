@@ -100,7 +100,7 @@ def test_where_bubblewrap_is_missing(
     _, (found, *_) = examine("sandbox")
     assert found[0] == "note"
     assert "bubblewrap: not found. Install bubblewrap" in found[1]
-    assert found[2].startswith("For the full tier, install bubblewrap and let it make")
+    assert found[2].startswith("For the full tier, install bubblewrap and allow it to make")
     # What can be done about a note stands below it.
     assert "         → For the full tier, install bubblewrap" in cli("doctor").out
 
