@@ -1,7 +1,12 @@
-"""The facts that a journal holds: one type per fact, past tense, never changed once written.
+"""The facts that a journal holds: one class per fact, in the past tense.
 
-`Event` is the envelope that every fact travels in. Types of agents' lives keep the names of the
-execution spec (`agent.subagent_created` … `agent.subagent_closed`).
+`Event` is the envelope of a fact: who, where and when. A journal keeps facts for ever and chains
+their hashes, so their tags and JSON fields never change, and a new field needs a default. Where a
+Python name has changed since, `msgspec.field(name=…)` gives the stored one. The tags of an agent's
+lifecycle (`agent.subagent_created` … `agent.subagent_closed`) are those of the execution spec.
+
+The classes come by subject: run, agent, conversation, tools, limits, files, plan. To add a fact,
+write its class, add it to `Fact`, and apply it in `agent_state` or `run_state`.
 """
 
 from __future__ import annotations
@@ -26,7 +31,11 @@ class _Fact(
 ):
     @property
     def summary(self) -> str:
+        """The fact in one short line, for people."""
         raise NotImplementedError
+
+
+# The run
 
 
 class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
@@ -38,13 +47,12 @@ class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
     retinue_version: str
     sandbox: str
     earlier: tuple[str, ...] = ()
-    """The runs of the session that it goes on with, oldest first; none where it begins one."""
+    """Earlier runs of the same session, oldest first."""
     seal: str = ""
-    """What shows that this user has begun it on this machine; without it, it is not resumed."""
+    """Proves that this user has started the run on this machine; without it, no resume."""
     tainted: bool = False
-    """Whether there is text in the session that nobody vouches for."""
+    """Whether the session holds untrusted text; see `AgentState`."""
     heard_untrusted: bool = msgspec.field(default=False, name="wary")
-    """Whether some of it came from others than the root's own commands."""
 
     @property
     def summary(self) -> str:
@@ -52,7 +60,7 @@ class RunStarted(_Fact, frozen=True, gc=False, tag="run.started"):
 
 
 class RunFinished(_Fact, frozen=True, gc=False, tag="run.finished"):
-    """Only the parent of everything writes this one."""
+    """The run is over. Only the run itself records this, never an agent."""
 
     status: Status
     reason: str = ""
@@ -63,7 +71,7 @@ class RunFinished(_Fact, frozen=True, gc=False, tag="run.finished"):
 
 
 class RunSuspended(_Fact, frozen=True, gc=False, tag="run.suspended"):
-    """The work has stopped, and can go on where it is: whoever is not closed is still at it."""
+    """The work has stopped, and can be resumed. Agents that are not closed stay open."""
 
     reason: str
 
@@ -73,7 +81,7 @@ class RunSuspended(_Fact, frozen=True, gc=False, tag="run.suspended"):
 
 
 class RunResumed(_Fact, frozen=True, gc=False, tag="run.resumed"):
-    """Another process goes on with the run. The events from here on are of a new epoch."""
+    """Another process continues the run. The events from here on have a new epoch."""
 
     retinue_version: str
     sandbox: str
@@ -84,8 +92,9 @@ class RunResumed(_Fact, frozen=True, gc=False, tag="run.resumed"):
 
 
 class ClockGapDetected(_Fact, frozen=True, gc=False, tag="run.lapsed"):
-    """Nothing could run for a while (the process was stopped, its loop blocked), or the clock of
-    the machine was set. Nobody's time is shorter for it.
+    """The process could not run for a while, or the clock of the machine was set.
+
+    Deadlines move by `stalled_s`, so that no agent loses time.
     """
 
     stalled_s: float = 0.0
@@ -100,8 +109,20 @@ class ClockGapDetected(_Fact, frozen=True, gc=False, tag="run.lapsed"):
         return f"the clock was set by {self.jumped_s:+.0f} s; no deadline has moved"
 
 
+class TasksSubmitted(_Fact, frozen=True, gc=False, tag="run.tasks_given"):
+    """Tasks that a program has given to the run that it leads. They are numbered from `first`."""
+
+    first: int
+    tasks: tuple[msgspec.Raw, ...]
+    max_concurrent: int
+
+    @property
+    def summary(self) -> str:
+        return f"{len(self.tasks)} task{'' if len(self.tasks) == 1 else 's'} given"
+
+
 class PrunedAgent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What is left of an agent whose journal was cleaned away."""
+    """What `RunPruned` keeps of an agent."""
 
     id: str
     path: str
@@ -127,7 +148,10 @@ class PrunedAgent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
 
 
 class RunPruned(_Fact, frozen=True, gc=False, tag="run.pruned"):
-    """The `events` before this one were cleaned away; the last of them had `head_hash`."""
+    """The `events` before this one were removed; the last of them had `head_hash`.
+
+    This event keeps the outcome of the run.
+    """
 
     events: int
     head_hash: str
@@ -144,7 +168,7 @@ class RunPruned(_Fact, frozen=True, gc=False, tag="run.pruned"):
     earlier: tuple[str, ...] = ()
     usage: Usage = Usage()
     rewritten: tuple[tuple[float, str], ...] = ()
-    """When the user has undone or redone what."""
+    """When the user has undone or redone changes of the files, and which."""
     agents: tuple[PrunedAgent, ...] = ()
 
     @property
@@ -152,16 +176,7 @@ class RunPruned(_Fact, frozen=True, gc=False, tag="run.pruned"):
         return f"cleaned away: {self.events} events that ended in {_line(self.head_hash[:12])}"
 
 
-class TasksSubmitted(_Fact, frozen=True, gc=False, tag="run.tasks_given"):
-    """What a program that leads wants done, each as its own terms say; their numbers go on."""
-
-    first: int
-    tasks: tuple[msgspec.Raw, ...]
-    max_concurrent: int
-
-    @property
-    def summary(self) -> str:
-        return f"{len(self.tasks)} task{'' if len(self.tasks) == 1 else 's'} given"
+# The agent, from its contract to its closing
 
 
 class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
@@ -174,7 +189,7 @@ class AgentCreated(_Fact, frozen=True, gc=False, tag="agent.subagent_created"):
     contract_sha256: str
     notes: tuple[str, ...] = ()
     origin_key: str = msgspec.field(default="", name="errand")
-    """What of its parent's asked for it: a call, a part of one, or a task of a program."""
+    """Key of the call, step or task that created it; a resumed run matches on this."""
     background: bool = False
 
     @property
@@ -191,7 +206,7 @@ class AgentStarted(_Fact, frozen=True, gc=False, tag="agent.subagent_started"):
 
 
 class AttemptStarted(_Fact, frozen=True, gc=False, tag="agent.subagent_attempt"):
-    """An attempt begins, with the messages that open its conversation."""
+    """An attempt begins; `opening` are the first messages of its conversation."""
 
     number: int
     of: int
@@ -203,6 +218,68 @@ class AttemptStarted(_Fact, frozen=True, gc=False, tag="agent.subagent_attempt")
     def summary(self) -> str:
         why = f" after {_line(self.because)}" if self.because else ""
         return f"attempt {self.number}/{self.of}{why}"
+
+
+class CachedResultUsed(_Fact, frozen=True, gc=False, tag="agent.cached"):
+    """The result of an earlier agent was used, since everything that it had read is unchanged."""
+
+    run_id: str
+    agent_id: str
+
+    @property
+    def summary(self) -> str:
+        return _line(f"same as {self.run_id} {self.agent_id}, nothing it read has changed")
+
+
+class ResultProposed(_Fact, frozen=True, gc=False, tag="agent.subagent_waiting_for_merge"):
+    sub_agent_id: str
+    response: str
+    files_modified: tuple[FileChange, ...] = ()
+    commit: str = ""
+    """The commit to be integrated, if the agent worked in a copy."""
+
+    @property
+    def summary(self) -> str:
+        return f"waits to be integrated: {_line(self.response)}"
+
+
+class AgentCompleted(_Fact, frozen=True, gc=False, tag="agent.subagent_completed"):
+    sub_agent_id: str
+
+    @property
+    def summary(self) -> str:
+        return "completed"
+
+
+class AgentFailed(_Fact, frozen=True, gc=False, tag="agent.subagent_failed"):
+    """`response` is the last text of the agent: partial work is never thrown away."""
+
+    sub_agent_id: str
+    status: Status
+    reason: str
+    response: str = ""
+    conflicts: tuple[Conflict, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        return f"{self.status}: {_line(self.reason)}"
+
+
+class AgentClosed(_Fact, frozen=True, gc=False, tag="agent.subagent_closed"):
+    """`unverified` is the first claim in its response that no receipt supports."""
+
+    sub_agent_id: str
+    step_idx: int
+    final_status: str
+    close_reason: str
+    unverified: str = ""
+
+    @property
+    def summary(self) -> str:
+        return f"closed as {_line(self.final_status)}: {_line(self.close_reason)}"
+
+
+# The conversation with the model
 
 
 class TurnStarted(_Fact, frozen=True, gc=False, tag="turn.started"):
@@ -225,7 +302,7 @@ class ModelReplied(_Fact, frozen=True, gc=False, tag="model.replied"):
     repairs: tuple[str, ...] = ()
     thoughts: Thoughts | None = None
     model: str = ""
-    """Which model of a pool it was, by its full name."""
+    """Full name of the model of a pool that replied; "" without a pool."""
 
     @property
     def summary(self) -> str:
@@ -246,6 +323,42 @@ class ModelFailed(_Fact, frozen=True, gc=False, tag="model.failed"):
         return f"model failed: {_line(self.error).rstrip('.')}{again}"
 
 
+class MessageReceived(_Fact, frozen=True, gc=False, tag="agent.told"):
+    """A message reached an agent between two turns. `about` names the children it is about."""
+
+    content: str
+    source: str
+    about: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        return f"told by {_line(self.source, 20)}: {_line(self.content)}"
+
+
+class ContextCompacted(_Fact, frozen=True, gc=False, tag="agent.context_compacted"):
+    """The prompt was shortened, in one of three ways.
+
+    `masked` old results were replaced by a note each, `dropped` messages by the summary `content`,
+    or the answers to the latest calls were cut to `longest` bytes each.
+    """
+
+    masked: int = 0
+    dropped: int = 0
+    content: str = ""
+    longest: int | None = None
+
+    @property
+    def summary(self) -> str:
+        if self.longest is not None:
+            return f"results cut to {self.longest:,} bytes each"
+        if self.dropped:
+            return f"{self.dropped} messages became a summary"
+        return f"{self.masked} old results masked"
+
+
+# Tool calls
+
+
 class ToolStarted(_Fact, frozen=True, gc=False, tag="tool.started"):
     call_id: str
     tool: str
@@ -257,18 +370,18 @@ class ToolStarted(_Fact, frozen=True, gc=False, tag="tool.started"):
 
 
 class ToolFinished(_Fact, frozen=True, gc=False, tag="tool.finished"):
-    """`content` is what the model was told; `receipt` is what the harness saw."""
+    """`content` is what the model was told; `receipt` is what the runtime saw."""
 
     call_id: str
     tool: str
     content: str
     receipt: Receipt
     failed: bool = False
-    """Whether the model was told that the call went wrong; a command's exit code is no such."""
+    """Whether the model was told of an error. A failing exit code is not an error of the call."""
     note: str = ""
-    """What the model was told besides, about its budget."""
+    """What the model was told about its budget besides."""
     about: tuple[str, ...] = ()
-    """The children in the background whose end it tells of."""
+    """Background children whose results are in `content`."""
 
     @property
     def summary(self) -> str:
@@ -277,7 +390,10 @@ class ToolFinished(_Fact, frozen=True, gc=False, tag="tool.finished"):
 
 
 class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
-    """The call was answered, and nothing was run. `counted` unless no calls were left to count."""
+    """The call was answered without running it.
+
+    It is `counted` against the limit of tool calls, unless that limit was the reason.
+    """
 
     call_id: str
     tool: str
@@ -285,7 +401,7 @@ class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
     content: str
     counted: bool = True
     failed: bool = True
-    """Whether the model was told that the call was wrong, and not just that the user said no."""
+    """Whether the model was told of an error; False if the user said no."""
     note: str = ""
 
     @property
@@ -294,10 +410,10 @@ class ToolDenied(_Fact, frozen=True, gc=False, tag="tool.denied"):
 
 
 class ApprovalDecided(_Fact, frozen=True, gc=False, tag="approval.decided"):
-    """Leave that an agent needed for `wanted`, and `answer`: yes, no, or nobody to give one.
+    """An agent needed permission for `wanted`. `answer` is yes, no, or that nobody could answer.
 
-    With a `rule`, that is what has answered, of the settings or of a person's "always"; without
-    one, a person has. `why` is why there was a question, and `scope` what could be touched.
+    With a `rule`, a rule of the settings or a person's earlier "always" has answered; without one,
+    a person has. `why` says why permission was needed, and `scope` what the call could touch.
     """
 
     tool: str
@@ -318,36 +434,28 @@ class ApprovalDecided(_Fact, frozen=True, gc=False, tag="approval.decided"):
         )
 
 
-class MessageReceived(_Fact, frozen=True, gc=False, tag="agent.told"):
-    """Words that reached an agent in the middle of its work. `about` names a child they tell of."""
-
-    content: str
-    source: str
-    about: tuple[str, ...] = ()
-
-    @property
-    def summary(self) -> str:
-        return f"told by {_line(self.source, 20)}: {_line(self.content)}"
+# Limits
 
 
-class ContextCompacted(_Fact, frozen=True, gc=False, tag="agent.context_compacted"):
-    """Old messages were replaced in the prompt: by a note each, or all by one summary.
-
-    Or the answers to the latest calls were cut to `longest` bytes each, to fit in together.
-    """
-
-    masked: int = 0
-    dropped: int = 0
-    content: str = ""
-    longest: int | None = None
+class LimitReached(_Fact, frozen=True, gc=False, tag="agent.limit_reached"):
+    limit: str
+    detail: str
 
     @property
     def summary(self) -> str:
-        if self.longest is not None:
-            return f"results cut to {self.longest:,} bytes each"
-        if self.dropped:
-            return f"{self.dropped} messages became a summary"
-        return f"{self.masked} old results masked"
+        return f"limit {_line(self.limit)}: {_line(self.detail)}"
+
+
+class CircuitBreakerTripped(_Fact, frozen=True, gc=False, tag="agent.breaker"):
+    """Many tool calls of the root: at stage `warn` it is told, at `pause` a person is asked."""
+
+    stage: str
+    tool_calls: int
+    of: int
+
+    @property
+    def summary(self) -> str:
+        return _line(f"{self.stage}: {self.tool_calls} of {self.of} tool calls used")
 
 
 class SilenceDetected(_Fact, frozen=True, gc=False, tag="agent.silent"):
@@ -360,31 +468,11 @@ class SilenceDetected(_Fact, frozen=True, gc=False, tag="agent.silent"):
         return f"no sign of life for {self.quiet_s:.0f}s: {what}"
 
 
-class CachedResultUsed(_Fact, frozen=True, gc=False, tag="agent.cached"):
-    """The result of an earlier agent was used; everything that it had read is unchanged."""
-
-    run_id: str
-    agent_id: str
-
-    @property
-    def summary(self) -> str:
-        return _line(f"same as {self.run_id} {self.agent_id}, nothing it read has changed")
-
-
-class CircuitBreakerTripped(_Fact, frozen=True, gc=False, tag="agent.breaker"):
-    """The circuit breaker of a root: at `warn` it is told, at `pause` a person is asked."""
-
-    stage: str
-    tool_calls: int
-    of: int
-
-    @property
-    def summary(self) -> str:
-        return _line(f"{self.stage}: {self.tool_calls} of {self.of} tool calls used")
+# The agent's files, and the user's
 
 
 class WorktreeCreated(_Fact, frozen=True, gc=False, tag="agent.worktree_created"):
-    """The agent works in a copy of its own, of the commit `base`."""
+    """The agent works in its own copy of the commit `base`."""
 
     base: str
     directory: str
@@ -395,7 +483,7 @@ class WorktreeCreated(_Fact, frozen=True, gc=False, tag="agent.worktree_created"
 
 
 class WorktreeMerged(_Fact, frozen=True, gc=False, tag="agent.worktree_merged"):
-    """`commit` is what it has made of `base`, merged into the work of those before it."""
+    """`commit` is the agent's work on `base`, merged with the work that was integrated before."""
 
     base: str
     commit: str
@@ -406,7 +494,7 @@ class WorktreeMerged(_Fact, frozen=True, gc=False, tag="agent.worktree_merged"):
 
 
 class CheckFinished(_Fact, frozen=True, gc=False, tag="agent.check_finished"):
-    """An acceptance check, run on what would be integrated."""
+    """An acceptance check ran on the work that is to be integrated."""
 
     check: Check
 
@@ -416,7 +504,7 @@ class CheckFinished(_Fact, frozen=True, gc=False, tag="agent.check_finished"):
 
 
 class FilesChanged(_Fact, frozen=True, gc=False, tag="agent.files_changed"):
-    """A step: the user's files have changed. `commit` keeps what they were and what they became."""
+    """The user's files have changed. `commit` holds them before and after. Users call it a step."""
 
     number: int = msgspec.field(name="step")
     commit: str
@@ -428,7 +516,7 @@ class FilesChanged(_Fact, frozen=True, gc=False, tag="agent.files_changed"):
 
 
 class UnmergedWorkKept(_Fact, frozen=True, gc=False, tag="agent.work_kept"):
-    """What it had changed in its copy was not integrated, and is kept."""
+    """Changes that the agent made in its copy were not integrated, and are kept."""
 
     files: tuple[FileChange, ...]
 
@@ -438,10 +526,10 @@ class UnmergedWorkKept(_Fact, frozen=True, gc=False, tag="agent.work_kept"):
 
 
 class ChangesUndone(_Fact, frozen=True, gc=False, tag="run.steps_undone"):
-    """The user has taken changes of the files back. It may come after the end of the run.
+    """The user has undone changes of the files. This may come after the end of the run.
 
-    `steps` are their numbers, `kept` the agents whose work was brought in by hand, and `agent` is
-    whose changes it was about, if not all of the run's.
+    `numbers` are those of the changes, `kept` the agents whose kept work was applied by a redo
+    before, and `agent` the agent whose changes were chosen, if not the whole run.
     """
 
     files: tuple[FileChange, ...]
@@ -455,7 +543,7 @@ class ChangesUndone(_Fact, frozen=True, gc=False, tag="run.steps_undone"):
 
 
 class ChangesRedone(_Fact, frozen=True, gc=False, tag="run.steps_redone"):
-    """The user has made changes again, or has brought in what was kept of an agent."""
+    """The user has redone changes, or has applied the kept work of an agent."""
 
     files: tuple[FileChange, ...]
     numbers: tuple[int, ...] = msgspec.field(default=(), name="steps")
@@ -472,77 +560,23 @@ def _rewritten(what: str, fact: ChangesUndone | ChangesRedone) -> str:
     return f"{what}{whose}: " + (_line(", ".join(map(str, fact.files))) or "nothing was left to do")
 
 
-class LimitReached(_Fact, frozen=True, gc=False, tag="agent.limit_reached"):
-    limit: str
-    detail: str
-
-    @property
-    def summary(self) -> str:
-        return f"limit {_line(self.limit)}: {_line(self.detail)}"
-
-
-class ResultProposed(_Fact, frozen=True, gc=False, tag="agent.subagent_waiting_for_merge"):
-    sub_agent_id: str
-    response: str
-    files_modified: tuple[FileChange, ...] = ()
-    commit: str = ""
-    """What is to be integrated, if that is a copy."""
-
-    @property
-    def summary(self) -> str:
-        return f"waits to be integrated: {_line(self.response)}"
-
-
-class AgentCompleted(_Fact, frozen=True, gc=False, tag="agent.subagent_completed"):
-    sub_agent_id: str
-
-    @property
-    def summary(self) -> str:
-        return "completed"
-
-
-class AgentFailed(_Fact, frozen=True, gc=False, tag="agent.subagent_failed"):
-    """`response` keeps what it had when it failed: partial work is never thrown away."""
-
-    sub_agent_id: str
-    status: Status
-    reason: str
-    response: str = ""
-    conflicts: tuple[Conflict, ...] = ()
-
-    @property
-    def summary(self) -> str:
-        return f"{self.status}: {_line(self.reason)}"
-
-
-class AgentClosed(_Fact, frozen=True, gc=False, tag="agent.subagent_closed"):
-    """`unverified` is what it claims in its answer, and nothing that was seen bears out."""
-
-    sub_agent_id: str
-    step_idx: int
-    final_status: str
-    close_reason: str
-    unverified: str = ""
-
-    @property
-    def summary(self) -> str:
-        return f"closed as {_line(self.final_status)}: {_line(self.close_reason)}"
+# The plan
 
 
 class PlanAdopted(_Fact, frozen=True, gc=False, tag="plan.adopted"):
-    """The steps that are carried out from here on; those of an earlier plan that are over stay so.
+    """The steps of `plan` are run from here on. Steps of earlier rounds that are over stay so.
 
-    `because` says why there is another plan than the first.
+    `because` says why there are further steps; it is "" for the first plan.
     """
 
     plan: Plan
     because: str = ""
     forecast: Forecast | None = None
-    """What it will likely use."""
+    """What the steps will likely use."""
     max_tokens: int | None = None
-    """What its steps may use together."""
+    """The limit of all steps together."""
     max_concurrent: int = 0
-    """How many of them at a time; 0 in journals of earlier versions, which did not say."""
+    """How many steps run at a time; 0 in journals of early versions."""
     exclusive: tuple[str, ...] = msgspec.field(default=(), name="alone")
     """Steps that write in the project itself: one of them at a time."""
 
@@ -554,7 +588,7 @@ class PlanAdopted(_Fact, frozen=True, gc=False, tag="plan.adopted"):
 
 
 class PlanStepStarted(_Fact, frozen=True, gc=False, tag="plan.step_started"):
-    """A step is given to a child. `attempt` counts the children that it was given to."""
+    """A step was given to a child. `attempt` counts the children of the step, from 1."""
 
     step: str
     attempt: int = 1
@@ -567,9 +601,9 @@ class PlanStepStarted(_Fact, frozen=True, gc=False, tag="plan.step_started"):
 
 
 class PlanStepFinished(_Fact, frozen=True, gc=False, tag="plan.step_finished"):
-    """How a child did its step, and what becomes of the plan: `then` is done, or what comes next.
+    """A step has ended. `then` is `done`, or what follows from its failure (`OnFailure`).
 
-    `lost` are the steps that can never be begun now, since they need this one.
+    `lost` are the steps that can never start now, since they need this one.
     """
 
     step: str
@@ -628,9 +662,9 @@ Fact = (
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A fact, with who, where and when. Unique by (run, seq); `hash` chains it to the last one.
+    """A fact with who, where and when. Unique by (run, seq); `hash` chains it to the event before.
 
-    In the place of its hash, a store that has lost a part of an event says which.
+    A store that has lost a part of an event names that part in place of the hash.
     """
 
     seq: int
@@ -651,7 +685,6 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return decode_fact(self.payload)
 
 
-# The facts that move an agent, and where to.
 STATE_AFTER = {
     "agent.subagent_started": State.RUNNING,
     "agent.subagent_waiting_for_merge": State.WAITING_FOR_MERGE,
@@ -659,9 +692,10 @@ STATE_AFTER = {
     "agent.subagent_failed": State.FAILED,
     "agent.subagent_closed": State.CLOSED,
 }
+"""The state of an agent after an event, by the type of the event."""
 
 TYPES: Mapping[type[Fact], str] = {kind: str(kind.__struct_config__.tag) for kind in get_args(Fact)}
-"""What each fact is called in an event."""
+"""`Event.type` of each fact."""
 
 _decoder: msgspec.json.Decoder[Fact] = msgspec.json.Decoder(Fact)
 
@@ -673,10 +707,10 @@ def decode_fact(payload: bytes | msgspec.Raw | str) -> Fact:
 
 
 def _line(text: str, width: int = 100) -> str:
-    """The beginning of `text` on one row, with nothing in it that a terminal would act on."""
+    """The beginning of `text` on one row, without characters that a terminal would act on."""
     if len(text) <= width and text.isprintable():
         return text
-    # Half as much again is enough of nearly every text, in a third of the time.
+    # Half as much again is enough for nearly every text, and takes a third of the time.
     line = _on_one_row(text[: 3 * width // 2])
     if len(line) <= width < len(text):
         line = _on_one_row(text[: 4 * width])
