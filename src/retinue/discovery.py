@@ -1,4 +1,4 @@
-"""Which models there are: every place where one may be served is looked at, all at once."""
+"""Finds models: inspects every address where one may be served, all at the same time."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from retinue.config.server_addresses import (
 from retinue.config.settings import PROJECT_FILE, SettingsLayers
 from retinue.domain.discovered_models import DiscoveredModels, InspectedServer, ServerAddress
 from retinue.embedded.model import is_available
+from retinue.model_endpoints import endpoint_at
 
 if TYPE_CHECKING:
     from retinue.models.http.endpoint import Endpoint
 
-# How long looking around may take. Trying ports on a guess must not keep the user waiting; an
-# address that somebody named may be further away.
-PROBE_S = 0.25
-NAMED_S = 2.0
-CLOUD_S = 5.0
+# How long an inspection may take. Trying default ports must not keep the user waiting; an address
+# that somebody named may be further away.
+DEFAULT_PORT_TIMEOUT_S = 0.25
+NAMED_TIMEOUT_S = 2.0
+CLOUD_TIMEOUT_S = 5.0
 
 
 async def discover(
@@ -38,10 +39,10 @@ async def discover(
     more: Iterable[ServerAddress] = (),
     cloud: bool = False,
 ) -> DiscoveredModels:
-    """Look at what variables and settings name, at the usual ports of this machine, and at `more`.
+    """Inspect the servers that variables and settings name, the default ports here, and `more`.
 
-    With `cloud` the providers that there is a key for are asked as well, instead of only being told
-    of. A key is sent to nobody but them and the addresses that the user named for it.
+    With `cloud`, the providers that the user has a key for are asked too, instead of only listed. A
+    key is sent only to them and to the addresses that the user named for it.
     """
     # aiohttp costs a quarter of a second to import.
     from retinue.models.server_info.inventory import inspect_server
@@ -51,14 +52,14 @@ async def discover(
     tried += default_addresses() if layers.merged.discovery else []
     tried += map(cloud_address, keys) if cloud else []
     places = deduplicate(tried)
-    looks = (
+    inspections = (
         inspect_server(
-            _endpoint(place, environment), within_s=_patience_s(place), provider=place.provider
+            _endpoint(place, environment), timeout_s=_timeout_s(place), provider=place.provider
         )
         for place in places
     )
     return DiscoveredModels(
-        servers=tuple(map(InspectedServer, places, await asyncio.gather(*looks))),
+        servers=tuple(map(InspectedServer, places, await asyncio.gather(*inspections))),
         clouds=tuple(keys),
         settings_file=environment.display_path(environment.user_settings_file),
         embedded=is_available(),
@@ -66,7 +67,7 @@ async def discover(
 
 
 class NamedModel(msgspec.Struct, frozen=True):
-    """A model that somebody named, and where: a variable, or a settings file."""
+    """A model that a variable or a settings file names; `where` is its name."""
 
     model: str
     where: str
@@ -74,9 +75,9 @@ class NamedModel(msgspec.Struct, frozen=True):
 
 
 def named_models(environment: Environment, layers: SettingsLayers) -> list[NamedModel]:
-    """The models that are used where the command line names none: one, or those of a pool.
+    """The default model where the command line names none, or the models of the default pool.
 
-    Empty if it has to be found.
+    Empty if nothing names one and `discover` has to find it.
     """
     for name, where, trusted in (
         (environment.get("RETINUE_MODEL"), "RETINUE_MODEL", True),
@@ -92,28 +93,12 @@ def named_models(environment: Environment, layers: SettingsLayers) -> list[Named
     return []
 
 
-def endpoint_at(
-    url: str, environment: Environment, *, model: str = "", key: str | None, source: str
-) -> Endpoint:
-    """How to get to `url` from here. `source` is the variable that the key is, or would be, in."""
-    from retinue.models.http.endpoint import Endpoint
-
-    return Endpoint(
-        base_url=url,
-        model=model,
-        api_key=key,
-        key_source=source or None,
-        proxy=environment.proxy_for(url),
-        ca_file=environment.ca_file,
-    )
-
-
 def _endpoint(place: ServerAddress, environment: Environment) -> Endpoint:
     source = place.key_variable
     return endpoint_at(place.address, environment, key=environment.get(source), source=source)
 
 
-def _patience_s(place: ServerAddress) -> float:
+def _timeout_s(place: ServerAddress) -> float:
     if not place.named_by:
-        return PROBE_S
-    return CLOUD_S if place.cloud else NAMED_S
+        return DEFAULT_PORT_TIMEOUT_S
+    return CLOUD_TIMEOUT_S if place.cloud else NAMED_TIMEOUT_S

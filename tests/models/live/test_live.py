@@ -14,7 +14,7 @@ from retinue.config.environment import Environment
 from retinue.errors import ModelError
 from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
-from retinue.models.server_info.inventory import served
+from retinue.models.server_info.inventory import inspect_model
 from retinue.testing.server_contract import ServerContract, asked
 
 pytestmark = pytest.mark.live
@@ -32,7 +32,7 @@ class TestLlamaCpp(ServerContract):
         self.endpoint = llama_cpp
 
     async def test_it_tells_how_much_it_can_read(self) -> None:
-        found = await served(self.endpoint)
+        found = await inspect_model(self.endpoint)
         assert found is not None
         assert (found.server, found.window, found.slots) == ("llama.cpp", SLOT_TOKENS, SLOTS)
         assert found.max_window == 8192

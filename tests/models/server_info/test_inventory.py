@@ -14,7 +14,7 @@ import pytest
 
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.scripted.model import say
-from retinue.models.server_info.inventory import inspect_server, served
+from retinue.models.server_info.inventory import inspect_model, inspect_server
 from retinue.testing.proxy import ForwardingProxy
 from retinue.testing.server import (
     ModelServer,
@@ -94,7 +94,7 @@ async def test_a_server_tells_about_its_models(
     pages: dict[str, Any], kind: str, found: list[tuple[str, int | None, int | None, bool | None]]
 ) -> None:
     async with ModelServer(pages=pages) as server:
-        inventory = await inspect_server(at(server), within_s=10)
+        inventory = await inspect_server(at(server), timeout_s=10)
         assert inventory.address == server.base_url
     assert inventory.server == kind
     assert [(m.model, m.window, m.slots, m.tools) for m in inventory.models] == found
@@ -107,7 +107,7 @@ async def test_a_server_tells_about_its_models(
 async def test_a_server_of_many_models_is_not_made_to_load_them() -> None:
     props = {"/v1/models": page("llama_cpp_router"), "/props": page("llama_cpp_props")}
     async with ModelServer(pages=props) as server:
-        inventory = await inspect_server(at(server), within_s=10)
+        inventory = await inspect_server(at(server), timeout_s=10)
     assert [(m.window, m.loaded) for m in inventory.models] == [(512, True), (None, False)]
     assert [inspection.target for inspection in server.visits] == [
         "/v1/models",
@@ -134,7 +134,7 @@ async def test_the_port_tells_only_what_the_server_confirms(
     async with ModelServer(pages=at_usual_port) as proxy:
         url = proxy.base_url.removesuffix("/v1")
         found = await inspect_server(
-            Endpoint(base_url=f"{there}/v1", model="", proxy=url), within_s=10
+            Endpoint(base_url=f"{there}/v1", model="", proxy=url), timeout_s=10
         )
     assert found.server == kind
     assert [m.server for m in found.models] == [kind] * len(cards or [])
@@ -143,7 +143,7 @@ async def test_the_port_tells_only_what_the_server_confirms(
 @pytest.mark.parametrize("pages", [LLAMA_CPP, OLLAMA, LM_STUDIO])
 async def test_what_a_server_does_not_tell_is_left_out(pages: dict[str, Any]) -> None:
     async with ModelServer(pages={"/v1/models": pages["/v1/models"]}) as server:
-        inventory = await inspect_server(at(server), within_s=10)
+        inventory = await inspect_server(at(server), timeout_s=10)
     assert inventory.models
     assert {m.slots for m in inventory.models} == {None}
 
@@ -151,7 +151,7 @@ async def test_what_a_server_does_not_tell_is_left_out(pages: dict[str, Any]) ->
 async def test_what_a_server_does_not_tell_in_time_is_left_out() -> None:
     pages = {**LLAMA_CPP, "/props": Response(ending=ResponseEnding.HANG)}
     async with ModelServer(pages=pages) as server:
-        inventory = await inspect_server(at(server), within_s=0.2)
+        inventory = await inspect_server(at(server), timeout_s=0.2)
     assert [(m.window, m.slots) for m in inventory.models] == [(512, None)]
 
 
@@ -159,7 +159,7 @@ async def test_what_a_server_does_not_tell_in_time_is_left_out() -> None:
 
 
 async def problem_of(server: ModelServer, **fields: Any) -> tuple[str, bool]:
-    found = await inspect_server(at(server, **fields), within_s=10)
+    found = await inspect_server(at(server, **fields), timeout_s=10)
     assert found.models == ()
     return found.problem, found.no_server
 
@@ -174,14 +174,14 @@ async def test_nothing_listens() -> None:
 
 async def test_a_server_that_accepts_and_never_answers() -> None:
     async with ModelServer(pages={"/v1/models": Response(gate=asyncio.Event())}) as server:
-        found = await inspect_server(at(server), within_s=0.2)
+        found = await inspect_server(at(server), timeout_s=0.2)
     assert (found.problem, found.no_server) == ("no answer within 0.2 s", False)
 
 
 async def test_a_server_that_begins_to_answer_and_never_ends() -> None:
     hanging = Response(body=b'{"data": [', ending=ResponseEnding.HANG)
     async with ModelServer(pages={"/v1/models": hanging}) as server:
-        found = await inspect_server(at(server), within_s=0.2)
+        found = await inspect_server(at(server), timeout_s=0.2)
     assert (found.problem, found.no_server) == ("no answer within 0.2 s", False)
 
 
@@ -214,7 +214,7 @@ async def test_a_server_with_another_answer(
 
 async def test_a_host_that_does_not_exist() -> None:
     found = await inspect_server(
-        Endpoint(base_url="http://nowhere.invalid/v1", model=""), within_s=10
+        Endpoint(base_url="http://nowhere.invalid/v1", model=""), timeout_s=10
     )
     assert found.problem == "no host 'nowhere.invalid' is known"
 
@@ -231,16 +231,16 @@ async def test_certificates_that_are_none(tmp_path: Path) -> None:
 
 async def test_a_key_is_sent_only_if_the_endpoint_has_one() -> None:
     async with ModelServer(pages=LLAMA_CPP) as server:
-        await inspect_server(at(server), within_s=10)
+        await inspect_server(at(server), timeout_s=10)
         assert not any("authorization" in inspection.headers for inspection in server.visits)
-        await inspect_server(at(server, api_key="sk-secret"), within_s=10)
+        await inspect_server(at(server, api_key="sk-secret"), timeout_s=10)
         assert server.visits[-1].headers["authorization"] == "Bearer sk-secret"
 
 
 async def test_anthropic_takes_the_key_in_its_own_way() -> None:
     async with ModelServer(pages={"/v1/models": page("anthropic_models")}) as server:
         found = await inspect_server(
-            at(server, api_key="sk-secret"), within_s=10, provider="anthropic"
+            at(server, api_key="sk-secret"), timeout_s=10, provider="anthropic"
         )
     assert [m.model for m in found.models] == ["claude-sonnet-4-6"]
     (inspection,) = server.visits
@@ -253,10 +253,10 @@ async def test_of_a_key_and_a_password_the_key_counts() -> None:
     async with ModelServer(pages=VLLM) as server:
         url = server.base_url.replace("http://", "http://me:secret@")
         found = await inspect_server(
-            Endpoint(base_url=url, model="", api_key="sk-key"), within_s=10
+            Endpoint(base_url=url, model="", api_key="sk-key"), timeout_s=10
         )
         assert found.address == server.base_url
-        await inspect_server(Endpoint(base_url=url, model=""), within_s=10)
+        await inspect_server(Endpoint(base_url=url, model=""), timeout_s=10)
     with_key, with_password = (inspection.headers["authorization"] for inspection in server.visits)
     assert with_key == "Bearer sk-key"
     assert with_password.startswith("Basic ")
@@ -285,7 +285,7 @@ async def test_a_server_that_wants_a_key() -> None:
 
 async def test_one_model_is_asked_for_by_itself() -> None:
     async with ModelServer(pages=OLLAMA) as server:
-        found = await served(at(server, "gemma3"))
+        found = await inspect_model(at(server, "gemma3"))
     assert found is not None
     assert (found.model, found.window) == ("gemma3:latest", 4096)
     assert [inspection.target for inspection in server.visits] == [
@@ -297,12 +297,12 @@ async def test_one_model_is_asked_for_by_itself() -> None:
 
 async def test_a_model_that_is_not_there_is_not_known() -> None:
     async with ModelServer(pages=OLLAMA) as server:
-        assert await served(at(server, "llama3")) is None
+        assert await inspect_model(at(server, "llama3")) is None
 
 
 async def test_a_server_that_is_not_there_does_not_tell() -> None:
     async with ModelServer() as server:
-        assert await served(at(server, "m")) is None
+        assert await inspect_model(at(server, "m")) is None
 
 
 def loading(pages: dict[str, Any], page_of_loaded: str, loaded: Any) -> Callable[[Any], Any]:
@@ -319,7 +319,7 @@ async def test_a_model_that_is_not_loaded_is_called_to_learn_its_window() -> Non
     pages: dict[str, Any] = {**OLLAMA}
     loaded = {"models": [{"model": "qwen2.5:7b", "context_length": 4096}]}
     async with ModelServer(loading(pages, "/api/ps", loaded), pages=pages) as server:
-        found = await served(at(server, "qwen2.5:7b"))
+        found = await inspect_model(at(server, "qwen2.5:7b"))
     assert found is not None
     assert (found.window, found.loaded) == (4096, True)
     (request,) = server.requests
@@ -329,7 +329,7 @@ async def test_a_model_that_is_not_loaded_is_called_to_learn_its_window() -> Non
 
 async def test_a_model_that_cannot_be_loaded_has_no_window() -> None:
     async with ModelServer([failing(500, "out of memory")], pages=OLLAMA) as server:
-        found = await served(at(server, "qwen2.5:7b"))
+        found = await inspect_model(at(server, "qwen2.5:7b"))
     assert found is not None
     assert (found.window, found.max_window) == (None, 32_768)
 
@@ -337,7 +337,7 @@ async def test_a_model_that_cannot_be_loaded_has_no_window() -> None:
 async def test_a_model_whose_window_is_known_is_not_called() -> None:
     pages = {**OLLAMA, "/api/ps": {"models": []}}
     async with ModelServer([streamed(say("Hi"))], pages=pages) as server:
-        found = await served(at(server, "gemma3"))
+        found = await inspect_model(at(server, "gemma3"))
     assert found is not None
     assert (found.window, found.loaded) == (2048, False)
     assert not server.requests
@@ -351,7 +351,7 @@ async def test_a_look_can_be_cancelled() -> None:
         return Response(gate=asyncio.Event())
 
     async with ModelServer(pages={"/v1/models": never}) as server:
-        task = asyncio.create_task(inspect_server(at(server), within_s=60))
+        task = asyncio.create_task(inspect_server(at(server), timeout_s=60))
         await asked.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

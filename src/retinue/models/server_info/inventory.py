@@ -38,7 +38,7 @@ _USUAL = {port: server for server, port in DEFAULT_PORTS.items()}
 async def inspect_server(
     endpoint: Endpoint,
     *,
-    within_s: float = INSPECTION_TIMEOUT_S,
+    timeout_s: float = INSPECTION_TIMEOUT_S,
     provider: str = "openai",
     only: bool = False,
 ) -> ServerInventory:
@@ -53,7 +53,7 @@ async def inspect_server(
     except OSError:  # An SSLError is one, too.
         return _problem(endpoint, f"{endpoint.ca_file} has no certificates in it")
     async with session:
-        inspection = _Inspection(session, endpoint, provider, begun + within_s)
+        inspection = _Inspection(session, endpoint, provider, begun + timeout_s)
         try:
             page = await inspection.page(f"{inspection.base}/models")
         except _NoAnswer as unanswered:
@@ -87,7 +87,7 @@ def _inventory(
     )
 
 
-async def served(endpoint: Endpoint) -> ServedModel | None:
+async def inspect_model(endpoint: Endpoint) -> ServedModel | None:
     """What is known of the endpoint's model; None if the server does not tell.
 
     Ollama and LM Studio give a model its window when they load it. One that is not loaded is asked
