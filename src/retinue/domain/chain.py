@@ -29,10 +29,10 @@ def link(
     summary: str,
     payload: bytes,
 ) -> str:
-    """The hash of an event that follows the event of hash `previous`."""
-    # A JSON array has one reading only: no two different events share these bytes.
+    """The hash of an event; `previous` is the hash of the event before it."""
+    # A JSON array can be read in one way only, so no two different events share these bytes.
     head = _encoder.encode(
-        # A store gives back 1.0 for a time of 1, which must not read as a change.
+        # A store returns 1.0 for a time of 1, which must not count as a change.
         (previous, seq, run_id, agent_id, parent_agent_id, attempt, epoch, float(time), type,
          version, summary)
     )  # fmt: skip
@@ -42,7 +42,7 @@ def link(
 def verify(events: Iterable[Event], *, head_seq: int, head_hash: str) -> int:
     """Count the events of an unbroken chain that ends in the given head; else raise ChainBroken.
 
-    The head is kept apart from the events, since a chain whose tail was cut is unbroken by itself.
+    The head is stored apart from the events: a chain whose tail was cut off is unbroken by itself.
     """
     previous, expected, count = GENESIS, 1, 0
     for event in events:
@@ -67,7 +67,7 @@ def verify(events: Iterable[Event], *, head_seq: int, head_hash: str) -> int:
             payload=bytes(event.payload),
         )
         if computed != event.hash:
-            # A store that has lost a part of an event says so in the place of its hash.
+            # A store that has lost a part of an event names that part in place of the hash.
             why = f": {event.hash}" if len(event.hash) not in (0, len(GENESIS)) else ""
             raise ChainBroken(
                 f"Event {event.seq} ({event.type}) is not what was written{why}.", seq=event.seq
@@ -88,9 +88,9 @@ def verify(events: Iterable[Event], *, head_seq: int, head_hash: str) -> int:
 
 
 def _before(pruned: Event) -> tuple[str, int]:
-    """The end of what was cleaned away, and the number that follows on it."""
+    """The hash of the last event that was removed, and the number after it."""
     try:
         fact = pruned.fact
     except msgspec.DecodeError:
-        return GENESIS, pruned.seq  # A hash of other words: the event will not fit.
+        return GENESIS, pruned.seq  # Its own hash will not fit either.
     return (fact.head_hash, fact.events + 1) if isinstance(fact, RunPruned) else (GENESIS, 1)

@@ -1,9 +1,9 @@
-"""What the harness saw, against what an agent says: claims that no receipt bears out.
+"""Finds claims that tests pass which nothing supports.
 
-A claim that tests pass is borne out by acceptance checks that passed, or by a command that ran
-tests and succeeded after the last change: one of the agent's own, or of a child that worked for it.
-A command succeeds by its exit code, so what counts are the parts of it that its exit code is of:
-that of `pytest | tail` is `tail`'s.
+Such a claim is supported by acceptance checks that passed, or by a command of the agent or of one
+of its children that ran tests and succeeded after the last change. A command succeeds by its exit
+code, so only those parts of a command count that decide its exit code: `pytest | tail` has the exit
+code of `tail`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CLAIM = re.compile(
     r"|\ball (?:green|passing)\b",
     re.IGNORECASE,
 )
-# Wishes, conditions and denials are no claims.
+# A sentence with a wish, a condition or a denial is not a claim.
 _NO_CLAIM = re.compile(
     r"\b(?:not|no|never|cannot|can't|won't|don't|doesn't|didn't|couldn't|wasn't|weren't|isn't|aren't"
     r"|should|would|will|could|might|may|must|if|once|until|unless|whether|ensure|make sure|so that"
@@ -33,25 +33,25 @@ _TESTING = re.compile(
     r"|\bmake (?:check|verify)\b|\bnpm t\b|\bmvn\b|\bgradlew?\b|\bcheck\b",
     re.IGNORECASE,
 )
-_LOOKS = frozenset({
+_NO_TEST_PROGRAMS = frozenset({
     "[", "awk", "cat", "cd", "command", "cp", "diff", "echo", "egrep", "export", "file", "find",
     "git", "grep", "head", "ls", "less", "mkdir", "more", "mv", "nl", "printf", "pwd", "rg",
     "rm", "sed", "sort", "stat", "tail", "tee", "test", "touch", "tree", "true", "type", "wc",
     "which", "xxd",
 })  # fmt: skip
-"""Programs that may be given the name of a test, and run none."""
-_NO_RUN = frozenset({
+"""Programs that do not run tests, although their arguments may name some."""
+_NO_RUN_OPTIONS = frozenset({
     "--version", "--help", "-h", "--collect-only", "--co", "--dry-run", "--listTests", "install",
 })  # fmt: skip
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
-_GIVES_UP = frozenset({"exit", "false", "return"})
+_FAILING = frozenset({"exit", "false", "return"})
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 MAX_CHARS = 160
 
 
 def unverified(response: str, *, tested: bool) -> str:
-    """The first sentence of `response` that claims what nothing shows; "" if there is none."""
-    # Most answers speak of nothing of the kind, and are not read closely.
+    """The first sentence of `response` that claims that tests pass; "" if they were `tested`."""
+    # Fast path: most answers contain none of these words.
     words = "" if tested else response.lower()
     if "pass" not in words and "succe" not in words and "green" not in words:
         return ""
@@ -60,24 +60,24 @@ def unverified(response: str, *, tested: bool) -> str:
 
 
 def still_tested(before: bool, receipt: Receipt) -> bool:
-    """Have tests gone well since the files last changed, after what `receipt` tells of?"""
+    """Whether tests have passed since the last change of a file, after the call of `receipt`."""
     if receipt.exit_code == 0 and ran_tests(receipt.command or ""):
         return True
     return before and not receipt.changed
 
 
 def ran_tests(command: str) -> bool:
-    """Does the success of `command` show that tests ran, and went well?"""
+    """Whether the success of `command` shows that tests ran and passed."""
     if not _TESTING.search(command):
         return False
     try:
         return any(map(_is_test_run, _decisive(command)))
     except ValueError:
-        return False  # No shell would have run it.
+        return False  # It cannot be parsed, so no shell would have run it.
 
 
 def _decisive(command: str) -> Iterator[Sequence[str]]:
-    """The words of each program in `command` that must have succeeded if it has."""
+    """The words of each program that must have succeeded if `command` has."""
     lexer = shlex.shlex(command.replace("\n", " ; "), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     statements: list[list[str]] = [[]]
@@ -86,14 +86,14 @@ def _decisive(command: str) -> Iterator[Sequence[str]]:
             statements.append([])
         else:
             statements[-1].append(token)
-    said = [statement for statement in statements if statement]
-    if said and said[0][0] == "set" and any(re.match(r"-\w*e", word) for word in said[0][1:]):
-        decisive = said
-    else:
-        decisive = said[-1:]
+    written = [statement for statement in statements if statement]
+    stops_on_error = bool(written) and (
+        written[0][0] == "set" and any(re.match(r"-\w*e", word) for word in written[0][1:])
+    )
+    decisive = written if stops_on_error else written[-1:]
     for statement in decisive:
         certain, _, otherwise = _split(statement, "||")
-        if otherwise and otherwise[0] not in _GIVES_UP:
+        if otherwise and otherwise[0] not in _FAILING:
             continue
         while certain:
             pipeline, _, certain = _split(certain, "&&")
@@ -112,12 +112,12 @@ def _split(words: Sequence[str], at: str) -> tuple[Sequence[str], str, Sequence[
 def _is_test_run(words: Sequence[str]) -> bool:
     while words and re.match(r"\w+=", words[0]):
         words = words[1:]
-    if not words or _NO_RUN & {*words}:
+    if not words or _NO_RUN_OPTIONS & {*words}:
         return False
     program = words[0].rpartition("/")[2]
     if program in _SHELLS and "-c" in words[:-1]:
         return ran_tests(words[words.index("-c") + 1])
-    if program in _LOOKS or (program.startswith("python") and "-c" in words):
+    if program in _NO_TEST_PROGRAMS or (program.startswith("python") and "-c" in words):
         return False
     return _TESTING.search(" ".join(words)) is not None
 

@@ -1,7 +1,8 @@
-"""Text from elsewhere, marked as data so that it cannot pass for words of ours.
+"""Marks foreign text as data, so that a model does not take it for our words.
 
-A frame's tag carries a piece of the hash of what it holds, and the text inside does not have that
-tag; nothing has to be escaped, and the same text has the same frame, as stable prompts need.
+The tag of a frame contains a part of the hash of the text inside, and that text does not contain
+the tag. So nothing has to be escaped. The same text always has the same frame, which keeps prompts
+stable.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import re
 
 TAG_DIGITS = 8
-# What our own blocks begin with: `[a3: OK]`, `[ERROR]`, `[completed] …`, `[check: …]`.
+# The beginnings of our own blocks: `[a3: OK]`, `[ERROR]`, `[completed] …`, `[check: …]`.
 _MARKER = re.compile(
     r"\s*\[(?:[^\]]*:\s*(?:OK|ERROR|NOT FOUND)\s*\]|[\s\[]*(?:ERROR|DENIED|completed)\s*\]"
     r"|\s*(?:(?:check|unverified)\s*:|cut after\b|its changes were\b))",
@@ -19,10 +20,10 @@ _MARKER = re.compile(
 
 
 def frame(text: str, *, kind: str, source: str) -> str:
-    """`text` between lines that only we can write."""
+    """`text` between two tags that it cannot contain."""
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
     digits = TAG_DIGITS
-    # Who tries four billion texts finds one that holds a piece of its own hash.
+    # An attacker who tries four billion texts finds one that contains a part of its own hash.
     while f"{kind}-{digest[:digits]}" in text:
         digits += TAG_DIGITS
     tag = f"{kind}-{digest[:digits]}"
@@ -31,14 +32,14 @@ def frame(text: str, *, kind: str, source: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` in one line that can be seen: somebody's name or reason, among words of ours."""
+    """`text` as a part of one line: every character that is not printable becomes a space."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else " " for char in text)
 
 
 def defused(text: str) -> str:
-    """`text` with every line that looks like a marker of ours made to look like what it is."""
+    """`text` with a backslash in every line that looks like the beginning of one of our blocks."""
     if "[" not in text:
         return text
     return "".join(
@@ -48,7 +49,7 @@ def defused(text: str) -> str:
 
 
 def _visible(line: str) -> str:
-    """`line` as it is seen, without characters that take no room."""
+    """`line` as people see it, without characters that have no width."""
     if "[" not in line:
         return line
     return "".join(c if c.isprintable() else " " if c.isspace() else "" for c in line)

@@ -1,10 +1,10 @@
-"""The states of an agent, and the only moves between them.
+"""The states of an agent, and the transitions between them.
 
     created ──► running ──► waiting_for_merge ──► completed ──► closed
        │           │                │                            ▲
        └───────────┴────────────────┴────────► failed ───────────┘
 
-The same table stands as CHECKs and triggers in the database: hand-written SQL is refused too.
+The database has the same table as CHECKs and triggers, so it refuses hand-written SQL too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 
 def move(current: State, to: State) -> State:
-    """Return `to`, or raise IllegalTransition naming the moves there are."""
+    """Return `to`, or raise IllegalTransition, which names the allowed states."""
     if to in TRANSITIONS[current]:
         return to
     allowed = ", ".join(sorted(TRANSITIONS[current])) or "nothing: it is final"

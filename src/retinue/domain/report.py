@@ -1,4 +1,4 @@
-"""What a parent is told of its children, word for word."""
+"""The texts in which the results of children reach their parent, and people."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ SHOWN_FILES = 20
 SHOWN_NOTES = 20
 MAX_REASON_CHARS = 1_000
 MAX_ID_CHARS = 40
-HEADING_TOKENS = 64  # what stands around a report
+HEADING_TOKENS = 64  # for the lines around a report
 
 
 def report_cap(parent: Contract, room_tokens: int) -> int:
-    """How much of a report its parent is given, where there is so much room for what is told."""
+    """The tokens of a report that its parent is given, if there is room for `room_tokens`."""
     return max(0, min(parent.outputs.result_cap_tokens, room_tokens - HEADING_TOKENS))
 
 
 def outcome_text(result: Result, *, cap_tokens: int) -> str:
-    """A child's end for its parent: status first, the bill, then its words as data."""
-    bill = _bill(result)
-    head = f"[completed] {bill}" if result.ok else f"[ERROR] {_reason(result)}\n({bill})"
+    """The result of a child for its parent: status, usage, then the report as data."""
+    used = _used(result)
+    head = f"[completed] {used}" if result.ok else f"[ERROR] {_reason(result)}\n({used})"
     return "\n".join([head, *_work(result, cap_tokens)])
 
 
 def stopped_text(result: Result, *, cap_tokens: int) -> str:
-    """The end of a child for the parent that has stopped it, for whom it is no failure."""
+    """The result of a child for the parent that has stopped it: no failure."""
     return "\n".join(
-        [f"{result.agent_id} is stopped.", f"({_bill(result)})", *_work(result, cap_tokens)]
+        [f"{result.agent_id} is stopped.", f"({_used(result)})", *_work(result, cap_tokens)]
     )
 
 
-def _bill(result: Result) -> str:
+def _used(result: Result) -> str:
     usage = result.usage
     return (
         f"{result.agent_id} {result.role}: {_count(usage.turns, 'turn')},"
@@ -44,8 +44,8 @@ def _bill(result: Result) -> str:
 
 
 def _work(result: Result, cap_tokens: int) -> list[str]:
-    """What came of it: notes, files, words."""
-    lines = noted(result.notes)
+    """Notes, files, evidence and the report itself."""
+    lines = note_lines(result.notes)
     if result.files_modified:
         shown = one_line(", ".join(map(str, result.files_modified[:SHOWN_FILES])))
         rest = len(result.files_modified) - SHOWN_FILES
@@ -61,15 +61,15 @@ def _work(result: Result, cap_tokens: int) -> list[str]:
     return lines
 
 
-def noted(notes: Sequence[str]) -> list[str]:
-    """What the contract was narrowed by, a line each, as far as anybody would read."""
+def note_lines(notes: Sequence[str]) -> list[str]:
+    """How the contract was narrowed, one line each, up to `SHOWN_NOTES`."""
     lines = [f"note: {one_line(note)}" for note in notes[:SHOWN_NOTES]]
     rest = len(notes) - SHOWN_NOTES
     return lines + ([f"note: {rest:,} more notes"] if rest > 0 else [])
 
 
 def _reason(result: Result) -> str:
-    """Status and reason in one line. A server may have sent a page, and a page may look like us."""
+    """Status and error in one short line: a server may have sent a whole page as its error."""
     words = one_line((result.error or "").strip())
     if len(words) > MAX_REASON_CHARS:
         words = f"{words[:MAX_REASON_CHARS]}… ({len(words):,} characters)"
@@ -77,7 +77,7 @@ def _reason(result: Result) -> str:
 
 
 def _evidence(result: Result) -> list[str]:
-    """What was checked, and what is only claimed."""
+    """What was checked, and what is claimed without evidence."""
     lines = [f"check: {one_line(str(check))}" for check in result.checks]
     if result.kept:
         lines.append("Its changes were not integrated; they are kept for the user.")
@@ -87,9 +87,9 @@ def _evidence(result: Result) -> list[str]:
 
 
 def job_block(result: Result, *, cap_tokens: int) -> str:
-    """`[id: OK]` or `[id: ERROR]`, and the text.
+    """The result of a background child: `[id: OK]` or `[id: ERROR]`, and the report.
 
-    What is ours stands in brackets; lines of the text that look so too are defused.
+    Our own lines stand in brackets. Lines of the report that look like ours are defused.
     """
     evidence = "".join(f"\n[{line}]" for line in _evidence(result))
     if result.ok:
@@ -108,7 +108,7 @@ def not_found(job_id: str) -> str:
 
 
 def markdown(result: Result, contract: Contract, path: str) -> str:
-    """The report of a step, for people."""
+    """The report file of an agent, for people."""
     usage = result.usage
     lines = [
         f"# {contract.step.title}",

@@ -1,4 +1,4 @@
-"""What an agent hands back."""
+"""`Result`: what an agent returns, and the parts of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Status(StrEnum):
 
 
 class FileChange(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """Lines that came and went in one file, and the hashes of what it was and is."""
+    """How one file has changed: lines added and removed, and its hashes before and after."""
 
     path: str
     added: int = 0
@@ -54,7 +54,7 @@ def merge_changes(earlier: FileChange | None, later: FileChange) -> FileChange:
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What the harness saw a tool do; the model has no say in it."""
+    """What the runtime saw a tool do. The model cannot influence it."""
 
     tool: str
     ok: bool
@@ -69,9 +69,10 @@ class Receipt(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A file that two have changed. `ours` and `theirs` are git's names of the two versions.
+    """A file that two agents have changed. `ours` and `theirs` are the git ids of its versions.
 
-    `ours` is the one that is integrated already, by `sibling`; `theirs` is that of who failed.
+    `ours` is the version of `sibling`, which is integrated already. `theirs` is the version of the
+    agent that failed.
     """
 
     path: str
@@ -84,7 +85,7 @@ class Conflict(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
 
 
 class Check(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """An acceptance check that the parent's side ran. `output` is the end of what it printed."""
+    """An acceptance check that the runtime ran. `output` is the end of what the command printed."""
 
     command: str
     exit_code: int
@@ -103,7 +104,7 @@ class Check(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
 
 class Spent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The bill of one agent, or of a whole tree."""
+    """What one agent, or a whole tree of agents, has used."""
 
     tool_calls: int = 0
     turns: int = 0
@@ -119,7 +120,7 @@ class Spent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
 
 class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """`response` is the whole answer, `summary` the part of it that a parent is given."""
+    """How one agent ended. `response` is its whole answer, `summary` the beginning of it."""
 
     status: Status
     agent_id: str
@@ -129,25 +130,25 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     summary: str = ""
     response: str = ""
     data: Any = None
-    """The answer as a value, where an output schema was asked for."""
+    """The answer as a value, if the task has an output schema."""
     error: str | None = None
     cached: bool = False
     tainted: bool = False
-    """Whether it, or who worked for it, read what nobody vouches for."""
+    """Whether the agent or a descendant has read untrusted text."""
     notes: tuple[str, ...] = ()
-    """What the contract was narrowed by, and why."""
+    """How the contract was narrowed, and why."""
     usage: Spent = Spent()
     attempts: int = 1
     files_read: tuple[str, ...] = ()
     files_modified: tuple[FileChange, ...] = ()
     receipts: tuple[Receipt, ...] = ()
     checks: tuple[Check, ...] = ()
-    """The acceptance checks that were run on its work, and what they returned."""
+    """The acceptance checks that ran on its work."""
     conflicts: tuple[Conflict, ...] = ()
     kept: bool = False
-    """Whether work of its that was not integrated is kept."""
+    """Whether changes that were not integrated are kept."""
     unverified: str = ""
-    """What it says of tests that pass, and neither a receipt nor a check bears out."""
+    """The first claim in the answer that tests pass which no receipt or check supports."""
 
     @property
     def ok(self) -> bool:
@@ -155,7 +156,7 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
 
 
 def cap(text: str, tokens: int) -> tuple[str, bool]:
-    """`text` within `tokens` (bytes / 4), cut at a line if one is near; and whether it was cut."""
+    """`text` cut to `tokens` (bytes / 4), at a line end if one is near; and whether it was cut."""
     limit = tokens * 4
     data = text.encode("utf-8", "surrogatepass")
     if len(data) <= limit:

@@ -17,7 +17,7 @@ from retinue.domain.plan.schedule import Schedule
 from retinue.domain.report import (
     job_block,
     not_found,
-    noted,
+    note_lines,
     outcome_text,
     report_cap,
     stopped_text,
@@ -85,7 +85,7 @@ class DelegationHandler:
         except UsageError as error:
             return _refused(str(error))
         told = [f"{job.id} started in the background; spawn_await gets its report."]
-        told += noted(job.agent.notes)
+        told += note_lines(job.agent.notes)
         return ToolOutcome(content="\n".join(told))
 
     async def wait(self, job_ids: str, call: CallInfo) -> ToolOutcome:
