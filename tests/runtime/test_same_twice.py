@@ -25,8 +25,8 @@ from retinue.errors import ProviderError
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 from retinue.project import open_journal
 from retinue.runtime.history.audit import audit
+from retinue.testing.canonical_journal import CanonicalFact, canonical_journal
 from retinue.testing.clock import FakeClock
-from retinue.testing.course import Told, course
 
 if TYPE_CHECKING:
     from tests.conftest import Repo
@@ -112,7 +112,7 @@ async def test_the_same_plan_twice_is_the_same_journal_and_the_same_tree(
     first, one, tree = await carried_out(repos(), SCRIPT, PLAN, slots=slots, seed=1)
     second, other, same_tree = await carried_out(repos(), SCRIPT, PLAN, slots=slots, seed=2)
     assert first.ok, first.error
-    assert course(one) == course(other)
+    assert canonical_journal(one) == canonical_journal(other)
     if slots == 1:  # Then there is only one order.
         assert [(e.agent_id, e.type) for e in one] == [(e.agent_id, e.type) for e in other]
     assert tree == same_tree
@@ -156,12 +156,12 @@ def plans(draw: st.DrawFn) -> Made:
 async def same_twice(repos: Callable[[], Repo], made: Made, slots: int, seed: int) -> None:
     planned, script = made
     steps = {one["name"]: one["depends_on"] for one in planned["steps"]}
-    found: list[tuple[list[Told], Any, Any]] = []
+    found: list[tuple[list[CanonicalFact], Any, Any]] = []
     for turn in range(2):
         done, events, tree = await carried_out(
             repos(), script, planned, slots=slots, seed=seed + turn
         )
-        found.append((course(events), tree, [(o.state, o.reason) for o in done.steps]))
+        found.append((canonical_journal(events), tree, [(o.state, o.reason) for o in done.steps]))
         assert_in_order(events, steps)
         assert len(found[-1][0]) == len(events)
     assert found[0] == found[1]

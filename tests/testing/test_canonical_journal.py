@@ -13,8 +13,8 @@ from retinue.config.environment import Environment
 from retinue.domain.events import Event
 from retinue.models.scripted.model import ScriptedModel, Step, call, hold, say
 from retinue.project import open_journal
+from retinue.testing.canonical_journal import canonical_journal
 from retinue.testing.clock import FakeClock
-from retinue.testing.course import course
 
 NEEDS: dict[str, list[str]] = {"left": [], "right": [], "both": ["left", "right"]}
 
@@ -62,20 +62,22 @@ async def test_who_was_faster_makes_no_difference(tmp_path: Path) -> None:
     one = await journal(tmp_path / "1", first="left")
     other = await journal(tmp_path / "2", first="right")
     assert told(one) != told(other)
-    assert course(one) == course(other)
-    assert len(course(one)) == len(one)
+    assert canonical_journal(one) == canonical_journal(other)
+    assert len(canonical_journal(one)) == len(one)
 
 
 async def test_what_was_said_does(tmp_path: Path) -> None:
     one = await journal(tmp_path / "1")
     other = await journal(tmp_path / "2", said="Well done.")
     assert sorted(told(one)) == sorted(told(other))
-    assert course(one) != course(other)
+    assert canonical_journal(one) != canonical_journal(other)
 
 
 async def test_what_comes_of_what_is_kept_and_nothing_else(tmp_path: Path) -> None:
     events = await journal(tmp_path / "1", first="right")
-    facts = [(one.path, one.fact["type"], one.fact.get("step")) for one in course(events)]
+    facts = [
+        (one.path, one.fact["type"], one.fact.get("step")) for one in canonical_journal(events)
+    ]
     ends = [place for place, (_, kind, _) in enumerate(facts) if kind.startswith("plan.step")]
     assert [facts[place][1:] for place in ends] == [
         ("plan.step_started", "left"),
@@ -88,4 +90,6 @@ async def test_what_comes_of_what_is_kept_and_nothing_else(tmp_path: Path) -> No
     own = [path for path, *_ in facts[ends[1] + 1 : ends[2]]]
     assert set(own) == {"root/left.1"}
     assert facts[-1][:2] == ("root", "run.finished")
-    assert not any(text in str(course(events)) for text in (events[0].run_id, str(tmp_path)))
+    assert not any(
+        text in str(canonical_journal(events)) for text in (events[0].run_id, str(tmp_path))
+    )

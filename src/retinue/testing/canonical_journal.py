@@ -1,14 +1,16 @@
-"""What a run did, whoever was faster: its journal up to times and ids.
+"""`canonical_journal`: what a run did, without times, ids and the order of concurrent work.
 
-Two runs of one plan with one scripted model do the same, and still their journals differ: what goes
-on side by side is written down as it comes. `course` has a journal in the one order that follows
-from cause and effect, with names for ids, so that two of them can be compared:
+Two runs of one plan with one scripted model do the same, and still their journals differ: events of
+concurrent work are recorded as they come. `canonical_journal` puts a journal into the one order
+that follows from cause and effect, with paths in place of ids, so that two journals can be
+compared:
 
-    assert course(first) == course(second)
+    assert canonical_journal(first) == canonical_journal(second)
 
-What comes of what: an agent does one thing after the other, but for calls that it makes at a time.
-A child is made after the call or the step that asked for it, which ends after the child is closed.
-A step begins when those are over that it depends on, and a plan is adopted when all before it are.
+Causes and effects are these. An agent does one thing after the other, except for calls that it
+makes at the same time. A child is created after the call or the step that asked for it, and that
+call or step ends after the child is closed. A step starts after the steps that it needs, and a plan
+is adopted after everything before it.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ from retinue.domain.events import (
 )
 from retinue.domain.plan.plan import REVIEW
 
-# Times, and what is made of times or ids: hashes, numbers of changes, estimates that count letters.
-_MOMENTARY = frozenset(
+# Times, and fields that depend on times or ids, such as hashes.
+_VOLATILE = frozenset(
     [
         "timing",
         "duration_s",
@@ -57,15 +59,15 @@ _MOMENTARY = frozenset(
 )
 
 
-class Told(msgspec.Struct, frozen=True):
-    """One fact of a journal, by the path of the agent whose it is."""
+class CanonicalFact(msgspec.Struct, frozen=True):
+    """One fact of a journal, with the path of its agent."""
 
     path: str
     fact: dict[str, Any]
 
 
-def course(events: Sequence[Event]) -> list[Told]:
-    """The facts of a whole journal, in the one order that depends on no time."""
+def canonical_journal(events: Sequence[Event]) -> list[CanonicalFact]:
+    """The facts of a whole journal, in an order that does not depend on time."""
     kept = [
         (event, fact) for event in events if not isinstance(fact := event.fact, ClockGapDetected)
     ]
@@ -82,7 +84,7 @@ def course(events: Sequence[Event]) -> list[Told]:
     found = []
     while ready:
         path, _, at = heapq.heappop(ready)
-        found.append(Told(path, names.replaced(kept[at][0])))
+        found.append(CanonicalFact(path, names.replaced(kept[at][0])))
         for effect in effects[at]:
             open_causes[effect] -= 1
             if not open_causes[effect]:
@@ -94,7 +96,7 @@ def course(events: Sequence[Event]) -> list[Told]:
 
 
 def _thread(fact: Fact) -> str:
-    """What of several things that an agent may do at a time a fact is about; "": all of it."""
+    """Which of the concurrent calls or steps of an agent a fact belongs to; "" for none."""
     match fact:
         case PlanStepStarted(step=step) | PlanStepFinished(step=step):
             return _step(step)
@@ -113,8 +115,8 @@ def _step(name: str) -> str:
     return f"step {name}"
 
 
-def _asked_by(origin_key: str) -> str:
-    """The thread of its parent that a child was made for."""
+def _creating_thread(origin_key: str) -> str:
+    """The thread of the parent that created a child."""
     if origin_key == REVIEW:
         return _step(REVIEW)
     if origin_key.startswith("step "):
@@ -123,12 +125,12 @@ def _asked_by(origin_key: str) -> str:
 
 
 def _causes(kept: Sequence[tuple[Event, Fact]]) -> Iterator[set[int]]:
-    """For each event, the places of those that came before it and had to."""
-    last: dict[str, int] = {}  # by agent, of what it did with nothing beside it
-    since: dict[str, list[int]] = defaultdict(list)  # by agent, all after that
-    latest: dict[tuple[str, str], int] = {}  # by agent and thread
+    """For each event, the positions of the events that caused it."""
+    last: dict[str, int] = {}  # by agent: its last event outside of any thread
+    since: dict[str, list[int]] = defaultdict(list)  # by agent: all events after that one
+    latest: dict[tuple[str, str], int] = {}  # by agent and thread: its last event
     closed: dict[str, int] = {}
-    made_for: dict[tuple[str, str], list[str]] = defaultdict(list)
+    created_by: dict[tuple[str, str], list[str]] = defaultdict(list)
     needs: dict[str, tuple[str, ...]] = {}
     for at, (event, fact) in enumerate(kept):
         agent, parent, thread = event.agent_id, event.parent_agent_id, _thread(fact)
@@ -141,15 +143,15 @@ def _causes(kept: Sequence[tuple[Event, Fact]]) -> Iterator[set[int]]:
             case PlanAdopted(plan=plan):
                 needs |= plan.needs
             case AgentCreated(origin_key=origin_key, background=background) if parent is not None:
-                asked_by = (parent, _asked_by(origin_key))
-                of |= {latest.get(asked_by, last.get(parent, 0))}
+                creator = (parent, _creating_thread(origin_key))
+                of |= {latest.get(creator, last.get(parent, 0))}
                 if not background:
-                    made_for[asked_by].append(agent)
+                    created_by[creator].append(agent)
             case PlanStepStarted(step=step):
                 over = [(agent, _step(name)) for name in needs.get(step, ())]
                 of |= {latest[key] for key in over if key in latest}
             case PlanStepFinished() | ToolFinished():
-                children = made_for.pop((agent, thread), [])
+                children = created_by.pop((agent, thread), [])
                 about = fact.about if isinstance(fact, ToolFinished) else ()
                 of |= {closed[child] for child in (*children, *about) if child in closed}
             case MessageReceived(about=about):
@@ -172,7 +174,7 @@ def _causes(kept: Sequence[tuple[Event, Fact]]) -> Iterator[set[int]]:
 
 
 class _Names:
-    """Which names stand for the ids and folders of a run."""
+    """The names that replace the ids and folders of a run."""
 
     def __init__(self, kept: Sequence[tuple[Event, Fact]]) -> None:
         self._paths = {
@@ -184,7 +186,7 @@ class _Names:
                 folders |= {fact.directory: "<project>", event.run_id: "<run>"}
             elif isinstance(fact, WorktreeCreated):
                 folders[fact.directory] = f"<copy of {self.path(event)}>"
-        # The longest first: a copy may lie inside of the project.
+        # The longest first: a copy may be inside the project.
         literal = "|".join(re.escape(text) for text in sorted(folders, key=len, reverse=True))
         self._replaced = re.compile(rf"{literal}|\ba\d+\b")
         self._name_of = folders | self._paths
@@ -193,7 +195,7 @@ class _Names:
         return self._paths.get(event.agent_id, event.agent_id)
 
     def replaced(self, event: Event) -> dict[str, Any]:
-        """The fact of an event without what is of this run alone."""
+        """The fact of an event, without what belongs to this run only."""
         fact: dict[str, Any] = self._without_ids(msgspec.json.decode(event.payload))
         if event.type == "agent.files_changed":
             del fact["step"]
@@ -208,6 +210,6 @@ class _Names:
             case list():
                 return [self._without_ids(item) for item in value]
             case dict():
-                return {k: self._without_ids(v) for k, v in value.items() if k not in _MOMENTARY}
+                return {k: self._without_ids(v) for k, v in value.items() if k not in _VOLATILE}
             case _:
                 return value
