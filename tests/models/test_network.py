@@ -16,8 +16,8 @@ from retinue.models.anthropic.model import AnthropicModel
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.openai.model import OpenAIModel
 from retinue.models.scripted.model import say
-from retinue.testing.proxy import ForwardingProxy
 from retinue.testing.server import ModelServer
+from tests.models.proxy import ForwardingProxy
 
 HI = Request(messages=(UserMessage("Hi."),))
 

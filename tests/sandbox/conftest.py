@@ -10,7 +10,7 @@ import pytest
 
 from retinue.ports.sandbox import Sandbox
 from retinue.sandbox.self_test import run_self_test
-from retinue.testing.sandbox_probe import SandboxProbe
+from tests.sandbox.probe import SandboxProbe
 
 ENVIRONMENT = {
     "PATH": os.environ.get("PATH", "/usr/bin:/bin"),

@@ -27,7 +27,7 @@ from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.landlock import Landlock
 from retinue.sandbox.limits import MIB, ProcessLimits
 from retinue.sandbox.selection import REDUCED_TIER_LEAKS
-from retinue.testing.sandbox_probe import SandboxProbe
+from tests.sandbox.probe import SandboxProbe
 
 OPEN = scope("open/**")
 

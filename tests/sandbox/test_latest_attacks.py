@@ -18,7 +18,7 @@ import pytest
 from retinue.domain.grant import Network
 from retinue.domain.scope import ANYWHERE, scope
 from retinue.errors import WorkspaceError
-from retinue.testing.sandbox_probe import SandboxProbe
+from tests.sandbox.probe import SandboxProbe
 
 TRIED = """
 import ctypes, fcntl, os, socket, struct, sys

@@ -15,7 +15,7 @@ from retinue.errors import WorkspaceError
 from retinue.sandbox.bubblewrap import Bubblewrap
 from retinue.sandbox.cgroups import cgroups
 from retinue.sandbox.limits import ProcessLimits
-from retinue.testing.sandbox_probe import SandboxProbe
+from tests.sandbox.probe import SandboxProbe
 
 
 async def test_limits_are_there_from_the_first_moment(probe: SandboxProbe) -> None:

@@ -12,7 +12,7 @@ import pytest
 from retinue.domain.reach import Reach
 from retinue.domain.scope import ANYWHERE, scope
 from retinue.errors import ToolFailure, WorkspaceError
-from retinue.testing.sandbox_probe import SandboxProbe
+from tests.sandbox.probe import SandboxProbe
 
 PYTHON = os.path.realpath(sys.executable)
 

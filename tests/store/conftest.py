@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -26,10 +26,10 @@ def database(tmp_path: Path) -> Path:
 
 async def write_run(path: Path) -> None:
     store = SqliteStore(path)
-    scribe = Scribe(store, "k3f9")
-    scribe.begin()
-    scribe.birth()
-    scribe.note()
+    writer = JournalWriter(store, "k3f9")
+    writer.begin()
+    writer.create_agent()
+    writer.note()
     await store.aclose()
 
 

@@ -18,7 +18,7 @@ from retinue.runtime.history.audit import audit
 from retinue.store.blobs import LARGE_BYTES, compress, decompress, extract, restore
 from retinue.store.export import export_run
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
 
 LARGE = "The heron stands in the water and waits.\n" * 500
 TEXTS = st.text() | st.builds(
@@ -56,11 +56,11 @@ async def database(tmp_path: Path) -> Path:
     path = tmp_path / ".retinue" / "retinue.db"
     for run_id in ("k3f9", "x2"):
         store = SqliteStore(path)
-        scribe = Scribe(store, run_id)
-        scribe.begin()
-        scribe.birth()
+        writer = JournalWriter(store, run_id)
+        writer.begin()
+        writer.create_agent()
         for limit in ("a", "b", "c"):
-            scribe.record(LimitReached(limit=limit, detail=LARGE))
+            writer.record(LimitReached(limit=limit, detail=LARGE))
             await store.flush()
         await store.aclose()
     return path
@@ -148,14 +148,14 @@ async def test_one_that_was_cleaned_away_is_written_again(tmp_path: Path) -> Non
     """By another process, while this one thinks that it is there."""
     path = tmp_path / "retinue.db"
     store = SqliteStore(path)
-    scribe = Scribe(store, "k3f9")
-    scribe.begin()
-    scribe.note(LARGE)
+    writer = JournalWriter(store, "k3f9")
+    writer.begin()
+    writer.note(LARGE)
     await store.flush()
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("DROP TRIGGER blobs_stay")
         connection.execute("DELETE FROM blobs")
-    written = scribe.note(LARGE)
+    written = writer.note(LARGE)
     await store.flush()
     assert (await store.events("k3f9", after=2))[0] == written
     await store.aclose()
@@ -165,10 +165,10 @@ async def test_an_export_has_the_blobs_of_its_run_and_no_others(tmp_path: Path) 
     path, target = tmp_path / "retinue.db", tmp_path / "k3f9.retinue"
     store = SqliteStore(path)
     for run_id, text in (("k3f9", LARGE), ("x2", LARGE.upper())):
-        scribe = Scribe(store, run_id)
-        scribe.begin()
-        scribe.birth()
-        scribe.note(text)
+        writer = JournalWriter(store, run_id)
+        writer.begin()
+        writer.create_agent()
+        writer.note(text)
     await store.aclose()
     export_run(path, "k3f9", target)
     assert rows(target, "SELECT count(*) FROM blobs") == [(1,)]

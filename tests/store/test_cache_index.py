@@ -19,7 +19,7 @@ from retinue.errors import StoreError
 from retinue.ports.store import NewAgent
 from retinue.store.queries import queries
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.store_contract import Scribe, contract
+from retinue.testing.journal_writer import JournalWriter, contract
 
 
 @pytest.fixture
@@ -34,15 +34,15 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
     await store.aclose()
 
 
-def birth(scribe: Scribe, agent_id: str, cache_key: str | None) -> None:
+def create_agent(writer: JournalWriter, agent_id: str, cache_key: str | None) -> None:
     new_agent = NewAgent(
-        run_id=scribe.run_id,
+        run_id=writer.run_id,
         agent_id=agent_id,
         parent_agent_id=None,
         step_idx=0,
         path=agent_id,
         role="researcher",
-        context_json=contract(scribe.run_id).canonical().decode(),
+        context_json=contract(writer.run_id).canonical().decode(),
         cache_key=cache_key,
     )
     fact = AgentCreated(
@@ -54,32 +54,32 @@ def birth(scribe: Scribe, agent_id: str, cache_key: str | None) -> None:
         title="A task",
         contract_sha256=hashlib.sha256(new_agent.context_json.encode()).hexdigest(),
     )
-    scribe.journal.record(fact, agent_id=agent_id, parent_agent_id=None, new_agent=new_agent)
+    writer.journal.record(fact, agent_id=agent_id, parent_agent_id=None, new_agent=new_agent)
 
 
-def complete(scribe: Scribe, agent_id: str) -> None:
-    scribe.record(AgentStarted(sub_agent_id=agent_id), agent_id)
-    scribe.record(ResultProposed(sub_agent_id=agent_id, response=""), agent_id)
-    scribe.record(AgentCompleted(sub_agent_id=agent_id), agent_id)
+def complete(writer: JournalWriter, agent_id: str) -> None:
+    writer.record(AgentStarted(sub_agent_id=agent_id), agent_id)
+    writer.record(ResultProposed(sub_agent_id=agent_id, response=""), agent_id)
+    writer.record(AgentCompleted(sub_agent_id=agent_id), agent_id)
 
 
-def close(scribe: Scribe, agent_id: str) -> None:
+def close(writer: JournalWriter, agent_id: str) -> None:
     fact = AgentClosed(sub_agent_id=agent_id, step_idx=0, final_status="x", close_reason="x")
-    scribe.record(fact, agent_id)
+    writer.record(fact, agent_id)
 
 
-def life(scribe: Scribe, agent_id: str, cache_key: str | None) -> None:
-    birth(scribe, agent_id, cache_key)
-    complete(scribe, agent_id)
-    close(scribe, agent_id)
+def life(writer: JournalWriter, agent_id: str, cache_key: str | None) -> None:
+    create_agent(writer, agent_id, cache_key)
+    complete(writer, agent_id)
+    close(writer, agent_id)
 
 
 async def test_agents_that_were_closed_are_found(store: SqliteStore) -> None:
-    scribe = Scribe(store, "k3f9")
-    scribe.begin()
-    life(scribe, "a0", "key")
-    life(scribe, "a1", "other")
-    life(scribe, "a2", None)
+    writer = JournalWriter(store, "k3f9")
+    writer.begin()
+    life(writer, "a0", "key")
+    life(writer, "a1", "other")
+    life(writer, "a2", None)
     await store.flush()
     assert list(await store.cached("key")) == [("k3f9", "a0")]
     assert list(await store.cached("other")) == [("k3f9", "a1")]
@@ -88,13 +88,13 @@ async def test_agents_that_were_closed_are_found(store: SqliteStore) -> None:
 
 
 async def test_only_what_is_closed_counts(store: SqliteStore) -> None:
-    scribe = Scribe(store, "k3f9")
-    scribe.begin()
-    birth(scribe, "a0", "key")
-    complete(scribe, "a0")
+    writer = JournalWriter(store, "k3f9")
+    writer.begin()
+    create_agent(writer, "a0", "key")
+    complete(writer, "a0")
     await store.flush()
     assert list(await store.cached("key")) == []
-    close(scribe, "a0")
+    close(writer, "a0")
     await store.flush()
     assert await store.cache_keys() == {"key"}
     assert list(await store.cached("key")) == [("k3f9", "a0")]
@@ -102,10 +102,10 @@ async def test_only_what_is_closed_counts(store: SqliteStore) -> None:
 
 async def test_the_latest_come_first(store: SqliteStore) -> None:
     for number in range(4):
-        scribe = Scribe(store, f"run{number}")
-        scribe.begin()
-        life(scribe, "a0", "key")
-        life(scribe, "a1", "key")
+        writer = JournalWriter(store, f"run{number}")
+        writer.begin()
+        life(writer, "a0", "key")
+        life(writer, "a1", "key")
     await store.flush()
     assert list(await store.cached("key")) == [("run3", "a1"), ("run3", "a0"), ("run2", "a1")]
     assert list(await store.cached("key", limit=1)) == [("run3", "a1")]
@@ -114,9 +114,9 @@ async def test_the_latest_come_first(store: SqliteStore) -> None:
 
 async def test_an_empty_key_is_refused(path: Path) -> None:
     store = SqliteStore(path)
-    scribe = Scribe(store, "k3f9")
-    scribe.begin()
-    birth(scribe, "a0", "")
+    writer = JournalWriter(store, "k3f9")
+    writer.begin()
+    create_agent(writer, "a0", "")
     with pytest.raises(StoreError, match="cache_key"):
         await store.flush()
     with pytest.raises(StoreError):
@@ -128,9 +128,9 @@ async def test_an_empty_key_is_refused(path: Path) -> None:
 async def test_a_key_is_never_changed(
     path: Path, store: SqliteStore, how: str, change: str
 ) -> None:
-    scribe = Scribe(store, "k3f9")
-    scribe.begin()
-    life(scribe, "a0", "key")
+    writer = JournalWriter(store, "k3f9")
+    writer.begin()
+    life(writer, "a0", "key")
     await store.flush()
     with (
         closing(sqlite3.connect(path, isolation_level=None)) as connection,

@@ -11,7 +11,7 @@ from retinue.runtime.history.pruning import prune_journal
 from retinue.store.cleanup import compact_database, database_bytes, delete_unused_blobs, run_shares
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
 
 SHARED = "The heron stands in the water and waits.\n" * 100
 
@@ -26,11 +26,11 @@ async def test_blobs_of_other_runs_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "retinue.db"
     store = SqliteStore(path)
     for run_id, own in (("k3f9", "mine "), ("x2", "theirs ")):
-        scribe = Scribe(store, run_id)
-        scribe.begin()
-        scribe.birth()
-        scribe.note(SHARED)
-        scribe.note(own * 300)
+        writer = JournalWriter(store, run_id)
+        writer.begin()
+        writer.create_agent()
+        writer.note(SHARED)
+        writer.note(own * 300)
     await store.flush()
     assert count(path, "blobs") == 3
     shares = run_shares(path)
@@ -52,11 +52,11 @@ async def test_blobs_of_other_runs_are_kept(tmp_path: Path) -> None:
 async def test_compaction_shrinks_the_file(tmp_path: Path) -> None:
     path = tmp_path / "retinue.db"
     store = SqliteStore(path)
-    scribe = Scribe(store, "k3f9")
-    scribe.begin()
-    scribe.birth()
+    writer = JournalWriter(store, "k3f9")
+    writer.begin()
+    writer.create_agent()
     for number in range(2_000):
-        scribe.note(f"{number} " * 100)
+        writer.note(f"{number} " * 100)
     await store.flush()
     await prune_journal(store, FakeClock(), "k3f9")
     await store.aclose()

@@ -24,8 +24,8 @@ from retinue.store.cleanup import compact_database, delete_unused_blobs
 from retinue.store.memory import SqliteMemoryStore
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
-from retinue.testing.failing_disk import Disk, faulty, reachable
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
+from tests.store.failing_disk import Disk, faulty, reachable
 
 pytestmark = pytest.mark.skipif(not reachable(), reason="sqlite3 is linked in a way of its own")
 
@@ -58,16 +58,16 @@ async def opened(path: Path) -> AsyncIterator[SqliteStore]:
 async def work(path: Path, seen: Seen) -> None:
     """Make a database, write to it, read from it, come back to it, and clean it."""
 
-    async def note(scribe: Scribe, store: SqliteStore, text: str) -> None:
-        event = scribe.note(text)
+    async def note(writer: JournalWriter, store: SqliteStore, text: str) -> None:
+        event = writer.note(text)
         await store.flush()
-        seen.acknowledged[scribe.run_id] = event.seq
+        seen.acknowledged[writer.run_id] = event.seq
 
     async with opened(path) as store:
-        one, two = Scribe(store, "one"), Scribe(store, "two")
-        for scribe in (one, two):
-            scribe.begin()
-            scribe.birth()
+        one, two = JournalWriter(store, "one"), JournalWriter(store, "two")
+        for writer in (one, two):
+            writer.begin()
+            writer.create_agent()
         for text in ("short", LARGE, "short again"):
             await note(one, store, text)
             await note(two, store, text * 3)
@@ -95,7 +95,7 @@ async def looked(path: Path, seen: Seen) -> None:
     for run_id in {"one", "two"} - seen.acknowledged.keys():
         with suppress(UnknownRun):
             await audit(store, run_id)
-    Scribe(store, "after").begin()
+    JournalWriter(store, "after").begin()
     await store.aclose()
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

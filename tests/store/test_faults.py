@@ -21,7 +21,7 @@ from retinue.interfaces.cli.main import main
 from retinue.store.database import PAGE_BYTES
 from retinue.store.queries import migrations
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -125,7 +125,7 @@ async def test_an_empty_file_becomes_a_journal(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
     store = SqliteStore(path)
-    Scribe(store, "k3f9").begin()
+    JournalWriter(store, "k3f9").begin()
     await store.aclose()
     store = SqliteStore(path, write=False)
     assert [row.id for row in await store.runs()] == ["k3f9"]
@@ -170,8 +170,8 @@ def holder(database: Path) -> Iterator[sqlite3.Connection]:
 async def test_a_locked_database(database: Path, holder: sqlite3.Connection) -> None:
     holder.execute("BEGIN IMMEDIATE")
     store = SqliteStore(database, busy_timeout_s=0.02)
-    scribe = Scribe(store, "x2")
-    scribe.begin()
+    writer = JournalWriter(store, "x2")
+    writer.begin()
     message = (
         f"{database} has been locked by another process for 0.02 s; end that process or try again."
     )
@@ -180,12 +180,12 @@ async def test_a_locked_database(database: Path, holder: sqlite3.Connection) -> 
     assert str(caught.value) == message
     # What was lost is not skipped: this store writes no more, also when it could.
     holder.execute("COMMIT")
-    scribe.note()
+    writer.note()
     with pytest.raises(StoreLocked):
         await store.aclose()
     store = SqliteStore(database)
     assert [row.id for row in await store.runs()] == ["k3f9"]
-    Scribe(store, "x3").begin()
+    JournalWriter(store, "x3").begin()
     await store.aclose()
 
 

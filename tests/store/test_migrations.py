@@ -16,7 +16,7 @@ from retinue.store.memory import SqliteMemoryStore
 from retinue.store.queries import full_text_script, migrations
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
 
 # The columns that every version has.
 RUN = "id, kind, task, started_at, epoch, head_hash"
@@ -56,11 +56,11 @@ def schema(path: Path) -> list[tuple[str, str]]:
 async def newest(tmp_path: Path) -> Path:
     path = tmp_path / "newest.db"
     store = SqliteStore(path)
-    scribe = Scribe(store, "k3f9")
-    scribe.begin()
-    scribe.birth()
-    scribe.record(AgentStarted(sub_agent_id="a0"))
-    scribe.note()
+    writer = JournalWriter(store, "k3f9")
+    writer.begin()
+    writer.create_agent()
+    writer.record(AgentStarted(sub_agent_id="a0"))
+    writer.note()
     await store.aclose()
     return path
 
@@ -81,9 +81,9 @@ async def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
     assert await store.cache_keys() == frozenset()
     await memory_store.remember(kind="note", text="heron", run_id="k3f9", agent_id="a0")
     assert [memory.text for memory in await memory_store.recall("heron")] == ["heron"]
-    scribe = Scribe(store, "x2")
-    scribe.begin()
-    scribe.birth()
+    writer = JournalWriter(store, "x2")
+    writer.begin()
+    writer.create_agent()
     await memory_store.aclose()
     await store.aclose()
 

@@ -14,7 +14,7 @@ from retinue.domain.chain import verify
 from retinue.domain.events import Event
 from retinue.runtime.history.audit import audit, read_all
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -49,8 +49,8 @@ async def test_another_process_follows_a_run_while_it_is_written(
 ) -> None:
     path = tmp_path / "retinue.db"
     store = SqliteStore(path)
-    scribe = Scribe(store, "k3f9")
-    written = [scribe.begin()]
+    writer = JournalWriter(store, "k3f9")
+    written = [writer.begin()]
     await store.flush()
     follower = start("follow.py", path)
     seen: list[Event] = []
@@ -62,11 +62,11 @@ async def test_another_process_follows_a_run_while_it_is_written(
 
     await see(1)
     for size in (1, 3, 50, 1):
-        written += [scribe.note(str(n)) for n in range(size)]
+        written += [writer.note(str(n)) for n in range(size)]
         await store.flush()
         # It has seen all of this before more is written.
         await see(size)
-    written += [scribe.note("the last"), scribe.finish()]
+    written += [writer.note("the last"), writer.finish()]
     await store.flush()
     await see(2)
     assert seen == written

@@ -21,7 +21,8 @@ from retinue.runtime.history.follow import follow
 from retinue.store.database import connect
 from retinue.store.queries import migrations
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.store_contract import Scribe, StoreContract
+from retinue.testing.journal_writer import JournalWriter
+from tests.store.store_contract import StoreContract
 
 
 class TestSqliteStore(StoreContract):
@@ -43,7 +44,7 @@ def test_a_store_for_reading_writes_nothing(database: Path) -> None:
 async def try_to_write(database: Path) -> None:
     store = SqliteStore(database, write=False)
     with pytest.raises(StoreError) as caught:
-        Scribe(store, "x2").begin()
+        JournalWriter(store, "x2").begin()
     assert str(caught.value) == f"{database} was opened for reading only."
     with pytest.raises(StoreError):
         await store.flush()
@@ -53,31 +54,31 @@ async def try_to_write(database: Path) -> None:
 
 async def test_what_nobody_waits_for_is_written_too(tmp_path: Path) -> None:
     path = tmp_path / "retinue.db"
-    writer = SqliteStore(path)
-    scribe = Scribe(writer, "k3f9")
-    scribe.begin()
-    await writer.flush()
+    store = SqliteStore(path)
+    writer = JournalWriter(store, "k3f9")
+    writer.begin()
+    await store.flush()
     reader = SqliteStore(path, write=False)
-    scribe.note()
-    scribe.finish()
+    writer.note()
+    writer.finish()
     # Ends when another connection has seen the end of the run, which nobody has flushed.
     seen = [
         event.seq async for event in follow(reader, SystemClock(), "k3f9", written=lambda _: True)
     ]
     assert seen == [1, 2, 3]
     await reader.aclose()
-    await writer.aclose()
+    await store.aclose()
 
 
 async def test_what_is_refused_at_once_is_no_part_of_what_is_waited_for(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "retinue.db")
-    scribe = Scribe(store, "k3f9")
-    begun = scribe.begin()
+    writer = JournalWriter(store, "k3f9")
+    begun = writer.begin()
     broken = msgspec.structs.replace(begun, seq=2, payload=msgspec.Raw(b'"\xff"'))
     with pytest.raises(UnicodeDecodeError):
         store.append(broken)
     for seq in (2, 3):
-        scribe.note()
+        writer.note()
         await store.flush()
         assert [event.seq for event in await store.events("k3f9")][-1] == seq
     await store.aclose()

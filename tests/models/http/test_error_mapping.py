@@ -28,7 +28,6 @@ from retinue.models.http.endpoint import Endpoint
 from retinue.models.http.sse import MAX_LINE_BYTES
 from retinue.models.openai.model import OpenAIModel
 from retinue.testing import anthropic_format as messages
-from retinue.testing.proxy import ForwardingProxy
 from retinue.testing.server import (
     Framing,
     ModelServer,
@@ -38,6 +37,7 @@ from retinue.testing.server import (
     events,
     failing,
 )
+from tests.models.proxy import ForwardingProxy
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 KEY = "sk-very-secret-0123456789"

@@ -15,7 +15,6 @@ import pytest
 from retinue.models.http.endpoint import Endpoint
 from retinue.models.scripted.model import say
 from retinue.models.server_info.inventory import inspect_model, inspect_server
-from retinue.testing.proxy import ForwardingProxy
 from retinue.testing.server import (
     ModelServer,
     Received,
@@ -26,6 +25,7 @@ from retinue.testing.server import (
     streamed,
     whole,
 )
+from tests.models.proxy import ForwardingProxy
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 

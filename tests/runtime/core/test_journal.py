@@ -13,7 +13,7 @@ from retinue.ports.store import NewAgent, Store
 from retinue.runtime.core.journal import Journal, JournalHead
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import EPOCH, FakeClock
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
 
 
 class WatchedStore(SqliteStore):
@@ -77,17 +77,17 @@ async def test_an_event_says_who_where_and_when(store: WatchedStore) -> None:
 
 
 async def test_an_agent_is_born_with_its_event(store: WatchedStore) -> None:
-    scribe = Scribe(store, "k3f9")
-    scribe.begin()
-    new_agent = scribe.birth()
-    scribe.note()
+    writer = JournalWriter(store, "k3f9")
+    writer.begin()
+    new_agent = writer.create_agent()
+    writer.note()
     assert [new_agent for _, new_agent in store.given] == [None, new_agent, None]
 
 
 async def test_durable_waits_for_the_store(store: WatchedStore) -> None:
-    scribe = Scribe(store, "k3f9")
-    event = scribe.begin()
-    await scribe.journal.durable()
+    writer = JournalWriter(store, "k3f9")
+    event = writer.begin()
+    await writer.journal.durable()
     assert store.flushes == 1
     assert list(await store.events("k3f9")) == [event]
 

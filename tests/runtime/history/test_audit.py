@@ -28,7 +28,7 @@ from retinue.models.scripted.model import call, say
 from retinue.ports.store import AgentRow, RunRow
 from retinue.runtime.history.audit import audit, read_all
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
 
 
 class Project(msgspec.Struct, frozen=True):
@@ -155,7 +155,7 @@ def test_an_untouched_run_is_fine(project: Project, audited: Audited) -> None:
     code, out = audited(project, project.run)
     assert code == 0
     assert out.startswith(
-        f"ok: {project.events} events and 3 contracts of run {project.run} are what was written"
+        f"ok: {project.events} events and 3 contracts of run {project.run} are unchanged"
     )
     assert audited(project, project.run[:4])[0] == 0
     assert audited(project, project.other)[0] == 0
@@ -530,14 +530,14 @@ def test_any_byte_of_the_file(project: Project, data: st.DataObject) -> None:
 class BusyStore(SqliteStore):
     """A store into which a run writes between the reads of an audit, so many times."""
 
-    scribe: Scribe
+    writer: JournalWriter
     times = 0
 
     async def _go_on(self) -> None:
         if self.times:
             self.times -= 1
-            self.scribe.birth(f"a{self.times + 1}")
-            self.scribe.note()
+            self.writer.create_agent(f"a{self.times + 1}")
+            self.writer.note()
             await self.flush()
 
     # Not before its events are read as well: reading them would go on until all is written.
@@ -555,9 +555,9 @@ class BusyStore(SqliteStore):
 @pytest.mark.parametrize("times", [0, 1, 2, 3, 4, 5, 20])
 async def test_a_run_that_is_being_written_is_fine(tmp_path: Path, times: int) -> None:
     store = BusyStore(tmp_path / "retinue.db")
-    store.scribe = Scribe(store, "k3f9")
-    store.scribe.begin()
-    store.scribe.birth()
+    store.writer = JournalWriter(store, "k3f9")
+    store.writer.begin()
+    store.writer.create_agent()
     await store.flush()
     store.times = times
     found = await audit(store, "k3f9")

@@ -11,7 +11,7 @@ from retinue.errors import UnknownRun
 from retinue.runtime.history.follow import POLL_S, follow
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
 
 
 def always(run_id: str) -> bool:
@@ -26,8 +26,8 @@ async def journal(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 
 async def test_what_is_there_is_read_to_its_end(journal: SqliteStore) -> None:
-    scribe, clock = Scribe(journal, "k3f9"), FakeClock()
-    written = [scribe.begin(), scribe.note()]
+    writer, clock = JournalWriter(journal, "k3f9"), FakeClock()
+    written = [writer.begin(), writer.note()]
     await journal.flush()
     assert [e async for e in follow(journal, clock, "k3")] == written
     assert clock.sleeps == []
@@ -39,26 +39,26 @@ async def test_a_run_that_is_not_there_is_told(journal: SqliteStore) -> None:
 
 
 async def test_a_finished_run_ends_at_once(journal: SqliteStore) -> None:
-    scribe, clock = Scribe(journal, "k3f9"), FakeClock()
-    written = [scribe.begin(), scribe.finish()]
+    writer, clock = JournalWriter(journal, "k3f9"), FakeClock()
+    written = [writer.begin(), writer.finish()]
     await journal.flush()
     assert [e async for e in follow(journal, clock, "k3f9", written=always)] == written
     assert clock.sleeps == []
 
 
 async def test_pages_are_put_together(journal: SqliteStore) -> None:
-    scribe = Scribe(journal, "k3f9")
-    scribe.begin()
+    writer = JournalWriter(journal, "k3f9")
+    writer.begin()
     for _ in range(10_001):
-        scribe.note()
+        writer.note()
     await journal.flush()
     seqs = [e.seq async for e in follow(journal, FakeClock(), "k3f9")]
     assert seqs == list(range(1, 10_003))
 
 
 async def test_it_waits_for_more_until_the_end(journal: SqliteStore) -> None:
-    scribe, clock = Scribe(journal, "k3f9"), FakeClock()
-    written = [scribe.begin()]
+    writer, clock = JournalWriter(journal, "k3f9"), FakeClock()
+    written = [writer.begin()]
     await journal.flush()
 
     async def read() -> list[int]:
@@ -68,11 +68,11 @@ async def test_it_waits_for_more_until_the_end(journal: SqliteStore) -> None:
         reading = group.create_task(read())
         for count in (1, 2, 3):
             await clock.slept(count)
-            written += [scribe.note(), scribe.note()]
+            written += [writer.note(), writer.note()]
             await journal.flush()
             clock.advance(POLL_S)
         await clock.slept(4)
-        written.append(scribe.finish())
+        written.append(writer.finish())
         await journal.flush()
         clock.advance(POLL_S)
     assert reading.result() == [event.seq for event in written]
@@ -80,9 +80,9 @@ async def test_it_waits_for_more_until_the_end(journal: SqliteStore) -> None:
 
 
 async def test_a_reader_may_stop_early(journal: SqliteStore) -> None:
-    scribe = Scribe(journal, "k3f9")
-    scribe.begin()
-    scribe.note()
+    writer = JournalWriter(journal, "k3f9")
+    writer.begin()
+    writer.note()
     await journal.flush()
     async with aclosing(follow(journal, FakeClock(), "k3f9", written=always)) as events:
         async for event in events:
@@ -91,8 +91,8 @@ async def test_a_reader_may_stop_early(journal: SqliteStore) -> None:
 
 
 async def test_it_ends_when_nobody_writes_any_more(journal: SqliteStore) -> None:
-    scribe, clock, asked = Scribe(journal, "k3f9"), FakeClock(), []
-    scribe.begin()
+    writer, clock, asked = JournalWriter(journal, "k3f9"), FakeClock(), []
+    writer.begin()
     await journal.flush()
 
     def for_a_while(run_id: str) -> bool:
@@ -105,7 +105,7 @@ async def test_it_ends_when_nobody_writes_any_more(journal: SqliteStore) -> None
     async with asyncio.TaskGroup() as group:
         reading = group.create_task(read())
         await clock.slept()
-        scribe.note()
+        writer.note()
         await journal.flush()
         clock.advance(POLL_S)
     assert asked == ["k3f9"] * 2

@@ -20,7 +20,7 @@ from retinue.runtime.history.recovery import recover
 from retinue.store.export import export_run
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import EPOCH, FakeClock
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
 
 SHARED = "The heron stands in the water and waits.\n" * 100
 
@@ -33,16 +33,16 @@ def change(path: Path, *statements: str) -> None:
 
 async def write(store: SqliteStore, run_id: str, own: str, *, finish: bool = True) -> str:
     """Write a run with two agents. Return the hash of its last event."""
-    scribe = Scribe(store, run_id, clock=FakeClock())
-    scribe.begin("Count the herons.")
-    scribe.birth()
-    scribe.birth("a1", cache_key=run_id)
-    scribe.live("a1", failed=True)
-    scribe.note(SHARED)
-    last = scribe.note(own * 300)
+    writer = JournalWriter(store, run_id, clock=FakeClock())
+    writer.begin("Count the herons.")
+    writer.create_agent()
+    writer.create_agent("a1", cache_key=run_id)
+    writer.run_agent("a1", failed=True)
+    writer.note(SHARED)
+    last = writer.note(own * 300)
     if finish:
-        scribe.live("a0")
-        last = scribe.finish(Status.ERROR)
+        writer.run_agent("a0")
+        last = writer.finish(Status.ERROR)
     await store.flush()
     return last.hash
 
@@ -120,12 +120,12 @@ async def test_altered_journal_is_not_pruned(tmp_path: Path) -> None:
 async def test_process_that_still_writes_to_a_pruned_run_fails(tmp_path: Path) -> None:
     path = tmp_path / "retinue.db"
     mine, other = SqliteStore(path), SqliteStore(path)
-    scribe = Scribe(mine, "k3f9")
-    scribe.begin()
-    scribe.birth()
+    writer = JournalWriter(mine, "k3f9")
+    writer.begin()
+    writer.create_agent()
     await mine.flush()
     await prune_journal(other, FakeClock(), "k3f9")
-    scribe.note()
+    writer.note()
     with pytest.raises(StoreError):
         await mine.flush()
     assert (await audit(other, "k3f9")).pruned == 2

@@ -18,7 +18,7 @@ from retinue.domain.chain import verify
 from retinue.errors import StoreError
 from retinue.runtime.history.audit import read_all
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
 
 ROOM = 600_000
 
@@ -41,13 +41,13 @@ def clear(directory: Path) -> None:
 async def fill(path: Path) -> int:
     """Write until it fails; the number of events that were acknowledged."""
     store = SqliteStore(path)
-    scribe = Scribe(store, "k3f9")
-    scribe.begin()
+    writer = JournalWriter(store, "k3f9")
+    writer.begin()
     acknowledged = 0
     try:
         while True:
             await store.flush()
-            acknowledged = scribe.note("x" * 1_000).seq - 1
+            acknowledged = writer.note("x" * 1_000).seq - 1
     except StoreError as error:
         told("full", error=type(error).__name__, message=str(error))
     try:
@@ -63,7 +63,7 @@ async def look(path: Path, acknowledged: int) -> None:
     events = await read_all(store, "k3f9")
     count = verify(events, head_seq=row.head_seq, head_hash=row.head_hash)
     # And it can be written again.
-    Scribe(store, "x2").begin()
+    JournalWriter(store, "x2").begin()
     await store.aclose()
     told("after", events=count, acknowledged=acknowledged)
 
@@ -72,7 +72,7 @@ async def begin(path: Path, run_id: str) -> str:
     """Make a new database where there may be too little room for it."""
     try:
         store = SqliteStore(path)
-        Scribe(store, run_id).begin()
+        JournalWriter(store, run_id).begin()
         await store.aclose()
     except StoreError as error:
         return type(error).__name__

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from retinue.errors import StoreError
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
 
 
 async def write(path: Path, run_id: str) -> str:
     try:
         store = SqliteStore(path)
-        Scribe(store, run_id).begin()
+        JournalWriter(store, run_id).begin()
         await store.aclose()
     except StoreError as error:
         return str(error)

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from retinue.errors import StoreError
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
 
 NOBODY = 65_534
 
@@ -19,7 +19,7 @@ NOBODY = 65_534
 async def write(path: Path) -> str:
     store = SqliteStore(path)
     try:
-        Scribe(store, "x2").begin()
+        JournalWriter(store, "x2").begin()
         await store.flush()
     finally:
         with suppress(StoreError):

@@ -7,18 +7,18 @@ import sys
 from pathlib import Path
 
 from retinue.store.sqlite import SqliteStore
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
 
 
 async def main(path: Path) -> None:
     store = SqliteStore(path)
-    scribe = Scribe(store, "k3f9")
-    scribe.begin()
-    scribe.birth()
+    writer = JournalWriter(store, "k3f9")
+    writer.begin()
+    writer.create_agent()
 
     async def work() -> None:
         while True:
-            seqs = [scribe.note("x" * 100).seq for _ in range(3)]
+            seqs = [writer.note("x" * 100).seq for _ in range(3)]
             await store.flush()
             print(seqs[-1], flush=True)
 

@@ -17,7 +17,7 @@ from retinue.interfaces.cli.commands.clean import size_text
 from retinue.store.run_locks import FileRunLocks
 from retinue.store.sqlite import SqliteStore
 from retinue.testing.clock import FakeClock
-from retinue.testing.store_contract import Scribe
+from retinue.testing.journal_writer import JournalWriter
 
 Cli = Callable[..., Any]
 WRITES = """
@@ -72,14 +72,14 @@ async def _journals(path: Path) -> None:
         ("new", (), 300, True),
         ("newer", ("new",), 0, True),
     ):
-        scribe = Scribe(store, run_id, clock=FakeClock(now - days * DAY_S))
-        scribe.begin(f"Do the {run_id} one.", earlier=earlier)
-        scribe.birth()
+        writer = JournalWriter(store, run_id, clock=FakeClock(now - days * DAY_S))
+        writer.begin(f"Do the {run_id} one.", earlier=earlier)
+        writer.create_agent()
         for number in range(200):
-            scribe.note(f"{number} " * 100)
+            writer.note(f"{number} " * 100)
         if over:
-            scribe.live("a0")
-            scribe.finish()
+            writer.run_agent("a0")
+            writer.finish()
     await store.aclose()
 
 

@@ -13,40 +13,31 @@ class TestMyStore(StoreContract):
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from retinue.domain.chain import GENESIS, verify
-from retinue.domain.contract import Contract, Execution, Parent, Step
+from retinue.domain.chain import verify
 from retinue.domain.events import (
     AgentClosed,
     AgentCompleted,
-    AgentCreated,
     AgentFailed,
     AgentStarted,
-    Event,
     Fact,
-    LimitReached,
     ModelReplied,
     ResultProposed,
-    RunFinished,
-    RunStarted,
 )
-from retinue.domain.grant import Grant
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Timing, Usage
 from retinue.domain.result import Status
 from retinue.errors import StoreError, UnknownRun
-from retinue.ports.clock import Clock
-from retinue.ports.store import NewAgent, Store
-from retinue.runtime.core.journal import Journal, JournalHead
+from retinue.ports.store import Store
 from retinue.runtime.history.audit import audit
 from retinue.runtime.history.pruning import prune_journal
 from retinue.testing.clock import EPOCH, FakeClock
+from retinue.testing.journal_writer import JournalWriter
 
 TEXTS = (
     "Grüße, 世界! 🪶",
@@ -55,112 +46,6 @@ TEXTS = (
     "nothing \0 and \x1b[31m",
     "long " * 50_000,
 )
-
-
-class Scribe:
-    """Writes the journal of a run without running it, event by event."""
-
-    def __init__(
-        self, store: Store, run_id: str, *, epoch: int = 1, clock: Clock | None = None
-    ) -> None:
-        self.run_id = run_id
-        self.journal = Journal(
-            store,
-            clock or FakeClock(),
-            run_id,
-            head=JournalHead(epoch - 1, 0, GENESIS),
-            listener=None,
-        )
-
-    def begin(
-        self, task: str = "Do it.", *, kind: str = "run", earlier: tuple[str, ...] = ()
-    ) -> Event:
-        return self.record(
-            RunStarted(
-                kind=kind,
-                task=task,
-                directory="/project",
-                model="scripted",
-                mode="normal",
-                retinue_version="0",
-                sandbox="none",
-                earlier=earlier,
-            )
-        )
-
-    def birth(
-        self, agent_id: str = "a0", task: str = "Do it.", *, cache_key: str | None = None
-    ) -> NewAgent:
-        """Record the creation of an agent; return the row that should be stored."""
-        parent = None if agent_id == "a0" else "a0"
-        new_agent = NewAgent(
-            run_id=self.run_id,
-            agent_id=agent_id,
-            parent_agent_id=parent,
-            step_idx=0,
-            path="root" if parent is None else f"root/{agent_id}",
-            role="researcher",
-            context_json=contract(self.run_id, parent, task).canonical().decode(),
-            cache_key=cache_key,
-        )
-        fact = AgentCreated(
-            sub_agent_id=agent_id,
-            step_idx=0,
-            path=new_agent.path,
-            depth=0 if parent is None else 1,
-            role=new_agent.role,
-            title=task[:20],
-            contract_sha256=hashlib.sha256(new_agent.context_json.encode()).hexdigest(),
-        )
-        self.journal.record(fact, agent_id=agent_id, parent_agent_id=parent, new_agent=new_agent)
-        return new_agent
-
-    def live(self, agent_id: str, *, failed: bool = False) -> None:
-        """Record an agent from its start to its closing."""
-        self.record(AgentStarted(sub_agent_id=agent_id), agent_id)
-        self.end(agent_id, failed=failed)
-
-    def end(self, agent_id: str, *, failed: bool = False) -> None:
-        """Record the end of a running agent."""
-        middle: list[Fact] = [
-            ResultProposed(sub_agent_id=agent_id, response="Done."),
-            AgentCompleted(sub_agent_id=agent_id),
-        ]
-        if failed:
-            middle = [AgentFailed(sub_agent_id=agent_id, status=Status.ERROR, reason="No.")]
-        end = AgentClosed(
-            sub_agent_id=agent_id, step_idx=0, final_status="over", close_reason="over"
-        )
-        for fact in (*middle, end):
-            self.record(fact, agent_id)
-
-    def note(self, text: str = "a fact that changes no row") -> Event:
-        return self.record(LimitReached(limit="max_turns", detail=text))
-
-    def finish(self, status: Status = Status.COMPLETED) -> Event:
-        return self.record(RunFinished(status=status))
-
-    def record(self, fact: Fact, agent_id: str = "a0") -> Event:
-        return self.journal.record(fact, agent_id=agent_id, parent_agent_id=None)
-
-
-def contract(run_id: str, agent_id: str | None = None, task: str = "Do it.") -> Contract:
-    return Contract(
-        parent=Parent(run_id=run_id, agent_id=agent_id, step_idx=0, task_prompt=task),
-        step=Step(title="A task", description=task, success_criteria=("It is done.",)),
-        permissions=Grant(allowed_tools=("read_file",)),
-        execution=Execution(
-            role="researcher",
-            instructions="Look.",
-            model="scripted",
-            attempt_timeout_ms=5_000,
-            max_retries=0,
-            max_tool_calls=3,
-            max_turns=4,
-            max_tokens=None,
-            max_context_tokens=100,
-        ),
-    )
 
 
 class StoreContract:
@@ -175,8 +60,8 @@ class StoreContract:
 
     async def test_what_was_flushed_is_read_back_as_it_was(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9")
-            written = [scribe.begin(), *(scribe.note(text) for text in TEXTS), scribe.finish()]
+            writer = JournalWriter(store, "k3f9")
+            written = [writer.begin(), *(writer.note(text) for text in TEXTS), writer.finish()]
             await store.flush()
             assert list(await store.events("k3f9")) == written
             row = await store.run("k3f9")
@@ -184,8 +69,8 @@ class StoreContract:
 
     async def test_events_come_in_pages_behind_a_cursor(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9")
-            written = [scribe.begin(), *(scribe.note(str(n)) for n in range(6))]
+            writer = JournalWriter(store, "k3f9")
+            written = [writer.begin(), *(writer.note(str(n)) for n in range(6))]
             await store.flush()
             assert list(await store.events("k3f9", limit=3)) == written[:3]
             assert list(await store.events("k3f9", after=3, limit=3)) == written[3:6]
@@ -201,7 +86,7 @@ class StoreContract:
 
     async def test_runs_are_kept_apart(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            one, two = Scribe(store, "one"), Scribe(store, "two")
+            one, two = JournalWriter(store, "one"), JournalWriter(store, "two")
             mine, theirs = [one.begin()], [two.begin()]
             for _ in range(3):
                 mine.append(one.note())
@@ -212,10 +97,10 @@ class StoreContract:
 
     async def test_a_batch_may_be_large(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9")
-            scribe.begin()
+            writer = JournalWriter(store, "k3f9")
+            writer.begin()
             for number in range(3_000):
-                scribe.birth(f"a{number}")
+                writer.create_agent(f"a{number}")
             await store.flush()
             assert len(await store.agents("k3f9")) == 3_000
             assert (await store.run("k3f9")).head_seq == 3_001
@@ -225,7 +110,7 @@ class StoreContract:
     async def test_a_run_is_found_by_a_unique_beginning(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             for run_id in ("ab", "abcd", "abce", "xyz9"):
-                Scribe(store, run_id).begin()
+                JournalWriter(store, run_id).begin()
             await store.flush()
             for beginning, run_id in {
                 "x": "xyz9",
@@ -239,7 +124,7 @@ class StoreContract:
     async def test_an_ambiguous_beginning_is_told(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             for run_id in ("abcd", "abce"):
-                Scribe(store, run_id).begin()
+                JournalWriter(store, run_id).begin()
             await store.flush()
             for beginning in ("a", "abc"):
                 with pytest.raises(UnknownRun) as caught:
@@ -250,7 +135,7 @@ class StoreContract:
 
     async def test_a_run_that_is_not_there_is_told(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            Scribe(store, "abcd").begin()
+            JournalWriter(store, "abcd").begin()
             await store.flush()
             for name in ("", "b", "abcde", "ABCD", "%", "a%", "a_cd", "a'b", "ü", "\udcff", "\0"):
                 with pytest.raises(UnknownRun, match=r"^No run .* `retinue runs` lists them\.$"):
@@ -260,7 +145,7 @@ class StoreContract:
         async with self.opened(tmp_path) as store:
             for number, run_id in enumerate(("old", "older", "new")):
                 clock = FakeClock(EPOCH + (5, 1, 9)[number])
-                Scribe(store, run_id, clock=clock).begin()
+                JournalWriter(store, run_id, clock=clock).begin()
             await store.flush()
             assert [row.id for row in await store.runs()] == ["new", "old", "older"]
             assert [row.id for row in await store.runs(limit=2)] == ["new", "old"]
@@ -268,10 +153,10 @@ class StoreContract:
     async def test_a_session_is_the_chain_of_its_runs(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             # All at the same time: it is the chain that says what comes after what.
-            Scribe(store, "m2").begin()
-            Scribe(store, "z9").begin(earlier=("m2",))
-            Scribe(store, "b4").begin(earlier=("m2", "z9"))
-            Scribe(store, "x1").begin()
+            JournalWriter(store, "m2").begin()
+            JournalWriter(store, "z9").begin(earlier=("m2",))
+            JournalWriter(store, "b4").begin(earlier=("m2", "z9"))
+            JournalWriter(store, "x1").begin()
             await store.flush()
             for run_id in ("m2", "z", "b4"):
                 assert [row.id for row in await store.session(run_id)] == ["m2", "z9", "b4"]
@@ -281,10 +166,10 @@ class StoreContract:
 
     async def test_of_two_chains_a_session_goes_on_with_the_longer(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            Scribe(store, "m2").begin()
-            Scribe(store, "b4").begin(earlier=("m2",))
-            Scribe(store, "z9").begin(earlier=("m2",))
-            Scribe(store, "c5").begin(earlier=("m2", "b4"))
+            JournalWriter(store, "m2").begin()
+            JournalWriter(store, "b4").begin(earlier=("m2",))
+            JournalWriter(store, "z9").begin(earlier=("m2",))
+            JournalWriter(store, "c5").begin(earlier=("m2", "b4"))
             await store.flush()
             assert [row.id for row in await store.session("z9")] == ["m2", "b4", "c5"]
 
@@ -301,7 +186,7 @@ class StoreContract:
                 ("b4", "run", ("m2",)),
                 ("p3", "program", ()),
             ):
-                Scribe(store, run_id, clock=clock).begin(kind=kind, earlier=earlier)
+                JournalWriter(store, run_id, clock=clock).begin(kind=kind, earlier=earlier)
                 clock.advance(1)
             await store.flush()
             assert [row.id for row in await store.session()] == ["m2", "b4"]
@@ -312,17 +197,17 @@ class StoreContract:
     async def test_a_run_says_how_far_it_is(self, tmp_path: Path) -> None:
         clock = FakeClock()
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9", clock=clock)
-            scribe.begin("Count the herons.")
-            scribe.birth()
-            last = scribe.note()
+            writer = JournalWriter(store, "k3f9", clock=clock)
+            writer.begin("Count the herons.")
+            writer.create_agent()
+            last = writer.note()
             await store.flush()
             row = await store.run("k3f9")
             assert (row.kind, row.task, row.agents) == ("run", "Count the herons.", 1)
             assert (row.status, row.started_at, row.finished_at) == (None, EPOCH, None)
             assert (row.head_seq, row.head_hash) == (last.seq, last.hash)
             clock.advance(2.5)
-            scribe.finish(Status.BUDGET_EXCEEDED)
+            writer.finish(Status.BUDGET_EXCEEDED)
             await store.flush()
             row = await store.run("k3f9")
             assert (row.status, row.finished_at) == ("budget_exceeded", EPOCH + 2.5)
@@ -331,11 +216,11 @@ class StoreContract:
     async def test_of_a_run_that_was_cleaned_away_the_outcome_is_left(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             for run_id in ("k3f9", "x2"):
-                scribe = Scribe(store, run_id)
-                scribe.begin("Count the herons.", earlier=("m2",))
-                scribe.birth(cache_key=run_id)
-                scribe.live("a0")
-                scribe.finish()
+                writer = JournalWriter(store, run_id)
+                writer.begin("Count the herons.", earlier=("m2",))
+                writer.create_agent(cache_key=run_id)
+                writer.run_agent("a0")
+                writer.finish()
             await store.flush()
             before = await store.run("k3f9")
             await prune_journal(store, FakeClock(), "k3f9")
@@ -353,9 +238,9 @@ class StoreContract:
 
     async def test_contracts_are_kept_to_the_byte(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9")
-            scribe.begin()
-            new_agent = [scribe.birth(f"a{n}", text) for n, text in enumerate(TEXTS)]
+            writer = JournalWriter(store, "k3f9")
+            writer.begin()
+            new_agent = [writer.create_agent(f"a{n}", text) for n, text in enumerate(TEXTS)]
             await store.flush()
             rows = await store.agents("k3f9")
         assert [row.context_json for row in rows] == [agent.context_json for agent in new_agent]
@@ -366,10 +251,10 @@ class StoreContract:
 
     async def test_agents_come_in_order_of_birth(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9")
-            scribe.begin()
+            writer = JournalWriter(store, "k3f9")
+            writer.begin()
             for number in range(12):
-                scribe.birth(f"a{number}")
+                writer.create_agent(f"a{number}")
             await store.flush()
             assert [row.id for row in await store.agents("k3f9")] == [f"a{n}" for n in range(12)]
 
@@ -392,22 +277,22 @@ class StoreContract:
         ]
         async with self.opened(tmp_path) as store:
             for number, life in enumerate(lives):
-                scribe = Scribe(store, f"run{number}")
-                scribe.begin()
-                scribe.birth()
+                writer = JournalWriter(store, f"run{number}")
+                writer.begin()
+                writer.create_agent()
                 for fact, state in life:
-                    scribe.record(fact)
+                    writer.record(fact)
                     await store.flush()
-                    (row,) = await store.agents(scribe.run_id)
+                    (row,) = await store.agents(writer.run_id)
                     assert row.state is state
 
     async def test_an_illegal_move_is_refused(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9")
-            scribe.begin()
-            scribe.birth()
+            writer = JournalWriter(store, "k3f9")
+            writer.begin()
+            writer.create_agent()
             await store.flush()
-            scribe.record(AgentCompleted(sub_agent_id="a0"))
+            writer.record(AgentCompleted(sub_agent_id="a0"))
             with pytest.raises(StoreError, match="illegal move of an agent"):
                 await store.flush()
             (row,) = await store.agents("k3f9")
@@ -418,11 +303,11 @@ class StoreContract:
     async def test_what_a_role_has_used_is_told(self, tmp_path: Path) -> None:
         clock = FakeClock()
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9", clock=clock)
-            scribe.begin()
+            writer = JournalWriter(store, "k3f9", clock=clock)
+            writer.begin()
             for number, agent_id in enumerate(("a0", "a1", "a2", "a3")):
-                scribe.birth(agent_id)
-                scribe.record(AgentStarted(sub_agent_id=agent_id), agent_id)
+                writer.create_agent(agent_id)
+                writer.record(AgentStarted(sub_agent_id=agent_id), agent_id)
                 clock.advance(number)
                 if agent_id != "a2":  # That one asked no model.
                     reply = ModelReplied(
@@ -431,10 +316,10 @@ class StoreContract:
                         usage=Usage(100 * number + 1, 0, 10),
                         timing=Timing(0.0, 0.0, 0.5),
                     )
-                    scribe.record(reply, agent_id)
-                    scribe.record(reply, agent_id)
+                    writer.record(reply, agent_id)
+                    writer.record(reply, agent_id)
                 if agent_id != "a3":  # And that one is still at work.
-                    scribe.end(agent_id)
+                    writer.end(agent_id)
             await store.flush()
             found = await store.history("researcher", limit=9)
             used = sorted((u.tokens_in, u.tokens_out, u.duration_s, u.generating_s) for u in found)
@@ -445,13 +330,13 @@ class StoreContract:
         clock = FakeClock()
         async with self.opened(tmp_path) as store:
             for run_id in ("one", "two"):
-                scribe = Scribe(store, run_id, clock=clock)
-                scribe.begin()
+                writer = JournalWriter(store, run_id, clock=clock)
+                writer.begin()
                 for agent_id in ("a0", "a1", "a2", "a3"):
-                    scribe.birth(agent_id, cache_key=None if agent_id == "a3" else "key")
-                scribe.live("a0")
-                scribe.live("a1", failed=True)
-                scribe.live("a3")
+                    writer.create_agent(agent_id, cache_key=None if agent_id == "a3" else "key")
+                writer.run_agent("a0")
+                writer.run_agent("a1", failed=True)
+                writer.run_agent("a3")
                 clock.advance(1)
             await store.flush()
             # Not those that are not closed, nor those without a key.
@@ -465,14 +350,14 @@ class StoreContract:
 
     async def test_a_batch_is_written_whole_or_not_at_all(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            scribe, other = Scribe(store, "k3f9"), Scribe(store, "x2")
-            before = [scribe.begin(), scribe.note()]
+            writer, other = JournalWriter(store, "k3f9"), JournalWriter(store, "x2")
+            before = [writer.begin(), writer.note()]
             await store.flush()
-            scribe.note()
+            writer.note()
             other.begin()
-            scribe.birth("a0")
-            scribe.birth("a0")
-            scribe.note()
+            writer.create_agent("a0")
+            writer.create_agent("a0")
+            writer.note()
             with pytest.raises(StoreError):
                 await store.flush()
             assert list(await store.events("k3f9")) == before
@@ -483,14 +368,14 @@ class StoreContract:
     async def test_after_an_error_nothing_more_is_written(self, tmp_path: Path) -> None:
         """A chain with a gap is worse than a chain that ends."""
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9")
-            scribe.begin()
+            writer = JournalWriter(store, "k3f9")
+            writer.begin()
             await store.flush()
-            scribe.birth("a0")
-            scribe.birth("a0")
+            writer.create_agent("a0")
+            writer.create_agent("a0")
             with pytest.raises(StoreError) as first:
                 await store.flush()
-            scribe.note()
+            writer.note()
             for _ in range(2):
                 with pytest.raises(StoreError) as again:
                     await store.flush()
@@ -500,7 +385,7 @@ class StoreContract:
 
     async def test_what_cannot_be_written_is_an_error_of_the_flush(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            event = Scribe(store, "k3f9").begin()
+            event = JournalWriter(store, "k3f9").begin()
             await store.flush()
             store.append(msgspec.structs.replace(event, seq=2, summary="\udcff"))
             with pytest.raises(StoreError):
@@ -509,7 +394,7 @@ class StoreContract:
 
     async def test_a_journal_begins_with_the_start_of_its_run(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            Scribe(store, "k3f9").note()
+            JournalWriter(store, "k3f9").note()
             with pytest.raises(StoreError):
                 await store.flush()
             assert list(await store.runs()) == []
@@ -517,10 +402,10 @@ class StoreContract:
 
     async def test_everybody_who_waits_is_told_of_an_error(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9")
-            scribe.begin()
-            scribe.birth("a0")
-            scribe.birth("a0")
+            writer = JournalWriter(store, "k3f9")
+            writer.begin()
+            writer.create_agent("a0")
+            writer.create_agent("a0")
             told = await asyncio.gather(*(store.flush() for _ in range(5)), return_exceptions=True)
             assert [type(error) for error in told] == [type(told[0])] * 5
             assert isinstance(told[0], StoreError)
@@ -528,20 +413,20 @@ class StoreContract:
 
     async def test_closing_tells_what_could_not_be_made_durable(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9")
-            scribe.begin()
-            scribe.birth("a0")
-            scribe.birth("a0")
+            writer = JournalWriter(store, "k3f9")
+            writer.begin()
+            writer.create_agent("a0")
+            writer.create_agent("a0")
             await _close_broken(store)
 
     # Owners
 
     async def test_a_run_that_another_has_taken_over_is_refused(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as mine, self.opened(tmp_path) as theirs:
-            scribe = Scribe(mine, "k3f9")
-            first = scribe.begin()
+            writer = JournalWriter(mine, "k3f9")
+            first = writer.begin()
             await mine.flush()
-            theirs.append(scribe.note())
+            theirs.append(writer.note())
             with pytest.raises(StoreError) as caught:
                 await theirs.flush()
             assert str(caught.value) == (
@@ -554,9 +439,9 @@ class StoreContract:
 
     async def test_a_run_is_started_once(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as mine, self.opened(tmp_path) as theirs:
-            Scribe(mine, "k3f9").begin("First.")
+            JournalWriter(mine, "k3f9").begin("First.")
             await mine.flush()
-            Scribe(theirs, "k3f9").begin("Second.")
+            JournalWriter(theirs, "k3f9").begin("Second.")
             with pytest.raises(StoreError):
                 await theirs.flush()
             assert (await mine.run("k3f9")).task == "First."
@@ -565,8 +450,8 @@ class StoreContract:
     @pytest.mark.parametrize("epoch", [1, 3])
     async def test_an_event_of_another_epoch_is_refused(self, tmp_path: Path, epoch: int) -> None:
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9", epoch=2)
-            event = scribe.begin()
+            writer = JournalWriter(store, "k3f9", epoch=2)
+            event = writer.begin()
             await store.flush()
             stranger = msgspec.structs.replace(event, seq=2, epoch=epoch)
             store.append(stranger)
@@ -576,13 +461,13 @@ class StoreContract:
             await _close_broken(store)
 
     async def test_others_read_what_was_flushed(self, tmp_path: Path) -> None:
-        async with self.opened(tmp_path) as writer, self.opened(tmp_path) as reader:
-            scribe = Scribe(writer, "k3f9")
-            written = [scribe.begin()]
+        async with self.opened(tmp_path) as store, self.opened(tmp_path) as reader:
+            writer = JournalWriter(store, "k3f9")
+            written = [writer.begin()]
             for _ in range(3):
-                await writer.flush()
+                await store.flush()
                 assert list(await reader.events("k3f9")) == written
-                written.append(scribe.note())
+                written.append(writer.note())
 
     # Waiting and closing
 
@@ -592,12 +477,12 @@ class StoreContract:
 
     async def test_many_flush_at_once(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9")
-            scribe.begin()
+            writer = JournalWriter(store, "k3f9")
+            writer.begin()
 
             async def work() -> None:
                 for _ in range(5):
-                    seq = scribe.note().seq
+                    seq = writer.note().seq
                     await store.flush()
                     assert (await store.run("k3f9")).head_seq >= seq
 
@@ -606,10 +491,10 @@ class StoreContract:
 
     async def test_a_cancelled_flush_loses_nothing(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9")
-            scribe.begin()
+            writer = JournalWriter(store, "k3f9")
+            writer.begin()
             for _ in range(20):
-                scribe.note()
+                writer.note()
                 waiting = asyncio.ensure_future(store.flush())
                 # Once around the loop, so that it waits when the cancellation comes.
                 await asyncio.sleep(0)
@@ -621,23 +506,23 @@ class StoreContract:
 
     async def test_closing_makes_everything_durable(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9")
-            written = [scribe.begin(), *(scribe.note() for _ in range(100))]
+            writer = JournalWriter(store, "k3f9")
+            written = [writer.begin(), *(writer.note() for _ in range(100))]
         async with self.opened(tmp_path) as store:
             assert list(await store.events("k3f9")) == written
 
     async def test_closing_twice_is_fine(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            Scribe(store, "k3f9").begin()
+            JournalWriter(store, "k3f9").begin()
             await store.aclose()
             await store.aclose()
 
     async def test_what_comes_after_closing_is_refused(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            scribe = Scribe(store, "k3f9")
-            scribe.begin()
+            writer = JournalWriter(store, "k3f9")
+            writer.begin()
             await store.aclose()
-            scribe.note()
+            writer.note()
             with pytest.raises(StoreError, match="closed"):
                 await store.flush()
             with pytest.raises(StoreError, match="closed"):
