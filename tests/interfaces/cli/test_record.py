@@ -75,7 +75,7 @@ def test_where_it_cannot_be_written(cli: Cli, script: Callable[[str], str], proj
     assert done == (2, "", f"retinue: {why}\n")
     done = cli("run", "-m", model, "--record", "run.jsonl", "x")
     assert done.code == 2
-    assert "Name one outside of the project, or .retinue/run.jsonl." in done.err
+    assert "Name a file outside the project, or .retinue/run.jsonl." in done.err
     assert not (project / "run.jsonl").exists()
 
 
