@@ -1,7 +1,9 @@
-"""A place to attack a sandbox from."""
+"""Runs commands in a sandbox, to attack it from the inside."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,6 +12,31 @@ from retinue.domain.grant import Network
 from retinue.domain.reach import Reach
 from retinue.domain.scope import NOWHERE, Groups
 from retinue.ports.sandbox import CommandResult, Sandbox
+
+UNCHANGED = "as it was\n"
+"""Content of `outside/writable` and of `src/a.py` in the workspace, which no attack may change."""
+
+ATTEMPT = """
+import ctypes, fcntl, os, socket, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(name, act, *arguments):
+    try:
+        found = act(*arguments)
+    except OSError:
+        return
+    if not isinstance(found, int) or found >= 0:
+        print("escaped", name)
+"""
+"""Beginning of an attack in Python: `attempt` prints `escaped` if a call succeeds."""
+
+
+def try_all(commands: Sequence[str], **values: object) -> str:
+    """A shell script that runs all commands, and prints `tried N` after each."""
+    lines = (
+        f"({command.format(**values)}) </dev/null\necho tried {number}"
+        for number, command in enumerate(commands, 1)
+    )
+    return "\n".join(lines)
 
 
 class SandboxProbe(msgspec.Struct, frozen=True):
@@ -22,6 +49,15 @@ class SandboxProbe(msgspec.Struct, frozen=True):
     @property
     def full(self) -> bool:
         return self.sandbox.tier == "full"
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether no command has changed the files outside of the write scope."""
+        return (
+            (self.outside / "writable").read_text() == UNCHANGED
+            and sorted(os.listdir(self.outside)) == ["secret", "writable"]
+            and (self.root / "src" / "a.py").read_text() == UNCHANGED
+        )
 
     async def run(
         self,
@@ -47,7 +83,7 @@ class SandboxProbe(msgspec.Struct, frozen=True):
         network: Network = Network.NONE,
         timeout_s: float = 60,
     ) -> CommandResult:
-        """Run a program that lies in the workspace."""
+        """Write a Python program to the workspace and run it."""
         (self.root / "attack.py").write_text(code)
         return await self.run(
             "python3 attack.py", write=write, network=network, timeout_s=timeout_s

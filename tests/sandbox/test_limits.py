@@ -1,119 +1,112 @@
-"""What a command is given from its first moment: limits, and somebody who ends it."""
+"""Resource limits of commands: processes, memory, files and output."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
+from retinue.domain.scope import scope
 from retinue.errors import WorkspaceError
-from retinue.sandbox.bubblewrap import Bubblewrap
 from retinue.sandbox.cgroups import cgroups
-from retinue.sandbox.limits import ProcessLimits
+from retinue.sandbox.limits import MIB, ProcessLimits
 from tests.sandbox.probe import SandboxProbe
 
+WithLimits = Callable[[ProcessLimits], SandboxProbe]
 
-async def test_limits_are_there_from_the_first_moment(probe: SandboxProbe) -> None:
+
+async def test_endless_output_is_cut(probe: SandboxProbe) -> None:
+    done = await probe.run("yes | head -c 50000000", max_output_bytes=1000)
+    assert len(done.output) < 1200
+    assert done.truncated_bytes > 49_000_000
+
+
+async def test_fork_bomb_is_stopped(probe: SandboxProbe, with_limits: WithLimits) -> None:
+    by_cgroup = "processes" in cgroups(ProcessLimits()).limited
+    if os.geteuid() == 0 and not by_cgroup:
+        pytest.skip("root's processes are with_limits by a control group, and there is none")
+    done = await with_limits(ProcessLimits(processes=100)).python(
+        """
+import os, time
+made = 0
+try:
+    for _ in range(5000):
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        made += 1
+except OSError as error:
+    print("stopped")
+print(made)
+""",
+        timeout_s=60,
+    )
+    assert done.output.startswith("stopped\n")
+    most = ProcessLimits(processes=200).per_process(limited=frozenset())["RLIMIT_NPROC"]
+    assert int(done.output.split()[1]) < (100 if by_cgroup else most)
+
+
+async def test_endless_file_is_stopped(probe: SandboxProbe, with_limits: WithLimits) -> None:
+    done = await with_limits(ProcessLimits(file_bytes=MIB)).run(
+        'head -c 9000000 /dev/zero >"$TMPDIR/big"; stat -c %s "$TMPDIR/big"'
+    )
+    assert int(done.output.split()[-1]) == MIB
+
+
+async def test_tmp_has_a_size_limit(probe: SandboxProbe, with_limits: WithLimits) -> None:
+    if not probe.full:
+        pytest.skip("the reduced tier limits each file alone, and says so")
+    done = await with_limits(ProcessLimits(tmp_bytes=MIB)).run(
+        "for n in /tmp/1 /tmp/2 /dev/shm/1 /dev/shm/2; do head -c 900000 /dev/zero >$n; done;"
+        " du -skx /tmp /dev/shm"
+    )
+    sizes = [int(line.split()[0]) for line in done.output.splitlines() if line[0].isdigit()]
+    assert max(sizes) <= 1024
+
+
+@pytest.mark.parametrize("memory", ["bytearray(size)", "mmap.mmap(-1, size)"])
+async def test_memory_is_limited(probe: SandboxProbe, with_limits: WithLimits, memory: str) -> None:
+    try:
+        done = await with_limits(ProcessLimits(memory_bytes=64 * MIB)).python(
+            f"""
+import mmap
+size = 2**30
+memory = {memory}
+for place in range(0, size, 4096):
+    memory[place] = 1
+print('escaped')
+"""
+        )
+    except WorkspaceError:
+        return  # The kernel took the sandbox along.
+    assert "escaped" not in done.output
+
+
+async def test_no_core_is_dumped(probe: SandboxProbe) -> None:
+    (probe.root / "open").mkdir()
+    done = await probe.run(
+        "cd open; ulimit -c unlimited; sh -c 'kill -SEGV $$'; ls",
+        write=scope("open/**"),
+    )
+    assert "core" not in done.output.split()
+    assert os.listdir(probe.root / "open") == []
+
+
+async def test_no_unlimited_folder_is_writable(probe: SandboxProbe) -> None:
+    """Files in memory count for nobody where no control group does."""
+    done = await probe.run(
+        "for place in / /dev"
+        " /dev/pts /proc /etc /usr /run /var /opt /sys /root /home; do"
+        ' (: >"$place/made") 2>/dev/null && echo "escaped $place"; done'
+    )
+    assert "escaped" not in done.output
+
+
+async def test_limits_are_set_before_the_command_starts(probe: SandboxProbe) -> None:
     done = await probe.run("cat /proc/self/oom_score_adj; ulimit -f; cat /proc/self/limits")
     first, blocks, *limits = done.output.splitlines()
     assert first == "1000"
     assert int(blocks) * 512 == ProcessLimits().file_bytes
     # With 0 the kernel would start the host's program for memory that crashed, outside.
     assert next(line.split()[4:6] for line in limits if line.startswith("Max core")) == ["1", "1"]
-
-
-EARLY = """
-import asyncio, ctypes, os, shutil, signal, struct, time
-from retinue.domain.reach import Reach
-from retinue.domain.scope import ANYWHERE
-from {module} import {name}
-libc = ctypes.CDLL(None)
-libc.prctl(36, 1, 0, 0, 0)  # Whose parent dies becomes ours.
-# If too much is killed ever again, then nothing outside of this program: Landlock, signals alone.
-libc.prctl(38, 1, 0, 0, 0)
-libc.syscall(446, libc.syscall(444, struct.pack("=3Q", 0, 0, 2), 24, 0), 0)
-arguments = dict(bwrap=shutil.which("bwrap"), cache={root!r}) if {name!r} == "Bubblewrap" else {{}}
-reach = Reach(root={root!r}, write_scope=ANYWHERE)
-begun, beginning = os.pipe()
-def command():
-    sandbox = {name}({{"PATH": "/usr/bin:/bin", "HOME": "/"}}, **arguments)
-    os.write(beginning, b".")
-    asyncio.run(sandbox.run("sleep 100", reach=reach, timeout_s=100, max_output_bytes=100))
-for delay in range(0, 60, 4):
-    pid = os.fork()
-    if pid == 0:
-        command()
-    os.read(begun, 1)
-    time.sleep(delay / 1000)
-    os.kill(pid, signal.SIGKILL)
-deadline = time.monotonic() + 5
-while time.monotonic() < deadline:
-    try:
-        if os.waitpid(-1, os.WNOHANG) == (0, 0):
-            time.sleep(0.01)
-    except ChildProcessError:
-        print("all gone")
-        break
-"""
-
-
-async def test_a_parent_that_is_killed_at_once_leaves_nothing(probe: SandboxProbe) -> None:
-    kind = type(probe.sandbox)
-    program = EARLY.format(module=kind.__module__, name=kind.__name__, root=str(probe.root))
-    asked = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, stdout=subprocess.PIPE
-    )
-    told, _ = await asked.communicate()
-    assert told.endswith(b"all gone\n")
-
-
-async def test_a_sandbox_that_cannot_be_told_of_is_no_sandbox(tmp_path: Path) -> None:
-    """Bubblewrap in name only: it runs the command, and says nothing of how."""
-    fake = tmp_path / "bwrap"
-    fake.write_text("#!/bin/sh\necho --bind-fd no idea\n")
-    fake.chmod(0o755)
-    probe = SandboxProbe(Bubblewrap({"PATH": "/usr/bin:/bin"}, bwrap=str(fake)), tmp_path, tmp_path)
-    with pytest.raises(WorkspaceError, match="The sandbox failed: --bind-fd no idea"):
-        await probe.run("true")
-
-
-PROGRAM = """
-import asyncio, os, shutil, signal
-from retinue.domain.reach import Reach
-from retinue.domain.scope import NOWHERE
-from retinue.errors import WorkspaceError
-from retinue.sandbox.bubblewrap import Bubblewrap
-async def main():
-    sandbox = Bubblewrap({"PATH": "/usr/bin:/bin", "HOME": "/"}, bwrap=shutil.which("bwrap"))
-    reach = Reach(root="/usr", write_scope=NOWHERE)
-    for _ in range(2):
-        await asyncio.gather(
-            *(sandbox.run("true", reach=reach, timeout_s=60, max_output_bytes=9) for _ in "ab")
-        )
-asyncio.run(main())
-"""
-
-
-@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"])
-async def test_control_groups_are_cleared_away(end: str) -> None:
-    if shutil.which("bwrap") is None or not cgroups(ProcessLimits()).limited:
-        pytest.skip("no control groups can be made here")
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM + end)
-    await process.wait()
-    name = f"retinue-{process.pid}-"
-    while end and _groups(name):
-        # Who is killed clears nothing away; the next one does, once the kernel is done with it.
-        cgroups.cache_clear()
-        cgroups(ProcessLimits())
-        await asyncio.sleep(0.01)
-    assert _groups(name) == []
-
-
-def _groups(name: str) -> list[str]:
-    folders = (folder for folder, _, _ in os.walk("/sys/fs/cgroup"))
-    return [folder for folder in folders if os.path.basename(folder).startswith(name)]
