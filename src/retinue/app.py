@@ -52,7 +52,7 @@ from retinue.project import (
 )
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.core.gc_tuning import relaxed_gc
-from retinue.runtime.history.result_cache import Cache
+from retinue.runtime.history.result_cache import ResultCache
 from retinue.runtime.policy import Breaker, Policy
 from retinue.runtime.runtime import Runtime
 from retinue.runtime.services import Services, Storage
@@ -200,7 +200,7 @@ async def open_runtime(
                 memory_store=memory_store,
                 reports=reports,
             ),
-            cache=Cache(store, tool_registry, CACHEABLE_TOOLS if cached else None),
+            cache=ResultCache(store, tool_registry, CACHEABLE_TOOLS if cached else None),
             file_tree=file_tree,
             history=file_tree,
             sandbox=sandbox,

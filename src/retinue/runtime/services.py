@@ -16,7 +16,7 @@ from retinue.ports.run_lock import RunLocks
 from retinue.ports.sandbox import Sandbox
 from retinue.ports.store import MemoryStore, Reports, Store
 from retinue.runtime.agent.tool_calls import Tools
-from retinue.runtime.history.result_cache import Cache
+from retinue.runtime.history.result_cache import ResultCache
 from retinue.runtime.integration.checks import Confine
 from retinue.runtime.policy import Policy
 
@@ -39,7 +39,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     tools: Tools
     roles: Mapping[str, Role]
     storage: Storage
-    cache: Cache
+    cache: ResultCache
     file_tree: FileTree
     """The user's files."""
     history: ChangeHistory

@@ -87,11 +87,15 @@ MALFORMED: list[tuple[str, Any, str]] = [
     ("empty goal", plan(step()) | {"goal": " "}, "goal: is empty; say what the plan is for"),
     ("goal of a wrong type", plan(step()) | {"goal": 7}, "goal: expected `str`, got `int`, not 7"),
     ("goal in half characters", plan(step()) | {"goal": "\ud800"}, "goal: is not valid Unicode"),
-    ("unknown field", plan(step(), gaol="x"), "gaol: is no field of a plan; did you mean goal?"),
+    ("unknown field", plan(step(), gaol="x"), "gaol: is not a field of a plan; did you mean goal?"),
     ("no steps", {"goal": "G"}, "steps: is missing; a plan has at least one step"),
     ("empty steps", plan(), "steps: is empty; a plan has at least one step"),
     ("steps of a wrong type", {"goal": "G", "steps": "x"}, "steps: must be a list of tables, not"),
-    ("too many steps", plan(*(step(f"s{n}") for n in range(101))), "steps: are 101, and 100 are"),
+    (
+        "too many steps",
+        plan(*(step(f"s{n}") for n in range(101))),
+        "steps: are 101; the maximum is 100",
+    ),
     ("a step that is none", plan("look"), "step '#1': steps: must be a table, not a text"),
     (
         "a step without a name",
@@ -100,9 +104,13 @@ MALFORMED: list[tuple[str, Any, str]] = [
     ),
     ("a name of a wrong type", plan(step(3)), "step '#1': name: expected `str`, got `int`, not 3"),
     ("a name with signs", plan(step("a b")), "step 'a b': name: cannot be a name; use up to 40 of"),
-    ("the same name twice", plan(step(), step()), "step 'a': name: is that of another step, too"),
+    ("the same name twice", plan(step(), step()), "step 'a': name: is used by another step too"),
     ("the review's name", plan(step("review")), "step 'review': name: is the name of the review"),
-    ("unknown field of a step", plan(step(own=1)), "step 'a': own: is no field of a step; there"),
+    (
+        "unknown field of a step",
+        plan(step(own=1)),
+        "step 'a': own: is not a field of a step; there",
+    ),
     ("no task", plan({"name": "a", "role": "planner"}), "step 'a': task: is missing"),
     ("empty task", plan(step(task=" ")), "step 'a': task: is empty; say what is to be done"),
     ("task of a wrong type", plan(step(task=["x"])), "step 'a': task: expected `str`, got `array`"),
@@ -110,7 +118,11 @@ MALFORMED: list[tuple[str, Any, str]] = [
     ("unknown role", plan(step(role="cook")), "step 'a': role: 'cook' is unknown; there are: exec"),
     ("misspelt role", plan(step(role="reviwer")), "step 'a': role: 'reviwer' is unknown; did you"),
     ("needs itself", plan(step(depends_on=["a"])), "step 'a': depends_on: names the step itself"),
-    ("needs nobody", plan(step(depends_on=["b"])), "step 'a': depends_on: 'b' is no step; there"),
+    (
+        "needs nobody",
+        plan(step(depends_on=["b"])),
+        "step 'a': depends_on: 'b' is not a step; there",
+    ),
     ("needs by a text", plan(step(depends_on="b")), "step 'a': depends_on: expected `array`, got"),
     (
         "needs one twice",
@@ -207,7 +219,7 @@ MALFORMED: list[tuple[str, Any, str]] = [
     (
         "a field that a terminal would obey",
         plan(step(**{"x\n\x1b[2J": 1})),
-        "step 'a': x  [2J: is no field of a step",
+        "step 'a': x  [2J: is not a field of a step",
     ),
     ("an empty criterion", plan(step(success_criteria=[""])), "step 'a': success_criteria: has an"),
     ("unknown policy", plan(step(on_failure="panic")), "step 'a': on_failure: invalid enum value"),
@@ -217,7 +229,7 @@ MALFORMED: list[tuple[str, Any, str]] = [
         plan(step(budget=5)),
         "step 'a': budget: must be a table, not a num",
     ),
-    ("unknown limit", plan(step(budget={"max_tokns": 5})), "step 'a': budget.max_tokns: is no fie"),
+    ("unknown limit", plan(step(budget={"max_tokns": 5})), "step 'a': budget.max_tokns: is not a"),
     (
         "no tokens",
         plan(step(budget={"max_tokens": 0})),
@@ -263,12 +275,12 @@ MALFORMED: list[tuple[str, Any, str]] = [
     (
         "too little for each",
         plan(step(), step("b"), budget={"max_tokens": 5000}),
-        "budget.max_tokens: 5,000 leave 2,500 for each step that names no limit, and 4,000 are",
+        "budget.max_tokens: 5,000 leaves 2,500 for each step without a limit; the minimum is 4,000",
     ),
     (
         "unknown limit of the plan",
         plan(step(), budget={"max_turns": 5}),
-        "budget.max_turns: is no field of a budget; ",
+        "budget.max_turns: is not a field of a budget; ",
     ),
 ]
 
@@ -307,12 +319,12 @@ def test_there_are_forty_kinds() -> None:
         (
             means(unpriced=lambda name: name),
             plan(step(budget={"max_cost_usd": 1.0})),
-            "step 'a': budget.max_cost_usd: is set, and nobody knows what m costs; name its price",
+            "step 'a': budget.max_cost_usd: is set, but the price of m is unknown; add it",
         ),
         (
             means(unpriced=lambda name: name),
             plan(step(), budget={"max_cost_usd": 1.0}),
-            "budget.max_cost_usd: is set, and nobody knows what m costs; name its",
+            "budget.max_cost_usd: is set, but the price of m is unknown; add it",
         ),
         (
             means(Mode.NORMAL),
@@ -322,7 +334,7 @@ def test_there_are_forty_kinds() -> None:
         (
             means(unpriced=lambda name: name if name == "x" else ""),
             plan(step(model="x"), step("b"), budget={"max_cost_usd": 1.0}),
-            "step 'a': model: money is limited, and nobody knows what x costs; name its price in",
+            "step 'a': model: the cost is limited, but the price of x is unknown; add it to",
         ),
         (
             means(
@@ -330,7 +342,7 @@ def test_there_are_forty_kinds() -> None:
                 unpriced=lambda name: name if name == "x" else "",
             ),
             plan(step(role="cook", budget={"max_cost_usd": 1.0})),
-            "step 'a': budget.max_cost_usd: is set, and nobody knows what x costs; name its price",
+            "step 'a': budget.max_cost_usd: is set, but the price of x is unknown; add it",
         ),
         (
             limited(max_tokens=7000),
@@ -365,13 +377,13 @@ def test_everything_wrong_is_told_at_once() -> None:
         refuse([*found, *problems(read_plan, means())])
     assert str(caught.value).splitlines() == [
         "The plan cannot be run; 6 problems:",
-        "- step 'two': colour: is no field of a step; there are: name, role, task, title,"
+        "- step 'two': colour: is not a field of a step; there are: name, role, task, title,"
         " depends_on, writes, success_criteria, checks, context_files, on_failure, model, expect_s,"
         " budget",
         "- step 'two': task: is empty; say what is to be done",
         "- step 'two': budget.max_tokens: must be positive, not -1",
         "- budget: must be a table, not a text",
-        "- step 'one': depends_on: 'nobody' is no step; there are: one, two",
+        "- step 'one': depends_on: 'nobody' is not a step; there are: one, two",
         "- step 'one': role: 'cook' is unknown; there are: executor, planner, researcher,"
         " reviewer, tester",
     ]
@@ -405,8 +417,8 @@ def test_a_sound_plan_has_no_problems(data: Any) -> None:
             "p.toml is not JSON: JSON is malformed: trailing comma in object (at line 2, column"
             " 7).",
         ),
-        ("x = " + "[" * 100_000, "p.toml is no plan: it is nested too deeply."),
-        ("#" * 1_000_001, "p.toml is no plan: it has more than 1,000,000 characters."),
+        ("x = " + "[" * 100_000, "p.toml is not a plan: it is nested too deeply."),
+        ("#" * 1_000_001, "p.toml is not a plan: it has more than 1,000,000 characters."),
     ],
 )
 def test_a_file_that_cannot_be_read_is_told(text: str, message: str) -> None:

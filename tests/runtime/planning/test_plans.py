@@ -427,7 +427,7 @@ async def test_a_planner_is_told_once_what_is_wrong_with_its_plan(opened: Opened
     async with opened(model=model) as rt:
         assert (await rt.plan("Get there")).steps[0].name == "a"
     _, second = told(model, "Write a plan")
-    assert "- step 'a': depends_on: 'nobody' is no step; there are: a" in second
+    assert "- step 'a': depends_on: 'nobody' is not a step; there are: a" in second
 
 
 async def test_a_plan_that_stays_wrong_is_an_error_with_the_draft(

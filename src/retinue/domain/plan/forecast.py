@@ -1,4 +1,4 @@
-"""What a plan will likely use, from what its roles have used before; and how that came true."""
+"""Forecasts what a plan will use, from what agents of the same roles have used before."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from retinue.domain.price import PoolPrice, Price
 from retinue.domain.result import Spent
 from retinue.domain.role import Role
 
-# Where nobody has been at work before: about a third of what a role may use, mostly read.
+# For a role without history: about a third of what it may use, most of it input.
 GUESSED_SHARE = 0.3
 GUESSED_OUT = 0.1
 GUESSED_TOKENS = 65_536
 GUESSED_SPEED = 30.0
-"""Tokens a second that a model writes."""
+"""Output tokens a second."""
 
 
 class Used(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What an agent of an earlier run has used. `generating_s` is the time of its model alone."""
+    """What an agent of an earlier run has used. `generating_s` is the time of its model only."""
 
     tokens_in: int
     tokens_out: int
@@ -32,7 +32,7 @@ class Used(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class StepForecast(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """`known` is how many earlier agents of the role it is taken from; 0 is a guess."""
+    """The forecast of a step, based on `known` earlier agents; with 0 of them it is a guess."""
 
     step: str
     tokens: int
@@ -42,7 +42,7 @@ class StepForecast(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
 
 
 class Forecast(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """`duration_s` is that of the whole, with steps side by side; `most_tokens` the limit."""
+    """The forecast of a plan; its `duration_s` accounts for steps that run at the same time."""
 
     tokens: int
     duration_s: float
@@ -52,7 +52,7 @@ class Forecast(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
 
     @property
     def guessed(self) -> list[str]:
-        """The steps that are no more than a guess."""
+        """Steps whose forecast is only a guess."""
         return [step.step for step in self.steps if not step.known]
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Forecast(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
         )
 
     def against(self, spent: Spent) -> str:
-        """How it came true."""
+        """The forecast beside what was really used."""
         money = f", {spent.cost_usd:.2f} USD{_off(spent.cost_usd, self.cost_usd)}"
         return (
             f"forecast {self}; used {spent.tokens:,} tokens{_off(spent.tokens, self.tokens)}"
@@ -75,7 +75,7 @@ class Forecast(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
 
 
 def _off(actual: float, expected: float, *, least: float = 0.0) -> str:
-    """By how much; of what was expected to be next to nothing there is no telling."""
+    """The difference in percent; "" if next to nothing was expected."""
     return f" ({(actual - expected) / expected:+.0%})" if expected > least else ""
 
 
@@ -92,8 +92,8 @@ def forecast(
 ) -> Forecast:
     """What `plan` will likely use, if nothing fails and the review finds nothing.
 
-    `history` is by role, `limits` are the tokens of each step, `limit` those of all together. Of
-    the steps in `exclusive` there is one at a time.
+    `history` is by role. `limits` are the tokens of each step, `limit` those of all together. Of
+    the `exclusive` steps, one runs at a time.
     """
     speed = _speed([used for several in history.values() for used in several])
     steps = [
@@ -113,7 +113,7 @@ def forecast(
 
 
 def _most(plan: Plan, limits: Mapping[str, int | None], limit: int | None) -> int | None:
-    """What the steps can come to: not known where there may be more of them, and no limit."""
+    """The most tokens that the steps can use; None if further steps may come and have no limit."""
     if plan.review or any(step.on_failure is OnFailure.REPLAN for step in plan.steps):
         return limit
     most = 0
@@ -154,12 +154,12 @@ def _step(
 
 
 def _cost(price: Price | PoolPrice, usage: Usage) -> float:
-    """What it costs at most: of a pool, at its dearest."""
+    """The highest cost: that of the most expensive model of a pool."""
     return price.max_cost_microusd(usage.tokens_in, usage.tokens_out) / 1_000_000
 
 
 def _speed(known: Sequence[Used]) -> float:
-    """Tokens a second, as the models have written so far."""
+    """Output tokens a second of the agents so far."""
     took_s = sum(used.generating_s for used in known)
     tokens = sum(used.tokens_out for used in known)
     return tokens / took_s if took_s and tokens else GUESSED_SPEED

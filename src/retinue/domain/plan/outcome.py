@@ -1,4 +1,4 @@
-"""How runs and plans went: the bill, each step of a plan, and the report that people read."""
+"""The results of runs and plans, and the report of a plan for people."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
+from retinue.domain.framing import one_line
 from retinue.domain.plan.forecast import Forecast
 from retinue.domain.plan.plan import Plan, PlanStep
 from retinue.domain.result import Result, Spent, Status, cap
@@ -18,11 +19,11 @@ class StepState(StrEnum):
     DONE = "done"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """It was never begun."""
+    """It never started."""
 
 
 class StepOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one step. `results` are those of the children that it was given to."""
+    """How one step ended. `results` are those of its children, one for each attempt."""
 
     step: PlanStep
     state: StepState
@@ -32,12 +33,12 @@ class StepOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def result(self) -> Result | None:
-        """The last one: the one that counts."""
+        """The result of the last attempt, which counts."""
         return self.results[-1] if self.results else None
 
 
 class PlanResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`steps` are all that were planned, those of later rounds behind; `report` is Markdown."""
+    """How a plan ended. `steps` are those of all rounds, in order; `report` is Markdown."""
 
     run_id: str
     plan: Plan
@@ -47,7 +48,7 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total: Spent = Spent()
     review: Result | None = None
     left_open: tuple[str, ...] = ()
-    """What the review has found and no step was made of, and why."""
+    """Findings of the review that became no step, and why."""
     forecast: Forecast | None = None
     report: str = ""
 
@@ -63,16 +64,16 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunResult(Result, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The result of a run's root, with the bill of the whole tree and its number of children."""
+    """The result of a run's root, with the usage and the number of children of the whole tree."""
 
     total: Spent = Spent()
     children: int = 0
     session: str = ""
-    """The id of the first run of the session, to go on with: `rt.run(task, session=…)`."""
+    """The id of the first run of the session; `rt.run(task, session=…)` continues it."""
     results: tuple[Result, ...] = ()
-    """Of a run that a program led and that was resumed: what became of its tasks, in order."""
+    """The results of the tasks, in order, if a program led the run and the run was resumed."""
     plan: PlanResult | None = None
-    """Of a plan that was resumed: how all of it went."""
+    """How the whole plan ended, if the run was a plan and was resumed."""
 
     @property
     def id(self) -> str:
@@ -80,9 +81,9 @@ class RunResult(Result, frozen=True, gc=False, kw_only=True, omit_defaults=True)
 
 
 def verdict(steps: Sequence[StepOutcome], review: Result | None = None) -> tuple[Status, str]:
-    """The status of a plan from those of its steps, and why it is not `completed`.
+    """The status of a plan, and why it is not `completed`.
 
-    Who wants a review does not have what they want before somebody has looked.
+    A plan with a review is not completed if the review failed.
     """
     bad = [outcome for outcome in steps if outcome.state is not StepState.DONE]
     if not bad and review is not None and not review.ok:
@@ -99,9 +100,9 @@ def verdict(steps: Sequence[StepOutcome], review: Result | None = None) -> tuple
 
 
 def markdown(result: PlanResult) -> str:
-    """The report of a plan: goal, steps, evidence, files, cost, what failed and how to go on.
+    """The report of a plan: goal, steps, evidence, files, cost, failures and what to do next.
 
-    What models have written is one line, or a quotation: none of it can pass for what was seen.
+    Text of models is one line or a quotation, so that it cannot be taken for evidence.
     """
     done = sum(outcome.state is StepState.DONE for outcome in result.steps)
     lines = [
@@ -131,12 +132,17 @@ def markdown(result: PlanResult) -> str:
     if changed:
         lines += ["", "## Files", "", *(f"- {_line(str(c))}" for c in changed.values())]
     for outcome in result.steps:
-        lines += ["", f"## {outcome.step.name}: {_line(outcome.step.shown)}", "", *_told(outcome)]
+        lines += [
+            "",
+            f"## {outcome.step.name}: {_line(outcome.step.shown)}",
+            "",
+            *_details(outcome),
+        ]
     if result.review is not None:
         lines += ["", "## Review", "", *_reviewed(result.review)]
         lines += [f"- Left open: {_line(text)}" for text in result.left_open]
     if not result.ok:
-        lines += ["", "## How to go on", "", *_ways_on(result)]
+        lines += ["", "## How to go on", "", *_next_steps(result)]
     return "\n".join(lines) + "\n"
 
 
@@ -151,7 +157,7 @@ def _review_in_short(result: PlanResult) -> str:
 
 
 def _reviewed(review: Result) -> list[str]:
-    """What the reviewer says; a review that failed has no more than words."""
+    """The findings of the reviewer, or the text of a review that failed."""
     if not review.ok or not isinstance(review.data, Mapping):
         return [_line(f"{review.status}: {review.error}"), *_quoted(review.response)]
     found = [f"- {_line(finding['task'])}" for finding in review.data["findings"]]
@@ -160,11 +166,11 @@ def _reviewed(review: Result) -> list[str]:
 
 def _line(text: str) -> str:
     """A text as a part of one line."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return " ".join(one_line(text).split())
 
 
 def _quoted(text: str) -> list[str]:
-    """A text as a quotation, set off from what stands before it."""
+    """A text as a quotation, with an empty line before it."""
     if not text.strip():
         return []
     kept, cut = cap(text.strip(), SHOWN_TOKENS)
@@ -186,8 +192,8 @@ def _row(outcome: StepOutcome) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _told(outcome: StepOutcome) -> list[str]:
-    """What is known of a step: what the harness saw before what the child says."""
+def _details(outcome: StepOutcome) -> list[str]:
+    """The section of a step: first what the runtime saw, then what the child says."""
     lines = [f"- Done when: {_line(text)}" for text in outcome.step.success_criteria]
     result = outcome.result
     if outcome.reason:
@@ -209,7 +215,7 @@ def _code(command: str) -> str:
     return _line(command).replace("`", "'")
 
 
-def _ways_on(result: PlanResult) -> list[str]:
+def _next_steps(result: PlanResult) -> list[str]:
     lines = []
     for outcome in result.steps:
         child = outcome.result

@@ -1,4 +1,4 @@
-"""A plan: steps for a goal, as plain data, and what follows from it alone.
+"""`Plan`: the steps for a goal, as plain data.
 
     goal = "Add JWT auth"
 
@@ -15,9 +15,8 @@
     depends_on = ["research"]
     checks = ["pytest -q tests/auth"]
 
-`plan_file.read` makes a plan of such data, and `plan_check.problems` looks at one with the eyes of
-those who would carry it out. Both tell of all that is wrong at once, each problem with its step and
-its field.
+`plan_file.read` makes a plan of such data, and `plan_check.problems` checks whether it can be run.
+Both return all problems at once, each with its step and its field.
 """
 
 from __future__ import annotations
@@ -30,28 +29,24 @@ import msgspec
 
 from retinue.domain.budget import Limits
 from retinue.domain.contract import title_of
+from retinue.domain.framing import one_line
 from retinue.domain.role import Role
 from retinue.domain.scope import ANYWHERE, contains, intersect, scope
 from retinue.errors import PlanError
 
 MAX_STEPS = 100
-
-
 MIN_STEP_TOKENS = 4_000
-"""Less than that, and a step could not even read its task and answer."""
-
-
+"""With less, a step could not even read its task and answer."""
 REVIEW, REVIEWER = "review", "reviewer"
-
-
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
 class OnFailure(StrEnum):
-    """What becomes of the plan when a step has failed.
+    """What happens to the plan when a step fails.
 
-    STOP begins nothing more. CONTINUE goes on with what does not need it. RETRY gives it to another
-    child, with what went wrong, and stops if that fails too. REPLAN has the rest planned anew.
+    STOP starts no more steps. CONTINUE runs the steps that do not need the failed one. RETRY gives
+    the step to another child, with the error, and stops if that fails too. REPLAN has a planner
+    write the rest of the plan anew.
     """
 
     STOP = "stop"
@@ -61,18 +56,18 @@ class OnFailure(StrEnum):
 
 
 class StepBudget(Limits, frozen=True, kw_only=True, omit_defaults=True):
-    """The limits of one step; what is left out is as for its role."""
+    """The limits of one step; its role has those that are left out."""
 
 
 class PlanBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What all steps together may use."""
+    """The limits of all steps together."""
 
     max_tokens: int | None = None
     max_cost_usd: float | None = None
 
 
 class PlanStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One piece of work. `writes` are the paths that it owns, `expect_s` how long it may take."""
+    """One piece of work. It owns the paths in `writes`; `expect_s` is how long it should take."""
 
     name: str
     role: str
@@ -90,7 +85,7 @@ class PlanStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def shown(self) -> str:
-        """What it is called before people."""
+        """Its title for people."""
         return self.title or title_of(self.task)
 
     @property
@@ -99,7 +94,7 @@ class PlanStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`review` has a reviewer look at the end, whose findings become one more round of steps."""
+    """With `review`, a reviewer checks the result; its findings become one more round of steps."""
 
     goal: str
     steps: tuple[PlanStep, ...]
@@ -128,7 +123,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that keeps a plan from being run. `step` is empty for the plan as a whole."""
+    """Why a plan cannot be run. `step` is "" for a problem of the whole plan."""
 
     step: str
     field: str
@@ -140,7 +135,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def refuse(found: Sequence[Problem], *, draft: Plan | None = None) -> None:
-    """Raise PlanError if there are problems, with the plan that has them."""
+    """Raise PlanError if there are problems; `draft` is the plan that has them."""
     if found:
         count = f"{len(found)} problem{'' if len(found) == 1 else 's'}"
         lines = "".join(f"\n- {problem}" for problem in found)
@@ -150,9 +145,10 @@ def refuse(found: Sequence[Problem], *, draft: Plan | None = None) -> None:
 
 
 def shares(plan: Plan, roles: Mapping[str, Role], limit: int | None) -> dict[str, int | None]:
-    """The tokens that each try of a step may use, so that all together keep to `limit`.
+    """The tokens that each attempt at a step may use, so that all of them keep to `limit`.
 
-    What names no limit has an equal part of what the others leave, at most what its role has.
+    Steps without a limit get equal shares of what the others leave, at most the limit of their
+    role.
     """
     own = {
         step.name: step.budget.max_tokens or roles[step.role].budget.max_tokens
@@ -171,7 +167,7 @@ def shares(plan: Plan, roles: Mapping[str, Role], limit: int | None) -> dict[str
     }
 
 
-# What further steps may write, which no person has looked at
+# Where further steps may write, which no person has read
 
 
 def owned(steps: Iterable[PlanStep], path: str, roles: Mapping[str, Role]) -> list[PlanStep]:
@@ -182,14 +178,14 @@ def owned(steps: Iterable[PlanStep], path: str, roles: Mapping[str, Role]) -> li
         if step.writes is not None:
             own = intersect(own, scope(*step.writes))
         elif own == ANYWHERE:
-            continue  # Who writes anywhere says where; this one reads.
+            continue  # A role that may write anywhere only reads without `writes`.
         if contains(own, path):
             found.append(step)
     return found
 
 
 def joint(steps: Iterable[PlanStep]) -> tuple[str, ...] | None:
-    """What steps of one role may write together; None is all that their role may."""
+    """What steps of one role may write together; None is everything that the role may."""
     globs: dict[str, None] = {}
     for step in steps:
         if step.writes is None:
@@ -199,15 +195,11 @@ def joint(steps: Iterable[PlanStep]) -> tuple[str, ...] | None:
 
 
 def bounds_of(step: PlanStep, plan: Plan) -> tuple[str, ...] | None:
-    """Where `plan` lets the role of a further step write; None is all that the role may."""
+    """Where `plan` lets the role of a further step write; None is everywhere the role may."""
     return joint(other for other in plan.steps if other.role == step.role)
 
 
-def shown(value: object, most: int = 80) -> str:
-    """A value of somebody's as a part of a line."""
-    text = printed(str(value))
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def printed(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)
+def shown(value: object, max_chars: int = 80) -> str:
+    """A foreign value as a short part of a line."""
+    text = one_line(str(value))
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"

@@ -1,4 +1,4 @@
-"""What is wrong with a plan, before anything of it is done."""
+"""Checks a plan before anything of it is run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from retinue.errors import ContractError
 
 
 class PlanContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan would be carried out with."""
+    """What a plan is checked against: the roles, rights and limits of its run."""
 
     roles: Mapping[str, Role]
     authority: Authority
@@ -38,21 +38,18 @@ class PlanContext(msgspec.Struct, frozen=True, kw_only=True):
     wrong_with_model: Callable[[str], str] = lambda _: ""
     """Why a model cannot be used, or ""."""
     wrong_with_command: Callable[[str], str] | None = None
-    """Why a command that a model has written is not run, or ""; None: none is."""
+    """Why a check that a model has written may not run, or ""; None if none may."""
     unpriced: Callable[[str], str] = lambda _: ""
-    """A model behind that name that nobody knows the price of, or ""."""
-
-
-# Checking
+    """The model behind a name, if its price is unknown; else ""."""
 
 
 def problems(plan: Plan, means: PlanContext) -> list[Problem]:
-    """All that is wrong with a plan that can be read. None: it can be carried out."""
+    """All problems of a plan that could be read. Without problems it can be run."""
     found = [*_wrong_with_plan(plan), *_wrong_with_names(plan)]
     contracts: dict[str, Contract] = {}
     for step in plan.steps:
         found += _wrong_with_step(step, means)
-        contract, wrong = _terms(plan, step, means)
+        contract, wrong = _draft(plan, step, means)
         found += wrong
         if contract is not None:
             contracts.setdefault(step.name, contract)
@@ -68,7 +65,7 @@ def problems(plan: Plan, means: PlanContext) -> list[Problem]:
 
 def _wrong_with_plan(plan: Plan) -> Iterator[Problem]:
     if len(plan.steps) > MAX_STEPS:
-        yield Problem("", "steps", f"are {len(plan.steps)}, and {MAX_STEPS} are the most")
+        yield Problem("", "steps", f"are {len(plan.steps)}; the maximum is {MAX_STEPS}")
     for name in ("goal", "summary"):
         if why := _broken(getattr(plan, name)):
             yield Problem("", name, why)
@@ -78,7 +75,9 @@ def _wrong_with_names(plan: Plan) -> Iterator[Problem]:
     seen: dict[str, None] = {}
     for step in plan.steps:
         if step.name in seen:
-            yield Problem(step.name, "name", "is that of another step, too; give each its own")
+            yield Problem(
+                step.name, "name", "is used by another step too; give each step its own name"
+            )
         seen[step.name] = None
     for step in plan.steps:
         for name in dict.fromkeys(step.depends_on):
@@ -87,7 +86,7 @@ def _wrong_with_names(plan: Plan) -> Iterator[Problem]:
             elif name not in seen:
                 near = get_close_matches(name, seen, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(seen)}"
-                yield Problem(step.name, "depends_on", f"{name!r} is no step; {hint}")
+                yield Problem(step.name, "depends_on", f"{name!r} is not a step; {hint}")
             if step.depends_on.count(name) > 1:
                 yield Problem(step.name, "depends_on", f"has {name!r} more than once")
 
@@ -110,7 +109,7 @@ def _wrong_with_step(step: PlanStep, means: PlanContext) -> Iterator[Problem]:
         if why := _broken(getattr(step, field) or ""):
             yield Problem(name, field, why)
     for glob in step.writes or ():
-        # As `clean_glob` reads it: " .git" and "./.git" are ".git".
+        # `clean_glob` reads " .git" and "./.git" as ".git" too.
         parts = [part.strip() for part in glob.split("/")]
         if glob.strip().startswith(("/", "~")) or ".." in parts:
             yield Problem(name, "writes", f"{glob!r} leaves the project; name paths inside of it")
@@ -126,19 +125,19 @@ def _wrong_with_step(step: PlanStep, means: PlanContext) -> Iterator[Problem]:
         yield Problem(name, "model", why.rstrip("."))
     if step.checks and not means.checks_possible:
         yield Problem(name, "checks", "cannot be run: there is no sandbox to run them in")
-    if step.budget.max_cost_usd is not None and (nobody_knows := _unpriced(step, means)):
-        text = f"is set, and nobody knows what {nobody_knows} costs; name its price in [prices]"
+    if step.budget.max_cost_usd is not None and (unpriced := _unpriced(step, means)):
+        text = f"is set, but the price of {unpriced} is unknown; add it to [prices]"
         yield Problem(name, "budget.max_cost_usd", text)
 
 
 def _unpriced(step: PlanStep, means: PlanContext) -> str:
-    """The model of a step, if nobody knows what it costs."""
+    """The model of a step, if its price is unknown; else ""."""
     of_role = means.roles[step.role].model if step.role in means.roles else None
     return means.unpriced(step.model or of_role or means.authority.model)
 
 
 def _broken(text: str) -> str:
-    """Why neither a journal nor a command can have this text, or ""."""
+    """Why a journal or a command cannot hold this text, or ""."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -146,8 +145,8 @@ def _broken(text: str) -> str:
     return "has a NUL character" if "\0" in text else ""
 
 
-def _terms(plan: Plan, step: PlanStep, means: PlanContext) -> tuple[Contract | None, list[Problem]]:
-    """The contract that a step would get, and what is wrong with where it would write."""
+def _draft(plan: Plan, step: PlanStep, means: PlanContext) -> tuple[Contract | None, list[Problem]]:
+    """The contract that a step would get, and problems with where it would write."""
     if step.role not in means.roles or not step.task.strip():
         return None, []
     role = means.roles[step.role]
@@ -192,17 +191,17 @@ def _terms(plan: Plan, step: PlanStep, means: PlanContext) -> tuple[Contract | N
 
 
 def writers(plan: Plan, means: PlanContext) -> dict[str, WorkspaceKind]:
-    """The steps that can write, and whose files they would write in."""
+    """The steps that can write, each with the kind of its workspace."""
     found: dict[str, WorkspaceKind] = {}
     for step in plan.steps:
-        contract, _ = _terms(plan, step, means)
+        contract, _ = _draft(plan, step, means)
         if contract is not None and contract.execution.workspace is not WorkspaceKind.READONLY:
             found[step.name] = contract.execution.workspace
     return found
 
 
 def _shared(plan: Plan, contracts: Mapping[str, Contract]) -> Iterator[Problem]:
-    """Paths that two steps would write at the same time."""
+    """Paths that two steps could write at the same time."""
     above = {step.name: upstream(plan.needs, step.name) for step in plan.steps}
     writers = [
         (name, contract.permissions.write_scope)
@@ -221,14 +220,14 @@ def _shared(plan: Plan, contracts: Mapping[str, Contract]) -> Iterator[Problem]:
 def _wrong_with_budget(plan: Plan, means: PlanContext) -> Iterator[Problem]:
     whole, left = plan.budget, means.authority.left
     given = means.authority.budget
-    if whole.max_cost_usd is not None and (nobody_knows := means.unpriced(means.authority.model)):
-        text = f"is set, and nobody knows what {nobody_knows} costs; name its price in [prices]"
+    if whole.max_cost_usd is not None and (unpriced := means.unpriced(means.authority.model)):
+        text = f"is set, but the price of {unpriced} is unknown; add it to [prices]"
         yield Problem("", "budget.max_cost_usd", text)
     elif whole.max_cost_usd is not None or given.max_cost_usd is not None:
         for step in plan.steps:
-            if step.budget.max_cost_usd is None and (nobody_knows := _unpriced(step, means)):
-                text = f"money is limited, and nobody knows what {nobody_knows} costs; name its"
-                yield Problem(step.name, "model", f"{text} price in [prices]")
+            if step.budget.max_cost_usd is None and (unpriced := _unpriced(step, means)):
+                text = f"the cost is limited, but the price of {unpriced} is unknown; add it to"
+                yield Problem(step.name, "model", f"{text} [prices]")
     if whole.max_tokens is not None and whole.max_tokens > left.tokens:
         yield Problem(
             "",
@@ -255,13 +254,13 @@ def _wrong_with_budget(plan: Plan, means: PlanContext) -> Iterator[Problem]:
                 yield Problem(
                     "",
                     "budget.max_tokens",
-                    f"{limit:,} leave {rest // others:,} for each step that names no limit, and"
-                    f" {MIN_STEP_TOKENS:,} are the least",
+                    f"{limit:,} leaves {rest // others:,} for each step without a limit; the"
+                    f" minimum is {MIN_STEP_TOKENS:,}",
                 )
 
 
 def _too_much(name: str, limit: float, asked: Mapping[str, float]) -> Iterator[Problem]:
-    """Limits of steps that cannot all be used up within the one of the plan."""
+    """Limits of steps that add up to more than the limit of the plan."""
     for step, value in asked.items():
         if value > limit:
             text = f"{value:,g} with its retries is more than the plan has: {limit:,g}"
@@ -274,7 +273,7 @@ def _too_much(name: str, limit: float, asked: Mapping[str, float]) -> Iterator[P
 
 
 def wider(further: Plan, plan: Plan, means: PlanContext) -> Iterator[Problem]:
-    """Steps that would write where no step of `plan` with their role may."""
+    """Steps of `further` that write where no step of `plan` with the same role may."""
     for step in further.steps:
         bounds, own = bounds_of(step, plan), means.roles[step.role].write_scope
         asked = own if step.writes is None else scope(*step.writes)

@@ -1,4 +1,4 @@
-"""Plans as files and as data: read with everything that is wrong with them, and written."""
+"""Reads plans from TOML, JSON or data, with all problems at once, and writes them as TOML."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from retinue.domain.budget import Budget
+from retinue.domain.framing import one_line
 from retinue.domain.plan.plan import (
     NAME,
     Plan,
@@ -18,7 +19,6 @@ from retinue.domain.plan.plan import (
     PlanStep,
     Problem,
     StepBudget,
-    printed,
     shown,
 )
 from retinue.errors import ContractError, PlanError
@@ -30,16 +30,16 @@ MAX_CHARS = 1_000_000
 
 
 def parse(text: str, *, source: str = "the plan") -> Any:
-    """The data of a plan in TOML, or in JSON if it begins like that. Raises PlanError."""
+    """The data of a plan in TOML, or in JSON if `text` begins with a brace. Raises PlanError."""
     if len(text) > MAX_CHARS:
-        raise PlanError(f"{source} is no plan: it has more than {MAX_CHARS:,} characters.")
+        raise PlanError(f"{source} is not a plan: it has more than {MAX_CHARS:,} characters.")
     text = text.removeprefix("\ufeff")
     try:
         if text.lstrip().startswith("{"):
             return msgspec.json.decode(text)
         return tomllib.loads(text)
     except RecursionError:
-        raise PlanError(f"{source} is no plan: it is nested too deeply.") from None
+        raise PlanError(f"{source} is not a plan: it is nested too deeply.") from None
     except msgspec.DecodeError as error:
         raise PlanError(f"{source} is not JSON: {_with_line(str(error), text)}.") from None
     except tomllib.TOMLDecodeError as error:
@@ -47,7 +47,7 @@ def parse(text: str, *, source: str = "the plan") -> Any:
 
 
 def _with_line(error: str, text: str) -> str:
-    """What msgspec says of a JSON text, with the place as an editor shows it."""
+    """An error of msgspec, with a line and a column in place of the byte offset."""
 
     def place(match: re.Match[str]) -> str:
         before = text.encode("utf-8", "replace")[: int(match[1])].decode("utf-8", "ignore")
@@ -58,7 +58,7 @@ def _with_line(error: str, text: str) -> str:
 
 
 def read(data: Any) -> tuple[Plan, list[Problem]]:
-    """The plan in `data` as far as it can be read, and what of it cannot."""
+    """The plan in `data` as far as it can be read, and problems with the rest."""
     found: list[Problem] = []
     if not isinstance(data, Mapping):
         return Plan(goal="", steps=()), [Problem("", "plan", "must be a table with goal and steps")]
@@ -100,15 +100,13 @@ def _step(number: int, data: Any, found: list[Problem]) -> PlanStep | None:
             found.append(Problem(where, name, f"is empty; {hint}"))
         elif name == "name" and not NAME.fullmatch(fields.get(name, "x")):
             found.append(Problem(where, name, f"cannot be a name; {hint}"))
-        # Whatever depends on it is not to blame for this, so it stays in the plan.
+        # The step stays in the plan, so that steps which need it have no problem of their own.
         fields.setdefault(name, "")
     fields["name"] = fields["name"] if fields["name"].strip() else where
     return PlanStep(**fields, budget=_budget(data.get("budget"), StepBudget, where, found))
 
 
 NAMED = "use up to 40 of a-z, 0-9, - and _, with a letter or digit first"
-
-
 TASK = "say what is to be done"
 
 
@@ -128,7 +126,7 @@ def _fields(
             field = shown(name)
             near = get_close_matches(field, types, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(types)}"
-            found.append(Problem(step, field, f"is no field of a {_called(kind)}{hint}"))
+            found.append(Problem(step, field, f"is not a field of a {_called(kind)}{hint}"))
         elif name not in skip and value is not None:
             try:
                 fields[name] = msgspec.convert(value, types[name])
@@ -173,10 +171,10 @@ def _kind(value: Any) -> str:
 
 
 def to_toml(plan: Plan, *, comments: Iterable[str] = ()) -> str:
-    """The plan as a file that a person would write and `parse` reads."""
-    lines = [f"# {printed(line)}" for comment in comments for line in comment.splitlines()]
+    """The plan as a TOML file that `parse` reads, in the form that a person would write."""
+    lines = [f"# {one_line(line)}" for comment in comments for line in comment.splitlines()]
     data = msgspec.to_builtins(plan)
-    # A list without tables has no heading.
+    # An empty list of steps has no heading.
     aside = ("budget", "steps") if plan.steps else ("budget",)
     lines += _table({name: value for name, value in data.items() if name not in aside})
     lines += _section("budget", data.get("budget"))

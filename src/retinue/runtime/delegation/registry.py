@@ -171,7 +171,7 @@ class AgentRegistry:
             agent.parent.hear_of(agent)
         self._count(agent, result)
         if agent.cache_key is not None and result.ok:
-            self._around.cache.completed(agent.cache_key)
+            self._around.cache.add(agent.cache_key)
         return result
 
     def conclude(self, agent: Agent, past: ResumePoint) -> Result:

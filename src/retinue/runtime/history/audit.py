@@ -1,4 +1,4 @@
-"""Checking a run's journal: is it what was written, and do the rows say the same?"""
+"""Audits a run: the hash chain of its journal, its contracts, and its rows in the database."""
 
 from __future__ import annotations
 
@@ -19,41 +19,43 @@ _BELOW_ALL = -(2**63)
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    """What a successful audit has verified."""
+
     run_id: str
     events: int
     agents: int
     head_hash: str
     pruned: int = 0
-    """How many events were cleaned away. Of what is left, all is as it was written."""
+    """How many events were cleaned away before. The rest is as it was written."""
 
 
 async def audit(store: Store, run_id: str) -> Audit:
-    """Verify the chain, then every contract and every row against it; else raise ChainBroken."""
+    """Verify the chain, and every contract and row against it. Raises ChainBroken."""
     row, events, agents = await _snapshot(store, run_id)
     count = verify(events, head_seq=row.head_seq, head_hash=row.head_hash)
-    # Nobody reads from below 1, so that an event could hide there.
+    # Readers start at event 1, so an event with a lower number could hide.
     first = next(iter(await store.events(row.id, after=_BELOW_ALL, limit=1)), None)
     if first is None:
         raise ChainBroken("Event 1 is missing: the journal is empty.", seq=1)
     if first.seq != 1 and first.type != "run.pruned":
         raise ChainBroken(f"Event {first.seq} was added before the first.", seq=first.seq)
-    view = _folded(events)
-    if not view.pruned:
-        _check_agents(view, agents, events)
+    state = _fold(events)
+    if not state.pruned:
+        _check_agents(state, agents, events)
     elif agents:
         raise ChainBroken(f"Agent {agents[0].id} has a row, and was cleaned away.", seq=first.seq)
-    _check_run(view, row)
+    _check_run(state, row)
     return Audit(
         run_id=row.id,
         events=count,
-        agents=len(view.agents),
+        agents=len(state.agents),
         head_hash=row.head_hash,
-        pruned=view.pruned,
+        pruned=state.pruned,
     )
 
 
 async def read_all(store: Store, run_id: str, *, after: int = 0) -> list[Event]:
-    """The events behind a cursor, page by page."""
+    """The events of a run with numbers above `after`, read page by page."""
     found: list[Event] = []
     while page := await store.events(run_id, after=found[-1].seq if found else after):
         found += page
@@ -61,38 +63,38 @@ async def read_all(store: Store, run_id: str, *, after: int = 0) -> list[Event]:
 
 
 async def _snapshot(store: Store, run_id: str) -> tuple[RunRow, list[Event], Sequence[AgentRow]]:
-    """Everything of a run as it was at one moment, although somebody may be writing it."""
+    """The row, events and agents of a run at one moment, although a process may be writing it."""
     row = await store.run(run_id)
     events: list[Event] = []
     while True:
         events += await read_all(store, row.id, after=events[-1].seq if events else 0)
         agents = await store.agents(row.id)
         again = await store.run(row.id)
-        # Whatever is written moves the end: if that has not moved, nothing has.
+        # Every write moves the head. If the head has not moved, nothing was written.
         if again.head_seq == row.head_seq:
             return again, events, agents
         row = again
 
 
-def _folded(events: Iterable[Event]) -> RunState:
-    view = RunState()
+def _fold(events: Iterable[Event]) -> RunState:
+    state = RunState()
     for event in events:
         try:
-            view.apply(event)
+            state.apply(event)
         except (IllegalTransition, KeyError, msgspec.DecodeError) as error:
             raise ChainBroken(
                 f"Event {event.seq} ({event.type}) does not follow from those before it: {error}",
                 seq=event.seq,
             ) from error
-    return view
+    return state
 
 
-def _check_agents(view: RunState, agents: Sequence[AgentRow], events: Sequence[Event]) -> None:
-    new_agent = {e.agent_id: e.seq for e in events if e.type == "agent.subagent_created"}
+def _check_agents(state: RunState, agents: Sequence[AgentRow], events: Sequence[Event]) -> None:
+    created = {e.agent_id: e.seq for e in events if e.type == "agent.subagent_created"}
     rows = {agent.id: agent for agent in agents}
-    # In order of birth, so that the first one is named.
-    for agent_id in view.agents | rows:
-        folded, row, seq = view.agents.get(agent_id), rows.get(agent_id), new_agent.get(agent_id, 0)
+    # In the order of their creation, so that the error names the first one.
+    for agent_id in state.agents | rows:
+        folded, row, seq = state.agents.get(agent_id), rows.get(agent_id), created.get(agent_id, 0)
         if folded is None:
             raise ChainBroken(f"Agent {agent_id} has a row, and no event created it.", seq=seq)
         if row is None:
@@ -119,23 +121,23 @@ def _agree(row: AgentRow, folded: AgentState) -> bool:
     )
 
 
-def _check_run(view: RunState, row: RunRow) -> None:
+def _check_run(state: RunState, row: RunRow) -> None:
     if (row.status, row.task, row.kind, row.started_at, row.finished_at) != (
-        view.status,
-        view.task,
-        view.kind,
-        view.started_at,
-        view.finished_at,
+        state.status,
+        state.task,
+        state.kind,
+        state.started_at,
+        state.finished_at,
     ):
         raise ChainBroken(
             f"The row of run {row.id} ({row.status or 'not finished'}) disagrees with its events"
-            f" ({view.status or 'not finished'}).",
-            seq=view.last_seq,
+            f" ({state.status or 'not finished'}).",
+            seq=state.last_seq,
         )
     if row.status is not None:
-        for agent in view.agents.values():
+        for agent in state.agents.values():
             if agent.state is not State.CLOSED:
                 raise ChainBroken(
                     f"The run is finished, but agent {agent.id} is {agent.state}.",
-                    seq=view.last_seq,
+                    seq=state.last_seq,
                 )

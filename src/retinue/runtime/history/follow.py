@@ -1,4 +1,4 @@
-"""Reading a run's journal while it is being written, by this process or another."""
+"""Follows a run's journal while this process or another writes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POLL_S = 0.05
 
 
 def nobody_writes(run_id: str) -> bool:
-    """For who wants what there is and no more."""
+    """A `written` for `follow` that stops at the end of the journal."""
     return False
 
 
@@ -24,7 +24,7 @@ async def follow(
     written: Callable[[str], bool] = nobody_writes,
     after: int = 0,
 ) -> AsyncGenerator[Event, None]:
-    """The events of a run in order, and those to come, for as long as it is `written`."""
+    """The events of a run in order, and new ones for as long as the run is `written`."""
     row = await store.run(run_id)
     last_look = False
     while True:
@@ -41,5 +41,5 @@ async def follow(
         if written(row.id):
             await clock.sleep(POLL_S)
         else:
-            # Something may have been written since.
+            # Events may have been written since the last page.
             last_look = True

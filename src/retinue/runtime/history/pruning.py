@@ -18,32 +18,32 @@ async def prune_journal(store: Store, clock: Clock, run_id: str) -> None:
     """
     await audit(store, run_id)
     row = await store.run(run_id)
-    left = pruned_event(fold(await read_all(store, row.id)), row.head_seq, row.head_hash)
+    outcome = pruned_event(fold(await read_all(store, row.id)), row.head_seq, row.head_hash)
     journal = Journal(store, clock, row.id, head=JournalHead.of(row), listener=None)
-    journal.record(left, agent_id=ROOT_ID, parent_agent_id=None)
+    journal.record(outcome, agent_id=ROOT_ID, parent_agent_id=None)
     await journal.durable()
 
 
-def pruned_event(view: RunState, head_seq: int, head_hash: str) -> RunPruned:
+def pruned_event(state: RunState, head_seq: int, head_hash: str) -> RunPruned:
     return RunPruned(
         events=head_seq,
         head_hash=head_hash,
-        kind=view.kind,
-        task=view.task,
-        directory=view.directory,
-        model=view.model,
-        mode=view.mode,
-        sandbox=view.sandbox,
-        started_at=view.started_at,
-        finished_at=view.finished_at,
-        status=view.status,
-        reason=view.reason,
-        earlier=view.earlier,
-        usage=view.usage,
-        rewritten=tuple(view.rewritten),
-        agents=tuple(map(_pruned_agent, view.agents.values())),
+        kind=state.kind,
+        task=state.task,
+        directory=state.directory,
+        model=state.model,
+        mode=state.mode,
+        sandbox=state.sandbox,
+        started_at=state.started_at,
+        finished_at=state.finished_at,
+        status=state.status,
+        reason=state.reason,
+        earlier=state.earlier,
+        usage=state.usage,
+        rewritten=tuple(state.rewritten),
+        agents=tuple(map(_pruned_agent, state.agents.values())),
     )
 
 
-def _pruned_agent(view: AgentState) -> PrunedAgent:
-    return PrunedAgent(**{name: getattr(view, name) for name in PrunedAgent.__struct_fields__})
+def _pruned_agent(agent: AgentState) -> PrunedAgent:
+    return PrunedAgent(**{name: getattr(agent, name) for name in PrunedAgent.__struct_fields__})

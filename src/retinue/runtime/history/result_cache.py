@@ -1,7 +1,7 @@
-"""The delegation cache: the same task, under the same contract, over files that have not changed.
+"""`ResultCache`: reuses the result of an earlier agent with the same contract.
 
-Nothing is stored for it but a key beside each contract: what an earlier agent read, and what it
-answered, is in its journal. A hit is checked by doing its reads again and comparing what they see.
+Only a key beside each contract is stored: what an agent has read and answered is in its journal. A
+hit is verified by repeating the reads of the earlier agent and comparing what they return.
 """
 
 from __future__ import annotations
@@ -32,29 +32,31 @@ from retinue.version import VERSION
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
-class Hit(msgspec.Struct, frozen=True):
+class CachedResult(msgspec.Struct, frozen=True):
+    """The response of an earlier agent, and the receipts of its reads."""
+
     run_id: str
     agent_id: str
     response: str
     receipts: tuple[Receipt, ...]
 
 
-class Cache:
+class ResultCache:
     def __init__(self, store: Store, tools: Tools, repeatable: frozenset[str] | None) -> None:
-        """`repeatable` are the tools that only look, and only at the project. None: no caching."""
+        """`repeatable` are the tools that only read the project. None disables the cache."""
         self._store = store
         self._tools = tools
         self._repeatable = repeatable
         self._known: set[str] | None = None
 
     def key(self, contract: Contract) -> str | None:
-        """What a contract's result is kept under; None if it must not be kept."""
+        """The key of a contract's result; None if the result must not be cached."""
         grant = contract.permissions
         if self._repeatable is None or grant.can_spawn_children:
             return None
         effects = self._tools.effects
         for name in (*grant.allowed_tools, *grant.ask_tools):
-            # A server's tool that only reads does no harm as long as it is not used; see `_same`.
+            # An MCP tool that only reads is harmless unless it was called; see `_is_unchanged`.
             if name not in self._repeatable and not (
                 effects.get(name) is Effect.REMEMBER
                 or (is_mcp_tool(name) and effects.get(name) is Effect.READ)
@@ -63,15 +65,15 @@ class Cache:
         terms = (VERSION, contract.step, grant, contract.execution, contract.outputs)
         return hashlib.sha256(_encoder.encode(terms)).hexdigest()
 
-    async def find(self, key: str, ctx: ToolContext) -> Hit | None:
-        """An earlier result under that key whose reads would see the same today."""
+    async def find(self, key: str, ctx: ToolContext) -> CachedResult | None:
+        """An earlier result with that key whose reads return the same today."""
         if self._known is None:
             self._known = set(await self._store.cache_keys())
         if key not in self._known:
             return None
         for run_id, agent_id in await self._store.cached(key):
             events = await self._store.agent_events(run_id, agent_id)
-            # One that was itself a hit has read nothing; what counts is what the first one read.
+            # An agent that was itself served from the cache has read nothing; the first one has.
             first = next((f for e in events if isinstance(f := e.fact, CachedResultUsed)), None)
             if first is not None:
                 run_id, agent_id = first.run_id, first.agent_id
@@ -80,20 +82,20 @@ class Cache:
             answer = next((fact for fact in facts if isinstance(fact, ResultProposed)), None)
             if answer is None or not any(isinstance(fact, AgentCompleted) for fact in facts):
                 continue
-            receipts = await self._unchanged(events, ctx)
+            receipts = await self._verified(events, ctx)
             if receipts is not None:
-                return Hit(run_id, agent_id, answer.response, receipts)
+                return CachedResult(run_id, agent_id, answer.response, receipts)
         return None
 
-    def completed(self, key: str) -> None:
-        """An agent with that key has ended well."""
+    def add(self, key: str) -> None:
+        """Note that an agent with that key has completed."""
         if self._known is not None:
             self._known.add(key)
 
-    async def _unchanged(
+    async def _verified(
         self, events: Sequence[Event], ctx: ToolContext
     ) -> tuple[Receipt, ...] | None:
-        """The receipts of what was read, if reading it again gives the same; else None."""
+        """The receipts of the earlier reads, if repeating the reads gives the same; else None."""
         arguments: dict[str, str] = {}
         receipts: list[Receipt] = []
         for event in events:
@@ -101,19 +103,19 @@ class Cache:
                 case ToolStarted() as started:
                     arguments[started.call_id] = started.arguments
                 case ToolFinished() as finished:
-                    if not await self._same(finished, arguments[finished.call_id], ctx):
+                    if not await self._is_unchanged(finished, arguments[finished.call_id], ctx):
                         return None
                     receipts.append(finished.receipt)
         return tuple(receipts)
 
-    async def _same(self, finished: ToolFinished, arguments: str, ctx: ToolContext) -> bool:
+    async def _is_unchanged(self, finished: ToolFinished, arguments: str, ctx: ToolContext) -> bool:
         tool = self._tools.get(finished.tool)
         if tool is None:
             return False
         if tool.effect is Effect.REMEMBER:
-            return True  # Done once, and not to be done again.
+            return True  # Saving a memory is not repeated.
         if self._repeatable is None or finished.tool not in self._repeatable:
-            return False  # Nobody knows what somebody else's server would say today.
+            return False  # What a foreign server would return today is unknown.
         try:
             outcome = await tool.run(msgspec.json.decode(arguments.strip() or "{}"), ctx)
         except ToolFailure as failure:

@@ -53,7 +53,7 @@ from retinue.runtime.delegation.registry import AgentRegistry
 from retinue.runtime.delegation.requests import DelegationHandler
 from retinue.runtime.delegation.spawner import Spawner
 from retinue.runtime.history.recovery import RecoveredRun
-from retinue.runtime.history.result_cache import Hit
+from retinue.runtime.history.result_cache import CachedResult
 from retinue.runtime.history.session import NEW, Session, find_earlier_result
 from retinue.runtime.integration.checks import Checks, copy_names
 from retinue.runtime.integration.conflicts import resolution, unsettled
@@ -513,7 +513,7 @@ def _late(agent: Agent) -> str | None:
     return "its parent ran out of time" if deadline is not None and deadline.expired() else None
 
 
-async def _repeat(agent: Agent, hit: Hit) -> AttemptOutcome:
+async def _repeat(agent: Agent, hit: CachedResult) -> AttemptOutcome:
     """The ending of an agent whose work an earlier one has done."""
     await agent.durable()
     agent.record(AgentStarted(sub_agent_id=agent.id))

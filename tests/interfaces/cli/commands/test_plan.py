@@ -87,11 +87,11 @@ def test_a_plan_that_cannot_be_run_is_saved_to_be_mended(
     assert done.code == 2
     assert done.err == (
         "retinue: The plan cannot be run; 1 problem:\n"
-        "- step 'a': depends_on: 'b' is no step; there are: a\n"
+        "- step 'a': depends_on: 'b' is not a step; there are: a\n"
         "The plan is in plan.toml; correct it there.\n"
     )
     text = (project / "plan.toml").read_text()
-    assert text.startswith("# step 'a': depends_on: 'b' is no step; there are: a\n")
+    assert text.startswith("# step 'a': depends_on: 'b' is not a step; there are: a\n")
 
 
 WRITING = {"steps": [{"name": "do", "role": "executor", "task": "Do it.", "writes": ["src/**"]}]}
@@ -140,7 +140,7 @@ def test_a_person_is_not_offered_what_this_mode_forbids(
         (["run", "--plan", "no.toml"], "Cannot read the plan no.toml: No such file or directory."),
         (
             ["run", "--plan", "/dev/zero"],
-            "/dev/zero is no plan: it has more than 1,000,000 characters.",
+            "/dev/zero is not a plan: it has more than 1,000,000 characters.",
         ),
         (["run", "--plan", "latin.toml"], "Cannot read the plan latin.toml: it is not UTF-8."),
         (
