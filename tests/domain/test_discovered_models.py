@@ -100,7 +100,7 @@ def test_several() -> None:
         "No model was named. There are:\n"
         f"  1  openai:a@{HERE}  (llama.cpp)\n"
         f"  2  openai:b@{HERE}  (llama.cpp)\n"
-        f"To be asked no more: {CHOOSE}."
+        f"To set a default: {CHOOSE}."
     )
 
 
@@ -153,7 +153,7 @@ def test_a_key_alone() -> None:
 
 LAST = (
     "Or set OPENAI_API_KEY or ANTHROPIC_API_KEY and name a model with -m."
-    " `retinue doctor` tells what was tried."
+    " `retinue doctor` shows what was tried."
 )
 
 

@@ -45,7 +45,7 @@ def test_a_window_that_is_large_enough_or_unknown_needs_no_words(window: int | N
         (
             {"max_window": 4096},
             "qwen3:8b has a window of 4,096 tokens at Ollama, and an agent needs 8,192: choose a"
-            " model that was made for more",
+            " model with a larger window",
         ),
     ],
 )

@@ -29,9 +29,9 @@ def test_options_are_read_as_they_are_written(options: str, meant: ThinkingOptio
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ("thinking=1000", "thinking=1000 is too little; at least 1024."),
-        ("effort=huge", "Unknown effort 'huge'; there are: low, medium, high, xhigh, max."),
-        ("effort", "Unknown effort ''; there are: low, medium, high, xhigh, max."),
+        ("thinking=1000", "thinking=1000 is too small; write at least 1024."),
+        ("effort=huge", "Unknown effort 'huge'; known: low, medium, high, xhigh, max."),
+        ("effort", "Unknown effort ''; known: low, medium, high, xhigh, max."),
         (
             "thinking=much",
             "Unknown option 'thinking=much'; write thinking, thinking=off, thinking=8000 (a number"

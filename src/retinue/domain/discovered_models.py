@@ -1,7 +1,8 @@
-"""Which model to use when nobody named one: what was looked at, and what follows from it.
+"""Decides which model to use when no model is named, from the servers that were inspected.
 
-One model is used; of several, somebody has to choose; and where there is none, it is said what to
-start or to set. A cloud key counts as several: it names no model, and calls cost money.
+If there is exactly one model, it is used. Of several, the user has to choose. If there is none, the
+explanation says what to start or to set. A cloud key counts as several models: it names no model,
+and calls cost money.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ class ServerAddress(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     address: str
     title: str
-    """What is usually there, such as Ollama."""
+    """The kind of server that is expected there, such as Ollama."""
     named_by: str = ""
-    """The variable or the setting that names it; empty for a port that is only tried."""
+    """The variable or setting that names the address; empty for a default port."""
     provider: str = "openai"
     key_variable: str = ""
-    """The variable with the key that it may be sent; empty for none."""
+    """The variable with the key that may be sent there; empty for none."""
     is_default: bool = False
-    """Whether it is where the provider's models are asked when their names have no address."""
+    """Whether model names of the provider without an address mean this address."""
     cloud: bool = False
-    """Whether it is the provider itself, which has many models and costs money."""
+    """Whether it is the provider's own address, with many models that cost money."""
 
 
 class CloudProvider(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A provider that the user has a key for."""
+    """A provider for which the user has a key."""
 
     provider: str
     title: str
@@ -46,7 +47,7 @@ class CloudProvider(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ModelOption(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A model that could be used, by its full name."""
+    """A model that can be chosen; `name` is its full name."""
 
     name: str
     served: ServedModel
@@ -68,7 +69,7 @@ class ModelOption(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class InspectedServer(msgspec.Struct, frozen=True, gc=False):
-    """One place, and what was found there."""
+    """One address, and what was found there."""
 
     place: ServerAddress
     inventory: ServerInventory
@@ -84,7 +85,7 @@ class InspectedServer(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def problem(self) -> str | None:
-        """What is wrong there, if the user named it or if a server is there after all."""
+        """What is wrong with a server that the user named or that was found; else None."""
         place, inventory = self.place, self.inventory
         if inventory.models or (inventory.no_server and not place.named_by):
             return None
@@ -102,11 +103,14 @@ class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
     clouds: tuple[CloudProvider, ...] = ()
     settings_file: str = "~/.config/retinue/config.toml"
     embedded: bool = False
-    """Whether the embedded model is installed. It is offered, not used unasked: it is small."""
+    """Whether the embedded model is installed. It is small, so it is only offered."""
 
     @property
     def options(self) -> list[ModelOption]:
-        """What is served where the user said; else what was found. What is at hand comes first."""
+        """The models at addresses that the user named, else all that were found.
+
+        Local models come first, loaded ones before others.
+        """
         near = [server for server in self.servers if not server.place.cloud]
         named = [option for server in near if server.place.named_by for option in server.options]
         found = named or [option for server in near for option in server.options]
@@ -116,7 +120,7 @@ class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def only_option(self) -> ModelOption | None:
-        """The one model there is, if nothing else could be meant and nothing leaves for a cloud."""
+        """The only model, if there is exactly one and it is not in a cloud."""
         options = self.options
         if len(options) != 1 or options[0].served.remote or self.clouds:
             return None
@@ -124,7 +128,7 @@ class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def explanation(self) -> str:
-        """Why no model was chosen, and the way out."""
+        """Why no model was chosen, and what to do."""
         if self.options:
             return "\n".join([self._several, *self._listed(self.options), *self._of_clouds()])
         if self.clouds:
@@ -133,7 +137,7 @@ class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def question(self) -> str:
-        """The models to choose from, numbered, and how to be asked no more."""
+        """The numbered models to choose from, and how to set a default."""
         options = self.options
         lines = [f"{number:>3}  {option}" for number, option in enumerate(options, 1)]
         return "\n".join(
@@ -141,12 +145,12 @@ class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
                 "No model was named. There are:",
                 *lines,
                 *self._of_clouds(),
-                f"To be asked no more: {self._choosing}.",
+                f"To set a default: {self._choosing}.",
             ]
         )
 
     def resolve_answer(self, answer: str) -> str | None:
-        """The model that an answer to the question means; None for a number that is not there."""
+        """The model name that an answer to `question` means; None for an unknown number."""
         for option in self.options:
             if answer in ("", option.served.model):
                 return option.name
@@ -187,7 +191,7 @@ class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def _nothing(self) -> list[str]:
-        """Three lines: what is wrong, what to start, what to set instead."""
+        """Lines that say what is wrong, what to start, and what to set instead."""
         if not self.servers:
             return ["No model was named, and discovery is off in the settings.", *self.hints]
         if troubles := " ".join(self.problems):
@@ -200,7 +204,7 @@ class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """What to start, what to set instead, and what is here anyway, where there is nothing."""
+        """What to start, what to set instead, and the embedded model if it is installed."""
         start = (
             "Start one: llama-server -m MODEL.gguf, or ollama serve, or LM Studio's server,"
             " or vllm serve MODEL."
@@ -209,6 +213,6 @@ class DiscoveredModels(msgspec.Struct, frozen=True, kw_only=True):
         return (
             start if self.servers else name,
             "Or set OPENAI_API_KEY or ANTHROPIC_API_KEY and name a model with -m."
-            " `retinue doctor` tells what was tried.",
+            " `retinue doctor` shows what was tried.",
             *([EMBEDDED_HINT] if self.embedded else []),
         )

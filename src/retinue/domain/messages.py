@@ -1,4 +1,4 @@
-"""A conversation with a model, free of any provider's dialect."""
+"""Messages, requests and replies, independent of any provider's dialect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retinue.domain.account import MICROUSD_PER_USD
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """`arguments` is the raw JSON text that the model wrote, right or wrong."""
+    """A call in a reply. `arguments` is the text that the model wrote, valid JSON or not."""
 
     id: str
     name: str
@@ -26,9 +26,9 @@ class UserMessage(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="
 
 
 class Thought(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A piece of thinking, exactly as it came: JSON that may be signed or encrypted.
+    """A block of thinking, exactly as it came: JSON that may be signed or encrypted.
 
-    It stood behind so many characters of the reply's text and so many of its calls.
+    `after_text` and `after_calls` are its position: how many characters and calls precede it.
     """
 
     block: str
@@ -37,9 +37,9 @@ class Thought(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Thoughts(msgspec.Struct, frozen=True, gc=False):
-    """What a model wants to be given back with its reply. Nobody else can read it.
+    """Thinking that the provider requires back with the reply.
 
-    `by` is the name of that model; to others these thoughts are not sent.
+    `by` is the name of the model; the thoughts are sent to no other model.
     """
 
     by: str
@@ -70,11 +70,11 @@ Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 
 
 class Effect(StrEnum):
-    """What running a tool can do to the world.
+    """What running a tool can change.
 
-    READ may be repeated, and run beside others. DELEGATE makes children, which may run beside each
-    other. REMEMBER writes into the memory, and nothing else. EXTERNAL acts beyond the workspace,
-    where neither a write scope nor a sandbox holds it.
+    READ changes nothing: it may be repeated, and run in parallel. DELEGATE spawns children, which
+    may run in parallel. REMEMBER writes only into the memory. EXTERNAL acts outside the workspace,
+    where neither write scopes nor the sandbox apply.
     """
 
     READ = "read"
@@ -94,10 +94,10 @@ class ToolSpec(msgspec.Struct, frozen=True, gc=False):
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What was used.
+    """Tokens and cost of one or more replies.
 
-    `tokens_in` includes `tokens_cached`, which a cache had, and `tokens_written`, which were put
-    into one for a price of their own.
+    `tokens_in` includes `tokens_cached`, which were in a cache, and `tokens_written`, which were
+    written into one and have their own price.
     """
 
     tokens_in: int = 0
@@ -127,7 +127,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Timing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Where the time of a reply went: waiting for its turn, for its first token, for the rest."""
+    """How long a reply was queued, took to its first token, and was generated after that."""
 
     queued_s: float = 0.0
     first_token_s: float = 0.0
@@ -159,16 +159,16 @@ class Reply(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     finish: Finish
     timing: Timing = Timing()
     repairs: tuple[str, ...] = ()
-    """What had to be mended in it before it could be used, a line each."""
+    """What was repaired in the reply, one line each."""
     model: str = ""
-    """Which model of a pool it is from."""
+    """The model of a pool that answered."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One question to a model. `tools` come sorted by name: prefixes must be byte-stable.
+    """A request to a model. `tools` are sorted by name: prefixes must be byte-stable.
 
-    `schema` is a JSON schema that a final answer should fit. A model that can be held to it is; who
-    asks has to check the answer all the same.
+    `schema` is a JSON schema for the final answer. Where the server supports that, the answer is
+    constrained to it; the caller must still check the answer.
     """
 
     messages: tuple[Message, ...]
@@ -176,20 +176,19 @@ class Request(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     max_output_tokens: int | None = None
     schema: str | None = None
     agent_path: str = ""
-    """The path of the agent that asks, for whoever keeps apart who asked what. Never sent."""
-    # What follows is for whoever has to choose between requests, and is never sent either.
+    """The path of the agent, for recordings. Never sent."""
+    # The following fields decide which request goes first and where. They are never sent either.
     run_id: str = ""
-    """Whose request it is: the children of a run share what there is with its root, and with other
-    runs."""
+    """The run of the agent: runs take turns at an endpoint."""
     asked_at: float = 0.0
-    """When it was first made; the oldest of a lane goes first, also when it is made again."""
+    """When the request was first made; the oldest request of a run goes first, also at a retry."""
     preferred_model: str = ""
-    """The model that gave the last reply of the conversation, and may remember it."""
+    """The model that gave the last reply, and may have the conversation in its cache."""
     timeouts: int = 0
-    """How often it was given up because no answer came in time."""
+    """How often the request has timed out."""
 
 
 def estimate_tokens(text: str | bytes) -> int:
-    """Bytes / 4, rounded up: the measure used wherever no server has counted."""
+    """Bytes / 4, rounded up; used wherever no server has counted."""
     size = len(text) if isinstance(text, bytes) else len(text.encode("utf-8", "surrogatepass"))
     return -(-size // 4)

@@ -1,4 +1,4 @@
-"""What tokens cost."""
+"""Prices of tokens."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from retinue.domain.messages import Usage
 class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     """US dollars per million tokens, which is also micro-dollars per token.
 
-    `cached` is for input that a cache had, and `cache_write` for input that was put into one; they
-    are the price of `input` where they are left out.
+    `cached` is the price of input that was in a cache, and `cache_write` of input that was written
+    into one. Both default to the price of `input`.
     """
 
     input: float
@@ -20,7 +20,7 @@ class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
     cache_write: float | None = None
 
     def add_cost(self, usage: Usage, model: str = "") -> Usage:
-        """`usage` with its cost."""
+        """Return `usage` with its cost."""
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.cache_write is None else self.cache_write
         cost = (
@@ -32,12 +32,12 @@ class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
         return msgspec.structs.replace(usage, cost_microusd=round(cost))
 
     def max_cost_microusd(self, tokens_in: int, tokens_out: int) -> int:
-        """The most that so many tokens can cost, in micro-dollars."""
+        """The highest possible cost of these tokens."""
         dearest = max(self.input, self.cached or 0.0, self.cache_write or 0.0)
         return int(tokens_in * dearest + tokens_out * self.output) + 1
 
     def affordable_output_tokens(self, tokens_in: int, microusd: int) -> int:
-        """How many tokens of output are left for, when so many of input are paid for."""
+        """How many output tokens the money is enough for, after the input is paid."""
         rest = microusd - self.max_cost_microusd(tokens_in, 0)
         if rest <= 0:
             return 0
@@ -45,12 +45,12 @@ class Price(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
 
 
 class PoolPrice(msgspec.Struct, frozen=True, gc=False):
-    """What the models of a pool cost: the dearest, as long as it is not known who will answer."""
+    """The prices of a pool's models. Before a reply, the highest of them counts."""
 
     prices: dict[str, Price]
 
     def add_cost(self, usage: Usage, model: str = "") -> Usage:
-        """`usage` with what it costs at the one that answered; nothing where nobody knows."""
+        """Return `usage` with the cost at the model that answered, if its price is known."""
         price = self.prices.get(model)
         return usage if price is None else price.add_cost(usage)
 

@@ -1,10 +1,10 @@
-"""What servers say about the models that they serve."""
+"""What model servers say about the models that they serve."""
 
 from __future__ import annotations
 
 import msgspec
 
-# Tools, instructions, a task and one file take about this much: in less, an agent forgets what it
+# Tools, instructions, a task and one file take about this much. With less, an agent forgets what it
 # read before it can use it.
 AGENT_WINDOW = 8_192
 
@@ -13,22 +13,22 @@ OLLAMA = "Ollama"
 LM_STUDIO = "LM Studio"
 VLLM = "vLLM"
 
-# Those that keep what they have read in each slot by itself, and not once for all.
+# Servers with one prompt cache per slot instead of one for all slots.
 PER_SLOT_CACHE = frozenset({LLAMA_CPP, OLLAMA, LM_STUDIO})
 
-# Where each listens when nobody says otherwise.
+# The default port of each server.
 DEFAULT_PORTS = {LLAMA_CPP: 8080, OLLAMA: 11434, LM_STUDIO: 1234, VLLM: 8000}
 
-_WIDER = {
+_HOW_TO_WIDEN = {
     LLAMA_CPP: "start llama-server with a larger -c, which its slots may have to share",
     OLLAMA: "start Ollama with OLLAMA_CONTEXT_LENGTH=32768 (in its app: Settings, Context length)",
     LM_STUDIO: "load it with a larger context: lms load MODEL --context-length 32768",
     VLLM: "start vLLM with a larger --max-model-len",
 }
 
-# Who does nothing about it where a model has no tools: Ollama refuses them, and llama.cpp leaves
-# them out of the prompt, whereupon the model makes an answer up. The others find a way without.
-_TOOLLESS = {
+# Servers that do not help a model without tool support: Ollama refuses tools, and llama.cpp leaves
+# them out of the prompt, so that the model invents an answer. Other servers find a way.
+_WITHOUT_TOOLS = {
     LLAMA_CPP: (
         "has a chat template without tools, says llama.cpp, and so looks at nothing: choose"
         " another with -m, or give it files along with -f"
@@ -38,14 +38,14 @@ _TOOLLESS = {
 
 
 class EndpointLoad(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """How busy an endpoint is: requests that it works on, how many it is given, how many wait."""
+    """How busy an endpoint is: requests in flight, the limit of them, and requests that wait."""
 
     address: str
     in_flight: int
     limit: int
     waiting: int
     known: bool
-    """Whether the limit is the server's or the user's word, and not a guess."""
+    """Whether the limit comes from the server or the user, and is not a guess."""
 
 
 class ServedModel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -53,51 +53,51 @@ class ServedModel(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     model: str
     server: str = ""
-    """The kind of server, such as Ollama; empty if it is none that we know."""
+    """The kind of server, such as Ollama; empty if it is not known."""
     window: int | None = None
-    """The tokens that one request may have, prompt and answer together."""
+    """The tokens that one request may have, prompt and reply together."""
     max_window: int | None = None
-    """What the model was made for, which it seldom is loaded with."""
+    """The largest window of the model; servers often load it with less."""
     slots: int | None = None
-    """How many requests are worked on at the same time."""
+    """How many requests the server works on at a time."""
     tools: bool | None = None
     loaded: bool | None = None
-    """False: the first request loads it, and only then it is known how large its window is."""
+    """False: the first request loads the model, and only then its window is known."""
     remote: bool = False
-    """Whether the server passes on what it is sent, to a cloud: Ollama does, for some models."""
+    """Whether the server passes requests on to a cloud, as Ollama does for some models."""
     about: str = ""
-    """What it is good for and what not, where that is known of the model itself."""
+    """What the model can and cannot do, where that is known."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know before agents work with it."""
+        """Warnings for the user before agents use the model."""
         found = []
         if self.window is not None and self.window < AGENT_WINDOW:
             found.append(
-                f"{self._called} has a window of {self.window:,} tokens"
+                f"{self._shown_name} has a window of {self.window:,} tokens"
                 f"{f' at {self.server}' if self.server else ''}, and an agent needs"
                 f" {AGENT_WINDOW:,}: {self._way_out}"
             )
         if self.about:
             found.append(self.about)
-        elif self.tools is False and self.server in _TOOLLESS:
-            found.append(f"{self._called} {_TOOLLESS[self.server]}")
+        elif self.tools is False and self.server in _WITHOUT_TOOLS:
+            found.append(f"{self._shown_name} {_WITHOUT_TOOLS[self.server]}")
         return tuple(found)
 
     @property
-    def _called(self) -> str:
-        """Its name as people would say it; llama.cpp may have the path of a file for one."""
+    def _shown_name(self) -> str:
+        """The name to show; llama.cpp may use the path of a file as a name."""
         return self.model.rpartition("/")[2] if self.model.startswith("/") else self.model
 
     @property
     def _way_out(self) -> str:
         if self.max_window is not None and self.max_window < AGENT_WINDOW:
-            return "choose a model that was made for more"
-        return _WIDER.get(self.server, "serve it with a larger one")
+            return "choose a model with a larger window"
+        return _HOW_TO_WIDEN.get(self.server, "serve it with a larger one")
 
 
 class ServerInventory(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What a look at one address found: models, or the problem."""
+    """The result of inspecting one server: its models, or the problem."""
 
     address: str
     server: str = ""
@@ -105,13 +105,13 @@ class ServerInventory(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     latency_s: float | None = None
     """How long the server took to list its models."""
     problem: str = ""
-    """Why there is nothing to tell of, in words that can stand behind the address and a colon."""
+    """Why there are no models, as a text that follows the address and a colon."""
     no_server: bool = False
-    """Whether no model server is there at all: nothing listens, or another program does."""
+    """Whether there is no model server at all: nothing listens, or another program does."""
 
     def find(self, model: str) -> ServedModel | None:
-        """The one that the server would take for `model`."""
-        # Ollama completes a name without a tag; a llama.cpp with one model takes any name for it.
+        """The model that the server would use for this name."""
+        # Ollama adds `:latest` to a name without a tag; llama.cpp with one model accepts any name.
         names = (model, f"{model}:latest") if self.server == OLLAMA else (model,)
         for served in self.models:
             if served.model in names:

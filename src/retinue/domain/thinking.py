@@ -1,4 +1,4 @@
-"""How much a model is to think, as a model's name says it: `claude-opus-4-5+thinking=8000`."""
+"""Thinking options in a model's name: `claude-opus-4-5+thinking=8000`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import msgspec
 from retinue.errors import ConfigError
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
-LEAST_BUDGET = 1_024
+MIN_BUDGET_TOKENS = 1_024
 
 
 class ThinkingOptions(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What is None is left to the model. A budget is the most tokens for the thoughts of a reply;
-    without one the model decides how long it thinks."""
+    """How much a model thinks. None leaves it to the model.
+
+    `budget_tokens` limits the thinking of one reply.
+    """
 
     on: bool | None = None
     budget_tokens: int | None = None
@@ -26,7 +28,7 @@ class ThinkingOptions(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 def parse_thinking(options: str) -> ThinkingOptions:
-    """`thinking`, `thinking=off`, `thinking=8000` and `effort=high`, joined by `+`."""
+    """Parse `thinking`, `thinking=off`, `thinking=8000` and `effort=high`, joined by `+`."""
     found = ThinkingOptions()
     for option in options.split("+") if options else ():
         word, _, value = option.partition("=")
@@ -35,13 +37,15 @@ def parse_thinking(options: str) -> ThinkingOptions:
                 found = msgspec.structs.replace(found, on=value != "off")
             case "thinking", _ if value.isascii() and value.isdigit():
                 budget = int(value)
-                if budget < LEAST_BUDGET:
-                    raise ConfigError(f"thinking={value} is too little; at least {LEAST_BUDGET}.")
+                if budget < MIN_BUDGET_TOKENS:
+                    raise ConfigError(
+                        f"thinking={value} is too small; write at least {MIN_BUDGET_TOKENS}."
+                    )
                 found = msgspec.structs.replace(found, on=True, budget_tokens=budget)
             case "effort", _ if value in EFFORTS:
                 found = msgspec.structs.replace(found, effort=value)
             case "effort", _:
-                raise ConfigError(f"Unknown effort {value!r}; there are: {', '.join(EFFORTS)}.")
+                raise ConfigError(f"Unknown effort {value!r}; known: {', '.join(EFFORTS)}.")
             case _:
                 raise ConfigError(
                     f"Unknown option {option!r}; write thinking, thinking=off, thinking=8000 (a"

@@ -1,5 +1,5 @@
-"""Things that answer: adapters of the port `Model`.
+"""Models: adapters of the port `Model`.
 
-Nothing is imported here, because aiohttp alone costs a quarter of a second of CPU and a scripted
-model needs none of it.
+Nothing is imported here, because aiohttp alone costs 250 ms of CPU and a scripted model does not
+need it.
 """

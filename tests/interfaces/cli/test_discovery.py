@@ -134,7 +134,7 @@ class TestNamedByTheEnvironment:
             "retinue: No model was named, and none was found.\n"
             f"http://{host}/v1 (OLLAMA_HOST): nothing listens there.\n"
             "Or set OPENAI_API_KEY or ANTHROPIC_API_KEY and name a model with -m."
-            " `retinue doctor` tells what was tried.\n",
+            " `retinue doctor` shows what was tried.\n",
         )
 
     def test_a_server_that_wants_a_key(
@@ -213,7 +213,7 @@ def test_nothing_at_all(cli: Cli) -> None:
         "Start one: llama-server -m MODEL.gguf, or ollama serve, or LM Studio's server,"
         " or vllm serve MODEL.\n"
         "Or set OPENAI_API_KEY or ANTHROPIC_API_KEY and name a model with -m."
-        " `retinue doctor` tells what was tried.\n",
+        " `retinue doctor` shows what was tried.\n",
     )
 
 
@@ -269,7 +269,7 @@ def test_a_person_chooses(
         "No model was named. There are:\n"
         f"  1  openai:a@{server.url}  (vLLM, 65,536 tokens)\n"
         f"  2  openai:b@{server.url}  (vLLM, 65,536 tokens)\n"
-        f"To be asked no more: {CHOOSE}.\n"
+        f"To set a default: {CHOOSE}.\n"
         f"Number or name [1: openai:a@{server.url}]: "
     )
     for line in typed.replace("NAME", f"openai:c@{server.url}").splitlines(keepends=True):

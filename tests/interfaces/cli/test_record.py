@@ -64,7 +64,7 @@ def test_another_task_is_not_in_the_recording(cli: Cli, serve: Serve, tmp_path: 
         f"retinue: error: replay:{file}: root asks what nobody asked there: message 2 (user) is"
         r" 'Greet her\n\nDirectory: ⟨project⟩\nBudget: 100 tool calls, 200 '…, and"
         r" 'Greet me\n\nDirectory: ⟨project⟩\nBudget: 100 tool calls, 200 t'… in line 3, of root."
-        " Replay it on the files that it was recorded with, or record it anew.\n"
+        " Replay it on the files that it was recorded with, or record it again.\n"
     )
 
 
@@ -84,5 +84,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_run(
 ) -> None:
     done = cli("run", "-q", "-m", script("steps: [{say: Hi.}]"), "--record", "/dev/full", "x")
     assert (done.code, done.out) == (1, "Hi.\n")
-    why = "The recording '/dev/full' is not whole: No space left on device. The run is."
+    why = (
+        "The recording '/dev/full' is incomplete: No space left on device. The run is not affected."
+    )
     assert done.err == f"retinue: {why}\n"

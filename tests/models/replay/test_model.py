@@ -105,7 +105,7 @@ async def test_equal_requests_get_their_replies_in_order_and_each_once(path: Pat
     assert model.leftovers() == []
     assert await missed(model, asked()) == (
         "replay:r: root asks again for what was recorded 2 times, lastly in line 3. Replay it on"
-        " the files that it was recorded with, or record it anew."
+        " the files that it was recorded with, or record it again."
     )
 
 
@@ -225,7 +225,7 @@ async def test_the_first_difference_is_named(path: Path, request_: Request, why:
     told = await missed(replaying(path), request_)
     assert told == (
         f"replay:r: {request_.agent_path} asks what nobody asked there: {why}. Replay it on the"
-        " files that it was recorded with, or record it anew."
+        " files that it was recorded with, or record it again."
     )
 
 
@@ -252,7 +252,7 @@ async def test_an_empty_recording(path: Path) -> None:
 # How it is served
 
 
-async def heard(model: ReplayModel, request: Request) -> list[str]:
+async def streamed(model: ReplayModel, request: Request) -> list[str]:
     pieces: list[str] = []
     await model.reply(request, pieces.append)
     return pieces
@@ -260,12 +260,12 @@ async def heard(model: ReplayModel, request: Request) -> list[str]:
 
 async def test_text_comes_in_the_pieces_that_it_came_in(path: Path) -> None:
     await record(path, (asked(), say("Once upon a time.")))
-    assert await heard(replaying(path), asked()) == ["Once", " upon", " a", " time."]
+    assert await streamed(replaying(path), asked()) == ["Once", " upon", " a", " time."]
 
 
 async def test_the_pieces_add_up_where_the_project_has_a_longer_name(path: Path) -> None:
     await record(path, (asked(), say("See /p/a.txt, please.")), directory="/p")
-    pieces = await heard(replaying(path, "/a/long/way/off"), asked())
+    pieces = await streamed(replaying(path, "/a/long/way/off"), asked())
     assert "".join(pieces) == "See /a/long/way/off/a.txt, please."
     assert len(pieces) == 4
 

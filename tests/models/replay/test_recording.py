@@ -247,7 +247,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 def test_two_runs_cannot_record_to_one_file_at_once(tmp_path: Path) -> None:
     first = recorder(tmp_path / "r")
-    with pytest.raises(UsageError, match="another run is recorded there at the moment"):
+    with pytest.raises(UsageError, match="another run is being recorded there"):
         recorder(tmp_path / "r")
     first.close()
     recorder(tmp_path / "r").close()
@@ -268,5 +268,7 @@ async def test_a_reader_that_goes_away_ends_the_recording_and_not_the_run(tmp_pa
     model = RecordedModel(ScriptedModel([say("One."), say("Two.")]), writing)
     await model.reply(asked())
     assert (await model.reply(asked())).message.content == "Two."
-    with pytest.raises(StoreError, match=r"pipe' is not whole: Broken pipe\. The run is"):
+    with pytest.raises(
+        StoreError, match=r"pipe' is incomplete: Broken pipe\. The run is not affected"
+    ):
         writing.close()

@@ -1,1 +1,1 @@
-"""anthropic."""
+"""The dialect of Anthropic's Messages API."""

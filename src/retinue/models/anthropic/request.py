@@ -1,8 +1,8 @@
-"""A request as Anthropic's Messages API spells it.
+"""Encodes requests for Anthropic's Messages API.
 
-The prompt is cached up to four marks: behind the tools and behind the system message, which
-siblings share, and, where there are tools and so more turns to come, behind the last two messages
-of the user: where the request before this one ended, and where this one ends.
+A prompt has up to four cache breakpoints: after the tools and after the system message, which
+siblings share; and, if there are tools and so more turns to come, after the last two user messages,
+where the previous request ended and where this one ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from retinue.domain.messages import (
     ToolMessage,
     ToolSpec,
 )
-from retinue.domain.thinking import LEAST_BUDGET, ThinkingOptions
+from retinue.domain.thinking import MIN_BUDGET_TOKENS, ThinkingOptions
 from retinue.models.http.capabilities import ANSWER_TOOL, OutputMode
 from retinue.models.http.encoding import (
     MAX_CACHED_SCHEMAS,
@@ -34,7 +34,7 @@ from retinue.models.http.encoding import (
 )
 from retinue.models.http.output_schemas import for_constrained_decoding
 
-# What servers may refuse, and requests can do without or say otherwise.
+# Optional features: what a server may refuse, and a request can leave out or say in another way.
 CACHE_CONTROL = "cache_control"
 ADAPTIVE = "adaptive thinking"
 LONG_REPLIES = "long answers"
@@ -44,14 +44,14 @@ OPTIONAL_FEATURES = {
     LONG_REPLIES: "max_tokens",
 }
 
-# The longest answer where nobody sets a limit, since the API insists on one; and for models that
+# The API requires a limit; these are used if the request has none. The second is for models that
 # cannot write as much.
 MAX_TOKENS = 32_000
-FEWER_TOKENS = 8_192
+LOWER_MAX_TOKENS = 8_192
 
 UNSET = msgspec.UNSET
-_ROOM_TO_ANSWER = 1_024
-_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_ROOM_FOR_ANSWER = 1_024
+_INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class _CacheControl(msgspec.Struct, frozen=True, gc=False):
@@ -59,12 +59,12 @@ class _CacheControl(msgspec.Struct, frozen=True, gc=False):
 
 
 _CACHED = _CacheControl()
-_Mark = _CacheControl | msgspec.UnsetType
+_Breakpoint = _CacheControl | msgspec.UnsetType
 
 
 class _Text(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="text"):
     text: str
-    cache_control: _Mark = UNSET
+    cache_control: _Breakpoint = UNSET
 
 
 class _ToolUse(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="tool_use"):
@@ -77,7 +77,7 @@ class _ToolResult(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="
     tool_use_id: str
     content: str
     is_error: bool | msgspec.UnsetType = UNSET
-    cache_control: _Mark = UNSET
+    cache_control: _Breakpoint = UNSET
 
 
 _Block = _Text | _ToolUse | _ToolResult | msgspec.Raw
@@ -92,7 +92,7 @@ class _Tool(msgspec.Struct, frozen=True, gc=False):
     name: str
     description: str
     input_schema: msgspec.Raw
-    cache_control: _Mark = UNSET
+    cache_control: _Breakpoint = UNSET
 
 
 class _Body(msgspec.Struct, frozen=True, gc=False):
@@ -113,29 +113,29 @@ _ANSWER_CHOICE = {"type": "tool", "name": ANSWER_TOOL}
 
 
 class MessagesEncoder(RequestEncoder):
-    """Encodes requests for one model, and the schemas of a set of tools only once."""
+    """Encodes requests to one model, and the schemas of a set of tools only once."""
 
     def __init__(
         self, model: str, *, name: str = "", thinking: ThinkingOptions | None = None
     ) -> None:
-        """`name` is whose thoughts are sent back."""
+        """`name` is the model's full name: only its own thoughts are sent back to it."""
         self._model = model
         self._name = name
         self._thinking = thinking or ThinkingOptions()
-        self._marked_tools = ToolSchemaCache(lambda tools: _tools(tools, _CACHED))
+        self._cached_tools = ToolSchemaCache(lambda tools: _tools(tools, _CACHED))
         self._plain_tools = ToolSchemaCache(lambda tools: _tools(tools, UNSET))
 
     def _encode(self, request: Request, mode: OutputMode, unsupported: Set[str]) -> bytes:
-        limit = request.max_output_tokens or self._longest(unsupported)
-        mark: _Mark = UNSET if CACHE_CONTROL in unsupported else _CACHED
-        thinking = self._thought(request, mode, limit, unsupported)
-        # Thoughts beside a request not to think are refused.
+        limit = request.max_output_tokens or self._max_tokens(unsupported)
+        mark: _Breakpoint = UNSET if CACHE_CONTROL in unsupported else _CACHED
+        thinking = self._thinking_field(request, mode, limit, unsupported)
+        # The API refuses earlier thoughts in a request that turns thinking off.
         wanted = self._thinking.on
         thinks = wanted is None or (wanted and thinking is not UNSET)
         turns = self._turns(request.messages, with_thoughts=thinks)
         if request.tools and mark:
-            _mark(turns)
-        tools, choice = self._offer(request, mode, marked=bool(mark))
+            _add_breakpoints(turns)
+        tools, choice = self._tool_fields(request, mode, cached=bool(mark))
         return _encode(
             _Body(
                 self._model,
@@ -145,32 +145,32 @@ class MessagesEncoder(RequestEncoder):
                 tools,
                 choice,
                 thinking,
-                self._output(request, mode),
+                self._output_config(request, mode),
             )
         )
 
-    def _longest(self, unsupported: Set[str]) -> int:
+    def _max_tokens(self, unsupported: Set[str]) -> int:
         if LONG_REPLIES in unsupported:
-            return FEWER_TOKENS
+            return LOWER_MAX_TOKENS
         return max(MAX_TOKENS, (self._thinking.budget_tokens or 0) + MAX_TOKENS // 2)
 
-    def _thought(
+    def _thinking_field(
         self, request: Request, mode: OutputMode, limit: int, unsupported: Set[str]
     ) -> dict[str, Any] | msgspec.UnsetType:
         wanted = self._thinking
         if not wanted.on:
             return UNSET if wanted.on is None else {"type": "disabled"}
         if mode is OutputMode.TOOL:
-            return UNSET  # No model may think and be made to call a tool.
+            return UNSET  # The API refuses thinking with a forced tool call.
         if wanted.budget_tokens is None and ADAPTIVE not in unsupported:
             return {"type": "adaptive"}
-        budget = min(wanted.budget_tokens or limit // 2, limit - _ROOM_TO_ANSWER)
-        if budget < LEAST_BUDGET or not self._may_go_on_thinking(request.messages):
+        budget = min(wanted.budget_tokens or limit // 2, limit - _ROOM_FOR_ANSWER)
+        if budget < MIN_BUDGET_TOKENS or not self._can_continue_thinking(request.messages):
             return UNSET
         return {"type": "enabled", "budget_tokens": budget}
 
-    def _may_go_on_thinking(self, messages: Sequence[Message]) -> bool:
-        """With a budget, the newest calls must have thoughts of this model before them."""
+    def _can_continue_thinking(self, messages: Sequence[Message]) -> bool:
+        """With a budget, the newest calls must follow thoughts of this model."""
         last = next((m for m in reversed(messages) if isinstance(m, AssistantMessage)), None)
         if last is None or not last.calls:
             return True
@@ -179,14 +179,14 @@ class MessagesEncoder(RequestEncoder):
             return False
         return not (thoughts.blocks[0].after_text or thoughts.blocks[0].after_calls)
 
-    def _offer(
-        self, request: Request, mode: OutputMode, *, marked: bool
+    def _tool_fields(
+        self, request: Request, mode: OutputMode, *, cached: bool
     ) -> tuple[msgspec.Raw | msgspec.UnsetType, dict[str, str] | msgspec.UnsetType]:
         if mode is OutputMode.TOOL:
             return _answer_tool(request.schema or ""), _ANSWER_CHOICE
         if request.tools:
-            return (self._marked_tools if marked else self._plain_tools)(request.tools), UNSET
-        # Calls in the history must be of tools that there are, also when none is left to call.
+            return (self._cached_tools if cached else self._plain_tools)(request.tools), UNSET
+        # Tools of calls in the history must be declared, even if no tool may be called any more.
         called = {
             call.name: None
             for message in request.messages
@@ -199,12 +199,14 @@ class MessagesEncoder(RequestEncoder):
         stubs = tuple(ToolSpec(name, "", empty) for name in sorted(called))
         return msgspec.Raw(_encode(_tools(stubs, UNSET))), _NO_CALLS
 
-    def _output(self, request: Request, mode: OutputMode) -> dict[str, Any] | msgspec.UnsetType:
+    def _output_config(
+        self, request: Request, mode: OutputMode
+    ) -> dict[str, Any] | msgspec.UnsetType:
         made: dict[str, Any] = {}
         if self._thinking.effort is not None:
             made["effort"] = self._thinking.effort
         if mode is OutputMode.SCHEMA:
-            made["format"] = _format(request.schema or "")
+            made["format"] = _output_format(request.schema or "")
         return made or UNSET
 
     # The conversation
@@ -214,8 +216,8 @@ class MessagesEncoder(RequestEncoder):
         open_calls: list[str] = []
         for message in messages:
             if isinstance(message, AssistantMessage):
-                _close(turns, open_calls)
-                open_calls = [_name(call.id) for call in message.calls]
+                _answer_open_calls(turns, open_calls)
+                open_calls = [_valid_name(call.id) for call in message.calls]
                 blocks = self._blocks(message, with_thoughts=with_thoughts)
                 if blocks:
                     turns.append(_Turn("assistant", blocks))
@@ -224,11 +226,11 @@ class MessagesEncoder(RequestEncoder):
                     turns.append(_Turn("user", []))
                 if isinstance(message, ToolMessage):
                     turns[-1].content.append(_result(message))
-                    call_id = _name(message.call_id)
+                    call_id = _valid_name(message.call_id)
                     open_calls = [one for one in open_calls if one != call_id]
                 elif message.content.strip():
                     turns[-1].content.append(_Text(message.content))
-        _close(turns, open_calls)
+        _answer_open_calls(turns, open_calls)
         return [turn for turn in turns if turn.content]
 
     def _blocks(self, message: AssistantMessage, *, with_thoughts: bool) -> list[_Block]:
@@ -239,27 +241,29 @@ class MessagesEncoder(RequestEncoder):
         text, calls = message.content, message.calls
         written = called = 0
         for thought in thoughts:
-            _say(blocks, text[written : thought.after_text], calls[called : thought.after_calls])
+            _append_blocks(
+                blocks, text[written : thought.after_text], calls[called : thought.after_calls]
+            )
             blocks.append(msgspec.Raw(thought.block.encode()))
             written, called = max(written, thought.after_text), max(called, thought.after_calls)
-        _say(blocks, text[written:], calls[called:])
+        _append_blocks(blocks, text[written:], calls[called:])
         return blocks
 
 
-def _say(blocks: list[_Block], text: str, calls: Sequence[ToolCall]) -> None:
-    if text.strip():  # Empty texts are refused.
+def _append_blocks(blocks: list[_Block], text: str, calls: Sequence[ToolCall]) -> None:
+    if text.strip():  # The API refuses empty texts.
         blocks.append(_Text(text))
     for call in calls:
         arguments = msgspec.Raw(as_json_object(call.arguments).encode())
-        blocks.append(_ToolUse(_name(call.id), _name(call.name), arguments))
+        blocks.append(_ToolUse(_valid_name(call.id), _valid_name(call.name), arguments))
 
 
 def _result(answer: ToolMessage) -> _ToolResult:
-    return _ToolResult(_name(answer.call_id), answer.content, answer.failed or UNSET)
+    return _ToolResult(_valid_name(answer.call_id), answer.content, answer.failed or UNSET)
 
 
-def _close(turns: list[_Turn], open_calls: list[str]) -> None:
-    """Answer the calls that nobody has answered: the API refuses a conversation with such."""
+def _answer_open_calls(turns: list[_Turn], open_calls: list[str]) -> None:
+    """Add results for calls without one: the API refuses a conversation with open calls."""
     if not open_calls:
         return
     if turns[-1].role != "user":
@@ -269,10 +273,10 @@ def _close(turns: list[_Turn], open_calls: list[str]) -> None:
     content[answered:answered] = [_ToolResult(one, "It was not run.", True) for one in open_calls]
 
 
-def _mark(turns: list[_Turn]) -> None:
+def _add_breakpoints(turns: list[_Turn]) -> None:
     asked = [turn.content for turn in turns if turn.role == "user"]
     for content in asked[-2:]:
-        # An empty block takes no mark.
+        # The API refuses a breakpoint on an empty block.
         for place in reversed(range(len(content))):
             block = content[place]
             if isinstance(block, _Text) or (isinstance(block, _ToolResult) and block.content):
@@ -280,26 +284,26 @@ def _mark(turns: list[_Turn]) -> None:
                 break
 
 
-def _system(messages: Sequence[Message], mark: _Mark) -> list[_Text] | msgspec.UnsetType:
+def _system(messages: Sequence[Message], mark: _Breakpoint) -> list[_Text] | msgspec.UnsetType:
     texts = [m.content for m in messages if isinstance(m, SystemMessage) and m.content.strip()]
     if not texts:
         return UNSET
     return [*map(_Text, texts[:-1]), _Text(texts[-1], mark)]
 
 
-def _tools(tools: tuple[ToolSpec, ...], mark: _Mark) -> list[_Tool]:
-    made = [_Tool(_name(tool.name), tool.description, tool.parameters) for tool in tools]
+def _tools(tools: tuple[ToolSpec, ...], mark: _Breakpoint) -> list[_Tool]:
+    made = [_Tool(_valid_name(tool.name), tool.description, tool.parameters) for tool in tools]
     made[-1] = msgspec.structs.replace(made[-1], cache_control=mark)
     return made
 
 
-def _name(text: str) -> str:
-    """A name or an id in the letters that the API takes: other models have others."""
-    return _NOT_IN_NAMES.sub("_", text) or "_"
+def _valid_name(text: str) -> str:
+    """Replace characters that the API does not accept: ids of other models have them."""
+    return _INVALID_IN_NAMES.sub("_", text) or "_"
 
 
 @lru_cache(MAX_CACHED_SCHEMAS)
-def _format(schema: str) -> dict[str, Any]:
+def _output_format(schema: str) -> dict[str, Any]:
     return {"type": "json_schema", "schema": for_constrained_decoding(msgspec.json.decode(schema))}
 
 

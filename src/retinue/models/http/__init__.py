@@ -1,1 +1,1 @@
-"""http."""
+"""Models behind HTTP APIs: what all dialects share."""

@@ -1,19 +1,20 @@
-"""Ids for calls that have none."""
+"""Makes ids for calls that come without one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 
 from retinue.domain.messages import AssistantMessage, Message
 
 
 def generate_call_ids(taken: Iterable[str | None], earlier: Sequence[Message]) -> Iterator[str]:
-    """Ids that are the same in every retry, and unique in a conversation."""
+    """Yield ids that are unique in the conversation and the same in every retry.
+
+    `taken` are the ids of the new reply, `earlier` the messages before it.
+    """
     before = [call.id for m in earlier if isinstance(m, AssistantMessage) for call in m.calls]
-    known = {*before, *taken}
-    number = len(before)
-    while True:
-        made_up = f"call_{number}"
-        if made_up not in known:
-            yield made_up
-        number += 1
+    used = {*before, *taken}
+    for number in count(len(before)):
+        if (call_id := f"call_{number}") not in used:
+            yield call_id

@@ -1,4 +1,4 @@
-"""Where a model is served, and how to get there."""
+"""The address of a model server, its key, and the settings of the connection."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A model server, and one model on it. Its repr shows no secrets.
 
     `key_source` is where the user keeps the key, such as OPENAI_API_KEY; errors name it.
-    `first_byte_timeout_s` limits the wait for the first token: so long at the first try, and twice
-    as long at each further one, since a local machine may read a long prompt for minutes.
-    `idle_timeout_s` limits every silence after that token.
+    `first_byte_timeout_s` limits the wait for the first token. It doubles with each retry, since a
+    local machine may read a long prompt for minutes. `idle_timeout_s` limits every pause after it.
     """
 
     base_url: str
@@ -32,14 +31,14 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        """The base URL as it may be shown: without a user's name and password."""
+        """The base URL without user name and password, as it may be shown."""
         return without_userinfo(self.base_url)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
         return f"Endpoint({fields})"
 
-    # rich prints structs through this and not through their repr.
+    # rich uses this for structs instead of their repr.
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         shown = []
         for field in self.__struct_fields__:

@@ -1,7 +1,7 @@
-"""What went wrong with a model call, as an error of ours: one sentence, and the way out.
+"""Turns failures of model calls into errors with one sentence and the way out.
 
-Whatever a server wrote is quoted short, in one line, without control characters and without the
-API key, should it echo that.
+What a server wrote is quoted in one short line, without control characters and without the API key,
+which some servers echo.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ _QUOTA = frozenset(
         "billing_error",
     }
 )
-# A chat template that does not take the conversation. llama.cpp says so with a 500.
+# A chat template refuses the conversation. llama.cpp answers that with a 500.
 _TEMPLATE = re.compile(r"jinja|raise_exception|roles must alternate", re.IGNORECASE)
 _RETRYABLE_4XX = frozenset({408, 409, 425})
 _OVERLOADED = 529
-# What the words that errors are classified by mean as a status, where a stream gives no status.
+# The status that a word in an error implies: errors inside a stream have no status of their own.
 _IMPLIED = (
     ("overloaded", _OVERLOADED),
     ("rate_limit", 429),
@@ -86,7 +86,7 @@ _OTHER_SERVER = "Start the server or choose another with -m."
 
 
 class ErrorDetails(msgspec.Struct, frozen=True):
-    """What a server says about a failure, whichever of the usual shapes it used."""
+    """What a server says about a failure, parsed from any of the usual shapes."""
 
     message: str = ""
     kind: str = ""
@@ -120,7 +120,7 @@ def parse_error(value: Any) -> ErrorDetails:
             text = text if isinstance(text, str) else msgspec.json.encode(text).decode()
             place = value.get("loc")
             if isinstance(place, list) and place[1:]:
-                # FastAPI's way to tell which field it means: ["body", "stream_options"].
+                # FastAPI names the field like this: ["body", "stream_options"].
                 text = f"{'.'.join(map(str, place[1:]))}: {text}"
             return ErrorDetails(
                 text,
@@ -134,7 +134,7 @@ def parse_error(value: Any) -> ErrorDetails:
 
 
 class ErrorMapper:
-    """Words the errors of one endpoint. `ending` is what base URLs of its kind end in."""
+    """Makes the errors of one endpoint. Base URLs of its dialect end in `usual_suffix`."""
 
     def __init__(self, endpoint: Endpoint, *, usual_suffix: str = "/v1") -> None:
         self._endpoint = endpoint
@@ -142,10 +142,10 @@ class ErrorMapper:
         self._address = endpoint.address
         self._secrets = tuple(_secrets(endpoint))
 
-    # The connection
+    # Connections
 
     def from_client_error(self, error: aiohttp.ClientError) -> ModelError:
-        """An error of aiohttp's. It may hold the request's headers, so nothing keeps it."""
+        """Map an error of aiohttp. It may hold the request's headers, so it is not chained."""
         match error:
             case aiohttp.ClientProxyConnectionError():
                 proxy = without_userinfo(self._endpoint.proxy or "")
@@ -163,7 +163,7 @@ class ErrorMapper:
                     "authority of your own, give that as ca_file."
                 )
             case aiohttp.ClientSSLError():
-                reason = self._quoted(_tls_reason(error.os_error))
+                reason = self._quote(_tls_reason(error.os_error))
                 return ProviderError(
                     f"TLS with {self._address} failed: {reason}. "
                     "Does the server speak https, or should the address begin with http://?"
@@ -197,12 +197,12 @@ class ErrorMapper:
                 )
 
     def _unknown_host(self, host: str, error: OSError) -> ModelError:
-        # Only "try again" is a passing trouble; a name that does not exist stays unknown.
-        passing = error.errno == socket.EAI_AGAIN
+        # Only "try again" is temporary; a name that does not exist stays unknown.
+        temporary = error.errno == socket.EAI_AGAIN
         return Unreachable(
             f"Cannot reach {self._address}: the host name {host!r} cannot be resolved. "
             "Check its spelling and the network, or choose another server with -m.",
-            retryable=passing,
+            retryable=temporary,
         )
 
     def _proxy_refused(self, status: int) -> ModelError:
@@ -218,26 +218,26 @@ class ErrorMapper:
             retryable=status >= 500,
         )
 
-    # The answer's status
+    # Status codes
 
     def from_response(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
-        """An answer that is not 200."""
+        """Map a response whose status is not 2xx."""
         if 300 <= status < 400:
-            target = self._quoted(without_userinfo(headers.get("location", "elsewhere")))
+            target = self._quote(without_userinfo(headers.get("location", "elsewhere")))
             return ProviderError(
                 f"{self._address} redirects to {target}. Redirects are not followed, because the "
                 "API key would be sent along: set the base URL to where the API is."
             )
-        return self._classified(status, self._parse_body(body), headers)
+        return self._by_status(status, self._parse_body(body), headers)
 
     def from_error_value(self, value: Any) -> ModelError:
-        """An error inside an answer that had begun well. `value` is what was decoded."""
+        """Map an error inside a response with status 200; `value` is its decoded JSON."""
         details = parse_error(value)
-        return self._classified(details.status or self._implied_status(details), details, {})
+        return self._by_status(details.status or self._implied_status(details), details, {})
 
     @staticmethod
     def _implied_status(details: ErrorDetails) -> int:
-        """For errors in a stream, whose only classification may be a word."""
+        """The status that the details of an error in a stream imply."""
         if details.overflow:
             return 400
         if details.names & _QUOTA:
@@ -245,13 +245,13 @@ class ErrorMapper:
         words = " ".join(details.names)
         return next((status for word, status in _IMPLIED if word in words), 500)
 
-    def _classified(
+    def _by_status(
         self, status: int, details: ErrorDetails, headers: Mapping[str, str]
     ) -> ModelError:
-        said = self._said(details)
+        said = self._quote_details(details)
         wait_s = retry_after_s(headers, details.message)
         if status in (401, 403):
-            return self._denied(status, said)
+            return self._key_refused(status, said)
         if details.names & _QUOTA or status == HTTPStatus.PAYMENT_REQUIRED:
             return ProviderError(
                 f"The quota at {self._address} is used up.{said} Add credit there, or choose "
@@ -277,7 +277,7 @@ class ErrorMapper:
         if status == 404:
             return self._not_found(said)
         if status >= 500 and not _TEMPLATE.search(details.message):
-            # 503 is what a server says that has too much to do, or is still loading its model.
+            # 503: the server has too much to do, or is still loading its model.
             kind = Overloaded if status == HTTPStatus.SERVICE_UNAVAILABLE else ProviderError
             return kind(
                 f"{self._address} failed ({_phrase(status)}).{said} If it does so again, look into "
@@ -293,7 +293,7 @@ class ErrorMapper:
             retry_after_s=wait_s,
         )
 
-    def _denied(self, status: int, said: str) -> ModelError:
+    def _key_refused(self, status: int, said: str) -> ModelError:
         source = self._endpoint.key_source
         if not self._endpoint.api_key:
             where = f"in {source}" if source else "for this endpoint"
@@ -318,10 +318,10 @@ class ErrorMapper:
             f"({_phrase(404)}).{said} Check the model's name, and the address: {hint}"
         )
 
-    # The answer's body
+    # Bodies and streams
 
     def not_an_api(self, body: bytes) -> ModelError:
-        """Status 200, and neither JSON nor events."""
+        """Map a response with status 200 that is neither JSON nor events."""
         usual = f" It usually ends in {self._usual_suffix}." if self._usual_suffix else ""
         if _is_web_page(body):
             return ProviderError(
@@ -330,7 +330,7 @@ class ErrorMapper:
             )
         return ProviderError(
             f"{self._address} answered something that is not JSON: "
-            f"{self._quoted(body.decode('utf-8', 'replace'))!r}. Is that the API's base URL?{usual}"
+            f"{self._quote(body.decode('utf-8', 'replace'))!r}. Is that the API's base URL?{usual}"
         )
 
     def incomplete_reply(self) -> ModelError:
@@ -348,7 +348,7 @@ class ErrorMapper:
         )
 
     def invalid_json(self, data: bytes) -> ModelError:
-        shown = self._quoted(data[:2000].decode("utf-8", "replace").strip(), limit=80)
+        shown = self._quote(data[:2000].decode("utf-8", "replace").strip(), limit=80)
         return ProviderError(
             f"{self._address} sent broken JSON: {shown!r}. If it does so again, look into the "
             "server's log.",
@@ -364,7 +364,7 @@ class ErrorMapper:
     def content_filtered(self, why: str = "") -> ModelError:
         return ProviderError(
             f"{self._address} withheld the reply by its content filter."
-            f"{self._said(ErrorDetails(why))}"
+            f"{self._quote_details(ErrorDetails(why))}"
             " Word the task differently, or choose another model with -m."
         )
 
@@ -384,7 +384,7 @@ class ErrorMapper:
     def client_closed(self) -> ModelError:
         return ProviderError(f"The client of {self._address} was closed before this call.")
 
-    # Words
+    # Texts
 
     def _parse_body(self, body: bytes) -> ErrorDetails:
         if _is_web_page(body):
@@ -395,14 +395,14 @@ class ErrorMapper:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return ErrorDetails(body.decode("utf-8", "replace"))
 
-    def _said(self, details: ErrorDetails) -> str:
-        text = self._quoted(details.message or details.kind or details.code)
+    def _quote_details(self, details: ErrorDetails) -> str:
+        text = self._quote(details.message or details.kind or details.code)
         if not text:
             return ""
         return f" It said: {text}" + ("" if text[-1] in ".!?" else ".")
 
-    def _quoted(self, text: str, limit: int = _QUOTE_CHARS) -> str:
-        # Before cutting, since half of a key is a secret too.
+    def _quote(self, text: str, limit: int = _QUOTE_CHARS) -> str:
+        # Before the text is shortened, since half of a key is a secret too.
         for secret in self._secrets:
             text = text.replace(secret, "***")
         text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
@@ -415,7 +415,7 @@ def _secrets(endpoint: Endpoint) -> list[str]:
         authority = url.partition("://")[2].partition("/")[0]
         userinfo = authority.rpartition("@")[0]
         found += [userinfo, userinfo.partition(":")[2]]
-    # Shorter ones are placeholders such as "x", and would garble the text.
+    # Shorter keys are placeholders such as "x"; replacing them would garble the text.
     return [secret for secret in found if len(secret) >= _MIN_SECRET_CHARS]
 
 
@@ -439,7 +439,7 @@ def _reason(error: OSError) -> str:
         case errno.ENETUNREACH | errno.EHOSTUNREACH:
             return "no route to the host"
         case _:
-            # asyncio words it as "Connect call failed ('127.0.0.1', 8080)".
+            # asyncio's own text is "Connect call failed ('127.0.0.1', 8080)".
             if "Multiple exceptions" in str(error):
                 return (
                     "connection refused"

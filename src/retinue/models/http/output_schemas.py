@@ -1,7 +1,7 @@
-"""JSON schemas in the narrower forms that servers can hold a model to.
+"""Narrows output schemas to forms that servers accept for constrained decoding.
 
-Each form only leaves out what a server would refuse, or shuts out what nobody asked for; whoever
-asked checks the answer by the schema as it was given.
+Each form only leaves out what a server would refuse, or forbids extra properties. The caller checks
+the answer against the original schema.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HOLDS_SCHEMA = frozenset(
 )
 _HOLDS_LIST = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 _HOLDS_NAMED = frozenset({"properties", "$defs", "definitions", "patternProperties"})
-# What Anthropic's constrained decoding refuses; other words that it does not know it ignores.
+# Keywords that Anthropic's constrained decoding refuses; it ignores other unknown ones.
 _NOT_DECODABLE = frozenset(
     {"minItems", "maxItems", "uniqueItems", "contains", "minContains", "maxContains", "prefixItems"}
     | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
@@ -30,12 +30,12 @@ _FORMATS = frozenset(
 
 
 def is_object(schema: Schema) -> bool:
-    """Whether all that fits it are objects, as far as its first line tells."""
+    """Whether the schema declares an object at its top level."""
     return schema.get("type") == "object"
 
 
 def forbid_extra_properties(schema: Schema) -> Schema:
-    """The schema with objects that have no other properties than those it names."""
+    """Copy the schema with objects that have only the properties it names."""
     made = _each(schema, forbid_extra_properties)
     if "properties" in made and not _COMBINING & made.keys():
         made.setdefault("additionalProperties", False)
@@ -43,8 +43,10 @@ def forbid_extra_properties(schema: Schema) -> Schema:
 
 
 def is_strict(schema: Any) -> bool:
-    """Whether every object in it is closed and has all of its properties, as OpenAI's `strict`
-    wants it."""
+    """Whether every object forbids extra properties and requires all others.
+
+    OpenAI's `strict` accepts only such schemas.
+    """
     if isinstance(schema, list):
         return all(map(is_strict, schema))
     if not isinstance(schema, dict):
@@ -60,7 +62,7 @@ def is_strict(schema: Any) -> bool:
 
 
 def for_constrained_decoding(schema: Schema) -> Schema:
-    """The closed schema without what Anthropic's constrained decoding refuses."""
+    """Copy the schema without what Anthropic's constrained decoding refuses."""
     made = _each(
         {word: value for word, value in schema.items() if word not in _NOT_DECODABLE},
         for_constrained_decoding,
@@ -75,7 +77,7 @@ def for_constrained_decoding(schema: Schema) -> Schema:
 
 
 def _each(schema: Schema, change: Any) -> Schema:
-    """A copy, with every schema that it holds changed."""
+    """Copy a schema with `change` applied to every schema inside it."""
     made: Schema = {}
     for word, value in schema.items():
         if word in _HOLDS_NAMED and isinstance(value, dict):

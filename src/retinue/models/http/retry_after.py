@@ -1,4 +1,4 @@
-"""How long a server asks to be left alone, in the many ways that servers say it."""
+"""Reads how long a server asks clients to wait, in the many forms that servers use."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 
-# Nobody who asks for more means it: a broken clock, or a number of something else.
+# A longer wait is a mistake: a broken clock, or a number with another meaning.
 MAX_WAIT_S = 366 * 86_400.0
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _IN_TEXT = re.compile(r"(?:try again|retry) (?:in|after) (\d+(?:\.\d+)?) ?(ms|s\b|sec)", re.I)
-# How the windows of a limit are called: OpenAI's, and Anthropic's.
-_WINDOWS = (
+# Header names of rate limit windows: OpenAI's, then Anthropic's.
+_WINDOW_HEADERS = (
     *(f"x-ratelimit-{{}}{kind}" for kind in ("", "-requests", "-tokens")),
     *(
         f"anthropic-ratelimit-{kind}-{{}}"
@@ -25,12 +25,12 @@ _WINDOWS = (
 
 
 def retry_after_s(headers: Mapping[str, str], text: str = "") -> float | None:
-    """Seconds to wait by the headers (case-insensitive) or else by the message; None if unsaid."""
-    seconds = _said_s(headers, text)
+    """Seconds to wait, from the headers (case-insensitive) or the message; None if neither says."""
+    seconds = _parse(headers, text)
     return None if seconds is None or seconds > MAX_WAIT_S else seconds
 
 
-def _said_s(headers: Mapping[str, str], text: str) -> float | None:
+def _parse(headers: Mapping[str, str], text: str) -> float | None:
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return max(milliseconds / 1000, 0.0)
@@ -42,11 +42,11 @@ def _said_s(headers: Mapping[str, str], text: str) -> float | None:
         if seconds is not None:
             return max(seconds, 0.0)
     waits = {}
-    for window in _WINDOWS:
+    for window in _WINDOW_HEADERS:
         wait = parse_wait_s(headers.get(window.format("reset")), headers)
         if wait is not None:
             waits[window] = wait
-    # The window that is used up decides, not the one that merely refills later.
+    # The window that is used up decides, not one that only refills later.
     empty = [w for n, w in waits.items() if headers.get(n.format("remaining")) == "0"]
     if empty:
         return max(empty)
@@ -72,7 +72,7 @@ def _until_date(text: str, headers: Mapping[str, str]) -> float | None:
 
 
 def _server_time(headers: Mapping[str, str]) -> float:
-    """By the server's own clock where it tells it, since ours may be wrong."""
+    """The time by the server's own clock if it sends it, since the local one may be wrong."""
     try:
         return parsedate_to_datetime(headers["date"]).timestamp()
     except (KeyError, TypeError, ValueError, OverflowError):
@@ -80,7 +80,7 @@ def _server_time(headers: Mapping[str, str]) -> float:
 
 
 def parse_wait_s(text: str | None, headers: Mapping[str, str]) -> float | None:
-    """Seconds by `12`, `1m30.5s`, or a moment: a date, or (milli)seconds since the epoch."""
+    """Parse seconds: `12`, `1m30.5s`, or a time as a date or (milli)seconds since the epoch."""
     if text is None:
         return None
     number = _number(text)

@@ -1,4 +1,4 @@
-"""Server-sent events, cut out of bytes that arrive in any pieces."""
+"""Parses server-sent events from bytes that arrive in any pieces."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class EventTooLarge(Exception):
-    """A line, or the data of one event, is larger than any model's answer."""
+    """A line, or the data of one event, is larger than any model's reply."""
 
 
 class EventParser:
-    """Feed it bytes; it returns the data of each event that has become complete.
+    """Takes bytes, and returns the data of each event that has become complete.
 
-    Data keeps surrounding white space, which JSON ignores. An event named `error`, and the lines
-    `error: {…}` that some servers write instead of events, are put into `errors`.
+    Data keeps surrounding white space, which JSON ignores. Events named `error`, and the lines
+    `error: {…}` that some servers write instead, are collected in `errors`.
     """
 
     __slots__ = (
         "_data",
         "_data_size",
-        "_failing",
+        "_is_error",
         "_rest",
         "_rest_size",
         "errors",
@@ -33,10 +33,10 @@ class EventParser:
         self._rest_size = 0
         self._data: list[bytes] = []
         self._data_size = 0
-        self._failing = False
+        self._is_error = False
         self.errors: list[bytes] = []
         self.unknown_lines: list[bytes] = []
-        """The first few lines that are not server-sent events at all."""
+        """The first few lines that are no part of an event."""
 
     def feed(self, piece: bytes) -> list[bytes]:
         rest = self._rest
@@ -55,7 +55,7 @@ class EventParser:
         return self._events(lines)
 
     def end(self) -> list[bytes]:
-        """What a stream without a final newline still holds."""
+        """Return the rest of a stream that has no final newline."""
         lines = [b"".join(self._rest), b""]
         self._rest.clear()
         return self._events(lines)
@@ -77,14 +77,14 @@ class EventParser:
                     data.append(line[5:])
             elif line and line != b"\r":
                 self._other(line)
-            elif len(data) == 1 and not self._failing:
+            elif len(data) == 1 and not self._is_error:
                 events.append(data.pop())
             elif data:
                 self._dispatch(events)
         return events
 
     def _continue(self, value: bytes, events: list[bytes]) -> None:
-        """A data line after another one."""
+        """Add a data line that follows another one."""
         data = self._data
         # Some servers leave out the blank line between events. Inside one JSON text a line never
         # ends in } where the next begins with { or [.
@@ -103,23 +103,23 @@ class EventParser:
             event = b"\n".join(data)
             data.clear()
             self._data_size = 0
-        if self._failing:
+        if self._is_error:
             self.errors.append(event)
-            self._failing = False
+            self._is_error = False
         else:
             events.append(event)
 
     def _other(self, line: bytes) -> None:
         line = line.removesuffix(b"\r")
         if line.startswith(_BOM):
-            # Only at the very start, where no data is pending that this could reorder.
+            # Only at the very start, where no pending data could be reordered.
             if line[3:].startswith(b"data:"):
                 self._data.append(line[8:])
                 return
             line = line[3:]
         field, _, value = line.partition(b":")
         if field == b"event":
-            self._failing = value.strip() == b"error"
+            self._is_error = value.strip() == b"error"
         elif field == b"error":
             self.errors.append(value)
         elif field not in (b"", b"id", b"retry", b"data") and len(self.unknown_lines) < 4:

@@ -1,1 +1,1 @@
-"""openai."""
+"""The chat-completions dialect."""

@@ -1,4 +1,4 @@
-"""A request as chat completions spells it."""
+"""Encodes requests for chat completions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from retinue.models.http.encoding import (
 from retinue.models.http.output_schemas import forbid_extra_properties, is_strict
 from retinue.models.openai.reasoning import decode_reasoning
 
-# What servers may refuse, and requests can do without or say otherwise.
+# Optional features: what a server may refuse, and a request can leave out or say in another way.
 MAX_TOKENS = "max_tokens"
 STREAM_OPTIONS = "stream_options"
 REASONING = "reasoning"
@@ -41,10 +41,10 @@ OPTIONAL_FEATURES = {
     # OpenAI's newer models want max_completion_tokens, which local servers do not know.
     MAX_TOKENS: "max_completion_tokens",
     STREAM_OPTIONS: "stream_options",
-    # DeepSeek wants all thoughts of a conversation with tools back, and others none.
+    # DeepSeek requires all reasoning of a conversation with tools back; others refuse it.
     MISSING_REASONING: "must be passed back",
     REASONING: "reasoning",
-    # Mistral's templates, and its own API.
+    # Mistral's chat templates, and its own API.
     CONSECUTIVE_ROLES: "must alternate|after role",
     LONG_CALL_IDS: "length (of )?9",
 }
@@ -71,7 +71,7 @@ class _Assistant(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="a
     reasoning: str | msgspec.UnsetType = UNSET
 
 
-class _Answer(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="tool"):
+class _ToolMessage(msgspec.Struct, frozen=True, gc=False, tag_field="role", tag="tool"):
     tool_call_id: str
     content: str
 
@@ -93,7 +93,7 @@ class _StreamOptions(msgspec.Struct, frozen=True, gc=False):
 
 class _Body(msgspec.Struct, frozen=True, gc=False):
     model: str
-    messages: list[SystemMessage | UserMessage | _Assistant | _Answer]
+    messages: list[SystemMessage | UserMessage | _Assistant | _ToolMessage]
     tools: msgspec.Raw | msgspec.UnsetType
     max_tokens: int | msgspec.UnsetType
     stream: bool = True
@@ -104,17 +104,17 @@ class _Body(msgspec.Struct, frozen=True, gc=False):
 
 
 _encode = msgspec.json.Encoder().encode
-_NOD = "I see."
+_FILLER = "I see."
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _JSON_OBJECT = msgspec.Raw(b'{"type":"json_object"}')
 _ANSWER_CHOICE = {"type": "function", "function": {"name": ANSWER_TOOL}}
 
 
 class ChatEncoder(RequestEncoder):
-    """Encodes requests for one model, and the schemas of a set of tools only once."""
+    """Encodes requests to one model, and the schemas of a set of tools only once."""
 
     def __init__(self, model: str, *, name: str = "") -> None:
-        """`name` is whose thoughts are sent back."""
+        """`name` is the model's full name: only its own thoughts are sent back to it."""
         self._model = model
         self._name = name
         self._tools = ToolSchemaCache(_tools)
@@ -123,12 +123,12 @@ class ChatEncoder(RequestEncoder):
         limit = UNSET if request.max_output_tokens is None else request.max_output_tokens
         messages: Sequence[Message] = request.messages
         if CONSECUTIVE_ROLES in unsupported:
-            messages = _in_turns(messages)
+            messages = _alternate_roles(messages)
         if LONG_CALL_IDS in unsupported:
             messages = _with_short_ids(messages)
         body = _Body(
             self._model,
-            [self._wire(message, unsupported) for message in messages],
+            [self._to_api(message, unsupported) for message in messages],
             self._tools(request.tools) if request.tools else UNSET,
             limit,
         )
@@ -146,7 +146,7 @@ class ChatEncoder(RequestEncoder):
             changes["stream_options"] = UNSET
         match mode:
             case OutputMode.SCHEMA:
-                changes["response_format"] = _format(request.schema or "")
+                changes["response_format"] = _response_format(request.schema or "")
             case OutputMode.OBJECT:
                 changes["response_format"] = _JSON_OBJECT
             case OutputMode.TOOL:
@@ -156,12 +156,12 @@ class ChatEncoder(RequestEncoder):
                 pass
         return msgspec.structs.replace(body, **changes)
 
-    def _wire(
+    def _to_api(
         self, message: Message, unsupported: Set[str]
-    ) -> SystemMessage | UserMessage | _Assistant | _Answer:
-        # Ordered by how often each occurs; System and User are spelt as the API spells them.
+    ) -> SystemMessage | UserMessage | _Assistant | _ToolMessage:
+        # Ordered by frequency. System and user messages have the form of the API already.
         if isinstance(message, ToolMessage):
-            return _Answer(message.call_id, message.content)
+            return _ToolMessage(message.call_id, message.content)
         if isinstance(message, AssistantMessage):
             if not message.calls:
                 return _Assistant(message.content)
@@ -192,8 +192,8 @@ class ChatEncoder(RequestEncoder):
         )
 
 
-def _in_turns(messages: Sequence[Message]) -> Sequence[Message]:
-    """No user speaks twice in a row, and after a tool the model speaks first."""
+def _alternate_roles(messages: Sequence[Message]) -> Sequence[Message]:
+    """Join consecutive user messages, and put a model's message between a tool's and a user's."""
     made: list[Message] = []
     for message in messages:
         last = made[-1] if made else None
@@ -201,13 +201,13 @@ def _in_turns(messages: Sequence[Message]) -> Sequence[Message]:
             made[-1] = UserMessage(f"{last.content}\n\n{message.content}")
             continue
         if isinstance(message, UserMessage) and isinstance(last, ToolMessage):
-            made.append(AssistantMessage(_NOD))
+            made.append(AssistantMessage(_FILLER))
         made.append(message)
     return made
 
 
 def _with_short_ids(messages: Sequence[Message]) -> Sequence[Message]:
-    """Ids of nine letters and digits: those of a conversation may come from another server."""
+    """Replace call ids, which may come from another server, by nine letters and digits."""
     made: list[Message] = []
     for message in messages:
         if isinstance(message, ToolMessage):
@@ -230,9 +230,9 @@ def _tools(tools: tuple[ToolSpec, ...]) -> list[_Tool]:
 
 
 @lru_cache(MAX_CACHED_SCHEMAS)
-def _format(schema: str) -> msgspec.Raw:
-    shut = forbid_extra_properties(msgspec.json.decode(schema))
-    held = {"name": ANSWER_TOOL, "schema": shut, "strict": is_strict(shut)}
+def _response_format(schema: str) -> msgspec.Raw:
+    closed = forbid_extra_properties(msgspec.json.decode(schema))
+    held = {"name": ANSWER_TOOL, "schema": closed, "strict": is_strict(closed)}
     return msgspec.Raw(_encode({"type": "json_schema", "json_schema": held}))
 
 

@@ -1,1 +1,1 @@
-"""repair."""
+"""Repairs the tool calls of weak models."""

@@ -1,1 +1,1 @@
-"""replay."""
+"""Records the exchanges with models, and replays them."""

@@ -1,4 +1,4 @@
-"""Recording: models whose exchanges are written into a file as they happen."""
+"""Writes the exchanges with models into a file as they happen."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Recorder:
-    """Appends to one file, which nobody but its owner may read.
+    """Appends to one file, which only its owner may read.
 
-    A file that can no longer be written ends the recording, not the run: `close` tells of it.
+    A write error ends the recording and not the run; `close` reports it.
     """
 
     def __init__(self, path: str | Path, *, redaction: Redaction, clock: Clock) -> None:
@@ -46,7 +46,7 @@ class Recorder:
         self._tools: dict[str, int] = {}
         self._latest: dict[str, tuple[int, tuple[Message, ...]]] = {}
         self._problem: str | None = None
-        self._file = _opened(self._path)
+        self._file = _open_file(self._path)
         self._write(Header(format=FORMAT, retinue=VERSION))
 
     def add(
@@ -55,11 +55,11 @@ class Recorder:
         request: Request,
         *,
         began_at: float,
-        heard: Sequence[tuple[float, str]],
+        streamed: Sequence[tuple[float, str]],
         reply: Reply | None,
         failure: RecordedFailure | None,
     ) -> None:
-        """Write down an exchange that is over. `heard` is what was streamed, and when."""
+        """Write an exchange that is over. `streamed` are the pieces of text with their times."""
         number = self._exchanges = self._exchanges + 1
         follows, known = self._latest.get(request.agent_path, (None, ()))
         if request.messages[: len(known)] != known:
@@ -78,22 +78,23 @@ class Recorder:
             max_output_tokens=request.max_output_tokens,
             reply=reply,
             failure=failure,
-            said="" if reply is not None else "".join(text for _, text in heard),
-            pieces=tuple((round(at - began_at, 3), len(text)) for at, text in heard),
+            said="" if reply is not None else "".join(text for _, text in streamed),
+            pieces=tuple((round(at - began_at, 3), len(text)) for at, text in streamed),
         )
         self._write(self._redact(msgspec.to_builtins(exchange)))
 
     def add_served(self, name: str, served: ServedModel) -> None:
-        """Write down what a server says about a model."""
+        """Write what a server says about a model."""
         line = ServedLine(name=name, served=served)
         self._write(self._redact(msgspec.to_builtins(line)))
 
     def close(self) -> None:
-        """Raises StoreError if something is missing in the file."""
+        """Raises StoreError if the file is incomplete."""
         os.close(self._file)
         if self._problem is not None:
             raise StoreError(
-                f"The recording {self._path!r} is not whole: {self._problem}. The run is."
+                f"The recording {self._path!r} is incomplete: {self._problem}. The run is not"
+                " affected."
             )
 
     def _tool_set(self, tools: tuple[ToolSpec, ...]) -> int:
@@ -130,17 +131,17 @@ class RecordedModel:
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
         clock = self._recorder.clock
         began_at = clock.monotonic()
-        heard: list[tuple[float, str]] = []
+        streamed: list[tuple[float, str]] = []
 
-        def hear(text: str) -> None:
-            heard.append((clock.monotonic(), text))
+        def collect(text: str) -> None:
+            streamed.append((clock.monotonic(), text))
             if on_text is not None:
                 on_text(text)
 
         reply: Reply | None = None
         failure: RecordedFailure | None = None
         try:
-            reply = await self._model.reply(request, hear)
+            reply = await self._model.reply(request, collect)
         except ModelError as error:
             failure = RecordedFailure(
                 kind=type(error).__name__, message=str(error), fields=dict(vars(error))
@@ -151,12 +152,12 @@ class RecordedModel:
             failure = RecordedFailure(kind=ProviderError.__name__, message=broke)
             raise
         finally:
-            # Also of one that is being cancelled, which has neither.
+            # Also when the request is cancelled, without reply and failure.
             self._recorder.add(
                 self.name,
                 request,
                 began_at=began_at,
-                heard=heard,
+                streamed=streamed,
                 reply=reply,
                 failure=failure,
             )
@@ -166,26 +167,26 @@ class RecordedModel:
         await self._model.aclose()
 
 
-def _opened(path: str) -> int:
+def _open_file(path: str) -> int:
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UsageError(f"Cannot record to {path!r}: {error.strerror}.") from None
     try:
-        _check(path, file)
+        _check_existing(path, file)
     except BaseException:
         os.close(file)
         raise
     return file
 
 
-def _check(path: str, file: int) -> None:
-    """See that what is there can be gone on with."""
+def _check_existing(path: str, file: int) -> None:
+    """Raises UsageError unless the file can be appended to."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         raise UsageError(
-            f"Cannot record to {path!r}: another run is recorded there at the moment."
+            f"Cannot record to {path!r}: another run is being recorded there."
         ) from None
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
@@ -195,7 +196,7 @@ def _check(path: str, file: int) -> None:
     except ConfigError:
         raise UsageError(
             f"Cannot record to {path!r}: it holds something else, or a recording that cannot be"
-            " gone on with. Name another file."
+            " continued. Name another file."
         ) from None
     with open(path, "rb") as existing:
         existing.seek(-1, os.SEEK_END)

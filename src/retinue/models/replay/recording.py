@@ -1,13 +1,12 @@
-"""A run's model traffic in a file: one JSON text a line, appended as it happens.
+"""The file format of recordings: one JSON object per line, appended as a run goes on.
 
-The first line says what the file is. After it, each line is one exchange: who asked which model
-what, and what came of it. What would be told again and again is told once: tools have lines of
-their own, and so has what a server says about its model; the messages of an exchange are those that
-come after the messages of the one it `follows`. A second recording in the same file begins with a
-first line of its own.
+The first line is a header. After it, each line is one exchange: which agent asked which model what,
+and the reply or failure. Repeated content is written once: tools have lines of their own, and so do
+facts about models from their servers. The messages of an exchange are those after the messages of
+the exchange that it `follows`. A second recording in the same file begins with its own header.
 
-A line is written in one go when an exchange is over, so a recording that was cut off lacks its last
-exchange and is good otherwise.
+A line is written at once when an exchange is over, so a recording that was cut off lacks only its
+last exchange.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ class ToolSet(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
 
 
 class ServedLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="served"):
-    """What a server said about a model, which decides how much of a conversation is sent."""
+    """What a server said about a model; its window decides how much of a conversation is sent."""
 
     name: str
     served: ServedModel
 
 
 class RecordedFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An error of a model: its class, its words, and what else it carries."""
+    """An error of a model: its class, its message, and its other attributes."""
 
     kind: str
     message: str
@@ -53,14 +52,14 @@ class RecordedFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class Exchange(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="exchange", omit_defaults=True
 ):
-    """One call of a model. With neither a reply nor a failure, it was given up by who asked."""
+    """One call of a model. Without reply and failure, the call was cancelled."""
 
     id: int
     agent: str
-    """The path of who asked, such as `root/researcher.1`."""
+    """The path of the agent, such as `root/researcher.1`."""
     model: str
     at_s: float
-    """When it was asked, from the beginning of the recording."""
+    """When the call began, in seconds since the beginning of the recording."""
     took_s: float
     follows: int | None = None
     messages: tuple[Message, ...]
@@ -70,13 +69,13 @@ class Exchange(
     reply: Reply | None = None
     failure: RecordedFailure | None = None
     said: str = ""
-    """What was streamed, where no reply holds it."""
+    """The text that was streamed, if there is no reply that holds it."""
     pieces: tuple[tuple[float, int], ...] = ()
-    """The text as it was streamed: seconds from the asking, and how many characters."""
+    """The pieces of the stream: seconds since the call began, and number of characters."""
 
 
 class LoadedExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """An exchange as it is read: its line in the file, and all that was asked in it."""
+    """An exchange that was read from a file, with its line number and its whole request."""
 
     line: int
     exchange: Exchange
@@ -84,7 +83,7 @@ class LoadedExchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """What a file holds: the exchanges in the order in which they ended."""
+    """The content of a file; exchanges are in the order in which they ended."""
 
     exchanges: list[LoadedExchange] = []
     served: dict[str, ServedModel] = {}
@@ -94,20 +93,20 @@ _decode = msgspec.json.Decoder(Header | ServedLine | ToolSet | Exchange).decode
 
 
 def read_recording(path: str | Path) -> Recording:
-    """The recording in a file. Raises ConfigError."""
+    """Read a recording. Raises ConfigError."""
     try:
         lines = Path(path).read_bytes().split(b"\n")
     except OSError as error:
         why = error.strerror or error
         raise ConfigError(f"The recording {str(path)!r} cannot be read: {why}.") from None
-    reading = _Reading(str(path))
+    reader = _RecordingReader(str(path))
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            reading.take(number, line)
-    return reading.end()
+            reader.add_line(number, line)
+    return reader.finish()
 
 
-class _Reading:
+class _RecordingReader:
     def __init__(self, path: str) -> None:
         self._path = path
         self._opened = False
@@ -116,17 +115,17 @@ class _Reading:
         self._tools: dict[int | None, tuple[ToolSpec, ...]] = {}
         self._messages: dict[int | None, tuple[Message, ...]] = {}
 
-    def take(self, number: int, line: bytes) -> None:
+    def add_line(self, number: int, line: bytes) -> None:
         try:
             found = _decode(line)
         except msgspec.DecodeError:
-            # Perhaps the end of a recording that was cut off. The next line tells.
+            # Perhaps the end of a recording that was cut off; the next line shows.
             self._broken = self._broken or number
             return
         if isinstance(found, Header):
             self._open(found)
         elif not self._opened:
-            raise self._not_one()
+            raise self._not_a_recording()
         elif self._broken is not None:
             raise self._damaged(self._broken)
         elif isinstance(found, ServedLine):
@@ -136,9 +135,9 @@ class _Reading:
         else:
             self._add(number, found)
 
-    def end(self) -> Recording:
+    def finish(self) -> Recording:
         if not self._opened:
-            raise self._not_one()
+            raise self._not_a_recording()
         return self._recording
 
     def _open(self, opening: Header) -> None:
@@ -167,10 +166,10 @@ class _Reading:
             LoadedExchange(line=number, exchange=exchange, request=request)
         )
 
-    def _not_one(self) -> ConfigError:
+    def _not_a_recording(self) -> ConfigError:
         return ConfigError(f"{self._path!r} is not a recording; make one with --record.")
 
     def _damaged(self, number: int) -> ConfigError:
         return ConfigError(
-            f"Line {number} of the recording {self._path!r} is damaged; record it anew."
+            f"Line {number} of the recording {self._path!r} is damaged; record it again."
         )

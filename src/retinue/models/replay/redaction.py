@@ -1,8 +1,8 @@
-"""What must not leave the machine with a recording, and what would tie it to one.
+"""Replaces secrets and the project's directory in recordings by marks.
 
-Secrets are the values of variables whose names say so, texts of the shapes that keys have, and
-names and passwords in addresses. They become marks and stay marks. The project's directory becomes
-a mark too, and is put back where the recording is replayed, whatever it is called there.
+Secrets are the values of variables whose names say so, texts with the form of a key, and user names
+and passwords in URLs. They stay hidden. The mark of the project's directory is replaced by the
+directory in which the recording is replayed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 PROJECT = "⟨project⟩"
 HIDDEN = "⟨hidden⟩"
 
-# Shapes that nothing but a secret has: a file name that was taken for one could not be replayed.
-_SHAPES = re.compile(
+# Only forms that nothing but a secret has: a file name taken for a secret could not be replayed.
+_SECRET_PATTERNS = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|\bsk-(?=[\w-]*\d)[\w-]{20,}"  # OpenAI, Anthropic, and many who copy them
     r"|\b(?:xai|pplx|nvapi)-[\w-]{30,}"
@@ -37,7 +37,7 @@ _SHAPES = re.compile(
 
 
 class Redaction:
-    """`secrets` are values by the names under which they are shown."""
+    """`secrets` are values by the names that the marks show."""
 
     def __init__(self, *, directory: str = "", secrets: Mapping[str, str] | None = None) -> None:
         marks = {value: f"⟨hidden {name}⟩" for name, value in (secrets or {}).items()}
@@ -52,24 +52,24 @@ class Redaction:
         self._directory = directory
 
     def redact(self, value: Any) -> Any:
-        """The same tree of dicts, lists and scalars, with marks in its texts."""
-        return map_texts(value, self._hidden)
+        """Copy a tree of dicts, lists and scalars with marks in its texts."""
+        return map_texts(value, self._redact_text)
 
     def restore(self, value: Any) -> Any:
-        """The same tree with this project's directory in the place of its mark."""
+        """Copy a tree with this project's directory in place of its mark."""
         return map_texts(value, lambda text: text.replace(PROJECT, self._directory or PROJECT))
 
-    def _hidden(self, text: str) -> str:
+    def _redact_text(self, text: str) -> str:
         if not text.isascii():
-            # Half a surrogate pair, say from a file name, has no UTF-8 and so no place in a file.
+            # Half a surrogate pair, say from a file name, has no UTF-8 and cannot be written.
             text = text.encode("utf-8", "replace").decode()
         if self._marks:
             text = self._known.sub(lambda found: self._marks[found[0]], text)
-        return _SHAPES.sub(HIDDEN, text)
+        return _SECRET_PATTERNS.sub(HIDDEN, text)
 
 
 def map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """The same tree of dicts, lists and scalars, with its texts changed. Keys are kept."""
+    """Copy a tree of dicts, lists and scalars with its texts changed. Keys are kept."""
     match value:
         case str():
             return change(value)

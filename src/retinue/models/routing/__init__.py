@@ -1,1 +1,1 @@
-"""routing."""
+"""Queues, limits and pools: which endpoint is sent a request, and when."""

@@ -1,1 +1,1 @@
-"""scripted."""
+"""Models that follow a script, for tests and demonstrations."""

@@ -1,15 +1,15 @@
-"""A model that says what it was told to say, for tests and demonstrations.
+"""A model that follows a script, for tests and demonstrations.
 
     ScriptedModel([call("read_file", path="a"), say("done")])
 
-is one conversation, whose steps are taken in order by whoever asks. With rules, any number of
-conversations can go on at once:
+is one conversation: every request takes the next step. With rules, any number of conversations can
+go on at once:
 
     ScriptedModel({"researcher": [call("list_dir", path="."), say("found")], "": [say("ok")]})
 
-The first rule whose text is in a conversation's system message or first user message is the one
-for it; "" fits all. The number of assistant messages so far is the place in its list, so that
-nothing has to be remembered, and a run that is resumed goes on where it was.
+A conversation follows the first rule whose text is in its system message or first user message; ""
+matches all. The number of assistant messages so far is the position in the list of steps. So the
+model keeps no state, and a resumed run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from retinue.errors import ModelError, ProviderError
 
 
 class Waitable(Protocol):
-    """Anything that can be waited for, such as an asyncio.Event."""
+    """Anything with `wait`, such as an asyncio.Event."""
 
     async def wait(self) -> Any: ...
 
 
 class ScriptedCall(msgspec.Struct, frozen=True):
-    """A tool call to make. `arguments` is sent as it is, also if it is not JSON."""
+    """A tool call to make. `arguments` are sent as they are, even if they are not JSON."""
 
     name: str
     arguments: str
@@ -64,23 +64,23 @@ class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
     delay_s: float = 0.0
 
     def using(self, tokens_in: int, tokens_out: int, *, tokens_cached: int = 0) -> ScriptedReply:
-        """The same reply with the tokens that it shall have used."""
+        """Copy the step with the tokens that its reply reports."""
         usage = Usage(tokens_in, tokens_cached, tokens_out)
         return msgspec.structs.replace(self, usage=usage)
 
     def after(self, delay_s: float) -> ScriptedReply:
-        """The same reply, spread over that time, so that a demonstration looks alive."""
+        """Copy the step with a reply that is streamed over that time."""
         return msgspec.structs.replace(self, delay_s=delay_s)
 
 
 class ScriptedFailure(msgspec.Struct, frozen=True):
-    """A step that raises. It answers one try; the next try gets the step after it."""
+    """A step that raises. The next try takes the step after it."""
 
     error: ModelError
 
 
 class ScriptedHold(msgspec.Struct, frozen=True):
-    """A step that waits for its gate to open, then goes on with another."""
+    """A step that waits until `gate` is set, then takes another step."""
 
     gate: Waitable
     then: Step
@@ -112,7 +112,7 @@ def calls(*steps: ScriptedReply, text: str = "") -> ScriptedReply:
 
 
 def think(thought: str, then: ScriptedReply) -> ScriptedReply:
-    """Think before a reply. The thought is no text; it is kept with the calls that it leads to."""
+    """Think before a reply. The thought is kept with the calls of the reply."""
     return msgspec.structs.replace(then, thought=thought)
 
 
@@ -125,23 +125,23 @@ def hold(gate: Waitable, then: Step) -> ScriptedHold:
 
 
 class ScriptedModel:
-    """Plays a script; see the module. With `strict`, closing it complains about what is left over.
+    """Follows a script; see the module. With `strict`, closing it fails if something is left over.
 
-    Left over are the steps of a list that nobody took, and the rules that no conversation met.
+    Left over are steps of a list that were not taken, and rules that no conversation matched.
     """
 
     def __init__(self, script: Script, *, name: str = "scripted", strict: bool = True) -> None:
         self._name = name
         self._strict = strict
-        self._player: _ListPlayer | _RulePlayer = (
-            _RulePlayer(script) if isinstance(script, Mapping) else _ListPlayer(script)
+        self._script: _SingleConversation | _RuleSet = (
+            _RuleSet(script) if isinstance(script, Mapping) else _SingleConversation(script)
         )
         self.requests: list[Request] = []
-        """What was asked, in order."""
+        """All requests, in order."""
 
     @classmethod
     def from_yaml(cls, path: str | Path, *, strict: bool = False) -> ScriptedModel:
-        """The script in a file; `retinue.models.scripted.script_file` describes the format."""
+        """Read a script; `retinue.models.scripted.script_file` describes the format."""
         from retinue.models.scripted.script_file import read_script
 
         return cls(read_script(path), name=f"scripted:{path}", strict=strict)
@@ -160,25 +160,25 @@ class ScriptedModel:
         return f"ScriptedModel({self._name!r})"
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
-        # Before the first await, so that concurrent askers take different steps.
+        # Before the first await, so that concurrent requests take different steps.
         self.requests.append(request)
-        position, step = self._player.take(request)
+        position, step = self._script.take(request)
         while not isinstance(step, ScriptedReply):
             match step:
                 case ScriptedFailure(error):
-                    # A copy, since raising the same one twice would mix up their tracebacks.
+                    # A copy, since raising the same error twice would mix up the tracebacks.
                     raise copy.copy(error)
                 case ScriptedHold(gate, then):
                     await gate.wait()
                     step = then
                 case _:
                     step = step(request)
-        await _speak(step, on_text)
+        await _stream(step, on_text)
         return _reply(step, position, request, self._name)
 
     def leftovers(self) -> list[str]:
-        """What has not been used, in words."""
-        return self._player.leftovers()
+        """Describes the steps or rules that have not been used."""
+        return self._script.leftovers()
 
     def assert_exhausted(self) -> None:
         left = self.leftovers()
@@ -198,12 +198,12 @@ class ScriptedModel:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # A test that has failed already leaves steps over; saying so would hide why.
+        # A test that has failed already leaves steps over; another error would hide why.
         if kind is None:
             await self.aclose()
 
 
-class _ListPlayer:
+class _SingleConversation:
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = tuple(steps)
         self._taken = 0
@@ -212,7 +212,8 @@ class _ListPlayer:
         position = self._taken
         if position >= len(self._steps):
             raise ProviderError(
-                f"The script has {_steps(len(self._steps))} and was asked for one more. Add a step."
+                f"The script has {_count_steps(len(self._steps))} and was asked for one more."
+                " Add a step."
             )
         self._taken += 1
         return position, self._steps[position]
@@ -224,12 +225,12 @@ class _ListPlayer:
         ]
 
 
-class _RulePlayer:
+class _RuleSet:
     def __init__(self, rules: Mapping[str, Sequence[Step]]) -> None:
         self._rules = [_Rule(match, steps) for match, steps in rules.items()]
 
     def take(self, request: Request) -> tuple[int, Step]:
-        opening = _opening(request)
+        opening = _opening_texts(request)
         rule = next((r for r in self._rules if any(r.match in text for text in opening)), None)
         if rule is None:
             begins = " / ".join(text[:60] for text in opening)
@@ -238,51 +239,51 @@ class _RulePlayer:
                 f"No rule of the script fits the conversation that begins {begins!r}. Rules: "
                 f"{known}."
             )
-        rule.met = True
+        rule.was_used = True
         return rule.take(request)
 
     def leftovers(self) -> list[str]:
-        return [f"rule {rule.match!r}" for rule in self._rules if not rule.met]
+        return [f"rule {rule.match!r}" for rule in self._rules if not rule.was_used]
 
 
 class _Rule:
     def __init__(self, match: str, steps: Sequence[Step]) -> None:
         self.match = match
-        self.met = False
-        self._answers: list[Step] = []
-        # Failures leave no assistant message behind and so have no place of their own: those
-        # before an answer are raised first, one for each try.
+        self.was_used = False
+        self._replies: list[Step] = []
+        # Failures leave no assistant message behind and so have no position of their own: the
+        # failures before a reply are raised first, one for each try.
         self._failures: dict[int, list[ScriptedFailure]] = {}
-        self._tries: dict[tuple[Any, ...], int] = {}
+        self._failed_tries: dict[tuple[Any, ...], int] = {}
         for step in steps:
             if isinstance(step, ScriptedFailure):
-                self._failures.setdefault(len(self._answers), []).append(step)
+                self._failures.setdefault(len(self._replies), []).append(step)
             else:
-                self._answers.append(step)
+                self._replies.append(step)
 
     def take(self, request: Request) -> tuple[int, Step]:
         position = sum(isinstance(message, AssistantMessage) for message in request.messages)
         failures = self._failures.get(position)
         if failures:
-            tries = self._tries.get(request.messages, 0)
+            tries = self._failed_tries.get(request.messages, 0)
             if tries < len(failures):
-                self._tries[request.messages] = tries + 1
+                self._failed_tries[request.messages] = tries + 1
                 return position, failures[tries]
-        if position >= len(self._answers):
+        if position >= len(self._replies):
             raise ProviderError(
-                f"The rule {self.match!r} of the script has {_steps(len(self._answers))} and was "
-                "asked for one more. Add a step."
+                f"The rule {self.match!r} of the script has {_count_steps(len(self._replies))} and"
+                " was asked for one more. Add a step."
             )
-        return position, self._answers[position]
+        return position, self._replies[position]
 
 
-def _opening(request: Request) -> list[str]:
+def _opening_texts(request: Request) -> list[str]:
     texts = [m.content for m in request.messages if isinstance(m, SystemMessage)]
     first_user = next((m.content for m in request.messages if isinstance(m, UserMessage)), None)
     return texts if first_user is None else [*texts, first_user]
 
 
-async def _speak(step: ScriptedReply, on_text: Callable[[str], None] | None) -> None:
+async def _stream(step: ScriptedReply, on_text: Callable[[str], None] | None) -> None:
     if step.thought and on_text is not None:
         on_text("")
     words = re.findall(r"\s*\S+\s*$|\s*\S+|\s+", step.text)
@@ -315,7 +316,7 @@ def _reply(step: ScriptedReply, position: int, request: Request, name: str) -> R
 
 
 def describe(step: Step) -> str:
-    """A step in a few words, as in the list of what is left over."""
+    """Describe a step in a few words."""
     match step:
         case ScriptedReply(text=text, calls=planned):
             if planned:
@@ -331,5 +332,5 @@ def describe(step: Step) -> str:
             assert_never(step)
 
 
-def _steps(count: int) -> str:
+def _count_steps(count: int) -> str:
     return f"{count} step" if count == 1 else f"{count} steps"

@@ -8,7 +8,7 @@ One conversation is a list of steps:
       - say: The notes say nothing.
 
 Several kinds of conversation are rules. `match` is a text in the system message or in the first
-user message; the first rule that fits is taken, and "" fits every conversation:
+user message; the first rule that matches is used, and "" matches every conversation:
 
     rules:
       - match: researcher
@@ -58,7 +58,7 @@ _STEP_FORMS = "{say: TEXT}, {call: TOOL, args: {…}}, {calls: […]} or {fail: 
 
 
 def read_script(path: str | Path) -> Script:
-    """The script in a file. ConfigError names the file, the line, and what to write instead."""
+    """Read a script. ConfigError names the file, the line, and what to write instead."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -208,7 +208,7 @@ class _Parser:
         return list(node.value)
 
     def _text(self, node: Node, name: str) -> str:
-        # Not only strings: {say: 42} and {say: yes} mean the text that is written there.
+        # Not only strings: {say: 42} and {say: yes} mean the text as it is written.
         if not isinstance(node, ScalarNode):
             raise self._error(node, f"'{name}' is a text; quote it if it holds : or #")
         return str(node.value)

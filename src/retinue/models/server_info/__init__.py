@@ -1,1 +1,1 @@
-"""server_info."""
+"""What model servers say about the models they serve."""

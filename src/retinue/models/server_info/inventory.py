@@ -1,7 +1,7 @@
-"""Looking at a server: which models it serves, how large their windows are, what it can do at once.
+"""Asks a server which models it serves, their context windows, and its number of slots.
 
-Every server lists its models at `/v1/models`, and that list tells what kind of server it is; the
-rest is asked in the server's own way. A look never raises and never lasts longer than it was given.
+Every server lists its models at `/v1/models`, and the list shows what kind of server it is. The
+rest is asked in the API of that kind. An inspection never raises and never exceeds its timeout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INSPECTION_TIMEOUT_S = 1.0
 LOADING_TIMEOUT_S = 300.0
 
 _MAX_BYTES = 16 * 1024 * 1024
-_USUAL = {port: server for server, port in DEFAULT_PORTS.items()}
+_SERVER_BY_PORT = {port: server for server, port in DEFAULT_PORTS.items()}
 
 
 async def inspect_server(
@@ -42,57 +42,57 @@ async def inspect_server(
     provider: str = "openai",
     only: bool = False,
 ) -> ServerInventory:
-    """What is served at `endpoint`; with `only`, the endpoint's own model alone.
+    """List what is served at `endpoint`; with `only`, just the endpoint's own model.
 
-    The key of the endpoint is sent, if it has one. What a server does not say in time is left out.
+    The endpoint's key is sent, if it has one. What the server does not say in time is left out.
     """
     loop = asyncio.get_running_loop()
-    begun = loop.time()
+    started_at = loop.time()
     try:
         session = _session(endpoint)
     except OSError:  # An SSLError is one, too.
-        return _problem(endpoint, f"{endpoint.ca_file} has no certificates in it")
+        return _failed_inventory(endpoint, f"{endpoint.ca_file} has no certificates in it")
     async with session:
-        inspection = _Inspection(session, endpoint, provider, begun + timeout_s)
+        inspection = _Inspection(session, endpoint, provider, started_at + timeout_s)
         try:
-            page = await inspection.page(f"{inspection.base}/models")
+            page = await inspection.get_json(f"{inspection.base}/models")
         except _NoAnswer as unanswered:
-            return _problem(endpoint, str(unanswered), no_server=unanswered.no_server)
-        latency_s = loop.time() - begun
-        entries = cards.parse_model_list(page)
-        if entries is None:
-            return _problem(
+            return _failed_inventory(endpoint, str(unanswered), no_server=unanswered.no_server)
+        latency_s = loop.time() - started_at
+        cards_listed = cards.parse_model_list(page)
+        if cards_listed is None:
+            return _failed_inventory(
                 endpoint, "it has no list of models; is that a model server?", no_server=True
             )
-        told = cards.detect_server(entries)
-        found = _inventory(endpoint, entries, told or _usual(endpoint), latency_s)
+        detected = cards.detect_server(cards_listed)
+        found = _inventory(endpoint, cards_listed, detected or _server_by_port(endpoint), latency_s)
         models = found.models
         if only:
             models = tuple(one for one in models if one == found.find(endpoint.model))
-        detailed = await _detailed(inspection, found.server, models)
+        detailed = await _with_details(inspection, found.server, models)
         if detailed is not None:
             return msgspec.structs.replace(found, models=tuple(detailed))
-        # A port alone tells nothing, if the server that is usual there would have answered.
-        return _inventory(endpoint, entries, told, latency_s)
+        # The server that usually has this port would have answered, so it is another one.
+        return _inventory(endpoint, cards_listed, detected, latency_s)
 
 
 def _inventory(
-    endpoint: Endpoint, entries: Iterable[cards.Card], server: str, latency_s: float
+    endpoint: Endpoint, cards_listed: Iterable[cards.Card], server: str, latency_s: float
 ) -> ServerInventory:
     return ServerInventory(
         address=endpoint.address,
         server=server,
-        models=tuple(cards.chat_models(entries, server)),
+        models=tuple(cards.chat_models(cards_listed, server)),
         latency_s=latency_s,
     )
 
 
 async def inspect_model(endpoint: Endpoint) -> ServedModel | None:
-    """What is known of the endpoint's model; None if the server does not tell.
+    """What the server says about the endpoint's model; None if it does not tell.
 
-    Ollama and LM Studio give a model its window when they load it. One that is not loaded is asked
-    for one token, as the first call would have it loaded anyway, and before it is known whether the
-    prompt of that call fits.
+    Ollama and LM Studio choose the window of a model when they load it. A model that is not loaded
+    is asked for one token: the first call would load it anyway, but without knowing whether its
+    prompt fits.
     """
     found = (await inspect_server(endpoint, only=True)).find(endpoint.model)
     if found is None or found.loaded is not False or found.window is not None:
@@ -108,12 +108,12 @@ async def inspect_model(endpoint: Endpoint) -> ServedModel | None:
     return (await inspect_server(endpoint, only=True)).find(endpoint.model) or found
 
 
-async def _detailed(
+async def _with_details(
     inspection: _Inspection, server: str, served: Sequence[ServedModel]
 ) -> Sequence[ServedModel] | None:
-    """`served` with all that such a server says in its own way; None if this one does not."""
+    """Add what this kind of server says in its own API; None if it does not have that API."""
     if server == LLAMA_CPP:
-        pages = await asyncio.gather(*(_props(inspection, one) for one in served))
+        pages = await asyncio.gather(*(_llama_cpp_props(inspection, one) for one in served))
         if not any(pages):
             return None
         return [
@@ -123,7 +123,9 @@ async def _detailed(
         running = await inspection.get_json_or_none(f"{inspection.root}/api/ps")
         if running is None:
             return None
-        asked = (_of_ollama(inspection, one) for one in cards.add_ollama_running(served, running))
+        asked = (
+            _ollama_details(inspection, one) for one in cards.add_ollama_running(served, running)
+        )
         return [one for one in await asyncio.gather(*asked) if one is not None]
     if server == LM_STUDIO:
         for version in ("v1", "v0"):
@@ -134,21 +136,21 @@ async def _detailed(
     return None
 
 
-async def _props(inspection: _Inspection, served: ServedModel) -> Any:
+async def _llama_cpp_props(inspection: _Inspection, served: ServedModel) -> Any:
     if served.loaded is False:
         return None
-    # A server of many models would load this one to answer, if it were not told to leave that.
+    # Without autoload=false, a server of many models would load this one to answer.
     query = f"model={quote(served.model, safe='')}&autoload=false"
     return await inspection.get_json_or_none(f"{inspection.root}/props?{query}")
 
 
-async def _of_ollama(inspection: _Inspection, served: ServedModel) -> ServedModel | None:
+async def _ollama_details(inspection: _Inspection, served: ServedModel) -> ServedModel | None:
     page = await inspection.get_json_or_none(f"{inspection.root}/api/show", {"model": served.model})
     return cards.add_ollama_details(served, page)
 
 
 class _NoAnswer(Exception):
-    """There is no page to be had. `no_server`: because that is no model server."""
+    """The server gave no usable answer; with `no_server`, because it is no model server."""
 
     def __init__(self, problem: str, *, no_server: bool = False) -> None:
         super().__init__(problem)
@@ -156,13 +158,13 @@ class _NoAnswer(Exception):
 
 
 class _Inspection:
-    """The requests of one look, which have to be over by the deadline together."""
+    """The requests of one inspection, which share a deadline."""
 
     def __init__(
         self, session: aiohttp.ClientSession, endpoint: Endpoint, provider: str, deadline: float
     ) -> None:
         url = endpoint.base_url.strip().rstrip("/")
-        # Of the two, the key counts; both together would be refused.
+        # If there are a key and a password, the key counts; both together would be refused.
         self.base = without_userinfo(url) if endpoint.api_key else url
         self.root = self.base.removesuffix("/v1")
         self._session = session
@@ -170,14 +172,14 @@ class _Inspection:
         self._endpoint = endpoint
         self._deadline = deadline
 
-    async def page(self, url: str, body: Any = None) -> Any:
+    async def get_json(self, url: str, body: Any = None) -> Any:
         """The JSON at `url`; a `body` is posted. Raises _Unanswered and nothing else."""
-        begun = asyncio.get_running_loop().time()
+        started_at = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(self._deadline):
-                status, data = await self._answer(url, body)
+                status, data = await self._request(url, body)
         except TimeoutError:
-            raise _NoAnswer(f"no answer within {self._deadline - begun:.2g} s") from None
+            raise _NoAnswer(f"no answer within {self._deadline - started_at:.2g} s") from None
         except aiohttp.ClientConnectorDNSError as error:
             raise _NoAnswer(f"no host {error.host!r} is known") from None
         except aiohttp.ClientConnectorError as error:
@@ -196,16 +198,16 @@ class _Inspection:
             ) from None
 
     async def get_json_or_none(self, url: str, body: Any = None) -> Any:
-        """The JSON at `url`; None where there is none."""
+        """Get the JSON at `url`, or None if there is none."""
         try:
-            return await self.page(url, body)
+            return await self.get_json(url, body)
         except _NoAnswer:
             return None
 
-    async def _answer(self, url: str, body: Any) -> tuple[int, bytes]:
+    async def _request(self, url: str, body: Any) -> tuple[int, bytes]:
         data = None if body is None else msgspec.json.encode(body)
         method = "GET" if body is None else "POST"
-        # With each request: those of a session are shown to a proxy, too, with the key in them.
+        # With each request: aiohttp sends the headers of a session to the proxy, too.
         async with self._session.request(
             method, url, data=data, headers=self._headers, allow_redirects=False
         ) as response:
@@ -227,11 +229,11 @@ class _Inspection:
                 f" -m openai:MODEL@{endpoint.address}"
             )
         if status >= 500:
-            return _NoAnswer(f"it answers {status}{_said(data)}")
+            return _NoAnswer(f"it answers {status}{_error_text(data)}")
         return _NoAnswer(f"it answers {status}; is that a model server?", no_server=True)
 
 
-def _said(data: bytes) -> str:
+def _error_text(data: bytes) -> str:
     try:
         text = parse_error(msgspec.json.decode(data)).message
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -239,12 +241,14 @@ def _said(data: bytes) -> str:
     return f" ({''.join(c for c in text[:100] if c.isprintable())})" if text else ""
 
 
-def _problem(endpoint: Endpoint, problem: str, *, no_server: bool = False) -> ServerInventory:
+def _failed_inventory(
+    endpoint: Endpoint, problem: str, *, no_server: bool = False
+) -> ServerInventory:
     return ServerInventory(address=endpoint.address, problem=problem, no_server=no_server)
 
 
-def _usual(endpoint: Endpoint) -> str:
-    return _USUAL.get(urlsplit(endpoint.base_url).port or 0, "")
+def _server_by_port(endpoint: Endpoint) -> str:
+    return _SERVER_BY_PORT.get(urlsplit(endpoint.base_url).port or 0, "")
 
 
 def _headers(endpoint: Endpoint, provider: str) -> dict[str, str]:
@@ -259,7 +263,7 @@ def _headers(endpoint: Endpoint, provider: str) -> dict[str, str]:
 
 def _session(endpoint: Endpoint) -> aiohttp.ClientSession:
     tls: ssl.SSLContext | bool = True
-    # Reading certificates takes 50 ms, which is a fifth of the time there is for trying ports.
+    # Reading certificates takes 50 ms, a fifth of the time for trying default ports.
     if endpoint.ca_file is not None and endpoint.base_url.lstrip().startswith("https:"):
         tls = ssl.create_default_context(cafile=endpoint.ca_file)
     return aiohttp.ClientSession(

@@ -1,6 +1,6 @@
-"""What the lists of servers say about their models, in each server's own form.
+"""Parses what servers say about their models, in each server's own form.
 
-Everything is taken as it comes: a field that is missing, or is not what it should be, says nothing.
+A field that is missing or of an unexpected type is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_NAME_CHARS = 512
 # No window is larger, and no server has more slots.
 _MOST = 10**9
 
-# Who a server says its models belong to, where that tells what it is.
+# `owned_by` in the list of models, where it shows the kind of server.
 _OWNERS = {
     "llamacpp": LLAMA_CPP,
     "vllm": VLLM,
@@ -28,7 +28,7 @@ _OWNERS = {
     "sglang": "SGLang",
     "koboldcpp": "KoboldCpp",
 }
-# What a model is called that does not converse, where nothing else tells.
+# Names of models that are not for chat, where nothing else tells.
 _NO_CHAT = re.compile(
     r"embed|rerank|whisper|\btts\b|dall-e|moderation|transcribe|realtime|-audio|-image|image-"
     r"|\bsora\b|davinci|babbage|turbo-instruct",
@@ -45,7 +45,7 @@ _WINDOWS = (
 
 
 def parse_model_list(page: Any) -> list[Card] | None:
-    """The entries of `/v1/models`, one for each name; None if that is no list of models."""
+    """The entries of `/v1/models`, one for each name; None if the page is no list of models."""
     if not isinstance(page, dict) or "data" not in page:
         return None
     entries = page["data"] or []  # Ollama has null for none.
@@ -59,12 +59,12 @@ def parse_model_list(page: Any) -> list[Card] | None:
 
 
 def _is_name(text: Any) -> bool:
-    # It will be shown in a terminal, which would obey some of what is not printable.
+    # Names are shown in a terminal, which would execute some control characters.
     return isinstance(text, str) and 0 < len(text) <= MAX_NAME_CHARS and text.isprintable()
 
 
 def detect_server(cards: Iterable[Card]) -> str:
-    """The kind of server that has these cards; empty if they do not tell."""
+    """The kind of server with these entries; empty if they do not show it."""
     for card in cards:
         owner = card.get("owned_by")
         if isinstance(owner, str) and owner in _OWNERS:
@@ -73,7 +73,7 @@ def detect_server(cards: Iterable[Card]) -> str:
 
 
 def chat_models(cards: Iterable[Card], server: str) -> list[ServedModel]:
-    """All that `/v1/models` says. Models that do not converse are left out."""
+    """The chat models in the list, with all that the list says about them."""
     return [_plain(card, server) for card in cards if _is_chat_model(card)]
 
 
@@ -101,7 +101,7 @@ def _is_chat_model(card: Card) -> bool:
 
 
 def add_llama_cpp_props(served: ServedModel, props: Any) -> ServedModel:
-    """`served` with what `/props` of llama.cpp adds. The window there is that of one slot."""
+    """Add what `/props` of llama.cpp says. The window there is that of one slot."""
     settings = _as_dict(_as_dict(props).get("default_generation_settings"))
     tools = _as_dict(_as_dict(props).get("chat_template_caps")).get("supports_tools")
     return msgspec.structs.replace(
@@ -116,7 +116,7 @@ def add_llama_cpp_props(served: ServedModel, props: Any) -> ServedModel:
 
 
 def add_ollama_running(served: Iterable[ServedModel], running: Any) -> list[ServedModel]:
-    """`served` with what `/api/ps` says: which are loaded, and with how large a window."""
+    """Add what `/api/ps` says: which models are loaded, and with which window."""
     loaded = {
         _name(card): _count(card.get("context_length")) for card in _dicts_under(running, "models")
     }
@@ -127,7 +127,7 @@ def add_ollama_running(served: Iterable[ServedModel], running: Any) -> list[Serv
 
 
 def add_ollama_details(served: ServedModel, page: Any) -> ServedModel | None:
-    """`served` with what `/api/show` of Ollama says; None if it is no model to converse with."""
+    """Add what `/api/show` of Ollama says; None if it is no chat model."""
     card = _as_dict(page)
     abilities = card.get("capabilities")
     if isinstance(abilities, list) and "completion" not in abilities:
@@ -135,7 +135,7 @@ def add_ollama_details(served: ServedModel, page: Any) -> ServedModel | None:
     details = _as_dict(card.get("model_info"))
     sizes = (_count(n) for key, n in details.items() if key.endswith(".context_length"))
     largest = next(sizes, None)
-    # What a Modelfile sets is what the model will be loaded with.
+    # The model will be loaded with the window that its Modelfile sets.
     chosen = re.search(r"^num_ctx\s+(\d{1,20})", str(card.get("parameters")), re.MULTILINE)
     window = served.window or (_count(int(chosen[1])) if chosen else None)
     remote = bool(card.get("remote_host"))
@@ -168,7 +168,7 @@ def parse_lm_studio(page: Any) -> list[ServedModel] | None:
 
 def _lm_studio_v1(card: Card) -> ServedModel:
     instances = _dicts_under(card, "loaded_instances")
-    # Several instances differ by a number behind the name; the plain name means the first.
+    # Several instances differ by a number after the name; the plain name means the first.
     config = _as_dict(instances[0].get("config")) if instances else {}
     tools = _as_dict(card.get("capabilities")).get("trained_for_tool_use")
     return ServedModel(

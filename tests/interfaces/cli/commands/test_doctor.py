@@ -129,7 +129,7 @@ def test_no_model(cli: Cli, examine: Examine) -> None:
                 'Name one: -m NAME, or RETINUE_MODEL=NAME, or model = "NAME" in'
                 " ~/.config/retinue/config.toml, such as openai:MODEL@http://127.0.0.1:8080/v1.\n"
                 "Or set OPENAI_API_KEY or ANTHROPIC_API_KEY and name a model with -m."
-                " `retinue doctor` tells what was tried.",
+                " `retinue doctor` shows what was tried.",
             )
         ],
     )
