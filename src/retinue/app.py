@@ -43,11 +43,11 @@ from retinue.ports.sandbox import Sandbox
 from retinue.ports.tool import Tool
 from retinue.project import (
     STATE_DIR,
+    make_state_dir,
     open_memory_store,
     open_run_locks,
     open_store,
-    project,
-    state_directory,
+    project_root,
     user_file_tree,
 )
 from retinue.runtime.core.clock import SystemClock
@@ -115,7 +115,7 @@ async def open_runtime(
     - `person`: how to reach the user. `listeners`: callbacks that follow what happens.
     - `clock` and `environment`: time, and the user's variables and folders; for tests.
     """
-    root, person, listeners = project(directory), person or Person(), listeners or Listeners()
+    root, person, listeners = project_root(directory), person or Person(), listeners or Listeners()
     clock, environment = clock or SystemClock(), environment or Environment.current()
     layers = load_settings(environment.user_settings_file, root)
     settings = layers.merged
@@ -303,7 +303,7 @@ async def _mcp_tools(
         return
     from retinue.tools.mcp.servers import McpServers
 
-    logs, cache = state_directory(root) / "mcp", environment.cache_dir / "mcp"
+    logs, cache = make_state_dir(root) / "mcp", environment.cache_dir / "mcp"
     async with McpServers(servers, cache=cache, logs=logs, clock=clock) as opened:
         if on_wait is not None and (names := opened.servers_to_start(refresh=refresh)):
             on_wait(f"starting MCP servers to see what they offer: {', '.join(names)}")
@@ -330,7 +330,7 @@ async def inspect_tools(
     environment: Environment | None = None,
 ) -> Inspection:
     """Start the MCP servers that the user allows, and list their tools."""
-    root, environment = project(directory), environment or Environment.current()
+    root, environment = project_root(directory), environment or Environment.current()
     found = project_permissions(
         load_settings(environment.user_settings_file, root), root, environment
     )
@@ -345,7 +345,7 @@ def _recorder(path: Path, root: Path, environment: Environment, clock: Clock) ->
     from retinue.models.replay.recorder import Recorder
 
     path = Path(os.path.abspath(path))
-    if path.is_relative_to(root) and not path.is_relative_to(state_directory(root)):
+    if path.is_relative_to(root) and not path.is_relative_to(make_state_dir(root)):
         raise UsageError(
             f"Cannot record to {str(path)!r}: agents would see the file change, and a replay would"
             f" not match. Name a file outside the project, or {STATE_DIR}/{path.name}."

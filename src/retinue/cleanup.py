@@ -17,12 +17,12 @@ from retinue.domain.cleanup_report import DAY_S, CleanupReport
 from retinue.errors import ChainBroken, RunError, UsageError
 from retinue.ports.store import RunRow
 from retinue.project import (
-    DATABASE,
+    DATABASE_FILE,
     STATE_DIR,
     open_journal,
     open_run_locks,
     open_store,
-    project,
+    project_root,
     user_file_tree,
 )
 from retinue.runtime.core.clock import SystemClock
@@ -51,8 +51,8 @@ async def clean_project(
     Without `older_s` each kind has its default age. `unfinished` also removes the journals of runs
     that can be resumed.
     """
-    root, environment = project(directory), environment or Environment.current()
-    if not (root / STATE_DIR / DATABASE).exists():
+    root, environment = project_root(directory), environment or Environment.current()
+    if not (root / STATE_DIR / DATABASE_FILE).exists():
         raise UsageError(f"Nothing is kept in {root}: no run has begun there.")
     journals = await _Journals.load(root)
     if older_s is not None and not dry_run and journals.running:
@@ -101,7 +101,7 @@ async def _clean_journals(
     root: Path, journals: _Journals, older_s: float, *, unfinished: bool, dry_run: bool
 ) -> CleanupReport:
     """Prune the journals of older runs, which leaves only their outcomes."""
-    database, rows = root / STATE_DIR / DATABASE, journals.rows
+    database, rows = root / STATE_DIR / DATABASE_FILE, journals.rows
     old = journals.older_than(SystemClock().now() - older_s)
     # A run that can be resumed needs the other runs of its session.
     needed = set() if unfinished else {_session(row) for row in rows if row.status is None}

@@ -1,4 +1,4 @@
-"""What a project keeps: its journal, its reports, its history of files; and where."""
+"""State of a project on disk: opens its journal, memory, run locks and recorded changes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from retinue.store.sqlite import SqliteStore
 from retinue.workspace.file_trees import UserFileTree
 
 STATE_DIR = ".retinue"
-DATABASE = "retinue.db"
-POSTS_DIR = "live"
+DATABASE_FILE = "retinue.db"
+RUN_LOCKS_DIR = "live"
 
 
-def project(directory: str | Path) -> Path:
+def project_root(directory: str | Path) -> Path:
+    """Absolute path of a project. UsageError if it is not a directory."""
     path = Path(directory).expanduser()
     if not path.exists():
         raise UsageError(f"There is no directory {str(directory)!r}.")
@@ -38,17 +39,17 @@ def project(directory: str | Path) -> Path:
     return found
 
 
-def state_directory(root: Path) -> Path:
-    """`.retinue/`, which ignores itself: the user's repository is never touched."""
+def make_state_dir(root: Path) -> Path:
+    """Create `.retinue/` if needed. Its .gitignore hides it from the user's repository."""
     path = root / STATE_DIR
-    if path.is_symlink() or (path / DATABASE).is_symlink():
-        # A project that somebody cloned could have our files written anywhere.
+    if path.is_symlink() or (path / DATABASE_FILE).is_symlink():
+        # A link in a cloned project could make us write anywhere.
         raise StoreError(f"{path} is, or holds, a link to somewhere else; remove it.")
     try:
         path.mkdir(exist_ok=True)
         ignore = path / ".gitignore"
         if not ignore.exists():
-            # All but the agents, which people write, and may want to share.
+            # Agent files are not ignored: people write them and may share them.
             ignore.write_text("*\n!/agents/\n!/agents/**\n", "utf-8")
     except OSError as error:
         raise StoreError(f"{path} cannot be written ({error.strerror}).") from error
@@ -56,14 +57,14 @@ def state_directory(root: Path) -> Path:
 
 
 def open_run_locks(directory: str | Path = ".") -> FileRunLocks:
-    """Who works on the runs of a project, in whichever process."""
-    return FileRunLocks(project(directory) / STATE_DIR / POSTS_DIR)
+    """Locks of the runs that any process is working on."""
+    return FileRunLocks(project_root(directory) / STATE_DIR / RUN_LOCKS_DIR)
 
 
 @asynccontextmanager
 async def open_journal(directory: str | Path = ".") -> AsyncIterator[SqliteStore]:
-    """The journal of a project, for reading only."""
-    store = SqliteStore(project(directory) / STATE_DIR / DATABASE, write=False)
+    """Open the journal of a project for reading."""
+    store = SqliteStore(project_root(directory) / STATE_DIR / DATABASE_FILE, write=False)
     try:
         yield store
     finally:
@@ -72,11 +73,11 @@ async def open_journal(directory: str | Path = ".") -> AsyncIterator[SqliteStore
 
 @asynccontextmanager
 async def open_run(directory: str | Path, run: str) -> AsyncIterator[tuple[SqliteStore, str]]:
-    """A journal for reading, and the name of a run in it: of a project, or what was exported.
+    """Open the journal that has a run, for reading. Yield it with the run's id.
 
-    `run` is an id, or the file that `export` has written.
+    `run` is the id of a run in the project, or a file that `export` has written.
     """
-    exported = _file(run)
+    exported = _existing_file(run)
     if exported is None:
         async with open_journal(directory) as store:
             yield store, run
@@ -91,19 +92,19 @@ async def open_run(directory: str | Path, run: str) -> AsyncIterator[tuple[Sqlit
         await store.aclose()
 
 
-def _file(name: str) -> Path | None:
+def _existing_file(name: str) -> Path | None:
     path = Path(name)
     return path if path.is_file() else None
 
 
 async def export_journal(directory: str | Path, run: str, target: Path | None) -> Path:
-    """Write a run to a file of its own; answers which. The file must not be there yet."""
-    database = project(directory) / STATE_DIR / DATABASE
+    """Write a run to a new file, and return its path. The file must not exist yet."""
+    database = project_root(directory) / STATE_DIR / DATABASE_FILE
     async with open_journal(directory) as store:
         row = await store.run(run)
     target = target or Path(f"{row.id}.retinue")
-    # A journal of an earlier version is brought up to date first.
-    async with open_store(project(directory)):
+    # Opening the store migrates a journal of an earlier version.
+    async with open_store(project_root(directory)):
         await asyncio.to_thread(export_run, database, row.id, target)
     return target
 
@@ -112,8 +113,8 @@ async def export_journal(directory: str | Path, run: str, target: Path | None) -
 async def open_run_changes(
     directory: str | Path, run_id: str, *, environment: Environment | None = None
 ) -> AsyncIterator[RunChanges]:
-    """What a run has done to the files of a project."""
-    root = project(directory)
+    """Load the recorded changes of a run."""
+    root = project_root(directory)
     file_tree = user_file_tree(root, environment or Environment.current())
     async with open_journal(root) as store:
         yield await load_changes(store, file_tree, run_id)
@@ -127,11 +128,11 @@ async def open_run_undo(
     agent: str | None = None,
     environment: Environment | None = None,
 ) -> AsyncIterator[UndoRedo]:
-    """What a run, or one agent of it, has done to the files, to be undone or redone."""
-    root = project(directory)
+    """Load the changes of a run, or of one of its agents, for undo and redo."""
+    root = project_root(directory)
     file_tree = user_file_tree(root, environment or Environment.current())
     async with open_journal(root):
-        pass  # Writing would make one where there is none.
+        pass  # Raises if there is no journal; opening for writing would create one.
     async with (
         open_store(root) as store,
         open_undo(
@@ -154,11 +155,11 @@ def user_file_tree(root: Path, environment: Environment) -> UserFileTree:
 
 @asynccontextmanager
 async def open_store(root: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(state_directory(root) / DATABASE)
+    store = SqliteStore(make_state_dir(root) / DATABASE_FILE)
     try:
         yield store
     except BaseException:
-        # What happened inside tells more than what it does to the closing.
+        # The error inside says more than the error that it causes on closing.
         with suppress(StoreError):
             await store.aclose()
         raise
@@ -168,7 +169,7 @@ async def open_store(root: Path) -> AsyncIterator[SqliteStore]:
 
 @asynccontextmanager
 async def open_memory_store(root: Path, clock: Clock) -> AsyncIterator[SqliteMemoryStore]:
-    memory_store = SqliteMemoryStore(root / STATE_DIR / DATABASE, clock)
+    memory_store = SqliteMemoryStore(root / STATE_DIR / DATABASE_FILE, clock)
     try:
         yield memory_store
     finally:

@@ -45,7 +45,7 @@ async def test_a_root_remembers_as_it_likes_and_a_child_under_its_own_name(
     assert (
         told
         == [
-            "Remembered under sub_agent_result, as everything that a child remembers.",
+            "Remembered under sub_agent_result, like every memory of a child.",
         ]
         * 2
     )
@@ -79,4 +79,4 @@ async def test_in_plan_mode_memory_is_read_only(opened: Opened) -> None:
         await rt.spawn("researcher", "Go.")
     denied, found = answers(model)
     assert denied.startswith("[DENIED] You have no tool 'remember'.")
-    assert found == "[Nothing that fits is remembered.]"
+    assert found == "[No memory matches.]"

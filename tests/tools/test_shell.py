@@ -57,8 +57,8 @@ async def test_much_output(able: ToolContext) -> None:
 
 async def test_off(ctx: ToolContext) -> None:
     assert await refusal(ctx, command="ls") == (
-        "Shell commands are off: no sandbox is available here. Do without them; only the user can"
-        " allow commands without one, by --unsafe-no-sandbox."
+        "Shell commands are off: no sandbox is available here. Work without them; only the user"
+        " can allow commands without a sandbox, with --unsafe-no-sandbox."
     )
 
 

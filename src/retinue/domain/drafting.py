@@ -284,7 +284,7 @@ def _check_right_to_spawn(role: Role, parent: Grant) -> None:
     if not parent.can_spawn_children:
         raise ContractError(
             "This agent may not delegate (its contract does not allow it, or the depth limit is"
-            " reached); do the work with the tools at hand."
+            " reached); do the work with your other tools."
         )
     if role.name not in parent.spawn_roles:
         raise ContractError(

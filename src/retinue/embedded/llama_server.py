@@ -14,8 +14,8 @@ from retinue.embedded.serving import RunningServer, serve
 
 MODEL_ALIAS = "smollm2-135m-instruct"
 CONTEXT_TOKENS = 8_192
-# Reading prompts is most of the work, and two at a time take as long as one after the other. With
-# one slot, siblings find their common prefix in it.
+# Reading prompts is most of the work, and two at once take as long as one after the other. With one
+# slot, siblings reuse their common prefix.
 SLOTS = 1
 IDLE_S = 120.0
 NICENESS = 10
@@ -24,9 +24,9 @@ _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def spare_threads() -> int:
-    """How many threads may compute without being in anybody's way, the runtime's least of all.
+    """Number of threads that leave room for other work, above all for the runtime.
 
-    They wait for each other after every layer, so one that has no processor of its own holds up
+    Threads wait for each other after every layer, so a thread without a processor of its own delays
     all: on two busy processors, two threads made 2 tokens a second where one made 22.
     """
     cpus = float(os.cpu_count() or 1)
@@ -37,7 +37,7 @@ def spare_threads() -> int:
             if quota != "max":
                 cpus = min(cpus, int(quota) / int(period))
         except (OSError, ValueError):
-            pass  # No control group, or an old one.
+            pass  # No control group, or version 1.
     idle = cpus - os.getloadavg()[0]
     return max(1, min(MAX_THREADS, int(idle) - 1))
 
@@ -51,7 +51,7 @@ def start_server(
     template: str = "",
     key: str = "",
 ) -> str:
-    """Serve `weights` in this process, at a free port of this machine only; gives the address."""
+    """Serve `weights` from this process on a free local port. Return the address."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -60,21 +60,21 @@ def start_server(
     params.n_parallel, params.n_ctx = slots, slots * window
     for cpu in (params.cpuparams, params.cpuparams_batch):
         cpu.n_threads = threads
-        cpu.poll = 0  # Sleep while there is nothing to do, instead of spinning.
-    params.sampling.temp = 0.0  # The same question, the same answer.
+        cpu.poll = 0  # Sleep while idle instead of spinning.
+    params.sampling.temp = 0.0  # Deterministic.
     params.use_jinja, params.warmup, params.verbosity = True, False, 0
     params.cache_ram_mib = 0  # The slot itself is the cache.
     params.endpoint_slots = params.ui = False
     if template:
         params.chat_template = template
     else:
-        # Without this it says the same sentence over and over. With it, it can call no tools, whose
-        # arguments repeat what was said; but its own template has none.
+        # Without penalties the model repeats one sentence. Penalties prevent tool calls, whose
+        # arguments repeat earlier text; but the model's own template has no tools.
         params.sampling.penalty_repeat = 1.1
         params.sampling.dry_multiplier, params.sampling.dry_allowed_length = 0.8, 4
     if key:
         params.api_keys = [key]
-    # Kept by a name that lives as long as the process: it stops when it is collected.
+    # A module global keeps the server alive: it stops when it is garbage collected.
     globals()["_server"] = server = xllamacpp.Server(params)
     return str(server.listening_address)
 
@@ -83,7 +83,7 @@ def main(folder: Path, weights: Path, idle_s: float = IDLE_S) -> int:
     heard, said = os.pipe()
     if os.fork() != 0:
         os.close(said)
-        # A byte when there is an address; nothing if the other end is gone before.
+        # The child writes a byte when there is an address; end of file means that it failed.
         return 0 if os.read(heard, 1) else 1
     os.close(heard)
     os.setsid()
@@ -97,13 +97,13 @@ def main(folder: Path, weights: Path, idle_s: float = IDLE_S) -> int:
     def ready() -> None:
         os.write(said, b".")
         os.close(said)
-        # What started it may wait for these to be closed.
+        # The process that started this one may wait for its output to close.
         nowhere = os.open(os.devnull, os.O_RDWR)
         for file in (0, 1, 2):
             os.dup2(nowhere, file)
 
     serve(folder, begin, ready=ready, idle_s=idle_s)
-    # Without waiting for llama.cpp to take itself apart.
+    # Skips the slow shutdown of llama.cpp.
     os._exit(0)
 
 

@@ -1,5 +1,4 @@
-"""The embedded model as agents use it: started by the first call, shared, and spared what it cannot
-do."""
+"""The embedded model as a `Model`: starts its server at the first call, and leaves tools out."""
 
 from __future__ import annotations
 
@@ -35,13 +34,13 @@ SERVED = ServedModel(
     tools=False,
     about=DESCRIPTION,
 )
-# It says what it has to say in a few sentences; after that it repeats itself.
+# The model answers in a few sentences; after that it repeats itself.
 MAX_OUTPUT_TOKENS = 192
-# It reads some 80 tokens a second, and fewer where it has to share its processor; meanwhile it is
-# silent. An agent's own time ends a call that takes too long.
+# The model reads about 80 tokens a second, fewer on a busy processor, and is silent meanwhile. The
+# time limit of the agent ends a call that takes too long.
 PATIENCE_S = 600.0
 _HEARTBEAT_S = 5.0
-# What the server sees of the environment: it outlives who started it, and needs no keys.
+# Variables for the server. It outlives the process that started it, and needs no keys.
 _SERVER_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
 
 
@@ -50,7 +49,7 @@ def is_available() -> bool:
 
 
 def _repeat_question(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """With what is asked once more at the end: behind a page of text, it is forgotten."""
+    """Repeat the question at the end: after a page of text, the model forgets it."""
     *before, last = messages
     if not isinstance(last, UserMessage):
         return messages
@@ -61,24 +60,26 @@ def _repeat_question(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 @asynccontextmanager
-async def _repeating(interval_s: float, on_progress: Callable[[], None]) -> AsyncIterator[None]:
-    """While inside, `on_progress` is called again and again."""
+async def _repeating(interval_s: float, tick: Callable[[], None]) -> AsyncIterator[None]:
+    """Call `tick` at intervals while inside."""
 
     async def repeat() -> None:
         while True:
             await asyncio.sleep(interval_s)
-            on_progress()
+            tick()
 
-    telling = asyncio.ensure_future(repeat())
+    task = asyncio.ensure_future(repeat())
     try:
         yield
     finally:
-        telling.cancel()
+        task.cancel()
 
 
 class EmbeddedModel:
-    """`folder` is where weights and the server's address are kept, the same for all processes;
-    `connect` makes a client of the server."""
+    """The embedded model. `connect` makes a client of its server.
+
+    `folder` has the weights and the server's address, and is the same for all processes.
+    """
 
     def __init__(
         self, folder: Path, variables: Mapping[str, str], connect: Callable[[RunningServer], Model]
@@ -100,9 +101,9 @@ class EmbeddedModel:
         if self._model is not None:
             if running_server(self._folder) == self._address:
                 return self._model
-            await self._disconnect()  # The server is gone: another one, or nobody, is there.
+            await self._disconnect()  # The server ended; another one may run.
         weights = await fetch_weights(self._folder, self._variables, on_progress=on_progress)
-        # Not from the directory at hand: what lies there may have the name of a module.
+        # -P: a file in the current directory may have the name of a module.
         command = [sys.executable, "-P", "-m", "retinue.embedded.llama_server"]
         command += [str(self._folder), str(weights)]
         seen = {
@@ -116,7 +117,7 @@ class EmbeddedModel:
                 raise
             weights.unlink(missing_ok=True)
             raise ProviderError(
-                f"{weights} was damaged, and is removed. Try again, and it is fetched anew."
+                f"{weights} was damaged and has been removed. Try again to fetch it anew."
             ) from error
         if self._model is None:
             self._model, self._address = self._connect(address), address

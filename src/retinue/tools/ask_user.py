@@ -1,4 +1,4 @@
-"""Asking the person at the terminal."""
+"""Tool that asks the user a question."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ from retinue.tools.function import tool
 async def ask_user(ctx: ToolContext, question: str) -> ToolOutcome:
     """Ask the user, when only they can know."""
     if ctx.ask is None:
-        raise ToolFailure("Nobody is there to ask; decide yourself and say what you assumed.")
+        raise ToolFailure("The user is not there; decide yourself and say what you assumed.")
     return ToolOutcome(content=await ctx.ask(ctx.path, question))

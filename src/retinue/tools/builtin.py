@@ -1,4 +1,4 @@
-"""The tools that come with retinue."""
+"""The list of tools that come with retinue."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from retinue.tools.files import (
 from retinue.tools.memory import recall, remember
 from retinue.tools.shell import run_command
 
-# What only looks, and only at the project and its memory: the same call sees the same.
+# Tools that only read the project and its memory: results of equal calls can be reused.
 CACHEABLE_TOOLS = frozenset({"read_file", "list_dir", "find_files", "search_files", "recall"})
 
 
 def builtin_tools(*, shell: bool = True) -> tuple[Tool, ...]:
-    """All of them; without `run_command` if there is no `shell` to run it."""
+    """All built-in tools, without `run_command` if `shell` is off."""
     files = (read_file, list_dir, find_files, search_files, write_file, edit_file)
     tools = (*files, remember, recall)
     return (*tools, run_command) if shell else tools

@@ -1,4 +1,4 @@
-"""The tools by which a model has children. What they may do is decided by their contracts."""
+"""Tools with which a model spawns and manages children."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def delegate_task(
         try:
             subtasks = msgspec.json.decode(subtasks, type=list[Subtask | str], strict=False)
         except msgspec.MsgspecError as error:
-            raise ToolFailure(f"delegate_task: subtasks is no list of subtasks: {error}.") from None
+            raise ToolFailure(f"delegate_task: subtasks is not a list: {error}.") from None
     each = [Subtask(task=one) if isinstance(one, str) else one for one in subtasks]
     return await _delegation(ctx).delegate(plan, each, ctx.call)
 
@@ -113,15 +113,15 @@ async def agent_result(ctx: ToolContext, id: str, start: int = 0) -> ToolOutcome
 
 def _delegation(ctx: ToolContext) -> Delegation:
     if ctx.delegation is None:
-        raise ToolFailure("This agent may not delegate; do the work with the tools at hand.")
+        raise ToolFailure("This agent may not delegate; do the work with your other tools.")
     return ctx.delegation
 
 
 class DelegationTool:
-    """A tool that is told of in fewer words than it understands.
+    """A tool whose schema is shorter than what it accepts.
 
-    Where an argument may be of several types only one is shown, and `spawn_agent` names just
-    the roles and profiles that the caller may employ.
+    If an argument may have several types, the schema shows one. `spawn_agent` names only the roles
+    and profiles that the caller may spawn.
     """
 
     def __init__(self, function: FunctionTool[Any, Any], roles: Mapping[str, Role]) -> None:
@@ -141,7 +141,7 @@ class DelegationTool:
         schema = _first_alternative(msgspec.json.decode(bytes(spec.parameters)))
         properties = schema["properties"]
         if "profile" in properties:
-            # Understood, but nothing that a model should be led to write.
+            # Accepted, but models should not be encouraged to write prompts.
             properties.pop("system_prompt")
             properties["mode"]["enum"] = ["plan", "auto"]
             profiles = [name for name in grant.spawn_roles if name in self._profiles]
@@ -163,13 +163,14 @@ def _first_alternative(node: Any) -> Any:
         return node
     if "anyOf" in node:
         options = node["anyOf"]
-        # What has fields says more than the text that may stand for it.
+        # An object schema says more than the text that is accepted instead.
         chosen = next((one for one in options if "properties" in one), options[0])
         node = {**{k: v for k, v in node.items() if k != "anyOf"}, **chosen}
     return {key: _first_alternative(value) for key, value in node.items()}
 
 
 def delegation_tools(roles: Mapping[str, Role]) -> tuple[Tool, ...]:
+    """The delegation tools, for a project with these roles and profiles."""
     functions = (
         spawn_agent,
         spawn_await,

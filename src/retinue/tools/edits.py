@@ -1,4 +1,4 @@
-"""Replacing a piece of a file by exact text, and helping a model that quoted it wrongly."""
+"""Text replacement for `edit_file`, with hints for a model that quotes the text wrongly."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _MAX_LINES_NAMED = 10
 
 
 def replace_text(path: str, data: bytes, old: bytes, new: bytes, *, all: bool) -> bytes:
-    """`data` with `old` replaced by `new`, in the line ends of the file; ToolFailure if it is not
-    there, or there more than once and not `all` is asked for.
+    """Replace `old` by `new` in `data`, with the line endings of the file.
+
+    ToolFailure if `old` does not occur, or occurs more than once without `all`.
     """
     if not old:
         raise ToolFailure("old_text is empty; use write_file to create or replace a whole file.")
@@ -36,7 +37,7 @@ def replace_text(path: str, data: bytes, old: bytes, new: bytes, *, all: bool) -
 
 
 def _match_line_endings(data: bytes, old: bytes, new: bytes) -> tuple[bytes, bytes]:
-    """Models write \\n; a file that has \\r\\n keeps it, and one that mixes both is left alone."""
+    """Models write \\n. Convert to \\r\\n if the file uses it; leave files that mix both alone."""
     ends = data.count(b"\n")
     windows = data.count(b"\r\n")
     if ends and windows == ends:
@@ -53,7 +54,7 @@ def _crlf(text: bytes) -> bytes:
 
 
 def _offsets(data: bytes, old: bytes) -> Iterator[int]:
-    # Overlaps count: where `aa` is in `aaa` is not unique.
+    # Overlapping occurrences count: `aa` is not unique in `aaa`.
     at = data.find(old)
     while at >= 0:
         yield at
@@ -91,7 +92,7 @@ def _not_found_message(path: str, data: bytes, old: bytes) -> str:
 
 
 def _find_ignoring_space(lines: list[str], wanted: list[str]) -> int | None:
-    """Where the wanted lines begin, if only spaces, tabs and blank lines are compared loosely."""
+    """Index of the first wanted line, if spaces, tabs and blank lines are ignored."""
     squeezed = [(at, "".join(line.split())) for at, line in enumerate(lines)]
     present = [(at, text) for at, text in squeezed if text]
     target = ["".join(line.split()) for line in wanted]
@@ -102,6 +103,6 @@ def _find_ignoring_space(lines: list[str], wanted: list[str]) -> int | None:
 
 
 def _quote(line: str) -> str:
-    # As JSON, since tabs must be seen.
+    # As JSON, which makes tabs visible.
     clipped = line if len(line) <= _HINT_CHARS else line[:_HINT_CHARS] + "…"
     return json.dumps(clipped, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""As much of a text as a model should be sent at once, and a note of what was left out."""
+"""Excerpts: as much of a text as a model should get at once, with a note about the rest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SNIFFED_BYTES = 8192
 def excerpt(path: str, data: bytes, start: int | None, end: int | None) -> str:
     """Lines `start` to `end` (from 1, both included), as far as they fit in MAX_BYTES.
 
-    The whole of a file that fits is given as it is; anything less ends in a note in brackets.
+    A file that fits is returned unchanged. A shorter excerpt ends with a note in brackets.
     """
     if b"\0" in data[:_SNIFFED_BYTES]:
         first = data[:8].hex(" ")
@@ -23,7 +23,7 @@ def excerpt(path: str, data: bytes, start: int | None, end: int | None) -> str:
     text = data.decode("utf-8", "replace")
     if start is None and end is None and len(data) <= MAX_BYTES // 3:
         return text
-    # From here on valid UTF-8: each byte that was not could have grown to three.
+    # Valid UTF-8 from here on. Each invalid byte has become three bytes.
     data = text.encode()
     if start is None and end is None and len(data) <= MAX_BYTES:
         return text
@@ -66,7 +66,7 @@ def _range(
 
 
 def lines_that_fit(lines: Sequence[str], max_bytes: int) -> list[str]:
-    """The first of `lines` that fit, with their line ends."""
+    """The first lines that fit into `max_bytes` with their line endings."""
     left = max_bytes
     for count, line in enumerate(lines):
         left -= len(line.encode("utf-8", "replace")) + 1

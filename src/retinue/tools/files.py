@@ -1,6 +1,4 @@
-"""The file tools. What they are and are not allowed to touch is the workspace's business; whether a
-contract lets an agent write a path is asked here, before anything is done.
-"""
+"""File tools. The workspace keeps them inside the project; the tools check the write scope."""
 
 from __future__ import annotations
 
@@ -36,8 +34,8 @@ async def read_file(
     end: Annotated[int | None, Meta(description="last line")] = None,
 ) -> ToolOutcome:
     """Read a text file, or a range of its lines."""
-    # In memory it takes 25 µs. A thread beside a busy loop takes 350, most of it spent on handing
-    # the interpreter lock to and fro.
+    # From memory this takes 25 µs. A thread beside a busy loop takes 350, most of it for passing
+    # the interpreter lock back and forth.
     data = ctx.workspace.read_now(path, max_bytes=MAX_BYTES)
     if data is not None:
         return _read_outcome(ctx.workspace, path, data, start, end)
@@ -107,7 +105,7 @@ def _read_outcome(
     return ToolOutcome(
         content=excerpt(path, data, start, end),
         read=(_relative(workspace, path),),
-        # Of the whole file: a part of it was asked for, and all of it may matter.
+        # Of the whole file: a change outside of the excerpt counts too.
         before_sha256=hashlib.sha256(data).hexdigest(),
     )
 
@@ -156,9 +154,9 @@ def _search(workspace: Workspace, pattern: str, path: str, glob: str | None) -> 
     return ToolOutcome(content="\n".join(lines))
 
 
-def _with_fingerprint(ctx: ToolContext, path: str, look: Callable[[], ToolOutcome]) -> ToolOutcome:
-    """What `look` finds, with the state of everything that it looked at."""
-    outcome = look()
+def _with_fingerprint(ctx: ToolContext, path: str, find: Callable[[], ToolOutcome]) -> ToolOutcome:
+    """Result of `find`, with the fingerprint of everything below `path`."""
+    outcome = find()
     if not ctx.remembered:
         return outcome
     return msgspec.structs.replace(outcome, before_sha256=ctx.workspace.fingerprint(path))
@@ -193,7 +191,7 @@ def _write_outcome(verb: str, written: WriteResult) -> ToolOutcome:
 
 def _check_scope(ctx: ToolContext, path: str) -> None:
     clean = ctx.workspace.inside(path)
-    # What is outside is refused by the workspace, which can say more about it.
+    # The workspace refuses paths outside, with a better message.
     if clean is not None and not ctx.reach.may_write(clean):
         raise ToolFailure(f"The contract does not let you write '{clean}'.")
 

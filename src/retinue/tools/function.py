@@ -1,4 +1,4 @@
-"""Tools from plain typed functions."""
+"""Tools made of plain typed functions: the `@tool` decorator."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ class FunctionTool(Generic[P, R]):
         else:
             result = await in_daemon_thread(partial(function, *given, **values))
             if isinstance(result, Awaitable):
-                # A plain function may hand on somebody's coroutine.
+                # A plain function may return a coroutine.
                 result = await result
         return result if isinstance(result, ToolOutcome) else _outcome(result)
 
     def _checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if None in arguments.values():
-            # Models say null for what they leave out.
+            # Models send null for arguments that they leave out.
             arguments = {
                 name: value
                 for name, value in arguments.items()
@@ -196,11 +196,11 @@ def _parameters(
 
 
 def _struct(tool_name: str, parameters: Mapping[str, inspect.Parameter]) -> type[msgspec.Struct]:
-    # Defaults stay with the function: what is not sent is not passed.
+    # Defaults stay with the function: an argument that is not sent is not passed.
     fields = [
         (p.name, p.annotation)
         if p.default is inspect.Parameter.empty
-        # A subscript takes any annotation; `|` needs one that knows the operator.
+        # Union[] takes any annotation; `|` needs a type that defines the operator.
         else (p.name, Union[p.annotation, msgspec.UnsetType], msgspec.UNSET)  # noqa: UP007
         for p in parameters.values()
     ]

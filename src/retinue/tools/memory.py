@@ -1,4 +1,4 @@
-"""What agents remember for later runs, and look up again."""
+"""Memory tools: agents store notes for later runs, and search them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def remember(ctx: ToolContext, text: str, kind: str = DEFAULT_KIND) -> Too
             f"That is {len(text):,} characters; a memory has at most {MAX_TEXT_CHARS:,}."
             " Remember the facts in fewer words, or in several memories."
         )
-    # What a child has found out is a claim, and later readers must be able to tell.
+    # The memory of a child is a claim, and later readers must be able to see that.
     under = CHILD_KIND if ctx.depth > 0 else kind
     try:
         await _memory_store(ctx).remember(
@@ -38,8 +38,8 @@ async def remember(ctx: ToolContext, text: str, kind: str = DEFAULT_KIND) -> Too
     except UsageError as error:
         raise ToolFailure(str(error)) from error
     except StoreError as error:
-        raise ToolFailure(f"It was not remembered: {error}") from error
-    why = "" if under == kind else ", as everything that a child remembers"
+        raise ToolFailure(f"The memory was not stored: {error}") from error
+    why = "" if under == kind else ", like every memory of a child"
     return ToolOutcome(content=f"Remembered under {under}{why}.")
 
 
@@ -53,13 +53,13 @@ async def recall(
     except StoreError as error:
         raise ToolFailure(f"The memory cannot be read: {error}") from error
     if not found:
-        return ToolOutcome(content="[Nothing that fits is remembered.]")
+        return ToolOutcome(content="[No memory matches.]")
     return ToolOutcome(content=_format_memories([_format_memory(memory) for memory in found]))
 
 
 def _memory_store(ctx: ToolContext) -> MemoryStore:
     if ctx.memory_store is None:
-        raise ToolFailure("There is no memory here; go on without it.")
+        raise ToolFailure("There is no memory here; continue without it.")
     return ctx.memory_store
 
 
@@ -68,7 +68,7 @@ def _format_memory(memory: MemoryEntry) -> str:
     run_id = memory.run_id
     if len(run_id) > _RUN_ID_CHARS:
         run_id = run_id[:_RUN_ID_CHARS] + "…"
-    # Indented, so that no line of a text can pass for the beginning of another memory.
+    # Indented, so that no line of a text looks like the start of another memory.
     text = "\n  ".join(memory.text.splitlines())
     return f"[{memory.kind}, {day}, run {run_id}] {text}"
 

@@ -1,4 +1,4 @@
-"""All tools of a run, by name."""
+"""Registry of the tools of a run, by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retinue.errors import UsageError
 from retinue.ports.tool import Tool
 
 WINDOW_SHARE = 4
-"""A quarter of the window is the most that tools of servers may take: they come by the dozen."""
+"""Tools of MCP servers get at most 1/WINDOW_SHARE of the context window: servers have dozens."""
 
 
 class Registry(Mapping[str, Tool]):
@@ -29,7 +29,7 @@ class Registry(Mapping[str, Tool]):
                 raise UsageError(f"There are two tools named {name!r}; give one another name.")
             self._tools[name] = tool
         self._effects = MappingProxyType({n: tool.effect for n, tool in self._tools.items()})
-        # A fan-out asks for the same few sets ten thousand times.
+        # A fan-out asks for the same few sets of tools ten thousand times.
         self._specs: dict[_SpecsKey, tuple[ToolSpec, ...]] = {}
         self._without_room: dict[tuple[tuple[str, ...], int], frozenset[str]] = {}
 
@@ -49,14 +49,14 @@ class Registry(Mapping[str, Tool]):
         return f"Registry({', '.join(sorted(self._tools))})"
 
     def plus(self, *tools: Tool) -> Registry:
-        """Another registry, with these tools as well."""
+        """A new registry that has these tools too."""
         return Registry([*self._tools.values(), *tools])
 
     def specs(self, grant: Grant, *, window: int) -> tuple[ToolSpec, ...]:
-        """The tools of a grant as its model is told of them, sorted by name.
+        """Specs of the tools of a grant, as the model sees them, sorted by name.
 
-        Sorted, and the same object for the same grant, since prefixes must be byte-stable. Of the
-        tools of servers, only those that fit their share of a window of so many tokens.
+        Equal grants get the same object, since prompt prefixes must be byte-stable. Tools of MCP
+        servers are included as far as they fit into their share of `window` tokens.
         """
         names = grant.allowed_tools + grant.ask_tools
         key = (names, grant.spawn_roles, self._hidden(names, window))
@@ -71,20 +71,20 @@ class Registry(Mapping[str, Tool]):
         return specs
 
     def omitted_tool_notes(self, grant: Grant, *, window: int) -> tuple[str, ...]:
-        """A line for each server whose tools a model is not told of, for lack of room."""
+        """A line for each MCP server whose tools do not fit into the context window."""
         hidden = self._hidden(grant.allowed_tools + grant.ask_tools, window)
         notes = []
         for server, tools in _by_server(hidden).items():
             count = f"{len(tools)} tool{'' if len(tools) == 1 else 's'}"
             notes.append(
-                f"not told of {count} of the MCP server {server} ({tools[0]}, …): a quarter of its"
-                f" {window:,} tokens is full; name the tools it needs in `tools`, or under"
-                f" [mcp.{server}] in the settings"
+                f"{count} of the MCP server {server} ({tools[0]}, …) left out: tools of servers may"
+                f" take a quarter of its {window:,} tokens; name the tools it needs in `tools`, or"
+                f" under [mcp.{server}] in the settings"
             )
         return tuple(notes)
 
     def _hidden(self, names: tuple[str, ...], window: int) -> frozenset[str]:
-        """The tools of servers for which there is no room: of the server with the most, by name."""
+        """Tools of MCP servers that do not fit. The server with the largest tools loses first."""
         hidden = self._without_room.get((names, window))
         if hidden is None:
             servers = _by_server(name for name in names if is_mcp_tool(name) and name in self)
@@ -108,16 +108,16 @@ class Registry(Mapping[str, Tool]):
 
     @property
     def effects(self) -> Mapping[str, Effect]:
-        """What each tool can do to the world."""
+        """The effect of each tool, by name."""
         return self._effects
 
     def closest(self, name: str) -> str | None:
-        """The tool that was probably meant."""
+        """The tool with the most similar name."""
         close = difflib.get_close_matches(name, self._tools, n=1)
         return close[0] if close else None
 
     def unknown(self, name: str) -> str:
-        """What to say about a name that no tool has."""
+        """Message about a name that no tool has."""
         close = self.closest(name)
         if close is not None:
             return f"There is no tool {name!r}. Did you mean {close!r}?"

@@ -1,4 +1,4 @@
-"""JSON schemas as models need them: short, and without the generator's ceremony."""
+"""JSON schemas for models: short, without titles and defaults."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import msgspec
 
 _DROPPED = frozenset({"title", "default"})
 
-HIDDEN = msgspec.Meta(extra_json_schema={"untold": True})
-"""For a parameter that is understood and not told of: `Annotated[str | None, HIDDEN] = None`."""
+HIDDEN = msgspec.Meta(extra_json_schema={"hidden": True})
+"""For a parameter that is accepted and not shown: `Annotated[str | None, HIDDEN] = None`."""
 
 
 def compact_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """The schema of an object: no titles, no defaults, nothing by reference that can be inline.
+    """Schema of a struct without titles and defaults, with references replaced by their content.
 
-    Only a type that contains itself stays a reference. `X | None` is shown as X: for a model,
-    leaving an argument out says the same.
+    Only a type that contains itself stays a reference. `X | None` is shown as X: a model can leave
+    the argument out instead.
     """
     (ref,), definitions = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
     kept: dict[str, Any] = {}
@@ -24,7 +24,7 @@ def compact_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
     assert isinstance(schema, dict)
     schema.pop("description", None)
     properties = schema.get("properties", {})
-    schema["properties"] = {n: field for n, field in properties.items() if "untold" not in field}
+    schema["properties"] = {n: field for n, field in properties.items() if "hidden" not in field}
     if not schema.get("required"):
         schema.pop("required", None)
     if kept:
@@ -33,7 +33,7 @@ def compact_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def schema_outline(schema: dict[str, Any]) -> str:
-    """A schema on one line, for an error message: `{"path": string, "start"?: integer}`."""
+    """A schema on one line for an error message: `{"path": string, "start"?: integer}`."""
     required = schema.get("required", ())
     fields = (
         f'"{name}"{"" if name in required else "?"}: {_type_name(field)}'
@@ -72,7 +72,7 @@ def _inlined(
     out: dict[str, Any] = {}
     for key, value in node.items():
         if key == "properties":
-            # Here the keys are names that a title or a default may have.
+            # Here the keys are names of parameters, which may be called title or default.
             out[key] = {n: _inlined(v, definitions, within, kept) for n, v in value.items()}
         elif key not in _DROPPED:
             out[key] = _inlined(value, definitions, within, kept)

@@ -1,4 +1,4 @@
-"""Shell commands, in whatever sandbox the agent was given."""
+"""Tool that runs shell commands in the agent's sandbox."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ async def run_command(
     """Run a shell command in the workspace."""
     if ctx.sandbox is None:
         raise ToolFailure(
-            "Shell commands are off: no sandbox is available here. Do without them; only the user"
-            " can allow commands without one, by --unsafe-no-sandbox."
+            "Shell commands are off: no sandbox is available here. Work without them; only the user"
+            " can allow commands without a sandbox, with --unsafe-no-sandbox."
         )
     if not command.strip():
         raise ToolFailure("run_command: 'command' is empty.")

@@ -41,7 +41,7 @@ anything = st.recursive(
         ),
         (
             {"content": [{"type": "resource_link", "uri": "db://x", "name": "x"}]},
-            "[resource db://x x: no words]",
+            "[resource db://x x: no description]",
         ),
         (
             {"content": [{"type": "smell", "of": "roses"}]},
@@ -74,4 +74,4 @@ def test_more_than_a_model_should_be_sent_is_cut_at_a_character() -> None:
     text = frame_untrusted("ä" * 20_000, "MCP server x")
     assert "ä" * 8_000 in text
     assert "ä" * 8_001 not in text
-    assert text.endswith("\n[the first 16,000 of 40,000 bytes; ask it for less at once]")
+    assert text.endswith("\n[the first 16,000 of 40,000 bytes; ask for less at once]")

@@ -159,8 +159,8 @@ async def test_after_a_death_it_is_started_again(
         with pytest.raises(ToolFailure) as failure:
             await tools["die"].run({}, ctx)
         assert str(failure.value) == (
-            "The MCP server faulty was lost in the middle of this call: it ended with exit code 7."
-            " It may have been done; look before you call it again."
+            "The MCP server faulty was lost during this call: it ended with exit code 7."
+            " The call may have taken effect; check before you call it again."
         )
         again = asyncio.create_task(tools["act"].run({"text": "back"}, ctx))
         await clock.asleep(BACKOFF_S)
@@ -195,13 +195,13 @@ async def test_it_is_given_up_after_some_deaths(
                 wait = BACKOFF_S * 2 ** (failures - 1)
                 await clock.asleep(wait)
                 clock.advance(wait)
-            with pytest.raises(ToolFailure, match="was lost in the middle"):
+            with pytest.raises(ToolFailure, match="was lost during this call"):
                 await call
         with pytest.raises(ToolFailure) as failure:
             await tools["act"].run({}, ctx)
         assert str(failure.value) == (
             "The MCP server faulty failed 4 times and is not started again; the last time it ended"
-            " with exit code 7. Go on without it."
+            " with exit code 7. Continue without it."
         )
         assert len(starts(log)) == MAX_FAILURES
 
@@ -268,8 +268,8 @@ async def test_a_call_has_a_time_limit_of_its_own(
         with pytest.raises(ToolFailure) as failure:
             await tools["hang"].run({}, ctx)
         assert str(failure.value) == (
-            "The MCP server faulty did not answer within 0.3 s. It may have been done; look before"
-            " you call it again."
+            "The MCP server faulty did not answer within 0.3 s. The call may have taken effect;"
+            " check before you call it again."
         )
         # It is still there, and so is the connection.
         assert inside(await tools["act"].run({"text": "on"}, ctx)) == "on"
@@ -328,7 +328,7 @@ async def test_one_that_prints_without_end_is_not_listened_to_for_ever(
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)
         assert inside(await tools["rubbish"].run({"text": "100"}, ctx)) == "after the rubbish"
-        why = "lost in the middle of this call: it printed 8,454,144 bytes that are no messages"
+        why = "lost during this call: it printed 8,454,144 bytes that are not messages"
         with pytest.raises(ToolFailure, match=why):
             await tools["rubbish"].run({"text": "200"}, ctx)
         assert inside(await tools["act"].run({"text": "on"}, ctx)) == "on"
@@ -339,9 +339,7 @@ async def test_a_large_answer_is_cut(faulty: Faulty, serve: Serve, ctx: ToolCont
         tools = await tools_of(servers)
         outcome = await tools["flood"].run({"text": "3000000"}, ctx)
     assert len(outcome.content) < 16_300
-    assert outcome.content.endswith(
-        "\n[the first 16,000 of 3,000,000 bytes; ask it for less at once]"
-    )
+    assert outcome.content.endswith("\n[the first 16,000 of 3,000,000 bytes; ask for less at once]")
 
 
 async def test_a_line_without_end_costs_the_server_and_not_the_memory(
@@ -349,7 +347,7 @@ async def test_a_line_without_end_costs_the_server_and_not_the_memory(
 ) -> None:
     async with serve(faulty()) as servers:
         tools = await tools_of(servers)
-        with pytest.raises(ToolFailure, match="lost in the middle of this call: it sent a line of"):
+        with pytest.raises(ToolFailure, match="lost during this call: it sent a line of"):
             await tools["line"].run({"text": "40000000"}, ctx)
         assert inside(await tools["act"].run({"text": "on"}, ctx)) == "on"
 
@@ -366,7 +364,7 @@ async def test_contents_of_all_kinds_are_told_in_words(
         "[image (image/png, 5 bytes), not shown]\n"
         "[resource file:///a.txt a.txt: A file]\n"
         "[resource file:///b (text/plain)]\nb!\n"
-        "[resource file:///c (of no type, 4 bytes), not shown]\n"
+        "[resource file:///c (unknown type, 4 bytes), not shown]\n"
         '[content of an unknown type]\n{"type":"hologram","depth":3}'
     )
     assert structured == '{"n":1}'

@@ -158,8 +158,8 @@ async def test_it_is_asked_with_the_headers_that_were_configured(
 @pytest.mark.parametrize(
     ("status", "problem"),
     [
-        (401, "wants to know who asks (HTTP 401); put a token into its `headers`"),
-        (403, "wants to know who asks (HTTP 403); put a token into its `headers`"),
+        (401, "requires authentication (HTTP 401); put a token into its `headers`"),
+        (403, "requires authentication (HTTP 403); put a token into its `headers`"),
         (404, "answered with HTTP 404"),
         (500, "answered with HTTP 500"),
     ],
@@ -185,7 +185,7 @@ async def test_nothing_is_sent_where_it_redirects_to(serve: Serve, transport: Tr
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [(404, "was lost in the middle of this call"), (503, "refused: HTTP 503.")],
+    [(404, "was lost during this call"), (503, "refused: HTTP 503.")],
 )
 async def test_a_call_that_the_server_has_no_answer_to(
     serve: Serve, ctx: ToolContext, status: int, words: str

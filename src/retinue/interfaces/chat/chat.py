@@ -38,7 +38,7 @@ from retinue.ports.clock import Clock
 from retinue.ports.listeners import Listeners
 from retinue.ports.person import Person
 from retinue.ports.sandbox import Sandbox
-from retinue.project import STATE_DIR, open_journal, project
+from retinue.project import STATE_DIR, open_journal, project_root
 from retinue.runtime.agent.children import Job
 from retinue.runtime.core.clock import SystemClock
 from retinue.runtime.history.audit import read_all
@@ -89,7 +89,7 @@ class Chat:
         on_edit: Edit | None = None,
         **options: Any,
     ) -> None:
-        self.directory = project(directory)
+        self.directory = project_root(directory)
         self.environment: Environment = options.get("environment") or Environment.current()
         self.clock = clock or SystemClock()
         self.forest = Forest()

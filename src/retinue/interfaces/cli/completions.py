@@ -18,7 +18,7 @@ from retinue.embedded.model import NAME, is_available
 from retinue.errors import RetinueError
 from retinue.interfaces.view.formatting import one_line
 from retinue.ports.store import AgentRow, RunRow
-from retinue.project import open_journal, project
+from retinue.project import open_journal, project_root
 
 MAX_RUNS = 30
 
@@ -50,7 +50,7 @@ def complete_agent(ctx: click.Context, _: click.Parameter, incomplete: str) -> l
 def complete_role(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     environment = Environment.current()
     try:
-        root = project(_directory(ctx))
+        root = project_root(_directory(ctx))
         layers = load_settings(environment.user_settings_file, root)
         found = load_roles(layers, root, environment.home, config_home=environment.config_home)
     except RetinueError:
@@ -61,7 +61,7 @@ def complete_role(ctx: click.Context, _: click.Parameter, incomplete: str) -> li
 def complete_model(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     environment = Environment.current()
     try:
-        layers = load_settings(environment.user_settings_file, project(_directory(ctx)))
+        layers = load_settings(environment.user_settings_file, project_root(_directory(ctx)))
     except RetinueError:
         return []
     names = dict(layers.user.models)

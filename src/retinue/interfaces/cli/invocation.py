@@ -18,7 +18,7 @@ from retinue.interfaces.cli.options import given_limits
 from retinue.interfaces.cli.terminal.console import Console
 from retinue.interfaces.cli.terminal.interrupts import Interrupts, run_async
 from retinue.interfaces.cli.trust_prompt import ask_for_trust
-from retinue.project import project
+from retinue.project import project_root
 from retinue.runtime.runtime import Runtime
 
 TASK_FIELDS = ("context_files", "write", "workspace", "checks", "on_conflict")
@@ -51,7 +51,9 @@ def runtime_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def make_console(options: Mapping[str, Any]) -> Console:
     environment = Environment.current()
-    settings = load_settings(environment.user_settings_file, project(options["directory"])).merged
+    settings = load_settings(
+        environment.user_settings_file, project_root(options["directory"])
+    ).merged
     return Console(
         as_json=options["as_json"],
         quiet=options["quiet"],

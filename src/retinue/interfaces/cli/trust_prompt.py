@@ -10,12 +10,12 @@ from retinue.config.environment import Environment
 from retinue.config.project_permissions import project_permissions
 from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustStore
-from retinue.project import project
+from retinue.project import project_root
 
 
 def ask_for_trust(directory: str, *, model: str | None) -> None:
     """Ask about what the project demands and the user has not decided on; store the answer."""
-    root, environment = project(directory), Environment.current()
+    root, environment = project_root(directory), Environment.current()
     layers = load_settings(environment.user_settings_file, root)
     found = project_permissions(layers, root, environment, model_is_chosen=model is not None)
     if not found.pending:

@@ -1,4 +1,4 @@
-"""What a server answers, in words: a model is told of what it cannot be shown."""
+"""Results of MCP tools as text for a model. Images and other binary content are described."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _NO_CONTENT = "[The server answered without content.]"
 
 
 class CallResult(msgspec.Struct, frozen=True):
-    """An answer as text. `failed`: the tool itself says that it did not work."""
+    """Result of a call as text. `failed` is what the tool itself reports."""
 
     text: str
     failed: bool = False
 
 
 def render_result(result: Mapping[str, Any]) -> CallResult:
-    """The result of a `tools/call`, as the protocol spells it, in words."""
+    """Convert the result of a `tools/call` request to text."""
     content = result.get("content")
     blocks = content if isinstance(content, Sequence) and not isinstance(content, str) else ()
     parts = [_render_block(block) for block in blocks if isinstance(block, Mapping)]
@@ -32,12 +32,12 @@ def render_result(result: Mapping[str, Any]) -> CallResult:
 
 
 def frame_untrusted(text: str, source: str) -> str:
-    """`text` marked as what somebody else says, no more of it than a model should be sent."""
+    """Frame `text` as untrusted content, cut to MAX_BYTES."""
     data = text.encode("utf-8", "replace")
     note = ""
     if len(data) > MAX_BYTES:
         text = data[:MAX_BYTES].decode("utf-8", "ignore")
-        note = f"\n[the first {MAX_BYTES:,} of {len(data):,} bytes; ask it for less at once]"
+        note = f"\n[the first {MAX_BYTES:,} of {len(data):,} bytes; ask for less at once]"
     return frame(text, kind="untrusted", source=source) + note
 
 
@@ -47,12 +47,13 @@ def _render_block(block: Mapping[str, Any]) -> str:
         return str(block.get("text", ""))
     if kind in ("image", "audio"):
         size = _decoded_bytes(block.get("data"))
-        return f"[{kind} ({block.get('mimeType', 'of no type')}, {size:,} bytes), not shown]"
+        return f"[{kind} ({block.get('mimeType', 'unknown type')}, {size:,} bytes), not shown]"
     if kind == "resource_link":
         about = ", ".join(str(block[key]) for key in ("title", "description") if block.get(key))
-        return f"[resource {block.get('uri', '')} {block.get('name', '')}: {about or 'no words'}]"
+        name = f"{block.get('uri', '')} {block.get('name', '')}"
+        return f"[resource {name}: {about or 'no description'}]"
     if kind == "resource" and isinstance(resource := block.get("resource"), Mapping):
-        uri, mime = resource.get("uri", ""), resource.get("mimeType", "of no type")
+        uri, mime = resource.get("uri", ""), resource.get("mimeType", "unknown type")
         if isinstance(resource.get("text"), str):
             return f"[resource {uri} ({mime})]\n{resource['text']}"
         size = _decoded_bytes(resource.get("blob"))
@@ -61,7 +62,7 @@ def _render_block(block: Mapping[str, Any]) -> str:
 
 
 def _is_repeated_as_text(structured: Any, blocks: Sequence[Any]) -> bool:
-    """Servers repeat structured content as text, for clients that know nothing of it."""
+    """Whether a text block repeats the structured content, as servers do for older clients."""
     for block in blocks:
         if isinstance(block, Mapping) and isinstance(text := block.get("text"), str):
             try:
@@ -69,7 +70,7 @@ def _is_repeated_as_text(structured: Any, blocks: Sequence[Any]) -> bool:
                     return True
             except (msgspec.DecodeError, RecursionError):
                 continue
-    # FastMCP wraps a plain value so that it becomes an object.
+    # FastMCP wraps a plain value into an object.
     if isinstance(structured, Mapping) and structured.keys() == {"result"}:
         texts = [b.get("text") for b in blocks if isinstance(b, Mapping)]
         return "\n".join(map(str, texts)) == str(structured["result"])

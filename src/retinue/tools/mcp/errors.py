@@ -1,15 +1,15 @@
-"""What goes wrong with servers. Messages go on from "The MCP server NAME …"."""
+"""Errors of MCP servers. Each message continues the sentence "The MCP server NAME …"."""
 
 from __future__ import annotations
 
 
 class ServerUnavailable(Exception):
-    """It cannot be reached, or does not keep to the protocol."""
+    """The server cannot be reached, or violates the protocol."""
 
 
 class ServerLost(Exception):
-    """It was gone before it answered: nobody knows whether it did what it was asked."""
+    """The server ended before it answered. The call may have taken effect."""
 
 
 class CallRefused(Exception):
-    """It answered with an error of the protocol, not with a result."""
+    """The server answered a call with a protocol error."""

@@ -1,8 +1,8 @@
-"""What a server offers, as it was listed, and kept for the next time.
+"""Tool lists of MCP servers, cached on disk.
 
-A server whose listing is known need not be started to be offered to a model: most runs never call
-it, and prompts stay the same from run to run. Listings are kept in the user's cache, never in the
-project, which could otherwise write what models are told about a server that the user trusts.
+With a cached list the tools of a server can be offered without starting the server. Most runs never
+call it, and prompts stay the same from run to run. The cache lies in the user's cache directory,
+never in the project: a project could otherwise describe the tools of a server that the user trusts.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from retinue.ports.clock import Clock
 from retinue.version import VERSION
 
 FRESH_S = 3_600.0
-"""After this the server is asked again: it may have been updated elsewhere."""
+"""Maximum age of a cached list: the server may have been updated."""
 
 
 class ListedTool(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool. `reads` and `repeatable` are only what the server says of it."""
+    """One tool of a server. `reads` and `repeatable` are claims of the server."""
 
     name: str
     description: str
@@ -40,14 +40,14 @@ class _CachedListing(msgspec.Struct, frozen=True):
 
 
 class ListingCache:
-    """Listings by server, in a folder."""
+    """Cached tool lists in a folder, one file for each server."""
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self._directory = directory
         self._clock = clock
 
     def get(self, server: McpServerSpec) -> tuple[ListedTool, ...] | None:
-        """What it offered lately; None if that is not known."""
+        """Tools that the server listed within FRESH_S; None if unknown."""
         try:
             kept = msgspec.json.decode(self._file(server).read_bytes(), type=_CachedListing)
         except (OSError, msgspec.DecodeError):
@@ -56,7 +56,7 @@ class ListingCache:
         return kept.tools if fresh else None
 
     def keep(self, server: McpServerSpec, tools: Iterable[ListedTool]) -> None:
-        """Keep a listing. One that cannot be kept is asked for again."""
+        """Store a list. If that fails, the server is asked again next time."""
         data = msgspec.json.encode(_CachedListing(self._clock.now(), tuple(tools)))
         with suppress(OSError):
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -81,7 +81,7 @@ class ListingCache:
 
 
 def _file_stamps(server: McpServerSpec) -> list[tuple[int, int]]:
-    """Size and time of the files on the command line: who edits a server sees the new tools."""
+    """Size and time of the files on the command line, so that an edited server is asked again."""
     found = []
     for number, word in enumerate(server.command):
         path = os.path.join(server.directory, word)

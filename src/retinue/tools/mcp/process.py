@@ -1,4 +1,4 @@
-"""The process of a server: lines in, lines out, its complaints in a log, and nothing left of it."""
+"""Process of an MCP server: lines in and out, its errors in a log file."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from retinue.tools.mcp.errors import ServerUnavailable
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 MAX_LOG_BYTES = 1024 * 1024
-_TOLD_CHARS = 300
+_LAST_LINE_CHARS = 300
 _CHUNK_BYTES = 65_536
 
 
-class Log:
-    """What a server complains of, in a file of the project's state. No more than MAX_LOG_BYTES."""
+class ServerLog:
+    """The error output of a server, in a file of at most MAX_LOG_BYTES."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,10 +33,10 @@ class Log:
         self._fd: int | None = None
         self._left = MAX_LOG_BYTES
 
-    def __enter__(self) -> Log:
+    def __enter__(self) -> ServerLog:
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(exist_ok=True)
-            # A project that somebody cloned could have this written anywhere by links.
+            # A link in a cloned project could make us write anywhere.
             if not self.path.parent.is_symlink():
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
                 self._fd = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
@@ -49,18 +49,18 @@ class Log:
             self._fd = None
 
     def write(self, data: bytes) -> None:
-        self._last = (self._last + data)[-4 * _TOLD_CHARS :]
+        self._last = (self._last + data)[-4 * _LAST_LINE_CHARS :]
         kept, self._left = data[: self._left], self._left - len(data)
         if self._fd is not None and kept:
             with contextlib.suppress(OSError):
                 os.write(self._fd, kept)
 
     @property
-    def last_words(self) -> str:
-        """The last line of it, for people to read."""
+    def last_line(self) -> str:
+        """The last line of the error output, printable and shortened."""
         lines = self._last.decode("utf-8", "replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return "".join(letter for letter in last if letter.isprintable())[:_TOLD_CHARS]
+        return "".join(letter for letter in last if letter.isprintable())[:_LAST_LINE_CHARS]
 
     def _make_room(self, fd: int) -> None:
         about = os.fstat(fd)
@@ -70,15 +70,15 @@ class Log:
             os.ftruncate(fd, 0)
 
 
-class Process:
-    """A server that runs. Made by `started`."""
+class ServerProcess:
+    """A running server. Made by `start_process`."""
 
     def __init__(
         self,
         child: ChildProcess,
         stdin: asyncio.StreamWriter,
         stdout: asyncio.StreamReader,
-        log: Log,
+        log: ServerLog,
     ) -> None:
         self._child = child
         self._stdin = stdin
@@ -107,7 +107,7 @@ class Process:
     async def how_ended(self) -> str:
         """How a server ended whose output has ended."""
         await finish_within(self._child.wait(), guard.GRACE_S)
-        code, last = self._child.exit_code, self._log.last_words
+        code, last = self._child.exit_code, self._log.last_line
         how = "closed its output" if code is None else f"ended with exit code {code}"
         return f"{how}: {last}" if last else how
 
@@ -119,8 +119,8 @@ class Process:
 
 
 @asynccontextmanager
-async def started(server: McpServerSpec, log: Log) -> AsyncIterator[Process]:
-    """The process of a server, for as long as this is open. Raises ServerUnavailable."""
+async def start_process(server: McpServerSpec, log: ServerLog) -> AsyncIterator[ServerProcess]:
+    """Start a server, and end it on exit. Raises ServerUnavailable."""
     command, path = server.command[0], server.environment.get("PATH")
     at = os.path.join(server.directory, command) if os.sep in command else command
     if shutil.which(at, path=path) is None:
@@ -142,7 +142,7 @@ async def started(server: McpServerSpec, log: Log) -> AsyncIterator[Process]:
             raise ServerUnavailable(f"cannot be started: {why}") from None
         errors.close_write_end()
         stdin, stdout = await stack.enter_async_context(_streams(child.process))
-        process = Process(child, stdin, stdout, log)
+        process = ServerProcess(child, stdin, stdout, log)
         try:
             yield process
         finally:

@@ -1,7 +1,7 @@
 """Schemas of servers, as servers of models take them.
 
-A schema that one of them refuses would end every call of an agent that is offered it. What is
-dropped is what none of them needs; the MCP server checks the arguments anyway.
+A model server that rejects one schema rejects every request of an agent that has the tool. So parts
+that no model server needs are dropped; the MCP server checks the arguments anyway.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_BYTES = 6_000
 MAX_DEPTH = 12
 MAX_DESCRIPTION = 1_000
 
-# Ceremony, and `pattern`, of which grammars for local models know only a part.
+# Not needed; and `pattern`, which the grammars of local models support only in part.
 _DROPPED = frozenset({"title", "examples", "pattern", "deprecated", "readOnly", "writeOnly"})
 _MAPPINGS = frozenset(
     {"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"}
@@ -26,11 +26,11 @@ _SUBSCHEMAS = frozenset({"items", "additionalProperties", "not", "contains", "pr
 
 
 def clean_schema(schema: Any) -> msgspec.Raw:
-    """`schema` as the schema of an object, valid and not too large; the same for the same."""
+    """Return `schema` as a valid object schema of at most MAX_BYTES. Deterministic."""
     found = _clean(schema, 0) if isinstance(schema, Mapping) else {}
     if found.get("type", "object") != "object":
         found = {}
-    # At the top no provider takes alternatives.
+    # No provider accepts alternatives at the top level.
     found = {key: value for key, value in found.items() if key not in _LISTS}
     properties = found.get("properties")
     found = {"type": "object", **found, "properties": {}}
@@ -44,7 +44,7 @@ def clean_schema(schema: Any) -> msgspec.Raw:
 
 
 def clean_description(text: Any) -> str:
-    """A description as it is shown to models: without what cannot be seen, and not for ever."""
+    """Description for models: printable characters only, at most MAX_DESCRIPTION of them."""
     if not isinstance(text, str):
         return ""
     seen = "".join(letter for letter in text if letter.isprintable() or letter == "\n").strip()
@@ -53,7 +53,7 @@ def clean_description(text: Any) -> str:
 
 def _clean(node: Any, depth: int) -> Any:
     if not isinstance(node, Mapping):
-        return node  # `true` and `false` are schemas too.
+        return node  # `true` and `false` are valid schemas.
     if depth > MAX_DEPTH:
         return {}
     out: dict[str, Any] = {}
@@ -61,7 +61,7 @@ def _clean(node: Any, depth: int) -> Any:
         if key in _DROPPED or (key.startswith("$") and key not in ("$ref", "$defs")):
             continue
         if key == "$ref" and not (isinstance(value, str) and value.startswith("#")):
-            continue  # Nobody fetches a schema from elsewhere for a server.
+            continue  # Remote references are not resolved.
         if key in _MAPPINGS and isinstance(value, Mapping):
             out[key] = {name: _clean(one, depth + 1) for name, one in value.items()}
         elif key in _LISTS and isinstance(value, list):
@@ -74,7 +74,7 @@ def _clean(node: Any, depth: int) -> Any:
 
 
 def _without_descriptions(node: Any) -> Any:
-    """A schema without its descriptions; a property may be called so."""
+    """Remove descriptions. A property named `description` stays."""
     if isinstance(node, list):
         return [_without_descriptions(one) for one in node]
     if not isinstance(node, dict):

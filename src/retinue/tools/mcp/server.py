@@ -1,5 +1,5 @@
-"""One server in the life of a runtime: started when it is first needed, shared by all agents,
-started again when it dies, and gone when the runtime is.
+"""One MCP server of a runtime: started at the first use, shared by all agents, restarted when it
+dies, and ended with the runtime.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from retinue.ports.clock import Clock
 from retinue.tools.mcp.content import CallResult
 from retinue.tools.mcp.errors import CallRefused, ServerLost, ServerUnavailable
 from retinue.tools.mcp.listing import ListedTool, ListingCache
-from retinue.tools.mcp.process import Log
+from retinue.tools.mcp.process import ServerLog
 
 if TYPE_CHECKING:
     from retinue.tools.mcp.session import Session
 
 MAX_FAILURES = 4
-"""Lives that ended soon, one after the other, before it is given up."""
+"""Consecutive failures before the server is not started again."""
 BACKOFF_S = 0.5
 HEALTHY_S = 60.0
-"""Who lives this long has recovered from what came before."""
+"""A connection that lasted this long resets the count of failures."""
 
 
 class McpServer:
-    """Made by `Servers`, in whose task group it lives."""
+    """A server. Made by `McpServers`; its task runs in their task group."""
 
     def __init__(
         self,
@@ -53,13 +53,13 @@ class McpServer:
 
     @property
     def has_cached_listing(self) -> bool:
-        """Whether it can be told what it offers without asking it."""
+        """Whether its tools are known without starting it."""
         return self._listings.get(self.spec) is not None
 
     async def tools(self, *, refresh: bool = False) -> Sequence[ListedTool]:
-        """What it offers: by what is known of it, or else, and `refresh`, by asking it.
+        """Its tools: from the cache, or from the server if none are cached or with `refresh`.
 
-        Raises Unusable.
+        Raises ServerUnavailable.
         """
         known = None if refresh else self._listings.get(self.spec)
         if known is None:
@@ -68,7 +68,7 @@ class McpServer:
         return [tool for tool in known if self.spec.offers(tool.name)]
 
     async def call(self, tool: ListedTool, arguments: Mapping[str, Any]) -> CallResult:
-        """Call one of its tools. Raises ToolFailure, in words for a model."""
+        """Call one of its tools. Raises ToolFailure with a message for the model."""
         name = self.spec.name
         try:
             try:
@@ -78,17 +78,17 @@ class McpServer:
                     raise
             return await self._call_once(tool, arguments)
         except ServerLost:
-            text = f"was lost in the middle of this call: it {self._failure}. {_CHECK_FIRST}"
+            text = f"was lost during this call: it {self._failure}. {_CHECK_FIRST}"
         except CallRefused as error:
             text = f"refused: {error}"
         except ServerUnavailable as error:
-            text = f"{error}. Go on without it"
+            text = f"{error}. Continue without it"
         except TimeoutError:
             text = f"did not answer within {self.spec.timeout_s:g} s. {_CHECK_FIRST}"
         raise ToolFailure(f"The MCP server {name} {text}.")
 
     def close(self) -> None:
-        """Let it go; its task ends when nothing is left of it."""
+        """Cancel its task. The task ends when all processes of the server have ended."""
         if self._connection is not None:
             self._connection.task.cancel()
 
@@ -97,7 +97,7 @@ class McpServer:
         deadline = self._clock.timeout(self.spec.timeout_s)
 
         def heard() -> None:
-            # Who reports progress is at work; the agent's own time is the last limit.
+            # Progress extends the deadline; the time limit of the agent still applies.
             if not deadline.expired():
                 deadline.reschedule(asyncio.get_running_loop().time() + self.spec.timeout_s)
 
@@ -109,7 +109,7 @@ class McpServer:
             raise
 
     async def _session(self) -> Session:
-        """The connection that everybody shares, opened if there is none. Raises Unusable."""
+        """The shared connection, opened if there is none. Raises ServerUnavailable."""
         if self._connection is not None and self._connection.is_closed:
             healthy = self._connection.age_s(self._clock) >= HEALTHY_S
             self._failures = 1 if healthy else self._failures + 1
@@ -122,20 +122,20 @@ class McpServer:
         if self._connection is None:
             connection = self._connection = _Connection()
             connection.task = self._tasks.create_task(self._run(connection))
-        # Shielded: who is cancelled while waiting must not cancel it for all.
+        # Shielded: cancelling one caller must not cancel the connection for all.
         session = await asyncio.shield(self._connection.opening)
         if session is None:
             raise ServerUnavailable(self._failure)
         return session
 
     async def _run(self, connection: _Connection) -> None:
-        """One life of the server, from its start to its end."""
+        """Start the server, serve calls until the connection is lost, and clean up."""
         try:
             if self._failures:
                 await self._clock.sleep(BACKOFF_S * 2 ** (self._failures - 1))
-            # In a thread: a second of importing must not hold up everybody else.
+            # In a thread: importing the SDK takes a second and would block the event loop.
             module = await asyncio.to_thread(import_module, _SESSION)
-            with Log(self._log) as log:
+            with ServerLog(self._log) as log:
                 async with AsyncExitStack() as stack:
                     async with self._clock.timeout(self.spec.start_timeout_s):
                         opening = module.connect(self.spec, log)
@@ -149,7 +149,7 @@ class McpServer:
         except ServerUnavailable as error:
             self._failure = str(error)
         except Exception as error:
-            # A bug, ours or the SDK's, costs the server and not the run.
+            # A bug of ours or of the SDK makes the server unusable, and does not end the run.
             self._failure = f"broke: {type(error).__name__}: {error}"
         finally:
             if not connection.opening.done():
@@ -161,7 +161,7 @@ class McpServer:
 
 
 class _Connection:
-    """From a start to an end. `opening` becomes the connection, or None if there will be none."""
+    """One start of the server. `opening` resolves to the session, or None if it failed."""
 
     task: asyncio.Task[None]
 
@@ -182,4 +182,4 @@ class _Connection:
 
 
 _SESSION = "retinue.tools.mcp.session"
-_CHECK_FIRST = "It may have been done; look before you call it again"
+_CHECK_FIRST = "The call may have taken effect; check before you call it again"

@@ -1,4 +1,4 @@
-"""All servers of a runtime, and the tools that they give."""
+"""All MCP servers of a runtime, and their tools."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from retinue.tools.mcp.tool import ServerTool
 
 
 class ServerTools(msgspec.Struct, frozen=True):
-    """What a server gives: its tools, or why there are none."""
+    """Tools of a server, or the problem that prevents their use."""
 
     server: McpServerSpec
     tools: tuple[ServerTool, ...] = ()
@@ -29,19 +29,19 @@ class ServerTools(msgspec.Struct, frozen=True):
 
     @property
     def note(self) -> str:
-        """A line about a server that cannot be had."""
+        """A line about a server that cannot be used; empty if it can."""
         return (
             f"without the MCP server {self.server.name}: it {self.problem}" if self.problem else ""
         )
 
 
 class McpServers:
-    """Use it as an async context manager: nothing of a server is left when it is over."""
+    """Async context manager. On exit all processes of all servers have ended."""
 
     def __init__(
         self, servers: Iterable[McpServerSpec], *, cache: Path, logs: Path, clock: Clock
     ) -> None:
-        """`cache` is where listings are kept, `logs` where what servers complain of goes."""
+        """`cache` is the folder of tool lists, `logs` the folder of the servers' error output."""
         self._specs = tuple(servers)
         self._listings = ListingCache(cache, clock)
         self._logs = logs
@@ -74,18 +74,18 @@ class McpServers:
         try:
             await self._tasks.__aexit__(kind, error, trace)
         except BaseExceptionGroup as several:
-            # Servers raise nothing. Returning lets an error of the body go on as it was raised.
+            # Servers raise nothing. Return, so that an error of the body propagates unwrapped.
             if several.exceptions[0] is not error:
                 raise
 
     def servers_to_start(self, *, refresh: bool = False) -> list[str]:
-        """The names of those that `offered` has to start."""
+        """Names of the servers that `list_tools` has to start."""
         if not is_installed("mcp"):
             return []
         return [one.spec.name for one in self._servers if refresh or not one.has_cached_listing]
 
     async def list_tools(self, *, refresh: bool = False) -> Sequence[ServerTools]:
-        """What each of them gives, in their order; all are asked at the same time."""
+        """Tools of each server, in order. All servers are asked at the same time."""
         if not is_installed("mcp"):
             problem = f"needs {install_command('mcp')}"
             return [ServerTools(spec, problem=problem) for spec in self._specs]

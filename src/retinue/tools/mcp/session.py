@@ -1,7 +1,6 @@
-"""A connection to a server, through the official SDK.
+"""Connection to an MCP server, with the official SDK.
 
-The SDK costs a second to import, so this module is imported by whoever opens a connection, and by
-nobody else.
+The SDK takes a second to import, so this module is imported only when a connection is opened.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from retinue.domain.mcp_server import McpServerSpec, Transport
 from retinue.tools.mcp.content import CallResult, render_result
 from retinue.tools.mcp.errors import CallRefused, ServerLost, ServerUnavailable
 from retinue.tools.mcp.listing import ListedTool
-from retinue.tools.mcp.process import Log, Process, started
+from retinue.tools.mcp.process import ServerLog, ServerProcess, start_process
 from retinue.tools.mcp.schema import clean_description, clean_schema
 from retinue.version import VERSION
 
@@ -36,23 +35,25 @@ MAX_TOOLS = 500
 MAX_PAGES = 20
 RELIST_S = 1.0
 HTTP_TIMEOUT_S = 30.0
-# A call has its own limit; between two signs of life a stream may be silent for this long.
+# A stream may be silent for this long; each call has its own limit.
 HTTP_READ_TIMEOUT_S = 3_600.0
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_JUNK_BYTES = 8 * 1024 * 1024
-"""What a server may print between two messages; one that prints without end is not used."""
+"""Output between two messages before the server counts as broken."""
 _SHOWN_CHARS = 300
 
-# Else the SDK's warnings about somebody's server would appear in the terminal. Programs that set up
+# Without a handler, warnings of the SDK would appear in the terminal. Programs that configure
 # logging still get them.
 for _name in ("mcp", "client"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
 class Session:
-    """An open connection, for any number of calls at once."""
+    """An open connection for any number of concurrent calls."""
 
-    def __init__(self, client: Client, state: ConnectionState, process: Process | None) -> None:
+    def __init__(
+        self, client: Client, state: ConnectionState, process: ServerProcess | None
+    ) -> None:
         self._client = client
         self._state = state
         self._process = process
@@ -62,24 +63,24 @@ class Session:
         return self._state.lost
 
     async def loss_reason(self) -> str:
-        """Why a connection was lost."""
+        """Reason that the connection was lost."""
         if self._state.loss_reason or self._process is None:
             return self._state.loss_reason or "closed the connection"
         return await self._process.how_ended()
 
     async def watch(self, changed: Callable[[Session], Awaitable[None]]) -> None:
-        """Return when it is lost. `changed` is called when the server offers other tools."""
+        """Return when the connection is lost. Call `changed` when the server's tools change."""
         while not self.is_lost:
             await self._state.event.wait()
             self._state.event.clear()
             if self._state.changed:
                 self._state.changed = False
                 await changed(self)
-                # One that says so without end costs a listing a second.
+                # Limits a server that reports changes without end to one listing a second.
                 await asyncio.sleep(RELIST_S)
 
     async def tools(self) -> list[ListedTool]:
-        """All tools that it offers, by name. Raises Unusable."""
+        """Tools of the server, sorted by name. Raises ServerUnavailable."""
         found: dict[str, ListedTool] = {}
         cursor: str | None = None
         for _ in range(MAX_PAGES):
@@ -96,7 +97,7 @@ class Session:
     async def call(
         self, tool: str, arguments: Mapping[str, Any], on_progress: Callable[[], None]
     ) -> CallResult:
-        """Call a tool. Raises Lost if the server is gone, Refused for an error of the protocol."""
+        """Call a tool. Raises ServerLost if the server ended, CallRefused for a protocol error."""
 
         async def heard(progress: float, total: float | None, message: str | None) -> None:
             on_progress()
@@ -104,7 +105,7 @@ class Session:
         try:
             result = await self._client.call_tool(tool, dict(arguments), progress_callback=heard)
         except MCPError as error:
-            # Over HTTP, 404 is a session that the server has forgotten.
+            # Over HTTP, 404 means that the server does not know the session any more.
             if error.code == types.CONNECTION_CLOSED or self._state.status == 404:
                 self._state.lose()
                 raise ServerLost from None
@@ -115,16 +116,14 @@ class Session:
             self._state.lose()
             raise ServerLost from None
         except ValidationError as error:
-            raise CallRefused(
-                f"its answer is not as the protocol has it: {_shorten(error)}"
-            ) from None
+            raise CallRefused(f"its answer violates the protocol: {_shorten(error)}") from None
         except RuntimeError as error:
             raise CallRefused(_shorten(error)) from None
         return render_result(result.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 class ConnectionState:
-    """What has happened to a connection while nobody asked."""
+    """State of a connection, as its transport reports it."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
@@ -132,7 +131,7 @@ class ConnectionState:
         self.loss_reason = ""
         self.changed = False
         self.status = 200
-        """The last that came over HTTP; the SDK keeps it to itself."""
+        """Last HTTP status, which the SDK does not expose."""
 
     def lose(self, loss_reason: str = "") -> None:
         self.lost = True
@@ -141,7 +140,7 @@ class ConnectionState:
 
     async def look(self, response: httpx2.Response) -> None:
         self.status = response.status_code
-        # The SDK limits the events of a stream, and nothing else.
+        # The SDK limits only the events of a stream.
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             response.stream = _LimitedBody(response.stream)
 
@@ -152,14 +151,14 @@ class ConnectionState:
 
 
 @asynccontextmanager
-async def connect(server: McpServerSpec, log: Log) -> AsyncIterator[Session]:
-    """A connection to `server`, which is started for it if it is a command. Raises Unusable."""
+async def connect(server: McpServerSpec, log: ServerLog) -> AsyncIterator[Session]:
+    """Connect to `server`, and start it if it is a command. Raises ServerUnavailable."""
     state = ConnectionState()
     try:
         async with AsyncExitStack() as stack:
             process = None
             if server.transport is Transport.STDIO:
-                process = await stack.enter_async_context(started(server, log))
+                process = await stack.enter_async_context(start_process(server, log))
             transport = (
                 _http_transport(server, state)
                 if process is None
@@ -183,20 +182,20 @@ async def connect(server: McpServerSpec, log: Log) -> AsyncIterator[Session]:
                 raise await _connection_error(error, state, process) from None
             yield session
     except BaseExceptionGroup as several:
-        # The SDK's task groups wrap what went wrong inside of them.
+        # The task groups of the SDK wrap errors.
         raise _innermost(several) from None
 
 
 async def _connection_error(
-    error: BaseException, state: ConnectionState, process: Process | None
+    error: BaseException, state: ConnectionState, process: ServerProcess | None
 ) -> ServerUnavailable:
-    """Why a connection cannot be opened."""
+    """Error for a connection that cannot be opened."""
     found = _innermost(error)
     if process is not None and _is_closed(found):
         return ServerUnavailable(state.loss_reason or await process.how_ended())
     if state.status in (401, 403):
         return ServerUnavailable(
-            f"wants to know who asks (HTTP {state.status}); put a token into its `headers`"
+            f"requires authentication (HTTP {state.status}); put a token into its `headers`"
         )
     if state.status >= 400:
         return ServerUnavailable(f"answered with HTTP {state.status}")
@@ -222,7 +221,7 @@ def _explain(error: BaseException) -> str:
         case MCPError():
             return f"refused: {_shorten(error.message)}"
         case ValidationError():
-            return f"does not keep to the protocol: {_shorten(error)}"
+            return f"violates the protocol: {_shorten(error)}"
         case _:
             return f"cannot be used: {type(error).__name__}: {_shorten(error)}"
 
@@ -257,9 +256,9 @@ def _shorten(error: object) -> str:
 
 @asynccontextmanager
 async def _stdio_transport(
-    process: Process, log: Log, state: ConnectionState
+    process: ServerProcess, log: ServerLog, state: ConnectionState
 ) -> AsyncIterator[Any]:
-    """Messages as lines through the pipes of a process. What is no message goes to the log."""
+    """Messages as lines through the pipes of a process. Other output goes to the log."""
     received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, sent = anyio.create_memory_object_stream[SessionMessage](0)
 
@@ -273,8 +272,8 @@ async def _stdio_transport(
                         log.write(line)
                         junk += len(line)
                         if junk > MAX_JUNK_BYTES:
-                            raise ServerUnavailable(f"printed {junk:,} bytes that are no messages")
-                        # However much it prints, others have something to do as well.
+                            raise ServerUnavailable(f"printed {junk:,} bytes that are not messages")
+                        # Let other tasks run, however much the server prints.
                         await asyncio.sleep(0)
                         continue
                     junk = 0
@@ -303,14 +302,14 @@ async def _stdio_transport(
 
 
 def _parse_message(line: bytes) -> Any:
-    """The message in a line; None if there is none."""
+    """Message in a line; None if the line is not a message."""
     read = types.jsonrpc_message_adapter.validate_json
     try:
         return read(line, by_name=False)
     except ValueError:
         pass
-    # Servers in JavaScript that shorten a text in the middle of an emoji send half of it. Without
-    # their answer, who has called them would wait for nothing.
+    # Servers in JavaScript that cut a text inside an emoji send half a surrogate pair. Without the
+    # answer the caller would wait until its timeout.
     try:
         text = json.dumps(json.loads(line), ensure_ascii=False)
         return read(text.encode("utf-8", "replace"), by_name=False)
@@ -320,7 +319,7 @@ def _parse_message(line: bytes) -> Any:
 
 @asynccontextmanager
 async def _http_transport(server: McpServerSpec, state: ConnectionState) -> AsyncIterator[Any]:
-    """Messages over HTTP. The SDK follows no redirect to another address."""
+    """Messages over HTTP. The SDK does not follow redirects to other addresses."""
     context = ssl.create_default_context(cafile=server.ca_file)
 
     def client(
@@ -328,7 +327,7 @@ async def _http_transport(server: McpServerSpec, state: ConnectionState) -> Asyn
         timeout: httpx2.Timeout | None = None,
         auth: httpx2.Auth | None = None,
     ) -> httpx2.AsyncClient:
-        # The environment has been read already: not here, and not by somebody else's rules.
+        # Proxies and certificates come from our settings, not from httpx reading the environment.
         return httpx2.AsyncClient(
             headers=headers,
             timeout=timeout or httpx2.Timeout(HTTP_TIMEOUT_S, read=HTTP_READ_TIMEOUT_S),
@@ -339,7 +338,7 @@ async def _http_transport(server: McpServerSpec, state: ConnectionState) -> Asyn
             event_hooks={"response": [state.look]},
         )
 
-    # What is packed could be larger than it looks.
+    # Compressed content could be far larger than its size on the wire.
     headers = {"Accept-Encoding": "identity", **server.headers}
     if server.transport is Transport.SSE:
         async with sse_client(
@@ -363,7 +362,7 @@ async def _repairing(transport: AbstractAsyncContextManager[Any]) -> AsyncIterat
 
 
 class _LimitedBody(httpx2.AsyncByteStream):
-    """A body that is not read for ever."""
+    """A response body of at most MAX_ANSWER_BYTES."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -381,7 +380,7 @@ class _LimitedBody(httpx2.AsyncByteStream):
 
 
 class _RepairingStream:
-    """A stream in which one malformed tool does not cost a server all of its others."""
+    """A stream that repairs malformed tools, so that the SDK does not reject all of them."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -422,13 +421,13 @@ def _has_name(tool: Any) -> bool:
 
 
 def _repair_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """What is needed of a tool, in the types that the protocol has for it."""
+    """The fields of a tool that we use, with the types of the protocol."""
     schema, hints = tool.get("inputSchema"), tool.get("annotations")
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         schema = {}
     hints = hints if isinstance(hints, dict) else {}
     kept = {key: value for key, value in hints.items() if isinstance(value, bool)}
-    # Without the schema of its output, which the SDK would hold it to: the model judges that.
+    # Without the output schema, which the SDK would enforce: the model judges the output.
     return {
         "name": tool["name"],
         "description": clean_description(tool.get("description")),

@@ -1,4 +1,4 @@
-"""A tool of a server, as agents have it."""
+"""Tools of MCP servers as tools of agents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from retinue.tools.mcp.server import McpServer
 
 
 class ServerTool:
-    """Implements the port `Tool`. What it answers is framed as somebody else's words."""
+    """A tool of a server. Its results are framed as untrusted content."""
 
     def __init__(self, name: str, server: McpServer, listed: ListedTool) -> None:
         self.server = server
@@ -47,9 +47,9 @@ class ServerTool:
         return f"ServerTool({self._spec.name!r})"
 
     async def run(self, arguments: Mapping[str, Any], ctx: ToolContext) -> ToolOutcome:
-        # Models say null for what they leave out.
+        # Models send null for arguments that they leave out.
         sent = {k: v for k, v in arguments.items() if v is not None or k not in self._optional}
-        # The call has a time limit of its own, so silence is no sign of anything.
+        # The call has its own time limit, so the watchdog need not watch it.
         with ctx.waiting():
             said = await self.server.call(self.listed, sent)
         text = frame_untrusted(said.text, f"MCP server {self.server.spec.name}")

@@ -16,7 +16,7 @@ from retinue.domain.scope import ANYWHERE, NOWHERE
 from retinue.interfaces.cli.completions import complete_role
 from retinue.interfaces.cli.options import directory_option, json_objects_option
 from retinue.interfaces.cli.terminal.output import aligned, print_line
-from retinue.project import project
+from retinue.project import project_root
 
 COLUMNS = ("NAME", "KIND", "CALLS", "TURNS", "TOKENS", "MAY SPAWN", "MODEL", "SOURCE")
 FROM_PARENT = "the parent's"
@@ -33,7 +33,7 @@ def agents(name: str | None, directory: str, as_json: bool) -> None:
 
     Example: retinue agents reviewer
     """
-    root, environment = project(directory), Environment.current()
+    root, environment = project_root(directory), Environment.current()
     layers = load_settings(environment.user_settings_file, root)
     found = load_roles(
         layers,

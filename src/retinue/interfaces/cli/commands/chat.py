@@ -23,7 +23,7 @@ from retinue.interfaces.cli.options import (
 )
 from retinue.interfaces.cli.terminal.console import resume_hint
 from retinue.interfaces.cli.trust_prompt import ask_for_trust
-from retinue.project import project
+from retinue.project import project_root
 
 if TYPE_CHECKING:
     from retinue.interfaces.chat.app import ChatApp
@@ -56,7 +56,7 @@ def chat(continue_last: bool, session: str | None, **options: Any) -> None:
     if not at_terminal():
         raise UsageError('The chat needs a terminal. Without one, use `retinue run "…"`.')
     settings = load_settings(
-        Environment.current().user_settings_file, project(options["directory"])
+        Environment.current().user_settings_file, project_root(options["directory"])
     ).merged
     ask_for_trust(options["directory"], model=options["model"])
     # Textual takes a quarter of a second to import; only the chat pays for it.

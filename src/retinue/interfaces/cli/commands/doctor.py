@@ -37,7 +37,7 @@ from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_text
 from retinue.interfaces.view.formatting import some
 from retinue.programs import find_program
-from retinue.project import DATABASE, STATE_DIR, open_journal, project
+from retinue.project import DATABASE_FILE, STATE_DIR, open_journal, project_root
 from retinue.version import VERSION
 from retinue.workspace.git import version_line
 
@@ -82,7 +82,7 @@ def doctor(directory: str, as_json: bool) -> int:
 
     Example: retinue doctor
     """
-    findings = run_async(_run_checks(project(directory), Environment.current()))
+    findings = run_async(_run_checks(project_root(directory), Environment.current()))
     for finding in findings:
         if as_json:
             click.echo(msgspec.json.encode(finding))
@@ -306,13 +306,13 @@ async def tool_servers(setup: Setup) -> AsyncIterator[Finding]:
 async def state(setup: Setup) -> AsyncIterator[Finding]:
     path = setup.root / STATE_DIR
     shown = setup.environment.display_path(path)
-    if path.is_symlink() or (path / DATABASE).is_symlink():
+    if path.is_symlink() or (path / DATABASE_FILE).is_symlink():
         yield _problem("state", f"{shown} is or contains a symbolic link", "remove it")
     elif not os.access(path if path.is_dir() else setup.root, os.W_OK):
         yield _problem("state", f"{shown} is not writable", "change its permissions, or use -C")
     elif path.exists() and not path.is_dir():
         yield _problem("state", f"{shown} is a file, not a directory", "rename it")
-    elif not (path / DATABASE).exists():
+    elif not (path / DATABASE_FILE).exists():
         yield _ok("state", f"{shown} is writable; it has no journal yet")
     else:
         try:

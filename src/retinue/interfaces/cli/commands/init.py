@@ -10,7 +10,7 @@ from retinue.config.init_files import AGENT_FILE_NAME, AGENT_TEMPLATE, settings_
 from retinue.config.settings import PROJECT_FILE
 from retinue.errors import UsageError
 from retinue.interfaces.cli.options import directory_option
-from retinue.project import STATE_DIR, project
+from retinue.project import STATE_DIR, project_root
 
 
 @click.command()
@@ -22,7 +22,7 @@ def init(directory: str) -> None:
 
     Example: retinue init
     """
-    root = project(directory)
+    root = project_root(directory)
     files = {
         PROJECT_FILE: settings_template(),
         f"{STATE_DIR}/agents/{AGENT_FILE_NAME}": AGENT_TEMPLATE,

@@ -22,7 +22,7 @@ from retinue.embedded.serving import running_server
 from retinue.interfaces.cli.options import directory_option, json_objects_option
 from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import aligned, print_error, print_text
-from retinue.project import project
+from retinue.project import project_root
 
 COLUMNS = ("", "SERVER", "WINDOW", "SLOTS", "TOOLS", "LATENCY", "MODEL")
 UNKNOWN = "-"
@@ -41,7 +41,7 @@ def models(directory: str, as_json: bool) -> int:
     Example: retinue models
     """
     environment = Environment.current()
-    layers = load_settings(environment.user_settings_file, project(directory))
+    layers = load_settings(environment.user_settings_file, project_root(directory))
     named = named_models(environment, layers)
     places = [model.place for model in named if model.place is not None]
     found = run_async(discover(environment, layers, more=places, cloud=True))

@@ -13,7 +13,7 @@ from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustStore
 from retinue.errors import UsageError
 from retinue.interfaces.cli.terminal.output import print_line
-from retinue.project import project
+from retinue.project import project_root
 
 
 @click.command()
@@ -35,7 +35,7 @@ def trust(directory: str, revoke: bool, as_list: bool) -> None:
     if as_list:
         _print_decisions(decisions)
         return
-    root = project(directory)
+    root = project_root(directory)
     if revoke:
         was_trusted = decisions.revoke(root)
         print_line(f"{root} is {'no longer' if was_trusted else 'not'} trusted.")
