@@ -25,7 +25,7 @@ from retinue.config.settings_file import load_settings
 from retinue.config.trust import TrustRequest
 from retinue.config.user_key import UserKey
 from retinue.discovery import discover
-from retinue.domain.approval import Rules, rule
+from retinue.domain.approval import Rules, parse_rule
 from retinue.domain.budget import Budget, Limits, as_limits
 from retinue.domain.contract import OnConflict
 from retinue.domain.discovered_models import DiscoveredModels
@@ -236,7 +236,9 @@ def _policy(
             warn_at=settings.warn_at_calls or WARN_AT_CALLS,
             pause_at=settings.pause_at_calls or PAUSE_AT_CALLS,
         ),
-        rules=Rules(allow=tuple(map(rule, settings.allow)), deny=tuple(map(rule, settings.deny))),
+        rules=Rules(
+            allow=tuple(map(parse_rule, settings.allow)), deny=tuple(map(parse_rule, settings.deny))
+        ),
         lead=LEAD_ROLE,
         delegation=settings.delegation,
         checks=(*settings.checks, *checks),

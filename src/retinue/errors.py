@@ -1,24 +1,25 @@
-"""Every exception retinue raises on purpose, grouped by who must act.
+"""Every exception that retinue raises on purpose, grouped by who must act.
 
 RetinueError
-├─ UsageError            the developer or the person at the terminal
+├─ UsageError            the developer, or the person at the terminal
 │  ├─ ConfigError        a settings file, a model name, a role
-│  │  └─ MissingExtra    a part that is installed on wish
-│  ├─ ContractError      a contract that cannot be written
-│  └─ PlanError          a plan that cannot be carried out
-├─ RunError              the parent
+│  │  └─ MissingExtra    an optional part that is not installed
+│  ├─ ContractError      a contract that cannot be drafted
+│  └─ PlanError          a plan that cannot be run
+├─ RunError              the parent agent, or whoever started the run
 │  ├─ BudgetExceeded
 │  ├─ IllegalTransition
-│  └─ ApprovalNeeded     nobody was there to answer
+│  ├─ RecoveryError      a run that cannot be resumed
+│  └─ ApprovalNeeded     no person could be asked
 ├─ ModelError            the retry policy
 │  ├─ RateLimited
 │  ├─ ContextOverflow
 │  ├─ ModelTimeout
 │  ├─ ModelStuck
 │  └─ ProviderError
-│     ├─ RequestRefused  the server will not take the request as it is written
-│     ├─ Overloaded      the server has too much to do, or is not ready yet
-│     └─ Unreachable     nobody answers there
+│     ├─ RequestRefused  the server rejects the request as it is written
+│     ├─ Overloaded      the server is busy, or not ready yet
+│     └─ Unreachable     no connection to the server
 ├─ WorkspaceError        the operator
 │  └─ GitError
 └─ StoreError            the operator
@@ -29,14 +30,14 @@ RetinueError
    ├─ UnknownRun
    └─ ChainBroken
 
-ToolFailure              goes back to the model as a tool result; never ends a child
+ToolFailure              goes back to the model as a tool result; never ends an agent
 """
 
 from __future__ import annotations
 
 
 class RetinueError(Exception):
-    """The root of everything a caller may want to catch."""
+    """Base class of everything that a caller may want to catch."""
 
 
 class UsageError(RetinueError):
@@ -44,37 +45,37 @@ class UsageError(RetinueError):
 
 
 class ConfigError(UsageError):
-    """A setting, a model name or a role cannot be used as it is written."""
+    """A setting, a model name or a role is wrong."""
 
 
 class MissingExtra(ConfigError):
-    """What was asked for needs a part that is not installed; the text says which, and how."""
+    """An optional part is not installed. The text says which, and how to install it."""
 
 
 class ContractError(UsageError):
-    """A contract with these terms must not exist."""
+    """No contract can be drafted from this."""
 
 
 class PlanError(UsageError):
-    """A plan cannot be carried out. `problems` has a line for each thing that is wrong with it.
+    """A plan cannot be run. `problems` has a line for each mistake.
 
-    `draft` is that plan, as far as it could be read.
+    `plan` is the plan, as far as it could be read.
     """
 
     def __init__(
-        self, message: str, *, problems: tuple[str, ...] = (), draft: object = None
+        self, message: str, *, problems: tuple[str, ...] = (), plan: object = None
     ) -> None:
         super().__init__(message)
         self.problems = problems
-        self.draft = draft
+        self.plan = plan
 
 
 class RunError(RetinueError):
-    """Something the parent of an agent has to decide about."""
+    """The parent of an agent, or whoever started the run, has to decide."""
 
 
 class BudgetExceeded(RunError):
-    """A reservation does not fit what is left. `limit` is the field's name, such as max_tokens."""
+    """A reservation exceeds a limit. `limit` is the name of the limit, such as max_tokens."""
 
     def __init__(self, message: str, *, limit: str = "") -> None:
         super().__init__(message)
@@ -82,18 +83,22 @@ class BudgetExceeded(RunError):
 
 
 class IllegalTransition(RunError):
-    """A lifecycle move that the table does not have."""
+    """A change of state that the lifecycle does not allow."""
+
+
+class RecoveryError(RunError):
+    """A run cannot be resumed."""
 
 
 class ApprovalNeeded(RunError):
-    """An act needs a person's consent and no person can be asked."""
+    """An action needs a person's yes, and no person can be asked."""
 
 
 class ModelError(RetinueError):
     """A model call failed. `retryable` says whether the same call may succeed later.
 
-    `held` is set by a model that sees to it itself that the next try waits as long as it must: that
-    one may be made at once, and does not count.
+    `held` means that the model itself delays the next request as long as necessary: the caller may
+    retry at once, and the retry does not count.
     """
 
     retryable = False
@@ -109,23 +114,23 @@ class RateLimited(ModelError):
 
 
 class ContextOverflow(ModelError):
-    """The prompt is larger than the model's window; sending it again cannot help."""
+    """The prompt is larger than the model's context window; a retry cannot help."""
 
 
 class ModelTimeout(ModelError):
-    """The server accepted the call and then went silent."""
+    """The server accepted the request and stopped sending."""
 
     retryable = True
 
 
 class ModelStuck(ModelError):
-    """The model repeats a call that cannot work; from the beginning it may do better."""
+    """The model repeats a tool call that cannot work; a new attempt may do better."""
 
     retryable = True
 
 
 class ProviderError(ModelError):
-    """Anything else the server did wrong."""
+    """The server failed in another way."""
 
     def __init__(
         self, message: str, *, retryable: bool = False, retry_after_s: float | None = None
@@ -135,23 +140,23 @@ class ProviderError(ModelError):
 
 
 class RequestRefused(ProviderError):
-    """The server will not take the request as it is written; written otherwise it might."""
+    """The server rejects the request as it is written; another form may work."""
 
 
 class Overloaded(ProviderError):
-    """The server is there, and says that it has too much to do or is not ready yet."""
+    """The server answers that it is busy or not ready yet."""
 
 
 class Unreachable(ProviderError):
-    """Nobody answers at the endpoint, or nothing between here and there lets us through."""
+    """No connection to the endpoint: nothing listens, or a network or proxy is in the way."""
 
 
 class WorkspaceError(RetinueError):
-    """The files or processes under an agent are not as they must be."""
+    """Files, git or a command of an agent failed."""
 
 
 class GitError(WorkspaceError):
-    """git could not do what must work; the text has what it said."""
+    """git failed; the text has its message."""
 
 
 class StoreError(RetinueError):
@@ -159,11 +164,11 @@ class StoreError(RetinueError):
 
 
 class StoreLocked(StoreError):
-    """Another process holds the write lock for too long."""
+    """Another process held the write lock for too long."""
 
 
 class StoreFull(StoreError):
-    """The disk (or the quota) has no room left."""
+    """The disk or the quota is full."""
 
 
 class StoreReadOnly(StoreError):
@@ -175,11 +180,11 @@ class SchemaTooNew(StoreError):
 
 
 class UnknownRun(StoreError):
-    """No run of that id is in this store."""
+    """The store has no run of that id."""
 
 
 class ChainBroken(StoreError):
-    """The journal is not what was written. `seq` is the first event that does not fit."""
+    """The journal was changed after it was written. `seq` is the first event that differs."""
 
     def __init__(self, message: str, *, seq: int = 0) -> None:
         super().__init__(message)
@@ -187,4 +192,4 @@ class ChainBroken(StoreError):
 
 
 class ToolFailure(Exception):
-    """A tool could not do what it was asked; the text is written for the model to act on."""
+    """A tool could not do what it was asked. The text tells the model what to do."""

@@ -1,157 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from retinue.domain.approval import Rule, Rules, Safety, Verdict, rule, rule_for, safety
+from retinue.domain.approval import Rule, Rules, Verdict, parse_rule, rule_for
 from retinue.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        "ls",
-        "ls -la src",
-        "grep -rn 'a b' src",
-        "grep -o x y",
-        "wc -c x",
-        "date",
-        "git status",
-        "git status -sb",
-        "git log --oneline -5",
-        "git log -n 5 --author=me --format='%h %s' -- src",
-        "git --no-pager log -p",
-        "git diff --stat HEAD~3 -- src/*.py",
-        "git show HEAD:src/a.py",
-        "git grep -n --ignore-case 'a b'",
-        "git ls-files '*.py'",
-        "git describe --tags --always",
-        "git rev-parse --show-toplevel",
-        "git blame -L 1,5 a.py",
-    ],
-)
-def test_commands_that_read(command: str) -> None:
-    assert safety(command) is Safety.READ_ONLY
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "",
-        "ls; touch x",
-        "ls && touch x",
-        "ls | tee x",
-        "ls > x",
-        "cat <(touch x)",
-        "echo $(touch x)",
-        "echo `touch x`",
-        "ls &",
-        "ls\ntouch x",
-        "echo ${x:=y}",
-        "git diff --output=x",
-        "git -c core.pager=touch log",
-        "git grep -Otouch x",
-        "git commit -m x",
-        "git",
-        "git grep -nOsh x",
-        "git grep -lOsh x",
-        "git grep --open=sh x",
-        "git grep --open-files-in-pager=sh x",
-        "git log --outpu=x",
-        "git log --author -- --output=x",
-        "git diff --ext-diff",
-        "git diff --ext x",
-        "git log --textconv",
-        "git describe -x",
-        "git status --help",
-        "git -C other log",
-        "git diff *",
-        "git diff ''*",
-        "uniq a b",
-        "uniq a",
-        "file -C",
-        "date -s x",
-        "date 01010101",
-        "sort -o x y",
-        "sed -i s/a/b/ x",
-        "awk x y",
-        "tee x",
-        "env",
-        "less x",
-        "man x",
-        "rg --pre sh x",
-        "tree -o x",
-        "find . -fprint x",
-        "find . -exec touch x +",
-        "find . -name rm",
-        "ls | xargs touch",
-        "./ls",
-        "/tmp/ls",
-        "PATH=. ls",
-        "'ls x",
-        "make",
-        "rm x",
-        "python3 x.py rm -rf",
-    ],
-)
-def test_commands_that_may_change_something(command: str) -> None:
-    assert safety(command) is Safety.CHANGING
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "rm -rf build",
-        "rm --recursive x",
-        "ls; rm -fr /",
-        "ls | xargs rm -r",
-        "/bin/rm -r x",
-        "echo $(git push)",
-        "git reset --hard",
-        "git clean -fdx",
-        "dd if=/dev/zero of=x",
-        "sudo ls",
-        "find . -name x -delete",
-        "mkfs.ext4 /dev/sda",
-        "X=1 rm -rf src",
-        "X=1 Y='a b' rm -rf src",
-        "! rm -rf src",
-        "if true; then X=1 rm -rf src; fi",
-        "while rm -rf src; do true; done",
-        "2>/dev/null rm -rf src",
-        "rm --recurs src",
-        "find . -exec rm -rf {} +",
-        "find . -exec rm {} \\;",
-        "find -delete",
-        "ls | xargs rm",
-        "ls | xargs -n 1 rm",
-        "env find . -exec rm {} +",
-        "bash -c 'rm -rf src'",
-        "bash -c 'cd x; rm -rf src'",
-        "env X=1 sh -c \"sh -c 'rm -rf src'\"",
-        "time -p rm -rf src",
-        "eval rm -rf src",
-        "r''m -rf src",
-        "rm \\\n -rf src",
-        "git -C a -c b=c --no-pager push",
-        "A=1 git reset --hard",
-    ],
-)
-def test_commands_that_destroy(command: str) -> None:
-    assert safety(command) is Safety.DESTRUCTIVE
-
-
-@given(st.text(alphabet="ls; |&<>$`()\n\\\"'rm-x"))
-def test_no_text_breaks_it_and_none_with_signs_only_reads(text: str) -> None:
-    if any(sign in text for sign in ";|&<>$`()\n\\"):
-        assert safety(text) is not Safety.READ_ONLY
-    else:
-        safety(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "subject", "fits"),
+    ("text", "subject", "matches"),
     [
         ("run_command(git log *)", "git log -5", True),
         ("run_command(git log *)", "git log", True),
@@ -162,15 +18,15 @@ def test_no_text_breaks_it_and_none_with_signs_only_reads(text: str) -> None:
         ("write_file(docs/*)", "docs/a.md", False),
     ],
 )
-def test_rules(text: str, subject: str, fits: bool) -> None:
-    assert str(rule(text)) == text
-    assert rule(text).fits("run_command", subject) is fits
+def test_rules(text: str, subject: str, matches: bool) -> None:
+    assert str(parse_rule(text)) == text
+    assert parse_rule(text).matches("run_command", subject) is matches
 
 
 @pytest.mark.parametrize("text", ["", "run command", "run_command(", "run_command()", "(x)"])
-def test_what_is_no_rule(text: str) -> None:
+def test_malformed_rule_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no rule; write a tool, or a tool and a pattern"):
-        rule(text)
+        parse_rule(text)
 
 
 def judge(rules: Rules, command: str, *, asked: bool = True) -> Verdict:
@@ -179,8 +35,8 @@ def judge(rules: Rules, command: str, *, asked: bool = True) -> Verdict:
 
 def test_deny_before_ask_before_allow() -> None:
     rules = Rules(
-        allow=(rule("run_command(make *)"), rule("run_command(git push *)")),
-        deny=(rule("run_command(make deploy*)"),),
+        allow=(parse_rule("run_command(make *)"), parse_rule("run_command(git push *)")),
+        deny=(parse_rule("run_command(make deploy*)"),),
     )
     assert judge(rules, "make test") is Verdict.ALLOW
     assert judge(rules, "make deploy") is Verdict.DENY
@@ -191,13 +47,13 @@ def test_deny_before_ask_before_allow() -> None:
     assert judge(rules, "git push origin") is Verdict.ALLOW
 
 
-def test_what_reads_needs_no_yes_and_what_destroys_always_does() -> None:
+def test_reading_needs_no_approval_and_destroying_always_does() -> None:
     assert judge(Rules(), "git status") is Verdict.ALLOW
     assert judge(Rules(), "rm -rf build", asked=False) is Verdict.ASK
 
 
-def test_a_rule_does_not_allow_what_is_hidden_behind_its_command() -> None:
-    rules = Rules(allow=(rule("run_command(git log *)"),))
+def test_a_rule_does_not_allow_further_commands() -> None:
+    rules = Rules(allow=(parse_rule("run_command(git log *)"),))
     for command in ("git log; touch x", "git log $(touch x)", "git log > x", "git log\ntouch x"):
         assert judge(rules, command) is Verdict.ASK
 
@@ -220,15 +76,17 @@ def test_a_rule_does_not_allow_what_is_hidden_behind_its_command() -> None:
         "git grep --open=touch x",
     ],
 )
-def test_a_rule_for_what_reads_does_not_allow_it_to_write_or_to_run(command: str) -> None:
-    rules = Rules(allow=(rule("run_command(git log *)"), rule("run_command(git grep *)")))
+def test_a_rule_for_reading_git_does_not_allow_options_with_side_effects(command: str) -> None:
+    rules = Rules(
+        allow=(parse_rule("run_command(git log *)"), parse_rule("run_command(git grep *)"))
+    )
     assert judge(rules, command) is Verdict.ASK
-    exactly = Rules(allow=(rule(f"run_command({command})"),))
+    exactly = Rules(allow=(parse_rule(f"run_command({command})"),))
     assert judge(exactly, command) is (Verdict.ASK if "*" in command else Verdict.ALLOW)
 
 
-def test_a_rule_allows_what_nobody_has_heard_of_yet() -> None:
-    rules = Rules(allow=(rule("run_command(git log *)"),))
+def test_a_rule_allows_unknown_options() -> None:
+    rules = Rules(allow=(parse_rule("run_command(git log *)"),))
     assert judge(rules, "git log --some-new-option -3 'a*'") is Verdict.ALLOW
 
 
@@ -253,14 +111,14 @@ def test_a_rule_allows_what_nobody_has_heard_of_yet() -> None:
         ">x git push",
     ],
 )
-def test_what_is_denied_is_denied_however_it_is_spelled(command: str) -> None:
-    rules = Rules(allow=(rule("run_command"),), deny=(rule("run_command(git push *)"),))
+def test_a_denied_command_is_found_in_every_spelling(command: str) -> None:
+    rules = Rules(allow=(parse_rule("run_command"),), deny=(parse_rule("run_command(git push *)"),))
     assert judge(rules, command, asked=False) is Verdict.DENY
 
 
 @pytest.mark.parametrize("command", ["git pull", "git log push", "echo git push", "git pushed"])
-def test_what_is_not_denied(command: str) -> None:
-    assert judge(Rules(deny=(rule("run_command(git push *)"),)), command, asked=False) is (
+def test_similar_commands_are_not_denied(command: str) -> None:
+    assert judge(Rules(deny=(parse_rule("run_command(git push *)"),)), command, asked=False) is (
         Verdict.ALLOW
     )
 
@@ -276,8 +134,8 @@ def test_what_is_not_denied(command: str) -> None:
         ("make 'test -k'", Verdict.ASK),
     ],
 )
-def test_what_is_allowed_is_just_that(command: str, verdict: Verdict) -> None:
-    assert judge(Rules(allow=(rule("run_command(make test *)"),)), command) is verdict
+def test_an_allowed_command_allows_no_variables_or_wrappers(command: str, verdict: Verdict) -> None:
+    assert judge(Rules(allow=(parse_rule("run_command(make test *)"),)), command) is verdict
 
 
 @pytest.mark.parametrize(
@@ -297,19 +155,21 @@ def test_what_is_allowed_is_just_that(command: str, verdict: Verdict) -> None:
 )
 def test_a_path_is_judged_by_where_it_leads(path: str, verdict: Verdict) -> None:
     rules = Rules(
-        allow=(rule("write_file(./docs/*)"),),
-        deny=(rule("write_file(secrets/*)"), rule("write_file(/etc/*)")),
+        allow=(parse_rule("write_file(./docs/*)"),),
+        deny=(parse_rule("write_file(secrets/*)"), parse_rule("write_file(/etc/*)")),
     )
     assert rules.judge("write_file", path, is_command=False, asked=True) is verdict
 
 
 def test_a_long_command_is_judged_at_once() -> None:
     for text in ("env " + "a " * 20_000, "1" * 100_000, "<" * 100_000, "env '" + "x; " * 20_000):
-        assert judge(Rules(deny=(rule("run_command(b)"),)), text) is Verdict.ASK
+        assert judge(Rules(deny=(parse_rule("run_command(b)"),)), text) is Verdict.ASK
 
 
-def test_of_other_tools_only_rules_are_known() -> None:
-    rules = Rules(allow=(rule("write_file(docs/*)"),), deny=(rule("write_file(docs/api*)"),))
+def test_other_tools_are_judged_by_rules_alone() -> None:
+    rules = Rules(
+        allow=(parse_rule("write_file(docs/*)"),), deny=(parse_rule("write_file(docs/api*)"),)
+    )
 
     def write(path: str) -> Verdict:
         return rules.judge("write_file", path, is_command=False, asked=True)
@@ -332,10 +192,10 @@ def test_of_other_tools_only_rules_are_known() -> None:
         ("bash build.sh", "run_command(bash build.sh)"),
     ],
 )
-def test_what_always_means(command: str, remembered: str) -> None:
+def test_the_rule_for_always(command: str, remembered: str) -> None:
     assert str(rule_for("run_command", command)) == remembered
-    assert rule_for("run_command", command).fits("run_command", command)
+    assert rule_for("run_command", command).matches("run_command", command)
 
 
 def test_a_rule_is_a_value() -> None:
-    assert rule("a(b)") == Rule("a", "b")
+    assert parse_rule("a(b)") == Rule("a", "b")

@@ -1,4 +1,4 @@
-"""The contract table: (parent's grant, role, order) to what the child gets, and what is said."""
+"""The contract table: (parent's grant, role, spec) to what the child gets, and what is said."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def yes(tool: str, mode: str = "normal") -> str:
     return f"without {tool}: it needs a person's yes in {mode} mode; use mode auto"
 
 
-# Tools and mode: A6 as a table. Columns: parent's mode, role, order, tools, mode, notes.
+# Tools and mode: A6 as a table. Columns: parent's mode, role, spec, tools, mode, notes.
 
 TABLE: list[tuple[str, Mode, Role, dict[str, Any], str, Mode, list[str]]] = [
     (
@@ -150,7 +150,7 @@ TABLE: list[tuple[str, Mode, Role, dict[str, Any], str, Mode, list[str]]] = [
         ],
     ),
     (
-        "a role's mode holds against the order",
+        "a role's mode holds against the spec",
         Mode.AUTO,
         VIEWER,
         {"mode": Mode.AUTO},
@@ -204,7 +204,7 @@ TABLE: list[tuple[str, Mode, Role, dict[str, Any], str, Mode, list[str]]] = [
 
 
 @pytest.mark.parametrize(
-    ("mode", "role", "order", "tools", "childs", "notes"),
+    ("mode", "role", "spec", "tools", "childs", "notes"),
     [row[1:] for row in TABLE],
     ids=[row[0] for row in TABLE],
 )
@@ -264,9 +264,9 @@ def test_who_may_not_delegate_does_not() -> None:
     parent = root(Mode.AUTO, can_spawn_children=False)
     with pytest.raises(ContractError, match="This agent may not delegate"):
         drafted(READER, parent)
-    narrow = root(Mode.AUTO, spawn_roles=("maker",))
+    intersect_grants = root(Mode.AUTO, spawn_roles=("maker",))
     with pytest.raises(ContractError) as caught:
-        drafted(READER, narrow)
+        drafted(READER, intersect_grants)
     assert str(caught.value) == "This agent may not employ 'reader'; it may employ: maker."
 
 
@@ -302,7 +302,7 @@ def test_the_root(mode: Mode, freely: str, asked: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parents", "roles", "order", "inside", "outside"),
+    ("parents", "roles", "spec", "inside", "outside"),
     [
         ((), (), {}, "anything/at.all", ""),
         ((), (), {"scope": ("src",)}, "src/a.py", "lib/a.py"),
@@ -330,7 +330,7 @@ def test_writing_is_inside_all_that_anybody_says(
     assert groups.contract.step.scope == spec.get("scope", ())
 
 
-# Budgets. Columns: parent's budget, what is left, role, order, expected fields, notes.
+# Budgets. Columns: parent's budget, what is left, role, spec, expected fields, notes.
 
 PARENT = Budget(
     max_tool_calls=20,
@@ -370,7 +370,7 @@ BUDGETS: list[
         [],
     ),
     (
-        "an order changes some",
+        "a spec changes some",
         None,
         {},
         MAKER,
@@ -388,7 +388,7 @@ BUDGETS: list[
         [],
     ),
     (
-        "an order above the parent's is clamped aloud",
+        "a spec above the parent's is clamped aloud",
         PARENT,
         {},
         MAKER,
@@ -494,7 +494,7 @@ def test_where_nothing_is_left_nobody_is_hired(left: dict[str, int], message: st
 # The rest of the contract
 
 
-def test_everything_else_is_the_orders_then_the_roles_then_the_parents() -> None:
+def test_the_spec_goes_before_the_role_and_the_role_before_the_parent() -> None:
     draft = drafted(
         msgspec.structs.replace(READER, model="theirs"),
         root(Mode.AUTO),
@@ -546,7 +546,7 @@ GRANTS = st.builds(
     mode=st.none() | MODES,
     spawns=st.sampled_from([(), ("any",), ("any", "other")]),
 )
-def test_no_order_makes_a_child_wider_than_its_parent(
+def test_no_spec_makes_a_child_wider_than_its_parent(
     grant: Grant,
     role_tools: tuple[str, ...] | None,
     tools: tuple[str, ...] | None,
@@ -636,7 +636,7 @@ def listing(*tools: str) -> Role:
 
 
 @pytest.mark.parametrize(
-    ("role", "mode", "order", "tools"),
+    ("role", "mode", "spec", "tools"),
     [
         (ANYTHING, Mode.AUTO, {}, "git__log git__push git__tag web__get"),
         (ANYTHING, Mode.NORMAL, {}, "git__log web__get"),

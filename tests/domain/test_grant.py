@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.grant import Grant, Mode, Network, narrow
+from retinue.domain.grant import Grant, Mode, Network, intersect_grants
 from retinue.domain.scope import ANYWHERE, Groups, contains, scope
 
 tools = st.lists(st.sampled_from(["read", "write", "shell", "web"]), max_size=5).map(tuple)
@@ -44,13 +44,13 @@ def assert_no_wider(narrowed: Grant, than: Grant, path: str) -> None:
 
 @given(grants, grants, paths)
 def test_narrowing_is_never_wider_than_either_side(a: Grant, b: Grant, path: str) -> None:
-    assert_no_wider(narrow(a, b), a, path)
-    assert_no_wider(narrow(a, b), b, path)
+    assert_no_wider(intersect_grants(a, b), a, path)
+    assert_no_wider(intersect_grants(a, b), b, path)
 
 
 @given(grants, grants, paths)
 def test_narrowing_takes_no_more_than_it_must(a: Grant, b: Grant, path: str) -> None:
-    both = narrow(a, b)
+    both = intersect_grants(a, b)
 
     assert set(both.allowed_tools) == set(a.allowed_tools) & set(b.allowed_tools)
     assert {*both.allowed_tools, *both.ask_tools} == {*a.allowed_tools, *a.ask_tools} & {
@@ -72,14 +72,16 @@ def test_narrowing_takes_no_more_than_it_must(a: Grant, b: Grant, path: str) -> 
 
 @given(grants, grants, grants)
 def test_narrowing_does_not_depend_on_order(a: Grant, b: Grant, c: Grant) -> None:
-    assert narrow(a, b) == narrow(b, a)
-    assert narrow(narrow(a, b), c) == narrow(a, narrow(b, c))
+    assert intersect_grants(a, b) == intersect_grants(b, a)
+    assert intersect_grants(intersect_grants(a, b), c) == intersect_grants(
+        a, intersect_grants(b, c)
+    )
 
 
 @given(grants, grants)
 def test_narrowing_twice_is_narrowing_once(a: Grant, b: Grant) -> None:
-    assert narrow(a, a) == a
-    assert narrow(narrow(a, b), b) == narrow(a, b)
+    assert intersect_grants(a, a) == a
+    assert intersect_grants(intersect_grants(a, b), b) == intersect_grants(a, b)
 
 
 @given(grants)
@@ -98,7 +100,7 @@ def test_a_tool_that_runs_freely_is_not_also_asked_for() -> None:
 
 
 def test_free_on_one_side_and_asked_on_the_other_is_asked() -> None:
-    both = narrow(Grant(allowed_tools=("shell",)), Grant(ask_tools=("shell",)))
+    both = intersect_grants(Grant(allowed_tools=("shell",)), Grant(ask_tools=("shell",)))
 
     assert (both.allowed_tools, both.ask_tools) == ((), ("shell",))
 

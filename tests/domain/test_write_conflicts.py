@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, canonical, contains, scope
-from retinue.domain.write_conflicts import Leases, meet, overlap
+from retinue.domain.write_conflicts import WriteLocks, globs_intersect, overlap
 
 NAMES = st.sampled_from(["a", "b", "ab", "src", "test_a.py", "*", "**", "?", "a*", "*.py", "**a"])
 GLOBS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
@@ -37,7 +37,7 @@ PATHS = st.lists(
     ],
 )
 def test_globs_that_meet(a: str, b: str, expected: bool) -> None:
-    assert meet(a, b) is meet(b, a) is expected
+    assert globs_intersect(a, b) is globs_intersect(b, a) is expected
 
 
 @given(st.lists(GLOBS, min_size=2, max_size=2), PATHS)
@@ -70,8 +70,8 @@ def test_groups_count_together() -> None:
 def test_no_two_that_overlap_at_a_time_and_everybody_gets_a_turn(
     scopes: list[Groups], chance: random.Random
 ) -> None:
-    leases = Leases()
-    waiting = {str(i): set(leases.ask(str(i), paths)) for i, paths in enumerate(scopes)}
+    write_locks = WriteLocks()
+    waiting = {str(i): set(write_locks.request(str(i), paths)) for i, paths in enumerate(scopes)}
     working: list[str] = []
     begun: list[str] = []
     while waiting or working:
@@ -91,15 +91,15 @@ def test_no_two_that_overlap_at_a_time_and_everybody_gets_a_turn(
             begun.append(name)
         else:
             name = working.pop(chance.randrange(len(working)))
-            leases.give_back(name)
+            write_locks.release(name)
             for others in waiting.values():
                 others.discard(name)
     assert len(begun) == len(scopes)
 
 
 def test_what_was_given_back_is_in_nobodys_way() -> None:
-    leases = Leases()
-    assert leases.ask("a", scope("src")) == ()
-    assert leases.ask("b", scope("src/x")) == ("a",)
-    leases.give_back("a")
-    assert leases.ask("c", ANYWHERE) == ("b",)
+    write_locks = WriteLocks()
+    assert write_locks.request("a", scope("src")) == ()
+    assert write_locks.request("b", scope("src/x")) == ("a",)
+    write_locks.release("a")
+    assert write_locks.request("c", ANYWHERE) == ("b",)

@@ -20,7 +20,7 @@ from retinue.config.settings import (
     Settings,
     SettingsLayers,
 )
-from retinue.domain.approval import rule
+from retinue.domain.approval import parse_rule
 from retinue.domain.budget import Budget
 from retinue.domain.contract import OnConflict, WorkspaceKind
 from retinue.domain.grant import Mode
@@ -94,7 +94,7 @@ def _problems(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
     for name in ("allow", "deny"):
         for text in getattr(settings, name):
             try:
-                rule(text)
+                parse_rule(text)
             except ConfigError as error:
                 yield (name,), str(error)
     if not is_project_file(settings.report_path):

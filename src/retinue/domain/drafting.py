@@ -25,7 +25,7 @@ from retinue.domain.contract import (
     execution_limits,
     title_of,
 )
-from retinue.domain.grant import Grant, Mode, Network, narrow
+from retinue.domain.grant import Grant, Mode, Network, intersect_grants
 from retinue.domain.messages import Effect
 from retinue.domain.role import Role
 from retinue.domain.scope import ANYWHERE, NOWHERE, Groups, canonical, scope
@@ -263,7 +263,7 @@ def _grant(
         spawn_roles=spawns,
         max_delegation_depth=depth,
     )
-    return without_delegation(narrow(_opened(parent), child), effects)
+    return without_delegation(intersect_grants(_opened(parent), child), effects)
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""What an agent may do. Grants only combine by intersection: no child is wider than its parent."""
+"""Grants: what an agent may do. They combine only by intersection, so none exceeds its parent's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retinue.domain.scope import ANYWHERE, canonical, intersect
 
 
 class Mode(StrEnum):
-    """How much happens without a person's word, from least to most."""
+    """How much an agent may do without asking a person, from least to most."""
 
     PLAN = "plan"
     NORMAL = "normal"
@@ -44,23 +44,23 @@ _NETWORKS = [Network.NONE, Network.LOOPBACK, Network.ALL]
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
-    """`allowed_tools` run freely, `ask_tools` after a person's yes; any other tool is denied.
-
-    `spawn_roles` are the roles (or profiles) it may give work to; none means that it cannot
-    delegate. `max_delegation_depth` counts the generations it may have below it.
-    """
+    """Permissions of one agent. A tool that is in neither list is denied."""
 
     allowed_tools: tuple[str, ...] = ()
+    """Tools that run without asking."""
     ask_tools: tuple[str, ...] = ()
+    """Tools that run after a person's yes."""
     mode: Mode = Mode.NORMAL
     write_scope: tuple[tuple[str, ...], ...] = ANYWHERE
     network: Network = Network.NONE
     can_spawn_children: bool = False
     spawn_roles: tuple[str, ...] = ()
+    """Roles and profiles of the children that the agent may spawn."""
     max_delegation_depth: int = 0
+    """Generations that the agent may have below it."""
 
     def __post_init__(self) -> None:
-        # One spelling for one meaning: the canonical bytes of a contract depend on it.
+        # Equal permissions must have equal fields: the canonical bytes of a contract depend on it.
         allowed = set(self.allowed_tools)
         spawns = self.can_spawn_children and self.max_delegation_depth > 0 and self.spawn_roles
         for name, value in (
@@ -74,8 +74,8 @@ class Grant(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_
             msgspec.structs.force_setattr(self, name, value)
 
 
-def narrow(a: Grant, b: Grant) -> Grant:
-    """The widest grant that is no wider than `a` and no wider than `b`."""
+def intersect_grants(a: Grant, b: Grant) -> Grant:
+    """The widest grant that neither `a` nor `b` exceeds."""
     offered = {*a.allowed_tools, *a.ask_tools} & {*b.allowed_tools, *b.ask_tools}
     freely = set(a.allowed_tools) & set(b.allowed_tools)
     return Grant(

@@ -1,4 +1,4 @@
-"""A server that gives tools: how it is reached, and what the user has decided about it."""
+"""MCP servers: how to start or reach one, and what the user has decided about its tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from retinue.domain.tool_names import matches
 
 CALL_TIMEOUT_S = 60.0
-# Long enough for a package to be fetched first.
+# Long enough to download a package first.
 START_TIMEOUT_S = 60.0
 
 
@@ -21,30 +21,30 @@ class Transport(StrEnum):
 
 
 class McpServerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One server, ready to be started. `environment` is all that its process gets to see.
-
-    `tools` are patterns of the tools that are offered. `read` are patterns of those that, by the
-    user's word, change nothing; the server's own word counts only with `trust_hints`.
-    """
+    """One server, ready to be started."""
 
     name: str
     source: str
     transport: Transport
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
+    """All environment variables of its process."""
     directory: str = "."
     url: str = ""
     headers: Mapping[str, str] = {}
     proxy: str | None = None
     ca_file: str | None = None
     tools: tuple[str, ...] = ("*",)
+    """Patterns of the tools that agents may have."""
     read: tuple[str, ...] = ()
+    """Patterns of the tools that, as the user says, change nothing."""
     trust_hints: bool = False
+    """Whether the server's own hints about that count too."""
     timeout_s: float = CALL_TIMEOUT_S
     start_timeout_s: float = START_TIMEOUT_S
 
     def __repr__(self) -> str:
-        """Without addresses, headers and variables, which may hold keys."""
+        """Leaves out addresses, headers and variables: they may hold keys."""
         return f"ToolServer({self.name!r}, {self.transport}, from {self.source})"
 
     def offers(self, tool: str) -> bool:
@@ -52,11 +52,11 @@ class McpServerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_read(self) -> bool:
-        """Whether it can have a tool that only reads."""
+        """Whether any of its tools can count as reading."""
         return bool(self.read) or self.trust_hints
 
     def only_reads(self, tool: str, *, hinted: bool) -> bool:
-        """Whether a tool changes nothing, by the word of somebody who may say so."""
+        """Whether a tool changes nothing; `hinted` is what the server says."""
         if self.trust_hints and hinted:
             return True
         return any(matches(pattern, tool) for pattern in self.read)

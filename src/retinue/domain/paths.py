@@ -1,4 +1,4 @@
-"""The one spelling of a path inside a workspace. Pure text: no disk is read."""
+"""Normal form of paths inside a workspace. Works on text alone; the disk is not read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ PROTECTED_NAMES = frozenset({".git", STATE_FOLDER})
 def inside(path: str, root: str) -> str | None:
     """`path` relative to `root`, without `.`, `..` or doubled slashes; None if it lies outside.
 
-    An absolute path is taken if it lies under `root`. The root itself is ".". What is checked
-    against a write scope and what is opened must both be this spelling.
+    An absolute path must lie under `root`. The root itself is ".". Check this form against a write
+    scope, and open this form.
     """
     if path and path[0] not in "/." and "/." not in path and "//" not in path and path[-1] != "/":
-        return path  # It is written in that spelling, as nearly all are.
+        return path  # Nearly all paths are in normal form already.
     if path.startswith("/"):
         below = _parts(path)
         base = _parts(root)
@@ -34,7 +34,7 @@ def is_project_file(path: str) -> bool:
 
 
 def tidy(path: str) -> str:
-    """`path`, wherever it leads, without `.`, doubled slashes, or `..` behind a name."""
+    """`path`, inside or outside, without `.`, doubled slashes, or `..` after a name."""
     return path and posixpath.normpath(re.sub("/+", "/", path))
 
 

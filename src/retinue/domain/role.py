@@ -1,4 +1,4 @@
-"""A role: the usual terms for a kind of work. It is only an input to writing a contract."""
+"""Roles: defaults for a kind of work. A role grants nothing; contracts are drafted from it."""
 
 from __future__ import annotations
 
@@ -16,31 +16,34 @@ BOOTSTRAP_FILES = ("AGENTS.md", "ENVIRONMENT.md")
 
 
 class Role(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Five are built in; a `profile` is one that the user wrote.
+    """Defaults for agents of one kind. Five roles are built in; users write profiles.
 
-    `tools` None means every tool that the parent has. `spawns` names the roles it may employ. Its
-    prompt is put together from `bootstrap_files`, then `prompt_file`, then `instructions`.
-    `problems` are the parts of an agent file that mean nothing here, a line each.
+    The system prompt consists of `bootstrap_files`, then `prompt_file`, then `instructions`.
     """
 
     name: str
     description: str
     instructions: str
     profile: bool = False
+    """Whether the user wrote it."""
     tools: tuple[str, ...] | None = None
+    """None: every tool of the parent."""
     mode: Mode | None = None
     budget: Budget = Budget()
     write_scope: tuple[tuple[str, ...], ...] = ANYWHERE
     workspace: WorkspaceKind | None = None
     spawns: tuple[str, ...] = ()
+    """Roles of the children that it may spawn."""
     model: str | None = None
     bootstrap_files: tuple[str, ...] = BOOTSTRAP_FILES
     prompt_file: str | None = None
     source: str = "built in"
     problems: tuple[str, ...] = ()
+    """Parts of an agent file that have no effect here, a line each."""
 
 
-def pick(roles: Mapping[str, Role], name: str) -> Role:
+def find_role(roles: Mapping[str, Role], name: str) -> Role:
+    """The role of that name. Raises ConfigError."""
     if name in roles:
         return roles[name]
     raise ConfigError(f"Unknown role {name!r}; there are: {', '.join(sorted(roles))}.")

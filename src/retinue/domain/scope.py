@@ -1,8 +1,8 @@
 """Path scopes: which files an agent may write.
 
-A scope is a conjunction of groups of globs: a path is inside when every group has a glob that
-matches it. Intersection is then just putting the groups together, which is exact for any globs,
-where computing "the glob that matches both" is not. `ANYWHERE` has no groups; `NOWHERE` has one
+A scope is a tuple of groups of globs. A path is inside if every group has a glob that matches it.
+The intersection of two scopes is then all groups of both, which is exact for any globs; a single
+glob that matches both cannot be computed in general. `ANYWHERE` has no groups; `NOWHERE` has one
 empty group.
 """
 
@@ -18,7 +18,7 @@ NOWHERE: Groups = ((),)
 
 
 def scope(*globs: str) -> Groups:
-    """One group: paths that match any of `globs`. No globs at all means nowhere."""
+    """The scope of paths that match any of `globs`. No globs means NOWHERE."""
     return canonical((globs,))
 
 
@@ -27,14 +27,14 @@ def intersect(a: Groups, b: Groups) -> Groups:
 
 
 def canonical(groups: Groups) -> Groups:
-    """The one spelling of a scope: sorted, no repeats, groups that allow everything left out."""
+    """The unique form of a scope: sorted, no repeats, without groups that allow everything."""
     cleaned = {tuple(sorted({clean_glob(glob) for glob in group})) for group in groups}
     narrowing = sorted(group for group in cleaned if "**" not in group)
     return NOWHERE if () in narrowing else tuple(narrowing)
 
 
 def contains(groups: Groups, path: str) -> bool:
-    """Is `path`, relative to the root, inside? One that leaves the root is in no scope."""
+    """Whether `path`, relative to the root, is inside. A path that leaves the root never is."""
     # `src/../x` would match `src`.
     if path.startswith("/") or ".." in path.split("/"):
         return False
@@ -42,21 +42,21 @@ def contains(groups: Groups, path: str) -> bool:
 
 
 def clean_glob(glob: str) -> str:
-    """`src/` and `src` mean everything below as well; `./x`, `/x` and `.//x` mean `x`."""
+    """The unique form of a glob: `src/` becomes `src/**`; `./x`, `/x` and `.//x` become `x`."""
     *above, last = (part.strip() for part in glob.split("/"))
     parts = [part for part in (*above, last) if part not in ("", ".")]
     if last == "" or not parts:
         parts.append("**")
-    # `**/**` says no more than `**`, and costs the matcher much more.
+    # `**/**` means the same as `**`, and costs the matcher much more.
     parts = [p for i, p in enumerate(parts) if p != "**" or parts[i - 1 : i] != ["**"]]
     return "/".join(parts)
 
 
 @lru_cache(maxsize=4096)
 def _compiled(glob: str) -> re.Pattern[str]:
-    """A glob as git and editors read it: `*` stays in one folder, `**` crosses them.
+    """A glob as git and editors read it: `*` stays in one folder, `**` crosses folders.
 
-    A glob without wildcards also covers what lies below it, so that `src/auth` owns a folder.
+    A glob without wildcards also covers what lies below: `src/auth` covers the whole folder.
     """
     out: list[str] = []
     i = 0

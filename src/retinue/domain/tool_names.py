@@ -1,6 +1,6 @@
-"""Names of tools: lists of them with patterns, and the names that tools of servers go by.
+"""Names of tools, and patterns for them.
 
-A tool of an MCP server is called `mcp__SERVER__TOOL`, as other agents call it too.
+A tool of an MCP server is called `mcp__SERVER__TOOL`, as in other agents.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 MCP_PREFIX = "mcp__"
-# In a list of tools: whatever the servers have, and what of that changes nothing.
+# In a list of tools: all tools of all servers, and those of them that only read.
 ALL_MCP_TOOLS = f"{MCP_PREFIX}*"
 READING_MCP_TOOLS = "mcp:read"
-MAX_NAME_CHARS = 64  # What servers of models take for the name of a function.
+MAX_NAME_CHARS = 64  # Limit of model servers for the name of a function.
 _DIGEST_CHARS = 8
 _INVALID = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -25,12 +25,12 @@ def is_mcp_tool(name: str) -> bool:
 
 
 def server_of(name: str) -> str:
-    """What stands for the server in `mcp__SERVER__TOOL`, in `mcp__SERVER__*` or `mcp__SERVER`."""
+    """The SERVER part of `mcp__SERVER__TOOL`, `mcp__SERVER__*` or `mcp__SERVER`."""
     return name.removeprefix(MCP_PREFIX).partition("__")[0]
 
 
 def server_slug(name: str) -> str:
-    """A server's name as a part of a tool's: `__` is what ends it."""
+    """A server's name as part of a tool's name, without the separator `__`."""
     return re.sub("__+", "_", _INVALID.sub("_", name)).strip("_") or "server"
 
 
@@ -41,7 +41,7 @@ def mcp_tool_names(tools: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str],
     }
     times = Counter(plain.values())
     return {
-        # Of two that would be called alike neither may stand for the other.
+        # Tools with the same plain name all get a digest: none may be taken for another.
         pair: name if len(name) <= MAX_NAME_CHARS and times[name] == 1 else _with_digest(name, pair)
         for pair, name in plain.items()
     }
@@ -53,7 +53,7 @@ def _with_digest(name: str, pair: tuple[str, str]) -> str:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether `pattern` means `name`: the same, one with `*`, or `mcp__SERVER` for all of it."""
+    """Whether `pattern` is `name`, matches it with `*`, or is the `mcp__SERVER` of it."""
     if pattern == name:
         return True
     if "*" in pattern:
@@ -62,15 +62,15 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def select_names(wanted: Iterable[str], known: Iterable[str]) -> tuple[set[str], list[str]]:
-    """The names that a list with patterns means, and what of the list means none.
+    """The known names that a list of names and patterns selects, and the entries that select none.
 
-    There may be no servers, so what stands for all of them is never a mistake.
+    A pattern for all MCP tools is never reported: there may be no servers.
     """
     known = known if isinstance(known, (set, frozenset, Mapping)) else frozenset(known)
     found: set[str] = set()
     unknown: list[str] = []
     for pattern in wanted:
-        # Nearly all are plain names, and a fan-out asks ten thousand times.
+        # Nearly all entries are plain names, and a fan-out calls this ten thousand times.
         if pattern in known:
             found.add(pattern)
         elif pattern == ALL_MCP_TOOLS:

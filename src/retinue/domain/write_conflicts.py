@@ -1,9 +1,8 @@
-"""Who may write where at the same time: siblings whose paths overlap come one after the other.
+"""Which siblings may write at the same time: those whose write scopes overlap take turns.
 
-A lease is asked for once, in the order in which the siblings were made, and held until it is given
-back. Whoever asks is told which of the earlier ones must give theirs back first. So nobody is
-overtaken by those who would be in their way, and everybody who waits, waits for somebody who came
-before: there can be no circle.
+Each sibling requests its lock once, in the order in which siblings are created, and holds it until
+it is released. The answer names the earlier siblings that must release theirs first. So no sibling
+is overtaken by a conflicting one, and since each waits only for earlier ones, there is no deadlock.
 """
 
 from __future__ import annotations
@@ -13,68 +12,68 @@ from functools import lru_cache
 from retinue.domain.scope import Groups
 
 
-class Leases:
-    """The leases of one group of siblings, by name, in the order of asking."""
+class WriteLocks:
+    """The write locks of one group of siblings, by name, in the order of the requests."""
 
     def __init__(self) -> None:
-        self._out: dict[str, Groups] = {}
+        self._held: dict[str, Groups] = {}
 
-    def ask(self, name: str, scope: Groups) -> tuple[str, ...]:
-        """Those who must give theirs back before `name` may write in `scope`."""
-        in_the_way = tuple(n for n, theirs in self._out.items() if overlap(scope, theirs))
-        self._out[name] = scope
-        return in_the_way
+    def request(self, name: str, scope: Groups) -> tuple[str, ...]:
+        """Lock `scope` for `name`; returns the names that must release theirs first."""
+        blockers = tuple(n for n, theirs in self._held.items() if overlap(scope, theirs))
+        self._held[name] = scope
+        return blockers
 
-    def give_back(self, name: str) -> None:
-        del self._out[name]
+    def release(self, name: str) -> None:
+        del self._held[name]
 
 
 def overlap(a: Groups, b: Groups) -> bool:
-    """Could a path be inside of both? Only a no is certain: then no path is."""
-    # One group of each side without a path in common is enough; whether all groups together leave
-    # something is not looked into.
+    """Whether a path may be inside both scopes. False is certain; True is a guess."""
+    # One group of each side without a common path is enough for False. Whether all groups
+    # together leave a common path is not examined.
     if () in (*a, *b):
         return False
-    return not any(_apart(mine, theirs) for mine in a for theirs in b)
+    return not any(_disjoint(mine, theirs) for mine in a for theirs in b)
 
 
-def _apart(mine: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
-    return not any(meet(one, other) for one in mine for other in theirs)
+def _disjoint(mine: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
+    return not any(globs_intersect(one, other) for one in mine for other in theirs)
 
 
 @lru_cache(maxsize=16_384)
-def meet(a: str, b: str) -> bool:
-    """Is there a path that both globs match? They are walked side by side, as automata."""
+def globs_intersect(a: str, b: str) -> bool:
+    """Whether a path matches both globs: runs their automata side by side."""
     one, other = _automaton(a), _automaton(b)
     pending = [(0, 0)]
     seen = set(pending)
     while pending:
         i, j = pending.pop()
-        if i in one.ends and j in other.ends:
+        if i in one.accepting and j in other.accepting:
             return True
-        ways = [
+        following = [
             (k, m)
-            for signs, k in one.ways[i]
-            for others, m in other.ways[j]
-            if _common(signs, others)
+            for label, k in one.transitions[i]
+            for other_label, m in other.transitions[j]
+            if _share_character(label, other_label)
         ]
-        ways += [(k, j) for signs, k in one.ways[i] if signs == _NOTHING]
-        ways += [(i, m) for signs, m in other.ways[j] if signs == _NOTHING]
-        for pair in ways:
+        following += [(k, j) for label, k in one.transitions[i] if label == _NOTHING]
+        following += [(i, m) for label, m in other.transitions[j] if label == _NOTHING]
+        for pair in following:
             if pair not in seen:
                 seen.add(pair)
                 pending.append(pair)
     return False
 
 
-# What a way from one state to the next takes: one letter, or one of these.
+# Label of a transition: one character, or one of these.
 _NOTHING = ""
 _ANY = "any"
 _NO_SLASH = "no slash"
 
 
-def _common(a: str, b: str) -> bool:
-    """Is there a letter that both ways take?"""
+def _share_character(a: str, b: str) -> bool:
+    """Whether some character fits both labels."""
     if _NOTHING in (a, b):
         return False
     if _ANY in (a, b) or a == b:
@@ -83,52 +82,53 @@ def _common(a: str, b: str) -> bool:
 
 
 class _Automaton:
-    """The states that reading a path goes through, from 0: for each, the ways to the next ones."""
+    """A nondeterministic automaton over the characters of a path. State 0 is the first."""
 
     def __init__(self) -> None:
-        self.ways: list[list[tuple[str, int]]] = [[]]
-        self.ends: set[int] = set()
+        self.transitions: list[list[tuple[str, int]]] = [[]]
+        """For each state, (label, next state)."""
+        self.accepting: set[int] = set()
 
     @property
     def last(self) -> int:
-        return len(self.ways) - 1
+        return len(self.transitions) - 1
 
-    def go(self, signs: str, *, start: int | None = None) -> None:
-        """A new state, reached by `signs` from the last one, or from `start`."""
-        self.ways.append([])
-        self.ways[self.last - 1 if start is None else start].append((signs, self.last))
+    def step(self, label: str) -> None:
+        """Add a state that follows the last one after `label`."""
+        self.transitions[-1].append((label, len(self.transitions)))
+        self.transitions.append([])
 
-    def stay(self, signs: str) -> None:
-        """Any number of `signs`."""
-        self.go(_NOTHING)
-        self.ways[-1].append((signs, self.last))
+    def repeat(self, label: str) -> None:
+        """Add a state in which `label` may occur any number of times."""
+        self.step(_NOTHING)
+        self.transitions[-1].append((label, self.last))
 
 
 @lru_cache(maxsize=4096)
 def _automaton(glob: str) -> _Automaton:
-    """A glob, as `scope` reads it."""
-    read = _Automaton()
+    """The automaton of a glob, as `scope` reads it."""
+    automaton = _Automaton()
     i = 0
     while i < len(glob):
         if glob.startswith("**/", i):
-            start = read.last
-            read.stay(_ANY)
-            read.go("/")
-            read.ways[start].append((_NOTHING, read.last))
+            start = automaton.last
+            automaton.repeat(_ANY)
+            automaton.step("/")
+            automaton.transitions[start].append((_NOTHING, automaton.last))
             i += 3
         elif glob.startswith("**", i):
-            read.stay(_ANY)
+            automaton.repeat(_ANY)
             i += 2
         elif glob[i] == "*":
-            read.stay(_NO_SLASH)
+            automaton.repeat(_NO_SLASH)
             i += 1
         else:
-            read.go(_NO_SLASH if glob[i] == "?" else glob[i])
+            automaton.step(_NO_SLASH if glob[i] == "?" else glob[i])
             i += 1
-    read.ends.add(read.last)
+    automaton.accepting.add(automaton.last)
     if not any(sign in glob for sign in "*?"):
-        # Without wildcards it owns what lies below as well.
-        read.go("/")
-        read.stay(_ANY)
-        read.ends.add(read.last)
-    return read
+        # A glob without wildcards also covers what lies below.
+        automaton.step("/")
+        automaton.repeat(_ANY)
+        automaton.accepting.add(automaton.last)
+    return automaton

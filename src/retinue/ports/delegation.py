@@ -1,4 +1,4 @@
-"""What an agent asks for when it works with children."""
+"""Delegation: what a model asks for when it works with children, and who answers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from retinue.ports.tool_outcome import ToolOutcome
 
 
 class Subtask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    # A comment and not a docstring, which would cost tokens in the schema that is made of this: one
-    # step of a `delegate_task`; `depends_on` are indices of earlier steps, from 0.
+    # One step of `delegate_task`; `depends_on` has indices of earlier steps, from 0. Not a
+    # docstring: it would become part of the tool's schema and cost tokens.
     task: str
     role: str | None = None
     scope: str | list[str] | None = None
@@ -21,7 +21,7 @@ class Subtask(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class SpawnRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What a model asks for when it spawns a child, as it asked for it."""
+    """Arguments of `spawn_agent`, as the model wrote them."""
 
     task: str
     role: str | None = None
@@ -40,19 +40,19 @@ class SpawnRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class CallInfo(msgspec.Struct, frozen=True):
-    """A tool call that is being made."""
+    """The tool call that is being answered."""
 
     name: str = ""
-    """No other of its agent's is called so."""
+    """Unique within the agent."""
     room_tokens: int = 2_000
-    """How long an answer there is room for, beside those to the other calls of the turn."""
+    """Room for the answer, beside the answers to the other calls of the turn."""
 
 
 class Delegation(Protocol):
-    """What an agent can do with children. Everything is answered in words; nothing raises."""
+    """What an agent can do with children. Mistakes are answered in text; nothing raises."""
 
     async def spawn(self, request: SpawnRequest, call: CallInfo) -> ToolOutcome:
-        """`call` is the one that asks. Where its child is there already, that one is meant."""
+        """Spawn a child; after a resume, continue with the child that `call` spawned before."""
         ...
 
     async def wait(self, job_ids: str, call: CallInfo) -> ToolOutcome: ...

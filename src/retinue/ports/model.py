@@ -1,4 +1,4 @@
-"""Models that answer requests, and what is known of the servers behind them."""
+"""Models, and what their servers tell about them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from retinue.domain.server_info import EndpointLoad, ServedModel
 
 
 class Model(Protocol):
-    """Something that answers. One instance serves any number of agents at once."""
+    """A language model. One instance serves any number of agents at once."""
 
     @property
     def name(self) -> str:
-        """What the user calls it, such as `openai:qwen3@http://127.0.0.1:8080/v1`. No secrets."""
+        """The name that the user chose, such as `openai:qwen3@http://127.0.0.1:8080/v1`."""
         ...
 
     async def reply(self, request: Request, on_text: Callable[[str], None] | None = None) -> Reply:
-        """Answer, or raise a ModelError. Text is given to `on_text` as it arrives.
+        """Answer, or raise ModelError. `on_text` gets the text as it arrives.
 
-        An empty text is a sign of life: of a model that thinks, or of a queue before it.
+        An empty text means that the model thinks or that the request is queued.
         """
         ...
 

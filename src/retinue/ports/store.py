@@ -13,7 +13,7 @@ from retinue.domain.plan.forecast import Used
 
 
 class NewAgent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The row of an agent at its birth."""
+    """The row of a new agent."""
 
     run_id: str
     agent_id: str
@@ -22,9 +22,9 @@ class NewAgent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     path: str
     role: str
     context_json: str
-    """Its contract, in the one way there is to write it."""
+    """Its contract, as canonical JSON."""
     cache_key: str | None = None
-    """What it was asked, as one key: agents with the same one can stand in for each other."""
+    """Hash of the task: an agent may use the result of an earlier one with the same key."""
 
 
 class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -38,11 +38,11 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     head_seq: int
     head_hash: str
     epoch: int
-    """How often it was begun or resumed."""
+    """How often the run was started or resumed."""
     session: str | None
-    """The id of the first run of its session; None for a run that a program leads."""
+    """Id of the first run of its session; None for a run that a program leads."""
     pruned: bool = False
-    """Whether only its outcome is left of its journal."""
+    """Whether only the outcome is left of the journal."""
 
 
 class AgentRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -56,7 +56,7 @@ class AgentRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class MemoryEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One thing remembered. `kind` says whose it is: children's are `sub_agent_result`."""
+    """One memory. `kind` says who wrote it: children's are `sub_agent_result`."""
 
     id: int
     kind: str
@@ -67,45 +67,45 @@ class MemoryEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class MemoryStore(Protocol):
-    """What is remembered across runs."""
+    """Memories that last across runs."""
 
     async def remember(self, *, kind: str, text: str, run_id: str, agent_id: str) -> int:
-        """Keep `text`; answers its id. UsageError for a kind or a text that cannot be kept.
+        """Keep `text` and return its id.
 
-        A kind is 1 to 40 characters of a-z and _, and a text has something in it.
+        Raises UsageError if the text is blank, or the kind is not 1 to 40 characters of a-z and _.
         """
         ...
 
     async def recall(
         self, query: str, *, kind: str | None = None, limit: int = 5
     ) -> list[MemoryEntry]:
-        """The memories that fit `query` best; the latest for an empty one."""
+        """The memories that match `query` best; the latest if the query is empty."""
         ...
 
 
 class Reports(Protocol):
-    """Where the reports of steps are written for people to read."""
+    """Report files, which people read."""
 
     def keep(self, path: str, text: str) -> None:
-        """Write `text` soon, to `path` in the project."""
+        """Write `text` to `path` in the project, in the background."""
         ...
 
     async def drained(self) -> None:
-        """Return when everything kept is written."""
+        """Wait until everything is written."""
         ...
 
 
 class Store(Protocol):
-    """Where journals live.
+    """Journals of runs.
 
-    `append` returns at once and never fails; `flush` waits until everything appended before it is
-    durable, and raises the StoreError that has happened, if one has. Other processes may read.
+    `append` returns at once and never fails. `flush` waits until everything appended before is
+    durable, and raises a StoreError that occurred meanwhile. Other processes may read.
 
-    `run.pruned` takes the place of all events of its run before it, and of its agents.
+    A `run.pruned` event replaces all earlier events of its run, and its agents.
     """
 
     def append(self, event: Event, new_agent: NewAgent | None = None) -> None:
-        """Add an event to its journal and, at its birth, the agent; both are written or none."""
+        """Add an event to its journal, and with it the row of a new agent: both or neither."""
         ...
 
     async def flush(self) -> None: ...
@@ -121,30 +121,30 @@ class Store(Protocol):
     async def runs(self, *, limit: int = 50) -> Sequence[RunRow]: ...
 
     async def run(self, run_id: str) -> RunRow:
-        """The run of that id, or of that unique beginning of an id; else UnknownRun."""
+        """The run of that id, or of that unique prefix of an id. Raises UnknownRun."""
         ...
 
     async def session(self, run_id: str | None = None) -> Sequence[RunRow]:
-        """The runs of the session that a run is part of, oldest first; of the latest session.
+        """The runs of the session of a run, oldest first; without an id, of the latest session.
 
-        As in `run`, a beginning of the id is enough. UnknownRun if there is no such session.
+        As in `run`, a prefix of the id is enough. Raises UnknownRun if there is no such session.
         """
         ...
 
     async def agents(self, run_id: str) -> Sequence[AgentRow]: ...
 
     async def cached(self, cache_key: str, *, limit: int = 3) -> Sequence[tuple[str, str]]:
-        """(run id, agent id) of closed agents of that key, latest first; how is in their events."""
+        """(run id, agent id) of closed agents with that key, latest first, failed ones too."""
         ...
 
     async def history(self, role: str, *, limit: int = 12) -> Sequence[Used]:
-        """What the latest closed agents of a role have used."""
+        """What the latest closed agents of a role used."""
         ...
 
     async def cache_keys(self) -> frozenset[str]:
-        """The keys there are: those that are worth a `cached`."""
+        """All keys for which `cached` finds something."""
         ...
 
     async def aclose(self) -> None:
-        """Make everything durable and let go of the file."""
+        """Make everything durable and close the file."""
         ...

@@ -20,28 +20,28 @@ from retinue.ports.workspace import Workspace
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool is given to act with."""
+    """What a tool may use, and who calls it."""
 
     workspace: Workspace
     sandbox: Sandbox | None
     reach: Reach
     agent_id: str
     path: str = ""
-    """Where the agent is in the tree, such as `root/tester.2`."""
+    """The agent's place in the tree, such as `root/tester.2`."""
     directory: str = ""
-    """Where it is told that it works: where its commands find the files."""
+    """Working directory that the agent is told: where its commands find the files."""
     delegation: Delegation | None = None
     ask: Ask | None = None
     memory_store: MemoryStore | None = None
     run_id: str = ""
     call: CallInfo = CallInfo()
-    """The call that is made, for who has children."""
+    """The call, for tools that have children."""
     depth: int = 0
-    """How far below the root; a child has more than 0."""
+    """Generations below the root; 0 for the root."""
     remembered: bool = False
-    """Whether the result may be used again, so that it must be known what was looked at."""
+    """Whether the agent's result may be cached, so that receipts must list what was read."""
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
-    """To be inside of while silence is no sign of anything, since something else limits it."""
+    """Context in which the watchdog is paused, for waits that have a limit of their own."""
 
 
 class Tool(Protocol):
@@ -49,12 +49,12 @@ class Tool(Protocol):
     def spec(self) -> ToolSpec: ...
 
     def spec_for(self, grant: Grant) -> ToolSpec:
-        """The spec as an agent with that grant sees it; mostly just `spec`."""
+        """The spec as an agent with that grant sees it; mostly the same as `spec`."""
         ...
 
     @property
     def effect(self) -> Effect: ...
 
     async def run(self, arguments: Mapping[str, Any], ctx: ToolContext) -> ToolOutcome:
-        """Act. ToolFailure is for the model; any other exception is turned into one."""
+        """Do it. ToolFailure tells the model what went wrong, and so does any other exception."""
         ...

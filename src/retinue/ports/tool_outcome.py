@@ -1,4 +1,4 @@
-"""What a tool call did."""
+"""Result of a tool call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ToolOutcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     content: str
     ok: bool = True
     acted: bool = False
-    """Whether it did what was asked, although that came to nothing: sending it again may help."""
+    """Whether the tool did act although `ok` is False, so that the same call again makes sense."""
     read: tuple[str, ...] = ()
     changed: tuple[FileChange, ...] = ()
     before_sha256: str | None = None
@@ -21,6 +21,6 @@ class ToolOutcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     command: str | None = None
     exit_code: int | None = None
     about: tuple[str, ...] = ()
-    """The children in the background whose end it tells of."""
+    """Background children whose results the text delivers."""
     untrusted: bool = False
-    """Whether the text is somebody else's: from the network, or a tool that nobody vouches for."""
+    """Whether the text comes from the network or from a tool that the user has not vouched for."""

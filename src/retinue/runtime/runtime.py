@@ -188,7 +188,7 @@ class Runtime:
     ) -> Plan:
         """Have a planner, who only reads, write a plan for `goal`. Nothing of it is done.
 
-        Raises PlanError if what it wrote cannot be carried out; `draft` of that is the plan.
+        Raises PlanError if what it wrote cannot be carried out; its `plan` is the plan.
         """
         return await self._plans.write(goal, context=context, files=context_files)
 

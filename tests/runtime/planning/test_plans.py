@@ -439,7 +439,7 @@ async def test_a_plan_that_stays_wrong_is_an_error_with_the_draft(
         with pytest.raises(PlanError) as caught:
             await rt.plan("Get there")
     assert caught.value.problems == ("step 'a': depends_on: names the step itself",)
-    assert isinstance(caught.value.draft, Plan)
+    assert isinstance(caught.value.plan, Plan)
     kept = (project / ".retinue" / "plan.toml").read_text()
     assert kept.startswith("# step 'a': depends_on: names the step itself\n")
     async with open_journal(project) as store:

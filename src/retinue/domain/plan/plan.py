@@ -134,13 +134,13 @@ class Problem(msgspec.Struct, frozen=True):
         return shown(f"{where}{self.field}: {self.text}", 500)
 
 
-def refuse(found: Sequence[Problem], *, draft: Plan | None = None) -> None:
-    """Raise PlanError if there are problems; `draft` is the plan that has them."""
+def refuse(found: Sequence[Problem], *, plan: Plan | None = None) -> None:
+    """Raise PlanError if there are problems, with the plan that has them."""
     if found:
         count = f"{len(found)} problem{'' if len(found) == 1 else 's'}"
         lines = "".join(f"\n- {problem}" for problem in found)
         raise PlanError(
-            f"The plan cannot be run; {count}:{lines}", problems=tuple(map(str, found)), draft=draft
+            f"The plan cannot be run; {count}:{lines}", problems=tuple(map(str, found)), plan=plan
         )
 
 

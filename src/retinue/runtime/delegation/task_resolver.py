@@ -6,7 +6,7 @@ import os
 
 from retinue.domain.budget import Budget, Limits
 from retinue.domain.drafting import AgentSpec
-from retinue.domain.role import pick
+from retinue.domain.role import find_role
 from retinue.domain.tool_names import select_names
 from retinue.errors import ContractError, UsageError
 from retinue.runtime.agent.context_window import fitted, notes_on, within
@@ -32,7 +32,7 @@ class TaskResolver:
             if texts := getattr(task, field):
                 check_text(**{field: "".join(texts)})
         services, policy = self._services, self._policy
-        role = pick(services.roles, task.role)
+        role = find_role(services.roles, task.role)
         model = services.models.resolve(task.model, task.endpoint)
         used = model or role.model or policy.model
         services.models.get(used)

@@ -15,7 +15,7 @@ from retinue.domain.chain import verify
 from retinue.domain.contract import Contract, decode_contract
 from retinue.domain.events import RunStarted
 from retinue.domain.run_state import RunState, fold
-from retinue.errors import ChainBroken, RunError
+from retinue.errors import ChainBroken, RecoveryError
 from retinue.ports.store import AgentRow, RunRow, Store
 from retinue.runtime.core.journal import JournalHead
 from retinue.runtime.history.audit import read_all
@@ -47,14 +47,16 @@ async def recover(store: Store, run_id: str) -> RecoveredRun:
     row = await store.run(run_id)
     check_journal(row)
     if row.status is not None:
-        raise RunError(
+        raise RecoveryError(
             f"Run {row.id} is over ({row.status}); there is nothing to resume."
             + ("" if row.session is None else f' To go on from it: retinue run -r {row.id} "…"')
         )
     events = await read_all(store, row.id)
     verify(events, head_seq=row.head_seq, head_hash=row.head_hash)
     if len(events) < MIN_EVENTS:
-        raise RunError(f"Run {row.id} was ended before it had begun; there is nothing to resume.")
+        raise RecoveryError(
+            f"Run {row.id} was ended before it had begun; there is nothing to resume."
+        )
     state = fold(events, detailed=True)
     assert state.started is not None, "a journal begins with run.started"
     rows = {agent.id: agent for agent in await store.agents(row.id)}
@@ -69,7 +71,7 @@ async def recover(store: Store, run_id: str) -> RecoveredRun:
 def check_journal(row: RunRow) -> None:
     """RunError if only the outcome of a run is left."""
     if row.pruned:
-        raise RunError(
+        raise RecoveryError(
             f"The journal of run {row.id} was cleaned away; there is nothing left to resume."
         )
 

@@ -22,7 +22,7 @@ from retinue.domain.events import ResultProposed, UnmergedWorkKept, WorktreeCrea
 from retinue.domain.result import Conflict, Status
 from retinue.domain.resume_point import ResumePoint
 from retinue.domain.scope import ANYWHERE, Groups, contains
-from retinue.domain.write_conflicts import Leases, overlap
+from retinue.domain.write_conflicts import WriteLocks, overlap
 from retinue.errors import WorkspaceError
 from retinue.ports.file_tree import FileTree, MergeResult, Proposal, WorkingCopy
 from retinue.runtime.agent.agent import Agent
@@ -88,7 +88,7 @@ class MergeQueue:
         self._resolve = resolve
         self._lines: defaultdict[str, deque[MergeSlot]] = defaultdict(deque)
         self._seats: dict[str, MergeSlot] = {}
-        self._leases = Leases()
+        self._write_locks = WriteLocks()
         self._head: Head | None = None
         self._integrating = asyncio.Lock()
         self._authors = authors
@@ -101,7 +101,7 @@ class MergeQueue:
         `past` is what another process has seen of it.
         """
         seat = MergeSlot(self, agent, round)
-        after = self._leases.ask(agent.id, seat.scope)
+        after = self._write_locks.request(agent.id, seat.scope)
         seat.after = [self._seats[name] for name in after]
         self._seats[agent.id] = seat
         if past is not None and past.worktree_base:
@@ -122,7 +122,7 @@ class MergeQueue:
     def _advance(self, line: deque[MergeSlot]) -> None:
         while line and line[0].left:
             seat = line.popleft()
-            self._leases.give_back(seat.agent.id)
+            self._write_locks.release(seat.agent.id)
             del self._seats[seat.agent.id]
             passed = Passed(seat.scope, self._head, seat.shared)
             seat.left_behind = passed

@@ -31,7 +31,7 @@ from retinue.domain.plan.plan_check import PlanContext, problems, writers
 from retinue.domain.plan.plan_file import read, to_toml
 from retinue.domain.plan.plan_state import PlanState
 from retinue.domain.result import Status
-from retinue.domain.role import pick
+from retinue.domain.role import find_role
 from retinue.errors import PlanError, UsageError
 from retinue.runtime.delegation.attachments import enclose
 from retinue.runtime.delegation.handover import handed_on
@@ -71,7 +71,7 @@ class Plans:
     async def write(self, goal: str, *, context: str, files: Sequence[str]) -> Plan:
         """Have a planner, which can only read, write a plan for `goal`. The plan is not run.
 
-        Raises PlanError, with the plan as its `draft`, if the plan could not be run in any mode.
+        Raises PlanError, with the plan as its `plan`, if the plan could not be run in any mode.
         """
         if not goal.strip():
             raise PlanError("The goal is empty; say what the plan is for.")
@@ -104,7 +104,7 @@ class Plans:
             return (plan, found), Status.ERROR if found else Status.COMPLETED, why
 
         plan, found = await self._runs.ended(run, work())
-        refuse(found, draft=plan)
+        refuse(found, plan=plan)
         return plan
 
     async def resume_writing(self, run: Run, found: RecoveredRun) -> RunResult:
@@ -126,7 +126,7 @@ class Plans:
         for step in checked.steps:
             if step.context_files and (why := await self._wrong_with_files(step)):
                 found.append(Problem(step.name, "context_files", why))
-        refuse(found, draft=checked)
+        refuse(found, plan=checked)
         return checked
 
     async def forecast(
@@ -144,7 +144,7 @@ class Plans:
         services = self._services
         names = dict.fromkeys(step.role for step in plan.work)
         limit = self._budget_of(plan).max_tokens
-        roles = {name: pick(services.roles, name) for name in names}
+        roles = {name: find_role(services.roles, name) for name in names}
         return forecast(
             plan,
             roles=roles,

@@ -29,7 +29,7 @@ from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Status
 from retinue.domain.role import Role
-from retinue.errors import RunError, StoreError, UsageError, WorkspaceError
+from retinue.errors import RecoveryError, StoreError, UsageError, WorkspaceError
 from retinue.ports.clock import ClockGap
 from retinue.ports.run_lock import RunLock
 from retinue.runtime.agent.agent import Agent
@@ -239,9 +239,9 @@ class Runs:
             found = await recover(around.storage.store, row.id)
             seal = around.sign_run(row.id)
             if not seal or not secrets.compare_digest(found.started.seal, seal):
-                raise RunError(NOT_YOURS.format(run_id=row.id))
+                raise RecoveryError(NOT_YOURS.format(run_id=row.id))
             if found.started.kind == PLAN and not _is_adopted(found):
-                raise RunError(NO_PLAN.format(run_id=row.id))
+                raise RecoveryError(NO_PLAN.format(run_id=row.id))
             session = await session_of(around.storage.store, found.started.earlier)
             # After a process that was killed: whoever is closed needs no copy.
             closed = [id for id, agent in found.state.agents.items() if agent.state is State.CLOSED]

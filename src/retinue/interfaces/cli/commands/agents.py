@@ -11,7 +11,7 @@ from retinue.config.environment import Environment
 from retinue.config.mcp_servers import configured_servers
 from retinue.config.roles import RoleCatalogue, builtin_roles, load_roles
 from retinue.config.settings_file import load_settings
-from retinue.domain.role import Role, pick
+from retinue.domain.role import Role, find_role
 from retinue.domain.scope import ANYWHERE, NOWHERE
 from retinue.interfaces.cli.completions import complete_role
 from retinue.interfaces.cli.options import directory_option, json_objects_option
@@ -43,7 +43,7 @@ def agents(name: str | None, directory: str, as_json: bool) -> None:
         servers=[server.name for server in configured_servers(layers, root).servers],
     )
     if name is not None:
-        role = pick(found.roles, name)
+        role = find_role(found.roles, name)
         if as_json:
             click.echo(msgspec.json.encode({**_fields(role), "instructions": role.instructions}))
         else:

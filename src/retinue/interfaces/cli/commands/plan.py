@@ -66,10 +66,10 @@ def plan(
         try:
             written = await runtime.plan(goal, context_files=context_files)
         except PlanError as error:
-            if not isinstance(error.draft, Plan):
+            if not isinstance(error.plan, Plan):
                 raise
             if out is not None:
-                _write_plan(out, to_toml(error.draft, comments=error.problems))
+                _write_plan(out, to_toml(error.plan, comments=error.problems))
             raise PlanError(f"{error}\nThe plan is in {out or LATEST}; correct it there.") from None
         if out is not None:
             _write_plan(out, to_toml(written))
