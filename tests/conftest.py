@@ -20,6 +20,7 @@ import retinue
 from retinue.runtime.runtime import Runtime
 from retinue.workspace.git import split_paths
 from retinue.workspace.private_git import PrivateGit
+from retinue.workspace.snapshot import snapshot_user_tree
 from retinue.workspace.user_repository import find_user_repository
 
 # Images of Python for containers set it. Then each run compiles every test again, and each of the
@@ -82,6 +83,14 @@ class Repo:
         state.mkdir(exist_ok=True)
         (state / ".gitignore").write_text("*\n")
         return PrivateGit(str(state / "git"), source, seal=str)
+
+    def snapshot_of(self, private_git: PrivateGit, files: dict[str, str]) -> str:
+        """Make these the only files of the project, and take a snapshot; returns its git tree."""
+        for path in self.files():
+            (self.root / path).unlink()
+        for path, text in files.items():
+            self.write(path, text)
+        return snapshot_user_tree(private_git).tree
 
     def listed(self, private_git: PrivateGit, tree: str) -> dict[str, str]:
         """The files of a git tree, with mode and content: `100644 text`."""

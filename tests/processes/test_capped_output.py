@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from retinue.processes.capped_output import CappedOutput
 
 
-def test_the_beginning_and_the_end_are_kept() -> None:
+def test_beginning_and_end_are_kept() -> None:
     output = CappedOutput(10)
     for part in (b"0123", b"456", b"78", b"9abcdef"):
         output.feed(part)
@@ -15,7 +15,7 @@ def test_the_beginning_and_the_end_are_kept() -> None:
 
 
 @given(st.lists(st.binary(max_size=9)), st.integers(0, 12))
-def test_nothing_is_lost_unless_it_is_too_much(parts: list[bytes], max_bytes: int) -> None:
+def test_nothing_is_cut_below_the_limit(parts: list[bytes], max_bytes: int) -> None:
     output = CappedOutput(max_bytes)
     for part in parts:
         output.feed(part)

@@ -41,7 +41,7 @@ def users(repo: Repo, tmp_path: Path) -> UserFileTree:
     )
 
 
-async def test_a_copy_is_seen_where_the_project_is_with_what_it_was_lent(
+async def test_copy_is_mounted_at_the_project_with_shared_folders(
     repo: Repo, tmp_path: Path, sandbox: Bubblewrap
 ) -> None:
     repo.init().commit({".gitignore": "node_modules/\n.env\n", "a": "1\n"})
@@ -75,7 +75,7 @@ async def test_a_copy_is_seen_where_the_project_is_with_what_it_was_lent(
     await copy.remove()
 
 
-async def test_a_place_that_became_a_link_is_lent_nothing(
+async def test_shared_folder_that_became_a_link_is_not_mounted(
     repo: Repo, tmp_path: Path, sandbox: Bubblewrap
 ) -> None:
     repo.init().commit({".gitignore": "node_modules\n", "web/a": "1\n"})

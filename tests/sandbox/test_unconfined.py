@@ -32,12 +32,12 @@ def open_files() -> list[str]:
     return sorted(os.listdir("/dev/fd"))
 
 
-async def test_a_command(tmp_path: Path) -> None:
+async def test_output_and_exit_code(tmp_path: Path) -> None:
     done = await run("pwd; echo err >&2; exit 7", tmp_path)
     assert done == CommandResult(exit_code=7, output=f"{tmp_path}\nerr\n")
 
 
-async def test_it_sees_only_the_environment_it_is_given(
+async def test_environment_is_only_what_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("API_KEY", "secret")
@@ -46,21 +46,21 @@ async def test_it_sees_only_the_environment_it_is_given(
     assert names <= {"PATH", "LANG", "PWD", "OLDPWD", "SHLVL", "_"}
 
 
-async def test_its_input_is_empty(tmp_path: Path) -> None:
+async def test_input_is_empty(tmp_path: Path) -> None:
     assert await run("cat", tmp_path) == CommandResult(exit_code=0, output="")
 
 
-async def test_a_signal_is_a_result(tmp_path: Path) -> None:
+async def test_signal_is_a_result(tmp_path: Path) -> None:
     assert (await run("kill -TERM $$", tmp_path)).exit_code == -15
 
 
-async def test_much_output(tmp_path: Path) -> None:
+async def test_long_output_is_capped(tmp_path: Path) -> None:
     done = await run("head -c 3000000 /dev/zero; echo end", tmp_path)
     assert done.truncated_bytes == 2_999_004
     assert done.output.endswith("\0end\n")
 
 
-async def test_a_time_limit_ends_everything(tmp_path: Path) -> None:
+async def test_time_limit_kills_the_group(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "alive")
     # Its reader sees the end only when the last process that has it open is gone.
     reader = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
@@ -75,7 +75,7 @@ async def test_a_time_limit_ends_everything(tmp_path: Path) -> None:
         os.close(reader)
 
 
-async def test_cancelling_ends_everything(tmp_path: Path) -> None:
+async def test_cancelling_kills_the_group(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "alive")
     reader = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
     before = open_files()
@@ -97,7 +97,7 @@ async def test_cancelling_ends_everything(tmp_path: Path) -> None:
         os.close(reader)
 
 
-async def test_a_process_in_the_background_does_not_hang_it(tmp_path: Path) -> None:
+async def test_background_process_does_not_block_the_result(tmp_path: Path) -> None:
     # Out of the group, so that it keeps the output open and cannot be killed with the rest.
     done = await run("setsid sh -c 'echo $$ >pid; exec sleep 60' & echo started", tmp_path)
     assert done.exit_code == 0
@@ -107,14 +107,14 @@ async def test_a_process_in_the_background_does_not_hang_it(tmp_path: Path) -> N
         os.kill(int(pid.read_text()), 9)
 
 
-async def test_many_at_once(tmp_path: Path) -> None:
+async def test_many_commands_at_once(tmp_path: Path) -> None:
     before = open_files()
     done = await asyncio.gather(*(run(f"echo {i}", tmp_path) for i in range(20)))
     assert [one.output for one in done] == [f"{i}\n" for i in range(20)]
     assert open_files() == before
 
 
-async def test_commands_that_cannot_be(tmp_path: Path) -> None:
+async def test_invalid_commands_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ToolFailure, match="The command contains a NUL"):
         await run("echo \0", tmp_path)
     with pytest.raises(ToolFailure, match="The command is too long; write it to a file"):

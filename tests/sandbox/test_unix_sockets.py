@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Li
 
 
 @pytest.mark.parametrize("spelled", ["s", "./s", "{folder}/s", "{folder}/../{name}/s", "link/s"])
-def test_a_socket_is_seen_where_it_is(
+def test_socket_is_found_in_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelled: str
 ) -> None:
     here, there = tmp_path / "h", tmp_path / "t"
@@ -32,7 +32,7 @@ def test_a_socket_is_seen_where_it_is(
         assert not has_sockets([str(there)])
 
 
-def test_one_without_a_file_is_in_no_folder(tmp_path: Path) -> None:
+def test_abstract_socket_is_in_no_folder(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"\0retinue-{os.getpid()}")
         assert not has_sockets([str(tmp_path)])

@@ -62,7 +62,7 @@ BEFORE = {"a": "1", "b/c": "1", "b/d": "1", "gone/deep/x": "1", "f": "1"}
 AFTER = {"a": "2", "b/c": "1", "b/d": "2", "new/deep/y": "2", "f/now/a/folder": "2"}
 
 
-def test_everything_that_can_happen_to_a_file(repo: Repo) -> None:
+def test_files_are_added_changed_moved_and_removed(repo: Repo) -> None:
     repo.init()
     private_git = repo.private_git()
     changed = difference(repo, private_git, BEFORE, AFTER)
@@ -72,7 +72,7 @@ def test_everything_that_can_happen_to_a_file(repo: Repo) -> None:
     assert os.listdir(os.path.join(private_git.path, "tmp")) == []
 
 
-def test_a_folder_becomes_a_file(repo: Repo) -> None:
+def test_folder_becomes_a_file(repo: Repo) -> None:
     repo.init()
     private_git = repo.private_git()
     changed = difference(repo, private_git, {"d/x": "1", "d/e/y": "1"}, {"d": "file"})
@@ -149,7 +149,7 @@ def refused(repo: Repo, private_git: PrivateGit, changed: list[DiffEntry]) -> st
         (lambda root: (root / "new").symlink_to("/tmp"), "'new/deep/y' is behind a link"),
     ],
 )
-def test_what_somebody_did_meanwhile_refuses_all_of_it(repo: Repo, edit: object, why: str) -> None:
+def test_concurrent_edit_refuses_the_whole_change(repo: Repo, edit: object, why: str) -> None:
     repo.init()
     private_git = repo.private_git()
     changed = difference(repo, private_git, BEFORE, AFTER)
@@ -158,7 +158,7 @@ def test_what_somebody_did_meanwhile_refuses_all_of_it(repo: Repo, edit: object,
     assert refused(repo, private_git, changed).startswith(why)
 
 
-def test_an_ignored_file_is_never_written_over(repo: Repo) -> None:
+def test_ignored_file_is_not_overwritten(repo: Repo) -> None:
     repo.init()
     private_git = repo.private_git()
     changed = difference(repo, private_git, {"a": "1"}, {"a": "2", ".env": "made up"})
@@ -169,7 +169,7 @@ def test_an_ignored_file_is_never_written_over(repo: Repo) -> None:
     )
 
 
-def test_a_folder_with_an_ignored_file_does_not_become_a_file(repo: Repo) -> None:
+def test_folder_with_an_ignored_file_is_not_replaced(repo: Repo) -> None:
     repo.init()
     private_git = repo.private_git()
     changed = difference(repo, private_git, {"d/x": "1"}, {"d": "2"})
@@ -179,7 +179,7 @@ def test_a_folder_with_an_ignored_file_does_not_become_a_file(repo: Repo) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everything")
-def test_a_folder_that_cannot_be_written(repo: Repo) -> None:
+def test_read_only_folder_is_refused(repo: Repo) -> None:
     repo.init()
     private_git = repo.private_git()
     changed = difference(repo, private_git, BEFORE, AFTER)
@@ -190,7 +190,7 @@ def test_a_folder_that_cannot_be_written(repo: Repo) -> None:
         (repo.root / "b").chmod(0o700)
 
 
-def test_a_file_that_somebody_keeps_writing_never_loses_a_line(repo: Repo) -> None:
+def test_file_that_is_written_all_the_time_loses_no_line(repo: Repo) -> None:
     """An editor saves by renaming, as fast as it can, while changes come and go."""
     repo.init()
     private_git = repo.private_git()
@@ -227,7 +227,7 @@ def test_a_file_that_somebody_keeps_writing_never_loses_a_line(repo: Repo) -> No
     assert (repo.root / "b").read_text() == saved[-1]
 
 
-def test_what_cannot_be_put_back_is_rescued_and_the_refusal_says_where(repo: Repo) -> None:
+def test_file_that_cannot_be_put_back_is_rescued(repo: Repo) -> None:
     """Somebody appends, as fast as they can: while the file is aside, that makes another."""
     repo.init()
     private_git = repo.private_git()
@@ -261,7 +261,7 @@ def test_what_cannot_be_put_back_is_rescued_and_the_refusal_says_where(repo: Rep
     assert os.listdir(os.path.join(private_git.path, "tmp")) == []
 
 
-def test_no_place_to_work_is_told(repo: Repo, tmp_path: Path) -> None:
+def test_unwritable_staging_folder_is_an_error(repo: Repo, tmp_path: Path) -> None:
     repo.init()
     private_git = repo.private_git()
     changed = difference(repo, private_git, {"a": "1"}, {"a": "2"})
@@ -289,7 +289,7 @@ print("done", flush=True)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("moved", "elsewhere"), [(500, False), (1999, False), (500, True)])
-def test_killed_in_the_middle_it_is_put_back(repo: Repo, moved: int, elsewhere: bool) -> None:
+def test_interrupted_change_is_put_back(repo: Repo, moved: int, elsewhere: bool) -> None:
     repo.init()
     private_git = repo.private_git()
     before = {f"d{i}/{j}": f"{i}{j}" for i in range(10) for j in range(200)}

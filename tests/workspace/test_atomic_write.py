@@ -23,11 +23,11 @@ from retinue.workspace.safe_open import DIRECTORY
         (b"a\n", b"a\r\n", (1, 1)),
     ],
 )
-def test_changed_lines(before: bytes, after: bytes, expected: tuple[int, int]) -> None:
+def test_count_changed_lines(before: bytes, after: bytes, expected: tuple[int, int]) -> None:
     assert count_changed_lines(before, after) == expected
 
 
-def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_failure_leaves_no_temporary_file(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     fd = os.open(tmp_path, DIRECTORY)
     try:
@@ -38,7 +38,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["taken"]
 
 
-def test_what_a_killed_process_has_left_is_swept_away(tmp_path: Path) -> None:
+def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     """And neither what a living one is about to rename, nor what others call so."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()

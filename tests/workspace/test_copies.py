@@ -21,7 +21,7 @@ def copied(repo: Repo, name: str = "r-a1") -> CopyFolder:
     return make_copy(private_git, str(repo.home / "worktrees" / name), base)
 
 
-def test_a_copy_has_what_the_user_sees_and_nothing_that_is_ignored(repo: Repo) -> None:
+def test_copy_has_uncommitted_but_no_ignored_files(repo: Repo) -> None:
     repo.init().commit({"a": "1", ".gitignore": ".env\n", "d/tool": "#!"})
     repo.write(".env", "KEY=1")
     repo.write("new", "2")
@@ -36,7 +36,7 @@ def test_a_copy_has_what_the_user_sees_and_nothing_that_is_ignored(repo: Repo) -
     assert not Path(copy.folder).exists()
 
 
-def test_the_childs_own_git_works_and_shows_none_of_the_users_settings(repo: Repo) -> None:
+def test_git_in_the_copy_works_without_the_users_settings(repo: Repo) -> None:
     repo.init().commit({"a": "1\n"})
     repo.git("config", "remote.origin.url", "https://token@example.org/x")
     copy = copied(repo)
@@ -49,7 +49,7 @@ def test_the_childs_own_git_works_and_shows_none_of_the_users_settings(repo: Rep
     copy.remove()
 
 
-def test_what_the_child_does_to_its_git_dir_is_not_read(repo: Repo) -> None:
+def test_git_dir_of_the_copy_is_never_read(repo: Repo) -> None:
     repo.init().commit({"a": "1", "b": "1"})
     copy = copied(repo)
     top = Path(copy.top)
@@ -62,7 +62,7 @@ def test_what_the_child_does_to_its_git_dir_is_not_read(repo: Repo) -> None:
     copy.remove()
 
 
-def test_a_sparse_checkout_stays_sparse(repo: Repo) -> None:
+def test_sparse_checkout_stays_sparse(repo: Repo) -> None:
     repo.init().commit({"in/a": "1", "out/b": "2"})
     repo.git("sparse-checkout", "set", "--cone", "in")
     copy = copied(repo)
@@ -73,7 +73,7 @@ def test_a_sparse_checkout_stays_sparse(repo: Repo) -> None:
     copy.remove()
 
 
-def test_a_copy_is_locked_while_its_process_lives(repo: Repo) -> None:
+def test_copy_is_locked_while_its_process_lives(repo: Repo) -> None:
     repo.init().commit({"a": "1"})
     parent = repo.home / "worktrees"
     assert list(stale_copies(str(parent))) == []
@@ -87,14 +87,14 @@ def test_a_copy_is_locked_while_its_process_lives(repo: Repo) -> None:
     copy.remove()
 
 
-def test_no_place_for_a_copy(repo: Repo) -> None:
+def test_unwritable_folder_is_an_error(repo: Repo) -> None:
     repo.init().commit({"a": "1"})
     (repo.home / "worktrees").write_text("in the way")
     with pytest.raises(WorkspaceError, match=r"worktrees/r-a1 cannot be made \(Not a directory\)"):
         copied(repo)
 
 
-def test_a_copy_of_nothing_leaves_nothing_behind(repo: Repo) -> None:
+def test_failed_copy_leaves_nothing_behind(repo: Repo) -> None:
     private_git = repo.init().private_git()
     folder = repo.home / "worktrees" / "r-a1"
     with pytest.raises(WorkspaceError, match="git read-tree failed"):
@@ -102,7 +102,7 @@ def test_a_copy_of_nothing_leaves_nothing_behind(repo: Repo) -> None:
     assert not folder.exists()
 
 
-def test_what_a_project_needs_to_run_is_lent_by_the_original(repo: Repo) -> None:
+def test_dependency_folders_of_the_original_are_shared(repo: Repo) -> None:
     repo.init().commit({".gitignore": "node_modules/\n.venv/\nsecret/\n", "web/app/a.js": "1"})
     for path in ("node_modules/x", ".venv/bin/python", "web/app/node_modules/y", "secret/key"):
         repo.write(path, "ignored")
@@ -119,7 +119,7 @@ def test_what_a_project_needs_to_run_is_lent_by_the_original(repo: Repo) -> None
     copy.remove()
 
 
-def test_what_is_tracked_is_not_lent(repo: Repo) -> None:
+def test_tracked_dependency_folders_are_not_shared(repo: Repo) -> None:
     repo.init().commit({"venv/a": "1"})
     copy = copied(repo)
     assert copy.share_dependencies(copy.top, str(repo.root)) == ()
@@ -127,7 +127,7 @@ def test_what_is_tracked_is_not_lent(repo: Repo) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everything")
-def test_a_copy_with_folders_that_nobody_may_write_is_removed(repo: Repo) -> None:
+def test_copy_with_read_only_folders_is_removed(repo: Repo) -> None:
     repo.init().commit({"a": "1"})
     copy = copied(repo)
     folder = Path(copy.top, "built", "cache")

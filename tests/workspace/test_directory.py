@@ -33,17 +33,17 @@ def write_refusal(tree: DirectoryWorkspace, path: str) -> str:
     return str(caught.value)
 
 
-def test_it_is_a_workspace(tree: DirectoryWorkspace, root: Path) -> None:
+def test_implements_workspace(tree: DirectoryWorkspace, root: Path) -> None:
     workspace: Workspace = tree
     assert workspace.root == str(root)
 
 
-def test_a_root_that_is_none(tmp_path: Path) -> None:
+def test_missing_root_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WorkspaceError, match="cannot be a workspace: No such file or directory"):
         DirectoryWorkspace(tmp_path / "none")
 
 
-def test_its_descriptor_goes_with_it(root: Path) -> None:
+def test_descriptor_is_closed_with_the_workspace(root: Path) -> None:
     before = sorted(os.listdir("/dev/fd"))
     tree = DirectoryWorkspace(root)
     assert tree.list(".") == []
@@ -58,7 +58,7 @@ class TestReading:
         for path in ("src/a.py", "./src/a.py", "src//a.py", "src/../src/a.py", f"{root}/src/a.py"):
             assert tree.read(path, max_bytes=LIMIT) == b"x\r\n\xff"
 
-    def test_the_root_by_a_name_that_is_a_link(self, root: Path, opening: Opener) -> None:
+    def test_root_that_is_a_link(self, root: Path, opening: Opener) -> None:
         (root / "a").write_text("x")
         alias = root.parent / "alias"
         alias.symlink_to(root)
@@ -66,7 +66,7 @@ class TestReading:
         assert tree.read(f"{alias}/a", max_bytes=LIMIT) == b"x"
         assert tree.read(f"{root}/a", max_bytes=LIMIT) == b"x"
 
-    def test_a_large_file(self, tree: DirectoryWorkspace, root: Path) -> None:
+    def test_large_file(self, tree: DirectoryWorkspace, root: Path) -> None:
         data = os.urandom(300_000)
         (root / "a").write_bytes(data)
         assert tree.read("a", max_bytes=300_000) == data
@@ -74,7 +74,7 @@ class TestReading:
             tree.read("a", max_bytes=299_999)
         assert str(caught.value) == "'a' has 300,000 bytes; at most 299,999 can be read."
 
-    def test_a_name_that_is_nearly_right(self, tree: DirectoryWorkspace, root: Path) -> None:
+    def test_similar_name_is_suggested(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "src").mkdir()
         (root / "src/app.py").write_text("")
         assert refusal(tree, "src/ap.py") == "No file 'src/ap.py'. Did you mean 'src/app.py'?"
@@ -85,7 +85,7 @@ class TestReading:
             "No file 'zzz'. Use list_dir or find_files to see what is there."
         )
 
-    def test_what_is_not_a_file(self, tree: DirectoryWorkspace, root: Path) -> None:
+    def test_special_files(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "src").mkdir()
         (root / "file").write_text("")
         os.mkfifo(root / "pipe")
@@ -94,7 +94,7 @@ class TestReading:
         assert refusal(tree, "pipe") == "'pipe' is not a regular file."
         assert refusal(tree, "file/x") == "'file' is a file, so 'file/x' cannot exist."
 
-    def test_outside(self, tree: DirectoryWorkspace, root: Path) -> None:
+    def test_paths_outside(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "zero").symlink_to("/dev/zero")
         (root / "up").symlink_to("..")
         for path in ("/etc/passwd", "../x", "a/../../x", f"{root}x/y"):
@@ -112,18 +112,18 @@ class TestReading:
         assert tree.read("b", max_bytes=LIMIT) == b"x"
         assert tree.read("lib/a", max_bytes=LIMIT) == b"x"
 
-    def test_a_link_to_nothing(self, tree: DirectoryWorkspace, root: Path) -> None:
+    def test_dangling_link(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "a").symlink_to("b")
         assert refusal(tree, "a") == "No file 'a': it is a link to nothing, or was just removed."
 
     @pytest.mark.parametrize(
         "path", [".git/config", "sub/../.git/config", ".GIT/config", "sub/.git/x", ".retinue/db"]
     )
-    def test_off_limits(self, tree: DirectoryWorkspace, path: str) -> None:
+    def test_protected_names(self, tree: DirectoryWorkspace, path: str) -> None:
         assert "is off limits: file tools do not enter '." in refusal(tree, path)
         assert "is off limits: file tools do not enter '." in write_refusal(tree, path)
 
-    def test_off_limits_through_a_link(self, tree: DirectoryWorkspace, root: Path) -> None:
+    def test_protected_name_through_a_link(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / ".git").mkdir()
         (root / ".git/config").write_text("token")
         (root / "innocent").symlink_to(".git")
@@ -135,7 +135,7 @@ class TestReading:
         with pytest.raises(ToolFailure, match="off limits"):
             tree.list("innocent")
 
-    def test_a_terabyte_of_holes(self, tree: DirectoryWorkspace, root: Path) -> None:
+    def test_huge_sparse_file(self, tree: DirectoryWorkspace, root: Path) -> None:
         try:
             with (root / "holes").open("wb") as file:
                 file.truncate(2**40)
@@ -155,7 +155,7 @@ class TestReading:
             ("x" * 300, "is too long for a path."),
         ],
     )
-    def test_names_that_cannot_be(self, tree: DirectoryWorkspace, path: str, said: str) -> None:
+    def test_impossible_names(self, tree: DirectoryWorkspace, path: str, said: str) -> None:
         assert refusal(tree, path).endswith(said)
         assert write_refusal(tree, path).endswith(said)
 
@@ -166,7 +166,7 @@ class TestReading:
         assert refusal(tree, "a") == "No permission for 'a'."
         assert write_refusal(tree, "a") == "No permission for 'a'."
 
-    def test_a_deep_path(self, tree: DirectoryWorkspace) -> None:
+    def test_deep_path(self, tree: DirectoryWorkspace) -> None:
         path = "d/" * 500 + "file"
         tree.write(path, b"x")
         assert tree.read(path, max_bytes=LIMIT) == b"x"
@@ -191,7 +191,7 @@ class TestListing:
         ]
         assert tree.list("c") == []
 
-    def test_names_that_are_not_text(self, tree: DirectoryWorkspace, root: Path) -> None:
+    def test_names_that_are_not_utf8(self, tree: DirectoryWorkspace, root: Path) -> None:
         try:
             for name in (b"bad\xff.txt", b"two\nlines"):
                 with open(os.path.join(os.fsencode(root), name), "wb") as file:
@@ -204,26 +204,26 @@ class TestListing:
         found, _ = tree.search("needle", under=".", glob=None, limit=9)
         assert [match.path for match in found] == names
 
-    def test_a_file(self, tree: DirectoryWorkspace, root: Path) -> None:
+    def test_file_is_not_a_directory(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "a").write_text("")
         with pytest.raises(ToolFailure) as caught:
             tree.list("a")
         assert str(caught.value) == "'a' is a file; use read_file."
 
-    def test_nothing(self, tree: DirectoryWorkspace) -> None:
+    def test_missing_directory(self, tree: DirectoryWorkspace) -> None:
         with pytest.raises(ToolFailure, match="No file 'a'"):
             tree.list("a")
 
 
 class TestWriting:
-    def test_a_new_file(self, tree: DirectoryWorkspace, root: Path) -> None:
+    def test_new_file(self, tree: DirectoryWorkspace, root: Path) -> None:
         written = tree.write("x/y/../z/a.py", b"one\ntwo\n")
         assert (root / "x/z/a.py").read_bytes() == b"one\ntwo\n"
         assert str(written.change) == "x/z/a.py (+2 lines, new file)"
         assert written.before_sha256 is None
         assert written.after_sha256 == (hashlib.sha256(b"one\ntwo\n").hexdigest())
 
-    def test_a_file_that_was_there(self, tree: DirectoryWorkspace, root: Path) -> None:
+    def test_replaced_file(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "a").write_bytes(b"one\ntwo\nthree\n")
         (root / "a").chmod(0o751)
         first = tree.write("a", b"one\n2\nthree\nfour\n")
@@ -234,13 +234,13 @@ class TestWriting:
         assert (second.change.added, second.change.removed) == (0, 4)
         assert os.listdir(root) == ["a"]
 
-    def test_a_set_uid_bit_is_not_kept(self, tree: DirectoryWorkspace, root: Path) -> None:
+    def test_set_uid_bit_is_removed(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "a").write_bytes(b"")
         (root / "a").chmod(0o4755)
         tree.write("a", b"x")
         assert stat.S_IMODE((root / "a").stat().st_mode) == 0o755
 
-    def test_the_same_again_touches_nothing(self, tree: DirectoryWorkspace, root: Path) -> None:
+    def test_same_content_is_not_written(self, tree: DirectoryWorkspace, root: Path) -> None:
         tree.write("a", b"x\n")
         before = (root / "a").stat()
         assert str(tree.write("a", b"x\n").change) == "a (+0 lines)"
@@ -248,7 +248,7 @@ class TestWriting:
         # Not the access time, which reading may change.
         assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
-    def test_links_are_not_written_through(self, tree: DirectoryWorkspace, root: Path) -> None:
+    def test_links_are_not_followed(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "tests").mkdir()
         (root / "tests/x").write_text("old")
         (root / "src").mkdir()
@@ -272,7 +272,7 @@ class TestWriting:
         assert write_refusal(tree, "self") == "'self' is a link to itself."
         assert os.listdir(outside) == []
 
-    def test_what_is_not_a_file(self, tree: DirectoryWorkspace, root: Path) -> None:
+    def test_special_files(self, tree: DirectoryWorkspace, root: Path) -> None:
         (root / "d").mkdir()
         os.mkfifo(root / "pipe")
         (root / "file").write_text("")

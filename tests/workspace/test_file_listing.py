@@ -22,7 +22,7 @@ def everything(tree: DirectoryWorkspace, under: str = ".") -> list[str]:
     return found
 
 
-def test_a_plain_folder(tree: DirectoryWorkspace, root: Path) -> None:
+def test_plain_folder(tree: DirectoryWorkspace, root: Path) -> None:
     plant(
         root, "b.py", "a/c.py", "a-b/c", ".env", "node_modules/x.js", "a/__pycache__/c.pyc",
         ".venv/bin/python", ".retinue/db", "sub/.git/config",
@@ -32,7 +32,7 @@ def test_a_plain_folder(tree: DirectoryWorkspace, root: Path) -> None:
     assert everything(tree) == [".env", "a-b/c", "a/c.py", "b.py"]
 
 
-def test_a_repository_gives_what_git_would_show(
+def test_repository_lists_what_git_shows(
     tree: DirectoryWorkspace, root: Path, make_repository: Callable[[Path], None]
 ) -> None:
     make_repository(root)
@@ -57,7 +57,7 @@ def test_a_repository_gives_what_git_would_show(
     assert everything(tree, "a") == ["a/c.py"]
 
 
-def test_an_ignored_folder_that_is_asked_for(
+def test_ignored_folder_is_listed_when_named(
     tree: DirectoryWorkspace, root: Path, make_repository: Callable[[Path], None]
 ) -> None:
     make_repository(root)
@@ -66,7 +66,7 @@ def test_an_ignored_folder_that_is_asked_for(
     assert everything(tree, "build") == ["build/deep/x.js"]
 
 
-def test_a_repository_in_the_repository(
+def test_nested_repository_is_walked(
     tree: DirectoryWorkspace, root: Path, make_repository: Callable[[Path], None]
 ) -> None:
     make_repository(root)
@@ -75,7 +75,7 @@ def test_a_repository_in_the_repository(
     assert everything(tree) == ["a", "inner/b"]
 
 
-def test_a_folder_whose_name_looks_like_a_pattern(
+def test_folder_name_with_wildcards(
     tree: DirectoryWorkspace, root: Path, make_repository: Callable[[Path], None]
 ) -> None:
     make_repository(root)
@@ -84,13 +84,13 @@ def test_a_folder_whose_name_looks_like_a_pattern(
     assert everything(tree, "[b]") == ["[b]/c"]
 
 
-def test_a_broken_repository_is_walked(tree: DirectoryWorkspace, root: Path) -> None:
+def test_broken_repository_is_walked(tree: DirectoryWorkspace, root: Path) -> None:
     (root / ".git").mkdir()
     plant(root, "a")
     assert everything(tree) == ["a"]
 
 
-def test_patterns_count_from_the_folder_and_from_the_root(
+def test_globs_match_from_the_folder_and_from_the_root(
     tree: DirectoryWorkspace, root: Path
 ) -> None:
     plant(root, "src/a.py", "src/sub/b.py", "c.py")
@@ -100,13 +100,13 @@ def test_patterns_count_from_the_folder_and_from_the_root(
     assert tree.find("*.py", under="src/a.py", limit=9) == (["src/a.py"], False)
 
 
-def test_a_limit(tree: DirectoryWorkspace, root: Path) -> None:
+def test_limit(tree: DirectoryWorkspace, root: Path) -> None:
     plant(root, "a", "b", "c")
     assert tree.find("*", under=".", limit=2) == (["a", "b"], True)
     assert tree.find("*", under=".", limit=3) == (["a", "b", "c"], False)
 
 
-def test_where_nothing_is(tree: DirectoryWorkspace, root: Path) -> None:
+def test_missing_folder(tree: DirectoryWorkspace, root: Path) -> None:
     (root / "src").mkdir()
     (root / "link").symlink_to("src")
     with pytest.raises(ToolFailure) as caught:

@@ -33,12 +33,12 @@ def test_protected(path: str, name: str | None) -> None:
         ("\ud800", "\\ud800"),
     ],
 )
-def test_shown(path: str, text: str) -> None:
+def test_printable(path: str, text: str) -> None:
     assert printable(path) == text
 
 
 @given(st.text(st.characters(), max_size=300))
-def test_every_name_can_be_shown_on_one_line(path: str) -> None:
+def test_every_name_is_printable_on_one_line(path: str) -> None:
     text = quoted(path)
     text.encode()
     assert len(text.splitlines()) == 1

@@ -10,13 +10,13 @@ from retinue.errors import WorkspaceError
 from retinue.workspace.git import find_repository, run_git
 
 
-def test_a_plain_folder_is_no_repository(root: Path) -> None:
+def test_plain_folder_is_no_repository(root: Path) -> None:
     assert find_repository(str(root)) is None
     (root / ".git").write_text("not a pointer")
     assert find_repository(str(root)) is None
 
 
-def test_a_failure_is_a_result(root: Path, make_repository: Callable[[Path], None]) -> None:
+def test_failure_is_a_result(root: Path, make_repository: Callable[[Path], None]) -> None:
     make_repository(root)
     where = find_repository(str(root))
     assert where is not None
@@ -25,7 +25,7 @@ def test_a_failure_is_a_result(root: Path, make_repository: Callable[[Path], Non
     assert b"nothing" in done.stderr
 
 
-def test_it_is_given_input(root: Path, make_repository: Callable[[Path], None]) -> None:
+def test_input_is_passed(root: Path, make_repository: Callable[[Path], None]) -> None:
     make_repository(root)
     where = find_repository(str(root))
     assert where is not None
@@ -33,7 +33,7 @@ def test_it_is_given_input(root: Path, make_repository: Callable[[Path], None]) 
     assert done.stdout == b"ce013625030ba8dba906f756967f9e9ca394464a\n"
 
 
-def test_a_linked_worktree(
+def test_linked_worktree(
     root: Path, tmp_path: Path, make_repository: Callable[[Path], None]
 ) -> None:
     make_repository(root)
@@ -48,7 +48,7 @@ def test_a_linked_worktree(
     assert run_git(where, ["ls-files", "--others"]).stdout == b"new\n"
 
 
-def test_settings_in_the_tree_run_nothing(
+def test_settings_in_the_tree_run_no_program(
     root: Path, make_repository: Callable[[Path], None]
 ) -> None:
     make_repository(root)
@@ -66,7 +66,9 @@ def test_settings_in_the_tree_run_nothing(
     assert not planted.exists()
 
 
-def test_a_workspace_that_is_gone(tmp_path: Path, make_repository: Callable[[Path], None]) -> None:
+def test_missing_folder_is_an_error(
+    tmp_path: Path, make_repository: Callable[[Path], None]
+) -> None:
     gone = tmp_path / "gone"
     make_repository(gone)
     where = find_repository(str(gone))

@@ -45,7 +45,7 @@ def test_no_glob_is_slow() -> None:
 @given(
     st.lists(st.sampled_from("ab*"), min_size=1, max_size=8).map("".join), st.text("ab", max_size=8)
 )
-def test_a_star_is_any_run_of_characters(glob: str, name: str) -> None:
+def test_star_matches_any_characters(glob: str, name: str) -> None:
     def reference(g: str, n: str) -> bool:
         if not g:
             return not n
@@ -61,7 +61,7 @@ def test_a_star_is_any_run_of_characters(glob: str, name: str) -> None:
     st.lists(st.sampled_from(["a", "b", "**"]), min_size=2, max_size=6),
     st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=6),
 )
-def test_two_stars_are_any_number_of_folders(glob: list[str], path: list[str]) -> None:
+def test_two_stars_match_any_number_of_folders(glob: list[str], path: list[str]) -> None:
     def reference(g: list[str], p: list[str]) -> bool:
         if not g:
             return not p

@@ -12,13 +12,13 @@ def answers(pattern: bytes, *files: bytes) -> bytes:
     return out.getvalue()
 
 
-def test_hits_by_file_and_line() -> None:
+def test_hits_have_file_and_line() -> None:
     assert answers(b'"x"', b"x\ny\nx", b"", b"\n\nx\n") == b"[0,1]\n[0,3]\n[2,3]\n"
 
 
-def test_what_is_no_expression() -> None:
+def test_invalid_pattern() -> None:
     assert answers(b'"("', b"x").startswith(b'{"error": "missing )')
 
 
-def test_the_end_of_a_very_long_line_is_not_looked_at() -> None:
+def test_end_of_a_very_long_line_is_not_searched() -> None:
     assert answers(b'"x"', b"." * grep.MAX_LINE_CHARS + b"x") == b""

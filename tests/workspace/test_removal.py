@@ -10,7 +10,7 @@ import pytest
 from retinue.workspace.removal import remove_folder
 
 
-def test_folders_nested_deeper_than_python_can_go(tmp_path: Path) -> None:
+def test_folders_nested_deeper_than_the_recursion_limit(tmp_path: Path) -> None:
     top = tmp_path / "top"
     top.mkdir()
     inner = os.open(top, os.O_RDONLY)
@@ -24,7 +24,7 @@ def test_folders_nested_deeper_than_python_can_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everything")
-def test_folders_that_nobody_may_write(tmp_path: Path) -> None:
+def test_folders_without_permissions(tmp_path: Path) -> None:
     inner = tmp_path / "top" / "inner"
     inner.mkdir(parents=True)
     (inner / "x").write_text("1")
@@ -34,7 +34,7 @@ def test_folders_that_nobody_may_write(tmp_path: Path) -> None:
     assert not inner.parent.exists()
 
 
-def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
+def test_target_of_a_link_stays(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     top = tmp_path / "top"
@@ -45,5 +45,5 @@ def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
     assert not top.exists()
 
 
-def test_a_folder_that_is_gone_already(tmp_path: Path) -> None:
+def test_missing_folder_is_fine(tmp_path: Path) -> None:
     remove_folder(str(tmp_path / "gone"))

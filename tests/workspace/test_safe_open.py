@@ -32,13 +32,13 @@ def read(opening: Opener, root_fd: int, path: str, visited: list[str] | None = N
         os.close(fd)
 
 
-def test_opens_what_lies_beneath(opening: Opener, root: Path, root_fd: int) -> None:
+def test_opens_paths_beneath_the_root(opening: Opener, root: Path, root_fd: int) -> None:
     (root / "a/b").mkdir(parents=True)
     (root / "a/b/c").write_text("found")
     assert read(opening, root_fd, "a/b/c") == b"found"
 
 
-def test_a_link_is_an_error_unless_it_is_watched(opening: Opener, root: Path, root_fd: int) -> None:
+def test_link_is_an_error_without_visit(opening: Opener, root: Path, root_fd: int) -> None:
     (root / "real").mkdir()
     (root / "real/file").write_text("x")
     (root / "folder").symlink_to("real")
@@ -53,7 +53,7 @@ def test_a_link_is_an_error_unless_it_is_watched(opening: Opener, root: Path, ro
 
 
 @pytest.mark.parametrize("target", ["/etc/hostname", "../outside", "a/../../outside"])
-def test_a_link_that_leads_outside(opening: Opener, root: Path, root_fd: int, target: str) -> None:
+def test_link_that_leads_outside(opening: Opener, root: Path, root_fd: int, target: str) -> None:
     (root / "a").mkdir()
     (root.parent / "outside").write_text("secret")
     (root / "link").symlink_to(target)
@@ -62,14 +62,14 @@ def test_a_link_that_leads_outside(opening: Opener, root: Path, root_fd: int, ta
     assert caught.value.errno == errno.EXDEV
 
 
-def test_a_link_may_go_up_and_down_again(opening: Opener, root: Path, root_fd: int) -> None:
+def test_link_may_go_up_and_down_again(opening: Opener, root: Path, root_fd: int) -> None:
     (root / "a/b").mkdir(parents=True)
     (root / "top").write_text("x")
     (root / "a/b/link").symlink_to("../../a/./../top")
     assert read(opening, root_fd, "a/b/link", []) == b"x"
 
 
-def test_links_in_a_circle(opening: Opener, root: Path, root_fd: int) -> None:
+def test_link_cycle(opening: Opener, root: Path, root_fd: int) -> None:
     (root / "a").symlink_to("b")
     (root / "b").symlink_to("a")
     with pytest.raises(OSError, match="symbolic links"):
@@ -90,12 +90,12 @@ def test_no_descriptor_is_lost(opening: Opener, root: Path, root_fd: int) -> Non
     assert sorted(os.listdir("/dev/fd")) == before
 
 
-def test_a_fifo_does_not_block(opening: Opener, root: Path, root_fd: int) -> None:
+def test_fifo_does_not_block(opening: Opener, root: Path, root_fd: int) -> None:
     os.mkfifo(root / "pipe")
     os.close(opening(root_fd, "pipe", READ))
 
 
-def test_what_is_opened_is_not_inherited(opening: Opener, root: Path, root_fd: int) -> None:
+def test_descriptors_are_not_inherited(opening: Opener, root: Path, root_fd: int) -> None:
     (root / "f").write_text("")
     fd = opening(root_fd, "f", READ)
     assert not os.get_inheritable(fd)

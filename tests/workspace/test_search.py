@@ -19,7 +19,7 @@ def lines(
     return [(match.path, match.line, match.text) for match in found]
 
 
-def test_in_the_order_of_paths(searched: DirectoryWorkspace, root: Path) -> None:
+def test_hits_are_in_the_order_of_paths(searched: DirectoryWorkspace, root: Path) -> None:
     (root / "b.py").write_text("def a():\n    pass\ndef b():")
     (root / "a").mkdir()
     (root / "a/c.md").write_text("# def\n")
@@ -34,7 +34,7 @@ def test_in_the_order_of_paths(searched: DirectoryWorkspace, root: Path) -> None
     assert lines(searched, "DEF") == []
 
 
-def test_a_limit(searched: DirectoryWorkspace, root: Path) -> None:
+def test_limit(searched: DirectoryWorkspace, root: Path) -> None:
     for name in "abc":
         (root / name).write_text("x\nx\n")
     found, more = searched.search("x", under=".", glob=None, limit=3)
@@ -51,7 +51,7 @@ def test_windows_line_ends(searched: DirectoryWorkspace, root: Path) -> None:
     assert lines(searched, "one$") == [("a", 1, "one")]
 
 
-def test_what_is_not_text(searched: DirectoryWorkspace, root: Path) -> None:
+def test_binary_files_are_skipped(searched: DirectoryWorkspace, root: Path) -> None:
     (root / "binary").write_bytes(b"needle\n\0\0")
     (root / "utf16").write_text("needle", encoding="utf-16")
     (root / "latin").write_bytes(b"\xe9 needle\n")
@@ -61,14 +61,14 @@ def test_what_is_not_text(searched: DirectoryWorkspace, root: Path) -> None:
     assert lines(searched, "needle") == [("latin", 1, "\ufffd needle")]
 
 
-def test_a_huge_line(searched: DirectoryWorkspace, root: Path) -> None:
+def test_huge_line(searched: DirectoryWorkspace, root: Path) -> None:
     (root / "a").write_text("needle" + "x" * 2_000_000 + "\nneedle\n")
     first, second = lines(searched, "needle")
     assert (first[1], len(first[2])) == (1, 2_000)
     assert second == ("a", 2, "needle")
 
 
-def test_both_dialects(searched: DirectoryWorkspace, root: Path) -> None:
+def test_patterns_that_only_python_supports(searched: DirectoryWorkspace, root: Path) -> None:
     (root / "a").write_text("foobar\nfoo\n")
     assert lines(searched, "foo(?=bar)") == [("a", 1, "foobar")]
     assert lines(searched, r"(o)\1b") == [("a", 1, "foobar")]
@@ -76,7 +76,7 @@ def test_both_dialects(searched: DirectoryWorkspace, root: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["a\n", None])
-def test_what_is_no_expression(searched: DirectoryWorkspace, root: Path, text: str | None) -> None:
+def test_invalid_pattern(searched: DirectoryWorkspace, root: Path, text: str | None) -> None:
     if text is not None:
         (root / "a").write_text(text)
     with pytest.raises(ToolFailure) as caught:
@@ -94,13 +94,13 @@ def test_what_is_no_expression(searched: DirectoryWorkspace, root: Path, text: s
         ("x" * 2001, "The pattern is longer than 2,000 characters."),
     ],
 )
-def test_patterns_that_cannot_be(searched: DirectoryWorkspace, pattern: str, said: str) -> None:
+def test_unusable_patterns(searched: DirectoryWorkspace, pattern: str, said: str) -> None:
     with pytest.raises(ToolFailure) as caught:
         searched.search(pattern, under=".", glob=None, limit=9)
     assert str(caught.value) == said
 
 
-def test_more_than_a_command_line_holds(searched: DirectoryWorkspace, root: Path) -> None:
+def test_more_paths_than_a_command_line_holds(searched: DirectoryWorkspace, root: Path) -> None:
     folder = root / ("f" * 200)
     folder.mkdir()
     for i in range(700):
@@ -108,13 +108,13 @@ def test_more_than_a_command_line_holds(searched: DirectoryWorkspace, root: Path
     assert [path[-3:] for path, _, _ in lines(searched, "needle")] == ["003", "699"]
 
 
-def test_more_than_is_sent_at_once(root: Path) -> None:
+def test_more_bytes_than_one_batch(root: Path) -> None:
     contents = {str(i): b"needle\n" + b"x" * 3_000_000 for i in range(7)}
     found = search("needle", contents, root=str(root), read=contents.get, limit=6, ripgrep=None)
     assert [match.path for match in found] == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_a_pattern_that_never_ends_is_ended(root: Path) -> None:
+def test_endless_pattern_is_stopped(root: Path) -> None:
     contents = {"a": b"needle aa\n", "b": b"a" * 60 + b"!\n"}
     with pytest.raises(SearchTimeout) as caught:
         search(

@@ -27,7 +27,7 @@ def seen(repo: Repo, directory: Path | None = None) -> dict[str, str]:
     return repo.listed(private_git, first.tree)
 
 
-def test_what_is_committed_changed_new_and_removed(repo: Repo) -> None:
+def test_committed_changed_new_and_removed_files(repo: Repo) -> None:
     repo.init().commit({"same": "1", "changed": "1", "gone": "1", "d/deep": "1"})
     repo.write("changed", "2")
     repo.write("new/file", "3")
@@ -48,7 +48,7 @@ def test_before_the_first_commit_and_before_the_first_add(repo: Repo) -> None:
     assert seen(repo) == {"a": "100644 1", "b": "100644 2"}
 
 
-def test_what_is_ignored_stays_out_and_what_is_tracked_stays_in(repo: Repo) -> None:
+def test_ignored_files_stay_out_and_tracked_files_stay_in(repo: Repo) -> None:
     (repo.config / "git").mkdir()
     (repo.config / "git" / "ignore").write_text("*.swp\n")
     repo.init().commit({".gitignore": ".env\nbuild/\n"})
@@ -60,7 +60,7 @@ def test_what_is_ignored_stays_out_and_what_is_tracked_stays_in(repo: Repo) -> N
     assert seen(repo) == {".gitignore": "100644 .env\nbuild/\n", "build/tracked": "100644 1"}
 
 
-def test_what_is_only_staged_is_seen_as_it_is_on_disk(repo: Repo) -> None:
+def test_staged_files_are_taken_from_disk(repo: Repo) -> None:
     repo.init().commit({"a": "1"})
     repo.write("a", "staged")
     repo.git("add", "a")
@@ -70,7 +70,7 @@ def test_what_is_only_staged_is_seen_as_it_is_on_disk(repo: Repo) -> None:
     assert seen(repo) == {"a": "100644 on disk", "b": "100644 announced"}
 
 
-def test_a_merge_under_way(repo: Repo) -> None:
+def test_unfinished_merge(repo: Repo) -> None:
     repo.init().commit({"a": "1\n", "b": "1\n"})
     repo.git("checkout", "-q", "-b", "other")
     repo.commit({"a": "2\n"})
@@ -83,7 +83,7 @@ def test_a_merge_under_way(repo: Repo) -> None:
     assert found["b"] == "100644 1\n"
 
 
-def test_links_and_programs(repo: Repo) -> None:
+def test_links_and_executables(repo: Repo) -> None:
     repo.init().commit({"tool": "#!"})
     (repo.root / "tool").chmod(0o755)
     (repo.root / "link").symlink_to("/etc/passwd")
@@ -95,7 +95,7 @@ def test_links_and_programs(repo: Repo) -> None:
     }
 
 
-def test_a_folder_that_became_a_file_and_a_link_that_became_a_folder(repo: Repo) -> None:
+def test_folder_that_became_a_file_and_link_that_became_a_folder(repo: Repo) -> None:
     repo.init().commit({"d/x": "1"})
     (repo.root / "link").symlink_to("d")
     repo.commit()
@@ -107,7 +107,7 @@ def test_a_folder_that_became_a_file_and_a_link_that_became_a_folder(repo: Repo)
     assert seen(repo) == {"d": "100644 file", "link/y": "100644 2"}
 
 
-def test_names_that_are_no_text(repo: Repo) -> None:
+def test_names_that_are_not_utf8(repo: Repo) -> None:
     repo.init()
     for name in (b"caf\xe9", b"new\nline", b'quo"te', b"-n", b":(top)x", b"back\\slash", b"*"):
         repo.write(os.fsdecode(name), "x")
@@ -116,7 +116,7 @@ def test_names_that_are_no_text(repo: Repo) -> None:
     assert found == expected
 
 
-def test_what_is_no_file_is_left_out(repo: Repo) -> None:
+def test_special_files_are_left_out(repo: Repo) -> None:
     repo.init().commit({"was_a_file": "1"})
     (repo.root / "was_a_file").unlink()
     os.mkfifo(repo.root / "was_a_file")
@@ -137,7 +137,7 @@ def test_large_files_are_left_out(repo: Repo) -> None:
     assert repo.listed(private_git, taken.tree) == {"a": "100644 1"}
 
 
-def test_too_much_that_git_does_not_know(repo: Repo) -> None:
+def test_too_many_untracked_files_are_an_error(repo: Repo) -> None:
     repo.init()
     for number in range(snapshot.MAX_NEW_BYTES // snapshot.MAX_FILE_BYTES + 1):
         with (repo.root / f"large{number}").open("wb") as file:
@@ -148,7 +148,7 @@ def test_too_much_that_git_does_not_know(repo: Repo) -> None:
         snapshot_user_tree(repo.private_git())
 
 
-def test_repositories_inside(repo: Repo) -> None:
+def test_nested_repositories_are_left_out(repo: Repo) -> None:
     repo.init().commit({"a": "1"})
     for name in ("empty", "used"):
         inner = repo.root / name
@@ -163,7 +163,7 @@ def test_repositories_inside(repo: Repo) -> None:
     assert repo.listed(private_git, taken.tree) == {"a": "100644 1"}
 
 
-def test_a_submodule_is_what_the_user_has_committed(repo: Repo, tmp_path: Path) -> None:
+def test_submodule_stays_at_the_committed_state(repo: Repo, tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.mkdir()
     repo.git("init", "-q", at=library)
@@ -176,7 +176,7 @@ def test_a_submodule_is_what_the_user_has_committed(repo: Repo, tmp_path: Path) 
     assert seen(repo)["lib"] == f"160000 {first}"
 
 
-def test_a_sparse_checkout_has_everything(repo: Repo) -> None:
+def test_sparse_checkout_has_everything(repo: Repo) -> None:
     repo.init().commit({"in/a": "1", "out/b": "2", "top": "3"})
     repo.git("sparse-checkout", "set", "--cone", "--sparse-index", "in")
     assert not (repo.root / "out").exists()
@@ -184,7 +184,7 @@ def test_a_sparse_checkout_has_everything(repo: Repo) -> None:
     assert seen(repo) == {"in/a": "100644 changed", "out/b": "100644 2", "top": "100644 3"}
 
 
-def test_line_endings_are_converted_as_the_user_has_it(repo: Repo) -> None:
+def test_line_endings_are_converted_by_the_users_settings(repo: Repo) -> None:
     repo.init().git("config", "core.autocrlf", "true")
     repo.commit({".gitattributes": "*.bat eol=crlf\n*.bin -text\n", "a.txt": "1\r\n2\r\n"})
     repo.write("b.txt", "1\r\n")
@@ -198,19 +198,19 @@ def test_line_endings_are_converted_as_the_user_has_it(repo: Repo) -> None:
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
 
 
-def test_a_large_file_that_git_has_a_pointer_for(repo: Repo) -> None:
+def test_pointer_files_of_large_files(repo: Repo) -> None:
     repo.init().commit({".gitattributes": "*.bin filter=lfs -text\n", "a.bin": POINTER})
     assert seen(repo)["a.bin"] == f"100644 {POINTER}"
 
 
-def test_files_that_git_was_told_not_to_look_at(repo: Repo) -> None:
+def test_files_marked_assume_unchanged(repo: Repo) -> None:
     repo.init().commit({"a": "1", "b": "1"})
     repo.git("update-index", "--assume-unchanged", "a")
     repo.write("a", "changed")
     assert seen(repo)["a"] == "100644 changed"
 
 
-def test_an_index_in_two_parts(repo: Repo) -> None:
+def test_split_index(repo: Repo) -> None:
     repo.init().commit({"a": "1", "b": "1"})
     repo.git("update-index", "--split-index")
     repo.write("c", "2")
@@ -218,7 +218,7 @@ def test_an_index_in_two_parts(repo: Repo) -> None:
     assert seen(repo) == {"a": "100644 1", "b": "100644 1", "c": "100644 2"}
 
 
-def test_a_change_in_the_same_moment_as_the_last_look(repo: Repo) -> None:
+def test_change_in_the_same_tick_is_seen(repo: Repo) -> None:
     repo.init().commit({"a": "1"})
     for number in range(20):
         repo.write("a", f"{number:02}")
@@ -232,13 +232,13 @@ def test_a_change_in_the_same_moment_as_the_last_look(repo: Repo) -> None:
         )
 
 
-def test_objects_of_another_kind(repo: Repo) -> None:
+def test_sha256_objects(repo: Repo) -> None:
     repo.init("--object-format=sha256").commit({"a": "1"})
     repo.write("b", "2")
     assert seen(repo) == {"a": "100644 1", "b": "100644 2"}
 
 
-def test_a_folder_inside_of_a_repository_is_seen_with_all_around_it(repo: Repo) -> None:
+def test_snapshot_of_a_subfolder_has_the_whole_repository(repo: Repo) -> None:
     repo.init().commit({"packages/api/a": "1", "shared/b": "1"})
     assert seen(repo, repo.root / "packages" / "api") == {
         "packages/api/a": "100644 1",
@@ -246,7 +246,7 @@ def test_a_folder_inside_of_a_repository_is_seen_with_all_around_it(repo: Repo) 
     }
 
 
-def test_a_linked_worktree(repo: Repo) -> None:
+def test_linked_worktree(repo: Repo) -> None:
     repo.init().commit({"a": "1"})
     linked = repo.root.parent / "linked"
     repo.git("worktree", "add", "-q", str(linked))
@@ -254,7 +254,7 @@ def test_a_linked_worktree(repo: Repo) -> None:
     assert seen(repo, linked) == {"a": "100644 1", "b": "100644 2"}
 
 
-def test_the_same_tree_makes_the_same_commit(repo: Repo) -> None:
+def test_same_tree_makes_the_same_commit(repo: Repo) -> None:
     repo.init().commit({"a": "1"})
     private_git = repo.private_git()
     tree = snapshot_user_tree(private_git).tree
@@ -278,14 +278,14 @@ def test_without_a_repository(repo: Repo) -> None:
     }
 
 
-def test_a_broken_index_is_an_error_that_says_so(repo: Repo) -> None:
+def test_broken_index_is_an_error(repo: Repo) -> None:
     repo.init().commit({"a": "1"})
     repo.write(".git/index", "nonsense")
     with pytest.raises(GitError, match="index file"):
         snapshot_user_tree(repo.private_git())
 
 
-async def test_who_looks_again_sees_what_was_written_meanwhile(
+async def test_later_snapshots_see_later_writes(
     repo: Repo, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
     repo.init().commit({"a": "0"})

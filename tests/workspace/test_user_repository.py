@@ -19,7 +19,7 @@ def found(repo: Repo, directory: Path | None = None) -> UserRepository:
     )
 
 
-def test_a_plain_folder(repo: Repo) -> None:
+def test_plain_folder(repo: Repo) -> None:
     source = found(repo)
     assert source.top == str(repo.root)
     assert source.index_file is None
@@ -27,14 +27,14 @@ def test_a_plain_folder(repo: Repo) -> None:
     assert b"node_modules" in source.exclude_patterns
 
 
-def test_a_repository(repo: Repo) -> None:
+def test_repository(repo: Repo) -> None:
     repo.init()
     source = found(repo)
     assert (source.top, source.prefix, source.why_no_copies) == (str(repo.root), "", "")
     assert source.objects_folder == str(repo.root / ".git" / "objects")
 
 
-def test_a_folder_inside_of_a_repository(repo: Repo) -> None:
+def test_folder_inside_a_repository(repo: Repo) -> None:
     repo.init()
     inner = repo.root / "packages" / "api"
     inner.mkdir(parents=True)
@@ -42,7 +42,7 @@ def test_a_folder_inside_of_a_repository(repo: Repo) -> None:
     assert (source.top, source.prefix) == (str(repo.root), "packages/api")
 
 
-def test_a_folder_that_the_repository_around_it_ignores(repo: Repo) -> None:
+def test_folder_ignored_by_the_enclosing_repository(repo: Repo) -> None:
     repo.init().write(".gitignore", "build/\n")
     inner = repo.root / "build"
     inner.mkdir()
@@ -52,7 +52,7 @@ def test_a_folder_that_the_repository_around_it_ignores(repo: Repo) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_repository_of_somebody_else_around_the_project_is_not_trusted(repo: Repo) -> None:
+def test_enclosing_repository_of_another_owner_is_not_trusted(repo: Repo) -> None:
     repo.init()
     inner = repo.root / "mine"
     inner.mkdir()
@@ -60,7 +60,7 @@ def test_a_repository_of_somebody_else_around_the_project_is_not_trusted(repo: R
     assert found(repo, inner).why_no_copies == "the project is no git repository"
 
 
-def test_a_linked_worktree_has_its_objects_elsewhere(repo: Repo) -> None:
+def test_linked_worktree_uses_objects_of_the_main_repository(repo: Repo) -> None:
     repo.init().commit({"a": "1"})
     linked = repo.root.parent / "linked"
     repo.git("worktree", "add", "-q", str(linked))
@@ -69,7 +69,7 @@ def test_a_linked_worktree_has_its_objects_elsewhere(repo: Repo) -> None:
     assert source.index_file == str(repo.root / ".git" / "worktrees" / "linked" / "index")
 
 
-def test_of_the_settings_only_those_about_reading_files_are_taken(repo: Repo) -> None:
+def test_only_settings_about_reading_files_are_copied(repo: Repo) -> None:
     repo.init()
     for name, value in {
         "core.autocrlf": "input",
@@ -86,7 +86,7 @@ def test_of_the_settings_only_those_about_reading_files_are_taken(repo: Repo) ->
 
 
 @pytest.mark.parametrize("place", [".gitconfig", ".config/git/config"])
-def test_the_users_own_settings_count(repo: Repo, place: str) -> None:
+def test_user_settings_are_read(repo: Repo, place: str) -> None:
     repo.init()
     file = repo.home / place
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -96,12 +96,12 @@ def test_the_users_own_settings_count(repo: Repo, place: str) -> None:
     assert "core.autocrlf=true" in source.settings
 
 
-def test_the_usual_place_of_what_the_user_ignores(repo: Repo) -> None:
+def test_default_ignore_file_of_the_user(repo: Repo) -> None:
     repo.init()
     assert f"core.excludesFile={repo.config}/git/ignore" in found(repo).settings
 
 
-def test_settings_that_cannot_be_read(repo: Repo) -> None:
+def test_unreadable_settings_are_an_error(repo: Repo) -> None:
     repo.init().write(".git/config", "[core\n")
     with pytest.raises(WorkspaceError, match=r"settings of .* cannot be read: fatal: bad config"):
         found(repo)

@@ -161,7 +161,7 @@ PLANTED: list[tuple[Callable[[Path, Path], None], str]] = [
 
 
 @pytest.mark.parametrize(("plant", "problem"), PLANTED, ids=[p.__name__ for p, _ in PLANTED])
-async def test_nothing_planted_is_run(
+async def test_planted_programs_are_not_run(
     repo: Repo,
     tmp_path: Path,
     file_tree_at: Callable[[Path], UserFileTree],
@@ -199,7 +199,7 @@ async def test_nothing_planted_is_run(
         assert (repo.root / "b").read_text() == "changed\n"
 
 
-async def test_git_itself_would_run_it(
+async def test_plain_git_would_run_planted_programs(
     repo: Repo, tmp_path: Path, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
     """What is planted here is no dud."""
@@ -248,7 +248,7 @@ OWN = [in_the_config, included, included_for_this_folder, for_one_worktree]
 
 
 @pytest.mark.parametrize("plant", OWN, ids=[plant.__name__ for plant in OWN])
-async def test_settings_planted_in_the_users_own_repository_run_nothing(
+async def test_settings_in_the_users_repository_run_no_program(
     repo: Repo,
     tmp_path: Path,
     file_tree_at: Callable[[Path], UserFileTree],
@@ -290,7 +290,7 @@ async def work_there(repo: Repo, file_tree: UserFileTree) -> None:
     await file_tree.clean(0, dry_run=False)
 
 
-async def test_what_the_environment_says_about_git_counts_for_nothing(
+async def test_git_variables_of_the_environment_are_ignored(
     repo: Repo,
     tmp_path: Path,
     file_tree_at: Callable[[Path], UserFileTree],
@@ -322,7 +322,7 @@ async def test_what_the_environment_says_about_git_counts_for_nothing(
     assert not (tmp_path / "trace").exists()
 
 
-async def test_an_index_that_vouches_for_files_is_not_believed(
+async def test_assume_unchanged_marks_are_ignored(
     repo: Repo, tmp_path: Path, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
     """Who uses a monitor has an index that says which files need not be looked at."""
@@ -341,7 +341,7 @@ async def test_an_index_that_vouches_for_files_is_not_believed(
     assert not (tmp_path / MARK).exists()
 
 
-async def test_a_tree_that_the_config_puts_elsewhere_is_not_looked_at(
+async def test_work_tree_setting_is_ignored(
     repo: Repo, tmp_path: Path, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -360,7 +360,7 @@ async def test_a_tree_that_the_config_puts_elsewhere_is_not_looked_at(
         (".git/config", "'link' is a link into '.git'"),
     ],
 )
-async def test_links_that_escape_are_not_integrated(
+async def test_links_that_leave_the_project_are_not_applied(
     repo: Repo, file_tree_at: Callable[[Path], UserFileTree], target: str, problem: str
 ) -> None:
     repo.init().commit({"a": "1"})
@@ -377,7 +377,7 @@ async def test_links_that_escape_are_not_integrated(
     await copy.remove()
 
 
-async def test_a_link_in_the_way_is_not_followed_out_of_the_project(
+async def test_link_on_the_way_is_not_followed(
     repo: Repo, tmp_path: Path, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
     outside = tmp_path / "outside"
@@ -398,7 +398,7 @@ async def test_a_link_in_the_way_is_not_followed_out_of_the_project(
 
 @pytest.mark.parametrize("key", ["a key", ""], ids=["with a key", "without"])
 @pytest.mark.parametrize("shape", ["dir", "link", "commondir", "seal of another"])
-async def test_a_private_git_dir_that_came_with_the_project_is_not_used(
+async def test_foreign_private_git_dir_is_moved_aside(
     repo: Repo, tmp_path: Path, shape: str, key: str
 ) -> None:
     mark = tmp_path / MARK
@@ -439,7 +439,7 @@ async def test_a_private_git_dir_that_came_with_the_project_is_not_used(
     assert (await file_tree.recovery_notes()) == (told,)
 
 
-async def test_ones_own_is_used_again(
+async def test_own_private_git_dir_is_used_again(
     repo: Repo, tmp_path: Path, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
     repo.init().commit({"a": "1\n"})
@@ -450,7 +450,7 @@ async def test_ones_own_is_used_again(
     assert sorted(path.name for path in (repo.root / ".retinue").iterdir()) == [".gitignore", "git"]
 
 
-async def test_what_could_not_be_put_back_after_a_kill_is_told(
+async def test_files_rescued_after_a_crash_are_reported(
     repo: Repo, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
     repo.init().commit({"a": "1\n"})
