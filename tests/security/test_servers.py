@@ -311,7 +311,7 @@ async def test_more_tools_than_fit_are_not_told_of(opened: Opened, user: User) -
     assert named.notes == ()
     for result, window in ((lead, "32,768"), (child, "20,000")):
         (note,) = about_tools(result)
-        assert note.startswith("143 tools of the MCP server s ")
+        assert " tools of the MCP server s " in note
         assert note.endswith(
             f"a quarter of its {window} tokens; name the tools it needs in `tools`, or"
             " under [mcp.s] in the settings"
