@@ -10,7 +10,7 @@ from retinue.domain.grant import Mode
 from retinue.domain.plan.plan import Plan
 from retinue.domain.plan.plan_file import parse, to_toml
 from retinue.errors import PlanError, UsageError
-from retinue.interfaces.view.plan_outline import outline
+from retinue.interfaces.view.plan_outline import plan_outline
 from retinue.runtime.runtime import Runtime
 
 Decide = Callable[[str | Sequence[str], Sequence[str]], Awaitable[str]]
@@ -51,7 +51,7 @@ async def review_plan(runtime: Runtime, plan: Plan, *, decide: Decide, edit: Edi
     text = to_toml(plan)
     comments: tuple[str, ...] = ()
     while True:
-        shown = ["", *outline(plan), "", f"Forecast: {await runtime.forecast(plan)}.", ""]
+        shown = ["", *plan_outline(plan), "", f"Forecast: {await runtime.forecast(plan)}.", ""]
         problem = await plan_problem(runtime, plan)
         if problem:
             shown += [*problem.splitlines(), ""]

@@ -19,9 +19,9 @@ from retinue.config.environment import Environment
 from retinue.interfaces.chat.app import ChatApp
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.input_box import Field
-from retinue.interfaces.view.agent_table import SPINNER
-from retinue.interfaces.view.conversation import Moment
-from retinue.interfaces.view.result_blocks import plain
+from retinue.interfaces.view.agent_tree import SPINNER_FRAMES
+from retinue.interfaces.view.conversation_entries import Frame
+from retinue.interfaces.view.styled_text import plain_text
 from retinue.testing.clock import FakeClock
 
 Opened = Callable[..., AbstractAsyncContextManager[Chat]]
@@ -60,7 +60,11 @@ def opened(new: Callable[..., Chat]) -> Opened:
         serving = asyncio.create_task(chat.serve())
         try:
             await until(
-                lambda: chat.engine.ready or bool(chat.talk.entries) or bool(chat.questions.open)
+                lambda: (
+                    chat.engine.ready
+                    or bool(chat.conversation.entries)
+                    or bool(chat.questions.open)
+                )
             )
             yield chat
         finally:
@@ -87,9 +91,11 @@ def wait() -> Callable[[Callable[[], Any]], Any]:
 def said() -> Callable[[Chat], str]:
     """All that a conversation shows, as text."""
 
-    def text(chat: Chat, width: int = 100, *, whole: bool = False) -> str:
-        moment = Moment(chat.clock.now())
-        return "\n\n".join(plain(e.lines(width, moment, whole=whole)) for e in chat.talk.entries)
+    def text(chat: Chat, width: int = 100, *, full: bool = False) -> str:
+        frame = Frame(chat.clock.now())
+        return "\n\n".join(
+            plain_text(e.lines(width, frame, full=full)) for e in chat.conversation.entries
+        )
 
     return text
 
@@ -156,7 +162,9 @@ def screen_text(app: App[Any]) -> str:
         column = round(float(x) / CELL_WIDTH)
         for offset, char in enumerate(unescape(text).replace("\xa0", " ")):
             if column + offset < width and int(line) < height:
-                grid[int(line)][column + offset] = SPINNER[0] if char in SPINNER else char
+                grid[int(line)][column + offset] = (
+                    SPINNER_FRAMES[0] if char in SPINNER_FRAMES else char
+                )
     return "\n".join("".join(row).rstrip() for row in grid)
 
 
@@ -172,7 +180,7 @@ def screen(new: Callable[..., Chat]) -> Callable[..., AbstractAsyncContextManage
         app = ChatApp(new(model, **options))
         async with app.run_test(size=size) as pilot:
             shown = Screen(app, pilot)
-            await until(lambda: app.chat.engine.ready or bool(app.chat.talk.entries))
+            await until(lambda: app.chat.engine.ready or bool(app.chat.conversation.entries))
             yield shown
             if app.is_running:
                 app.action_leave()

@@ -95,6 +95,6 @@ async def test_an_empty_file_is_told_as_one(screen: Opening) -> None:
     model = ScriptedModel([call("write_file", path="a.txt", content=""), say("ok")])
     async with screen(model) as shown:
         submit(shown.chat, "Go")
-        await shown.shows("root wants write_file a.txt", "(nothing is in it)")
+        await shown.shows("root wants write_file a.txt", "(empty file)")
         await shown.type("y\n")
         await shown.shows(" ok")

@@ -205,7 +205,7 @@ async def test_what_is_interrupted_is_gone_on_with(opened: Opened, said: Said, w
         await wait(lambda: len(model.requests) == 3 and len(chat.at_work()) == 1)
         assert chat.interrupt()
         await wait(idle(chat))
-        assert "■ interrupted by the user\n  /resume goes on where it was" in said(chat)
+        assert "■ interrupted by the user\n  /resume continues it" in said(chat)
         assert '[researcher] Paused: "Wait"' in said(chat)
         assert chat.at_work() == []
         assert not chat.interrupt()
@@ -299,7 +299,7 @@ async def test_leave_and_answers(opened: Opened, project: Path, said: Said, wait
         submit(chat, "Go")
         await wait(lambda: chat.questions.open)
         submit(chat, "n")
-        await wait(lambda: "said no to write_file" in said(chat, whole=True))
+        await wait(lambda: "said no to write_file" in said(chat, full=True))
         await wait(lambda: chat.questions.open)
         submit(chat, "y")
         await wait(lambda: chat.questions.open and chat.questions.open[0].wish is None)
@@ -561,7 +561,7 @@ async def test_every_command_there_is_answers(
             for text in expected:
                 assert text in said(chat)[shown:], name
         submit(chat, "/clear")
-        assert chat.talk.entries == []
+        assert chat.conversation.entries == []
         assert chat.session is None
         submit(chat, "/tasks")
         assert "No tasks were delegated in this conversation yet." in said(chat)
@@ -604,10 +604,10 @@ async def test_a_conversation_is_exported(
 ) -> None:
     async with opened(scripted(call("list_dir"), say("It is **empty**."))) as chat:
         submit(chat, "/export")
-        chat.talk.entries.clear()
+        chat.conversation.entries.clear()
         submit(chat, "/export")
         assert "There is nothing to export yet." in said(chat)
-        chat.talk.entries.clear()
+        chat.conversation.entries.clear()
         submit(chat, "Look")
         await wait(idle(chat))
         submit(chat, "/export talk.md")

@@ -14,7 +14,7 @@ from retinue.errors import ProviderError
 from retinue.interfaces.chat.app import ChatApp
 from retinue.interfaces.chat.keys import DETAIL_KEYS, KEYS, TREE_KEYS, Key
 from retinue.interfaces.chat.panes import TreePane
-from retinue.interfaces.view.agent_tree import Row
+from retinue.interfaces.view.agent_tree import AgentRow
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, fail, hold, say
 
 Opening = Callable[..., AbstractAsyncContextManager[Any]]
@@ -55,7 +55,7 @@ def tree(shown: Any) -> TreePane:
     return found
 
 
-def row(shown: Any) -> Row:
+def row(shown: Any) -> AgentRow:
     """The agent under the cursor."""
     found = tree(shown).row
     assert found is not None
@@ -164,7 +164,7 @@ async def test_stopping_by_escape(screen: Opening, wait: Any) -> None:
         assert shown.field.has_focus
         assert shown.chat.leading
         await shown.press("escape")
-        await shown.shows("■ interrupted by the user", "/resume goes on where it was")
+        await shown.shows("■ interrupted by the user", "/resume continues it")
 
 
 @about(KEYS, "ctrl+c")
@@ -173,7 +173,7 @@ async def test_interrupting(screen: Opening, wait: Any) -> None:
         await begun(shown, wait)
         await shown.type("half a line")
         await shown.press("ctrl+c")
-        await shown.shows("■ interrupted by the user", "/resume goes on where it was")
+        await shown.shows("■ interrupted by the user", "/resume continues it")
         assert shown.field.text == "half a line"
         await shown.press("ctrl+c")
         assert shown.field.text == ""
@@ -243,7 +243,7 @@ async def test_scrolling(screen: Opening, wait: Any) -> None:
         assert "line 20" not in shown.text
         await shown.press("pageup", "pageup")
         await shown.shows("line 20")
-        shown.chat.talk.notice("something new")
+        shown.chat.conversation.add_notice("something new")
         await shown.pilot.pause(0.4)
         assert "line 20" in shown.text, "who reads above is left there"
         await shown.press("pagedown", "pagedown", "pagedown")
@@ -358,7 +358,7 @@ async def test_the_keys_of_the_details(screen: Opening, wait: Any) -> None:
         (shown.chat.directory / "long.txt").write_text(long)
         await shown.type("Go\n")
         await wait(lambda: shown.chat.at_work() and shown.chat.at_work()[0][1].turn == 2)
-        await shown.shows("waits for 1 of 1 agent")
+        await shown.shows("waiting for 1 of 1 agent")
         await shown.press("tab", "home", "enter")
         await shown.shows("a0  root  running")
         await shown.press("n")
@@ -377,13 +377,13 @@ async def test_the_keys_of_the_details(screen: Opening, wait: Any) -> None:
         await shown.press("o", "end")
         await shown.shows("line 39")
         await shown.press("up", "k")
-        await wait(lambda: "answered" not in shown.text)
+        await wait(lambda: "✓ read_file" not in shown.text)
         await shown.press("down", "j")
-        await shown.shows("answered")
+        await shown.shows("✓ read_file")
         await shown.press("b", "pageup", "b", "pageup")
         await shown.shows("a1  root/researcher.1  running")
         await shown.press("space", "pagedown", "space", "pagedown")
-        await shown.shows("answered")
+        await shown.shows("✓ read_file")
         await shown.press("x")
         await wait(lambda: not shown.chat.at_work())
         await shown.press("home")

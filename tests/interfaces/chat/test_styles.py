@@ -3,7 +3,7 @@ from __future__ import annotations
 from rich.cells import cell_len
 
 from retinue.interfaces.chat.styles import strip_of
-from retinue.interfaces.view.agent_table import Span, Tone
+from retinue.interfaces.view.styled_text import Span, Tone
 
 
 def test_what_a_terminal_would_obey_is_never_drawn() -> None:

@@ -18,8 +18,8 @@ from retinue.domain.budget import Budget
 from retinue.interfaces.cli.exit_codes import EXIT_CODES
 from retinue.interfaces.cli.help_topics import read_topics, render, summary
 from retinue.interfaces.cli.options import LIMIT_FLAGS
-from retinue.interfaces.view.formatting import cells
-from retinue.interfaces.view.result_blocks import plain
+from retinue.interfaces.view.formatting import cell_width
+from retinue.interfaces.view.styled_text import plain_text
 
 Cli = Callable[..., tuple[int, str, str]]
 TOPICS = read_topics()
@@ -40,13 +40,13 @@ def test_topic_starts_with_a_short_sentence(topic: str) -> None:
 @pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.parametrize("width", [60, 100])
 def test_topic_fits_the_width(topic: str, width: int) -> None:
-    lines = plain(render(TOPICS[topic], width)).splitlines()
-    assert max(map(cells, lines)) <= width
+    lines = plain_text(render(TOPICS[topic], width)).splitlines()
+    assert max(map(cell_width, lines)) <= width
 
 
 def test_paragraphs_are_wrapped_and_files_are_named() -> None:
     text = "One\ntwo.\n\n- three\n- four\n\n```toml a.toml\nx = 1\ny = 2\n```"
-    assert plain(render(text, 40)).splitlines() == [
+    assert plain_text(render(text, 40)).splitlines() == [
         "One two.", "", "• three", "• four", "", "a.toml:", "", "  x = 1", "  y = 2",
     ]  # fmt: skip
 

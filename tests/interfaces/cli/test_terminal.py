@@ -70,7 +70,7 @@ def wrapped(text: str) -> bool:
 def test_the_tree_shows_who_does_what(terminal: Start, script: Script) -> None:
     term = terminal("run", "-m", script(LEAD), "Survey it all")
     text = term.see(
-        "(turn 3/10, ", "(turn 3/50, ", "The server said no.", "waits for 2 of 4 agents"
+        "(turn 3/10, ", "(turn 3/50, ", "The server said no.", "waiting for 2 of 4 agents"
     )
     # What the root said and called stays, and so does how the children ended.
     assert text.startswith("  I will ask some children.\n  list_dir\n")
@@ -79,7 +79,7 @@ def test_the_tree_shows_who_does_what(terminal: Start, script: Script) -> None:
     assert '[researcher] Completed: "Find it"' in text
     assert "  Result: It is here.\n          And there.\n" in text
     lead, tests, broken, found, waits, sums = text.splitlines()[-6:]
-    assert re.match(r'. lead "Survey it all" \(turn 2/200, [\d.]+s\)  waits for 2 of 4', lead)
+    assert re.match(r'. lead "Survey it all" \(turn 2/200, [\d.]+s\)  waiting for 2 of 4', lead)
     assert re.match(
         r'  . tester.1 "Write tests for auth.ts" \(turn 3/10, [\d.]+s\)  (read_file script|…never)',
         tests,
@@ -183,9 +183,9 @@ def test_many_children_fit_any_screen(
 
 def test_a_terminal_that_changes_its_size_is_followed(terminal: Start, script: Script) -> None:
     term = terminal("run", "-m", script(LEAD), "Survey it all", columns=120)
-    term.see("(turn 3/10, ", "waits for 2 of 4 agents")
+    term.see("(turn 3/10, ", "waiting for 2 of 4 agents")
     term.resize(100, 30)
-    term.until(lambda: "waits for 2 of 4 agents" in term.text)
+    term.until(lambda: "waiting for 2 of 4 agents" in term.text)
     term.type("\x03")
     assert term.end() == 130
     assert "(turn " not in term.text

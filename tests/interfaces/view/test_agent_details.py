@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 from retinue.domain.contract import Contract
@@ -13,10 +12,9 @@ from retinue.domain.events import Event
 from retinue.domain.result import Check, Conflict, FileChange
 from retinue.domain.run_state import RunState, fold
 from retinue.errors import ProviderError
-from retinue.interfaces.view.agent_details import dossier, edit_lines
-from retinue.interfaces.view.agent_table import Tone
-from retinue.interfaces.view.file_diff import change_lines
-from retinue.interfaces.view.result_blocks import plain
+from retinue.interfaces.view.agent_details import agent_details
+from retinue.interfaces.view.file_diff import diff_lines
+from retinue.interfaces.view.styled_text import Tone, plain_text
 from retinue.models.scripted.model import Step, call, calls, fail, raw_call, say
 from retinue.runtime.history.undo import ChangePatch
 
@@ -29,8 +27,8 @@ def sections(
     view: RunState, agent: str, contract: Contract | None, events: list[Event], **options: Any
 ) -> dict[str, str]:
     mine = [event for event in events if event.agent_id == agent]
-    found = dossier(view.agents[agent], contract, mine, width=76, now=0.0, **options)
-    return {title: plain(lines) for title, lines in found}
+    found = agent_details(view.agents[agent], contract, mine, width=76, now=0.0, **options)
+    return {title: plain_text(lines) for title, lines in found}
 
 
 async def test_an_agent_that_failed(record: Record, contracts: Contracts) -> None:
@@ -41,7 +39,7 @@ async def test_an_agent_that_failed(record: Record, contracts: Contracts) -> Non
     ]
     events = await record({"Look": steps, "": [spawn, say("done")]})
     found = sections(fold(events), "a1", (await contracts())["a1"], events)
-    assert list(found) == ["", "What it had", "Task", "Contract", "Transcript", "Receipts"]
+    assert list(found) == ["", "Partial result", "Task", "Contract", "Transcript", "Receipts"]
     assert found[""].startswith("✗ a1  root/researcher.1  error\nLook around\n0.0s (1 turn, 2 tool")
     assert found[""].endswith("The server said no:\nit is full.")
     assert found["Task"] == "Look around\nand tell."
@@ -56,7 +54,7 @@ async def test_an_agent_that_failed(record: Record, contracts: Contracts) -> Non
     ]
     assert "✗ read_file {\n    [ERROR] The arguments of read_file" in found["Transcript"]
     assert found["Transcript"].endswith("! error: The server said no: it is full.")
-    assert found["Receipts"].startswith("✓ list_dir  answered ")
+    assert found["Receipts"].startswith("✓ list_dir  output ")
 
 
 async def test_an_agent_that_completed(record: Record, contracts: Contracts) -> None:
@@ -67,7 +65,7 @@ async def test_an_agent_that_completed(record: Record, contracts: Contracts) -> 
     assert found["Answer"] == "Written."
     assert found["Files"] == "a.txt (+4/-1 lines, new file)"
     assert "→ edit_file a.txt\n  - two\n  + 2\n  + 3" in found["Transcript"]
-    assert "writes       anywhere in its directory" in found["Contract"]
+    assert "can write    anywhere in its directory" in found["Contract"]
     assert found["Receipts"].split("\n")[0].startswith("✓ write_file  a.txt (+2 lines, new file)")
 
 
@@ -85,7 +83,7 @@ async def test_an_agent_at_work_and_one_that_waits(record: Record) -> None:
     view = fold(events[:tool])
     assert sections(view, "a1", None, events[:tool])[""].endswith("\nlist_dir")
     waiting = sections(view, "a3", None, events[:tool])
-    assert waiting[""].endswith("Waits for its turn: others of its parent run.")
+    assert waiting[""].endswith("Waiting for a slot: other agents are running.")
     assert waiting["Transcript"] == "Nothing yet."
 
 
@@ -95,7 +93,7 @@ async def test_long_answers_are_cut_until_all_is_asked_for(record: Record) -> No
     view = fold(events)
     assert "line 29" not in _answers(sections(view, "a0", None, events)["Transcript"])
     assert "… 22 more lines" in sections(view, "a0", None, events)["Transcript"]
-    whole = sections(view, "a0", None, events, whole=True)["Transcript"]
+    whole = sections(view, "a0", None, events, full=True)["Transcript"]
     assert "line 29" in _answers(whole)
 
 
@@ -109,16 +107,6 @@ async def test_notes_and_several_attempts(record: Record, contracts: Contracts) 
     found = sections(fold(events), "a1", (await contracts())["a1"], events)
     assert "note         " in found["Contract"]
     assert "! attempt 2/2 after the model answered nothing" in found["Transcript"]
-
-
-def test_edits_are_shown_as_far_as_they_can_be_read() -> None:
-    long = msgspec.json.encode({"path": "a", "content": "\n".join("x" * 99)}).decode()
-    lines = edit_lines("write_file", long, 40, most=3)
-    assert plain(lines) == "  + x\n  + x\n  + x\n  … 96 more lines"
-    assert [line[1].tone for line in lines[:3]] == [Tone.ADDED] * 3
-    assert edit_lines("write_file", "{", 40) == []
-    assert edit_lines("write_file", "[1]", 40) == []
-    assert edit_lines("read_file", long, 40) == []
 
 
 async def test_what_was_checked_and_what_stood_in_the_way(record: Record) -> None:
@@ -136,7 +124,7 @@ async def test_what_was_checked_and_what_stood_in_the_way(record: Record) -> Non
         "✓ make lint: passed\n✗ make test: failed (exit code 2)\n    1 failed\n    test_a"
     )
     assert found["Conflicts"] == "a.py (also changed by a2 (root/executor.2))"
-    assert found["Kept, not integrated"] == "a.py (+3/-1 lines)"
+    assert found["Kept, not merged"] == "a.py (+3/-1 lines)"
     change = ChangePatch(
         state="made", number=3, agent_id="a0", path="root", title="write a.py", patch=PATCH
     )
@@ -149,9 +137,9 @@ async def test_what_was_checked_and_what_stood_in_the_way(record: Record) -> Non
     ("state", "number", "agent", "head"),
     [
         ("undone", 2, "a1", "step 2, undone, by a1 (root): t"),
-        ("kept", None, "a1", "not integrated, by a1 (root): t"),
-        ("made", None, "a1", "brought in by redo, by a1 (root): t"),
-        ("made", 2, "", "step 2, by nobody knows whom: t"),
+        ("kept", None, "a1", "not merged, by a1 (root): t"),
+        ("made", None, "a1", "applied by redo, by a1 (root): t"),
+        ("made", 2, "", "step 2, by an unknown agent: t"),
     ],
 )
 def test_whose_a_change_is(state: str, number: int | None, agent: str, head: str) -> None:
@@ -159,6 +147,6 @@ def test_whose_a_change_is(state: str, number: int | None, agent: str, head: str
     change = ChangePatch(
         state=state, number=number, agent_id=agent, path=path, title="t", patch=PATCH
     )
-    lines = change_lines(change, 76)
-    assert plain(lines).split("\n")[0] == head
+    lines = diff_lines(change, 76)
+    assert plain_text(lines).split("\n")[0] == head
     assert [line[-1].tone for line in lines[4:]] == [Tone.REMOVED, Tone.ADDED]

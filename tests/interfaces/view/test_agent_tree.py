@@ -14,7 +14,13 @@ from retinue.domain import events as ev
 from retinue.domain.messages import Usage
 from retinue.domain.result import Status
 from retinue.errors import ProviderError
-from retinue.interfaces.view.agent_tree import Forest, Mark, Row, Tree, fit, grown
+from retinue.interfaces.view.agent_tree import (
+    AgentRow,
+    AgentTree,
+    DisplayState,
+    Forest,
+    fit_rows,
+)
 from retinue.models.scripted.model import Step, call, calls, fail, hold, say
 
 Record = Callable[..., Awaitable[list[ev.Event]]]
@@ -27,12 +33,26 @@ def led(*tasks: str, **rules: list[Step]) -> dict[str, list[Step]]:
     return {**rules, "": [spawned, say("done")]}
 
 
-def seen(rows: list[Row]) -> list[str]:
-    return [f"{'  ' * row.depth}{row.mark} {row.count}x {row.name} {row.doing}" for row in rows]
+def tree_of(events: list[ev.Event]) -> AgentTree:
+    tree = AgentTree()
+    for one in events:
+        tree.apply(one)
+    return tree
 
 
-def moments(events: list[ev.Event]) -> list[list[Row]]:
-    tree = Tree()
+def expand_all(tree: AgentTree) -> list[AgentRow]:
+    while collapsed := [r for r in tree.rows(NOW) if r.child_count and not r.expanded]:
+        for row in collapsed:
+            tree.set_expanded(row.key, True)
+    return tree.rows(NOW)
+
+
+def seen(rows: list[AgentRow]) -> list[str]:
+    return [f"{'  ' * row.depth}{row.state} {row.count}x {row.name} {row.activity}" for row in rows]
+
+
+def moments(events: list[ev.Event]) -> list[list[AgentRow]]:
+    tree = AgentTree()
     drawn = []
     for event in events:
         tree.apply(event)
@@ -45,7 +65,7 @@ BROKEN = fail(ProviderError("The server said no."))
 
 async def test_a_small_family_stays_in_the_order_of_its_making(record: Record) -> None:
     events = await record(led("Look 1", "Break 2", "Look 3", Look=[say("ok")], Break=[BROKEN]))
-    assert seen(grown(events).rows(NOW)) == [
+    assert seen(tree_of(events).rows(NOW)) == [
         "done 1x lead ",
         "  done 1x researcher.1 ",
         "  failed 1x researcher.2 The server said no.",
@@ -58,12 +78,12 @@ async def test_a_small_family_stays_in_the_order_of_its_making(record: Record) -
 async def test_many_children_fold_by_what_they_have_in_common(record: Record) -> None:
     tasks = [f"{'Break' if n % 10 == 3 else 'Look'} {n}" for n in range(40)]
     events = await record(led(*tasks, Look=[call("list_dir"), say("ok")], Break=[BROKEN]))
-    assert seen(grown(events).rows(NOW)) == [
+    assert seen(tree_of(events).rows(NOW)) == [
         "done 1x lead ",
         "  failed 4x researcher The server said no.",
         "  done 36x researcher ",
     ]
-    done = grown(events).rows(NOW)[-1]
+    done = tree_of(events).rows(NOW)[-1]
     assert (done.tool_calls, done.turn) == (36, 0)
     assert done.tokens > 36
 
@@ -74,13 +94,16 @@ async def test_while_many_run_each_is_seen_and_the_others_are_counted(record: Re
     events = await record(led(*tasks, Look=[hold(four, say("ok"))]), max_concurrent=4)
     drawn = next(rows for rows in moments(events) if _marks(rows) == [4, 0, 12])
     assert [row.count for row in drawn[1:]] == [1, 1, 1, 1, 12]
-    assert drawn[0].doing == "waits for 16 of 28 agents"
+    assert drawn[0].activity == "waiting for 16 of 28 agents"
 
 
-def _marks(rows: list[Row]) -> list[int]:
+def _marks(rows: list[AgentRow]) -> list[int]:
     """How many children run and think, how many wait, and how many are done."""
-    thinking = sum(row.count for row in rows if row.doing == "thinking" and row.depth)
-    counts = [sum(r.count for r in rows if r.mark is m) for m in (Mark.WAITING, Mark.DONE)]
+    thinking = sum(row.count for row in rows if row.activity == "thinking" and row.depth)
+    counts = [
+        sum(r.count for r in rows if r.state is m)
+        for m in (DisplayState.WAITING, DisplayState.DONE)
+    ]
     return [thinking, *counts]
 
 
@@ -91,9 +114,9 @@ async def test_who_waits_for_a_slot_is_one_row(record: Record) -> None:
     script = {"Look": [say("ok")], "": [calls(*away), awaited, say("done")]}
     events = await record(script, max_concurrent=2)
     last_birth = max(e.seq for e in events if e.type == "agent.subagent_created")
-    tree = grown(events[:last_birth])
-    waiting = [row for row in tree.rows(NOW) if row.mark is Mark.WAITING]
-    assert [row.count for row in waiting] == [tree.counts[Mark.WAITING]]
+    tree = tree_of(events[:last_birth])
+    waiting = [row for row in tree.rows(NOW) if row.state is DisplayState.WAITING]
+    assert [row.count for row in waiting] == [tree.counts[DisplayState.WAITING]]
     assert waiting[0].count > 20
 
 
@@ -102,7 +125,10 @@ async def test_the_same_task_many_times_is_one_row_while_it_runs(record: Record)
     look = hold(everybody, say("ok"))
     events = await record(led(*["Look"] * 9, Look=[look]), max_concurrent=9)
     folded = [
-        row for rows in moments(events) for row in rows if row.mark is Mark.RUNNING and row.depth
+        row
+        for rows in moments(events)
+        for row in rows
+        if row.state is DisplayState.RUNNING and row.depth
     ]
     assert max(row.count for row in folded) == 9
     assert {row.task for row in folded} == {"Look"}
@@ -110,17 +136,17 @@ async def test_the_same_task_many_times_is_one_row_while_it_runs(record: Record)
 
 async def test_folded_rows_open(record: Record) -> None:
     events = await record(led(*[f"Look {n}" for n in range(9)], Look=[say("ok")]))
-    tree = grown(events)
+    tree = tree_of(events)
     root, folded = tree.rows(NOW)
-    assert not folded.open
-    tree.set_open(folded.key, True)
+    assert not folded.expanded
+    tree.set_expanded(folded.key, True)
     rows = tree.rows(NOW)
     assert [row.depth for row in rows] == [0, 1, *[2] * 9]
     assert {row.name for row in rows[2:]} == {f"researcher.{n}" for n in range(1, 10)}
-    tree.set_open(root.key, False)
+    tree.set_expanded(root.key, False)
     assert len(tree.rows(NOW)) == 1
-    tree.set_open(root.key, True)
-    tree.set_open(folded.key, False)
+    tree.set_expanded(root.key, True)
+    tree.set_expanded(folded.key, False)
     assert len(tree.rows(NOW)) == 2
 
 
@@ -130,23 +156,22 @@ async def test_a_failure_far_down_is_counted_above_and_can_be_revealed(record: R
     tasks = [f"Help {n}" for n in range(8)]
     spawned = calls(*(call("spawn_agent", role="executor", task=task) for task in tasks))
     script = {"Help": helped, "Break": [BROKEN], "": [spawned, say("done")]}
-    tree = grown(await record(script))
+    tree = tree_of(await record(script))
     assert seen(tree.rows(NOW)) == ["done 1x lead ", "  done 8x executor "]
-    assert [row.failed_below for row in tree.rows(NOW)] == [8, 8]
+    assert [row.failed_descendants for row in tree.rows(NOW)] == [8, 8]
     assert len(tree.failures) == 8
 
-    key = tree.reveal(tree.failures[0])
-    (row,) = [row for row in tree.rows(NOW) if row.key == key]
-    assert (row.mark, row.doing) == (Mark.FAILED, "The server said no.")
+    (row,) = [row for row in expand_all(tree) if row.agent_id == tree.failures[0]]
+    assert (row.state, row.activity) == (DisplayState.FAILED, "The server said no.")
 
 
 async def test_who_is_done_with_all_well_below_is_shut(record: Record) -> None:
     helped = [call("spawn_agent", role="reviewer", task="Look at it"), say("reviewed")]
     spawn = call("spawn_agent", role="executor", task="Help")
-    tree = grown(await record({"Help": helped, "Look": [say("ok")], "": [spawn, say("done")]}))
+    tree = tree_of(await record({"Help": helped, "Look": [say("ok")], "": [spawn, say("done")]}))
     _, helper = tree.rows(NOW)
-    assert (helper.name, helper.open, helper.below) == ("executor.1", False, 1)
-    tree.set_open(helper.key, True)
+    assert (helper.name, helper.expanded, helper.child_count) == ("executor.1", False, 1)
+    tree.set_expanded(helper.key, True)
     assert [row.name for row in tree.rows(NOW)] == ["lead", "executor.1", "reviewer.1"]
 
 
@@ -154,9 +179,9 @@ async def test_what_a_row_tells_of_an_agent_at_work(record: Record) -> None:
     trouble = fail(ProviderError("Busy.", retryable=False))
     steps: list[Step] = [call("list_dir", path="."), say("ok")]
     events = await record(led("Look", "Break", Look=steps, Break=[trouble]))
-    told = [row.doing for rows in moments(events) for row in rows if row.name == "researcher.1"]
+    told = [row.activity for rows in moments(events) for row in rows if row.name == "researcher.1"]
     assert list(dict.fromkeys(told)) == ["", "thinking", "list_dir ."]
-    told = [row.doing for rows in moments(events) for row in rows if row.name == "researcher.2"]
+    told = [row.activity for rows in moments(events) for row in rows if row.name == "researcher.2"]
     assert list(dict.fromkeys(told)) == [
         "", "thinking", "model failed: Busy", "Busy.",
     ]  # fmt: skip
@@ -170,7 +195,9 @@ async def test_several_runs_stand_below_each_other(record: Record) -> None:
 
     def shown() -> list[tuple[str, bool, int]]:
         return [
-            (row.run_id, row.open, row.failed_below) for row in forest.rows(NOW) if not row.depth
+            (row.run_id, row.expanded, row.failed_descendants)
+            for row in forest.rows(NOW)
+            if not row.depth
         ]
 
     for first in one:
@@ -190,7 +217,7 @@ async def test_several_runs_stand_below_each_other(record: Record) -> None:
         forest.apply(event)
     # One that had no children is of no interest any more.
     assert [run for run, *_ in shown()] == [again[0].run_id, two[0].run_id, one[0].run_id]
-    forest.trees[one[0].run_id].set_open(f"{one[0].run_id} a0", True)
+    forest.trees[one[0].run_id].set_expanded(f"{one[0].run_id} a0", True)
     rows = forest.rows(NOW)
     assert [row.name for row in rows] == ["lead", "lead", "lead", "researcher.1"]
     assert len({row.key for row in rows}) == 4
@@ -204,23 +231,25 @@ def test_a_program_that_has_work_again_is_unfolded() -> None:
     forest.apply(event(1, program, "a0", None))
     forest.apply(event(2, life("a0", "program", "", Status.COMPLETED)[0], "a0", None))
     (tree,) = forest.trees.values()
-    tree.put_away()
-    assert [row.open for row in forest.rows(NOW)] == [False]
+    tree.collapse_when_idle()
+    assert [row.expanded for row in forest.rows(NOW)] == [False]
     forest.apply(event(3, life("a1", "researcher", "", Status.COMPLETED)[0], "a1", "a0"))
     assert [row.name for row in forest.rows(NOW)] == ["program", "researcher.a1"]
 
 
 def test_where_there_is_little_room_failures_stay() -> None:
-    marks = [Mark.RUNNING] * 20 + [Mark.DONE] * 20 + [Mark.FAILED]
+    marks = [DisplayState.RUNNING] * 20 + [DisplayState.DONE] * 20 + [DisplayState.FAILED]
     rows = [
-        Row(key=str(n), run_id="r", agent_id=str(n), mark=mark, depth=1, name="x")
-        for n, mark in enumerate(marks)
+        AgentRow(key=str(n), run_id="r", agent_id=str(n), state=state, depth=1, name="x")
+        for n, state in enumerate(marks)
     ]
-    root = Row(key="root", run_id="r", agent_id="a0", mark=Mark.DONE, depth=0, name="lead")
-    kept, left_out = fit([root, *rows], 5)
+    root = AgentRow(
+        key="root", run_id="r", agent_id="a0", state=DisplayState.DONE, depth=0, name="lead"
+    )
+    kept, left_out = fit_rows([root, *rows], 5)
     assert [row.key for row in kept] == ["root", "0", "1", "2", "40"]
     assert left_out == 37
-    assert fit([root], 5) == ([root], 0)
+    assert fit_rows([root], 5) == ([root], 0)
 
 
 # --- any journal ------------------------------------------------------------------------------
@@ -285,8 +314,8 @@ def journals(draw: st.DrawFn) -> list[ev.Event]:
 
     def may_go_on(agent: str) -> bool:
         """A parent closes when its children are closed."""
-        below = {child for child, parent in parents.items() if parent == agent}
-        return bool(lives[agent]) and (len(lives[agent]) > 1 or below <= closed)
+        child_count = {child for child, parent in parents.items() if parent == agent}
+        return bool(lives[agent]) and (len(lives[agent]) > 1 or child_count <= closed)
 
     while left := [agent for agent in parents if may_go_on(agent)]:
         agent = draw(st.sampled_from(left))
@@ -300,47 +329,48 @@ def journals(draw: st.DrawFn) -> list[ev.Event]:
 @given(journals(), st.data())
 @settings(max_examples=30)
 def test_no_failure_is_ever_hidden(events: list[ev.Event], data: st.DataObject) -> None:
-    tree = Tree()
+    tree = AgentTree()
     for one in events:
         tree.apply(one)
         if data.draw(st.integers(0, 9)) == 0:
             row = data.draw(st.sampled_from(tree.rows(NOW)))
-            tree.set_open(row.key, not row.open)
+            tree.set_expanded(row.key, not row.expanded)
     rows = tree.rows(NOW)
-    counted = sum(row.count for row in rows if row.mark is Mark.FAILED and not _unfolded(row))
+    counted = sum(
+        row.count for row in rows if row.state is DisplayState.FAILED and not _unfolded(row)
+    )
     # What is below a row that is shut is counted by it.
-    counted += sum(row.failed_below for row in rows if not row.open)
+    counted += sum(row.failed_descendants for row in rows if not row.expanded)
     assert counted == len(tree.failures)
 
 
-def _unfolded(row: Row) -> bool:
-    return row.count > 1 and row.open
+def _unfolded(row: AgentRow) -> bool:
+    return row.count > 1 and row.expanded
 
 
 @given(journals())
 @settings(max_examples=30)
 def test_rows_are_those_of_all_events_at_once(events: list[ev.Event]) -> None:
-    tree = Tree()
+    tree = AgentTree()
     for one in events:
         tree.apply(one)
         tree.rows(one.time)
     rows = tree.rows(NOW)
-    assert rows == grown(events).rows(NOW)
+    assert rows == tree_of(events).rows(NOW)
     assert len({row.key for row in rows}) == len(rows)
     assert sum(tree.counts.values()) == len(tree.run.agents) - 1
-    for agent in tree.run.agents:
-        key = tree.reveal(agent)
-        assert key in {row.key for row in tree.rows(NOW)}
+    single = [row.agent_id for row in expand_all(tree) if row.count == 1 and row.path]
+    assert sorted(single) == sorted(tree.run.agents)
 
 
 async def test_who_has_ended_and_is_not_told_of_yet_is_not_counted_twice(record: Record) -> None:
     # A parent hears of an end a moment after it: until then its call is still under way.
     events = await record(led(*[f"Look {n}" for n in range(12)], Look=[say("ok")]))
     new_agent = max(e.seq for e in events if e.type == "agent.subagent_created")
-    tree = Tree()
+    tree = AgentTree()
     for event in events:
         tree.apply(event)
         if event.seq >= new_agent:
-            assert tree.waiting == tree.counts[Mark.WAITING]
+            assert tree.current_counts()[DisplayState.WAITING] == tree.counts[DisplayState.WAITING]
             for row in tree.rows(NOW):
-                assert "agents" not in row.doing or row.doing.endswith("of 12 agents")
+                assert "agents" not in row.activity or row.activity.endswith("of 12 agents")

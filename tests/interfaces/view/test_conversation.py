@@ -7,36 +7,48 @@ from collections.abc import Awaitable, Callable
 
 from retinue.domain.events import Event
 from retinue.errors import ProviderError
-from retinue.interfaces.view.agent_table import Tone
 from retinue.interfaces.view.agent_tree import Forest
-from retinue.interfaces.view.conversation import Answer, Calls, Moment, Notice, Said, Staff, Talk
-from retinue.interfaces.view.result_blocks import plain
+from retinue.interfaces.view.conversation import Conversation
+from retinue.interfaces.view.conversation_entries import (
+    ChildrenEntry,
+    Frame,
+    NoticeEntry,
+    ReplyEntry,
+    ToolCallsEntry,
+    UserEntry,
+)
+from retinue.interfaces.view.styled_text import Tone, plain_text
 from retinue.models.scripted.model import Step, call, calls, fail, hold, say
+from retinue.ports.person import Person
 
 Record = Callable[..., Awaitable[list[Event]]]
 BROKEN = fail(ProviderError("The server said no."))
 
 
-def told(events: list[Event]) -> Talk:
+def told(events: list[Event]) -> Conversation:
     forest = Forest()
-    talk = Talk(forest)
+    conversation = Conversation(forest)
     for event in events:
         forest.apply(event)
-        talk.apply(event)
-    return talk
+        conversation.apply(event)
+    return conversation
 
 
-def drawn(talk: Talk, width: int = 80, *, now: float = 0.0, whole: bool = False) -> str:
-    moment = Moment(now)
-    return "\n\n".join(plain(entry.lines(width, moment, whole=whole)) for entry in talk.entries)
+def drawn(
+    conversation: Conversation, width: int = 80, *, now: float = 0.0, full: bool = False
+) -> str:
+    frame = Frame(now)
+    return "\n\n".join(
+        plain_text(entry.lines(width, frame, full=full)) for entry in conversation.entries
+    )
 
 
 async def test_a_conversation(record: Record) -> None:
     reading = calls(
         call("list_dir", path="."), call("read_file", path="gone"), text="I **look**."
     ).using(100, 10)
-    talk = told(await record({"": [reading, say("It is empty.").using(200, 24)]}))
-    assert drawn(talk) == (
+    conversation = told(await record({"": [reading, say("It is empty.").using(200, 24)]}))
+    assert drawn(conversation) == (
         "❯ Survey it all\n"
         "\n"
         "I look.\n"
@@ -49,15 +61,15 @@ async def test_a_conversation(record: Record) -> None:
         "\n"
         "  0.0s (2 turns, 2 tool calls, 334 tokens)"
     )
-    assert "    [The directory is empty.]" in drawn(talk, whole=True)
+    assert "    [The directory is empty.]" in drawn(conversation, full=True)
 
 
 async def test_of_many_calls_the_last_are_shown_and_those_that_failed(record: Record) -> None:
     many = [call("read_file", path="gone"), *(call("list_dir", path=f"./{n}") for n in "abcd")]
     script: dict[str, list[Step]] = {"": [calls(call("list_dir"), *many), say("ok")]}
-    talk = told(await record(script))
-    (entry,) = [entry for entry in talk.entries if isinstance(entry, Calls)]
-    lines = plain(entry.lines(80, Moment(0.0), whole=False)).split("\n")
+    conversation = told(await record(script))
+    (entry,) = [entry for entry in conversation.entries if isinstance(entry, ToolCallsEntry)]
+    lines = plain_text(entry.lines(80, Frame(0.0), full=False)).split("\n")
     assert lines[0] == "  · 1 earlier call"
     assert lines[1] == "  ✗ read_file gone"
     assert len([line for line in lines if "list_dir ./" in line]) == 4
@@ -76,17 +88,17 @@ async def test_children_at_work_and_their_blocks(record: Record) -> None:
         {"Look": look, "Break": [BROKEN], "": [spawn, say("done")]}, hears=open_gate
     )
     second_turn = next(e.seq for e in events if e.agent_id == "a1" and e.summary == "turn 2/50")
-    talk = told(events[:second_turn])
-    (children,) = [entry for entry in talk.entries if isinstance(entry, Staff)]
-    assert children.moving
+    conversation = told(events[:second_turn])
+    (children,) = [entry for entry in conversation.entries if isinstance(entry, ChildrenEntry)]
+    assert children.animated
     started = children.tree.run.agents["a1"].started_at or 0.0
-    lines = plain(children.lines(80, Moment(started + 12.4), whole=False)).split("\n")
+    lines = plain_text(children.lines(80, Frame(started + 12.4), full=False)).split("\n")
     assert lines[:2] == ['⠏ researcher.1 "Look" (turn 2/50, 12.4s)', "    list_dir ."]
 
-    talk = told(events)
-    (children,) = [entry for entry in talk.entries if isinstance(entry, Staff)]
-    assert not children.moving
-    assert plain(children.lines(80, Moment(0.0), whole=False)).replace(
+    conversation = told(events)
+    (children,) = [entry for entry in conversation.entries if isinstance(entry, ChildrenEntry)]
+    assert not children.animated
+    assert plain_text(children.lines(80, Frame(0.0), full=False)).replace(
         "  Duration", "Duration"
     ) == (
         '[researcher] Completed: "Look"\n'
@@ -100,7 +112,7 @@ async def test_children_at_work_and_their_blocks(record: Record) -> None:
         "Duration: 0.0s (0 turns, 0 tool calls, 0 tokens)\n"
         "  Reason: The server said no."
     )
-    whole = plain(children.lines(80, Moment(0.0), whole=True))
+    whole = plain_text(children.lines(80, Frame(0.0), full=True))
     assert "• three" in whole
     assert "    list_dir ." in whole
 
@@ -132,38 +144,41 @@ async def test_different_reasons_are_told_apart_up_to_a_number(record: Record) -
 
 async def test_trouble_with_the_model_is_one_line_that_changes(record: Record) -> None:
     down = fail(ProviderError("Down.", retryable=False))
-    talk = told(await record({"": [down]}))
-    notices = [e for e in talk.entries if isinstance(e, Notice)]
+    conversation = told(await record({"": [down]}))
+    notices = [e for e in conversation.entries if isinstance(e, NoticeEntry)]
     assert [n.text for n in notices] == ["! model failed: Down", "✗ error: Down."]
     assert notices[1].tone is Tone.FAILED
 
 
 def test_text_that_is_being_written() -> None:
-    talk = Talk(Forest())
-    talk.heard("First **par")
-    (answer,) = talk.entries
-    assert isinstance(answer, Answer)
+    conversation = Conversation(Forest())
+    conversation.stream_reply("First **par")
+    (answer,) = conversation.entries
+    assert isinstance(answer, ReplyEntry)
     before = answer.version
-    talk.heard("agraph**.\n\nSecond")
+    conversation.stream_reply("agraph**.\n\nSecond")
     assert answer.version > before
-    assert drawn(talk) == "First paragraph.\n\nSecond"
+    assert drawn(conversation) == "First paragraph.\n\nSecond"
 
 
 def test_a_growing_text_looks_like_the_whole() -> None:
     text = "# A\n\none two\n\n```\ncode\n\nmore\n```\n\n| a | b |\n|--|--|\n| c | d |\n\n- x\n\nend"
-    growing, moment = Answer(), Moment(0.0)
+    growing, frame = ReplyEntry(), Frame(0.0)
     for n in range(0, len(text), 3):
-        growing.add(text[n : n + 3])
-        shown = growing.lines(30, moment, whole=False)
-        assert plain(shown) == plain(Answer(growing.text).lines(30, moment, whole=False))
-    assert plain(growing.lines(12, moment, whole=False)) == plain(
-        Answer(text).lines(12, moment, whole=False)
+        growing.append(text[n : n + 3])
+        shown = growing.lines(30, frame, full=False)
+        complete = ReplyEntry(growing.text).lines(30, frame, full=False)
+        assert plain_text(shown) == plain_text(complete)
+    assert plain_text(growing.lines(12, frame, full=False)) == plain_text(
+        ReplyEntry(text).lines(12, frame, full=False)
     )
 
 
 async def test_what_is_said_to_agents_at_work(record: Record) -> None:
-    talk = told(await record({"": [call("ask_user", question="Red?"), say("ok")]}, ask=_blue))
-    assert [entry.text for entry in talk.entries if isinstance(entry, Said)] == [
+    conversation = told(
+        await record({"": [call("ask_user", question="Red?"), say("ok")]}, person=Person(ask=_blue))
+    )
+    assert [entry.text for entry in conversation.entries if isinstance(entry, UserEntry)] == [
         "Survey it all",
         "blue",
     ]
@@ -174,6 +189,6 @@ async def _blue(path: str, question: str) -> str:
 
 
 def test_a_notice_keeps_its_lines_and_its_indent() -> None:
-    talk = Talk(Forest())
-    talk.notice("Head\n  one two three four five")
-    assert drawn(talk, 16) == "Head\n  one two three\n  four five"
+    conversation = Conversation(Forest())
+    conversation.add_notice("Head\n  one two three four five")
+    assert drawn(conversation, 16) == "Head\n  one two three\n  four five"

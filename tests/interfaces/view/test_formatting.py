@@ -5,17 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.interfaces.view.formatting import (
-    cells,
+    cell_width,
     clip,
     clip_reason,
-    dollars,
-    duration,
-    fill,
-    fill_left,
-    lines_of,
+    format_cost,
+    format_duration,
     one_line,
+    pad,
+    pad_left,
+    plural,
+    printable_lines,
     short_count,
-    some,
 )
 
 
@@ -41,7 +41,7 @@ def test_counts_are_short(number: int, text: str) -> None:
 
 @given(st.integers(0, 10**14))
 def test_a_count_takes_five_cells_at_most(number: int) -> None:
-    assert cells(short_count(number)) <= 5
+    assert cell_width(short_count(number)) <= 5
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,12 @@ def test_a_count_takes_five_cells_at_most(number: int) -> None:
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @given(st.floats(0, 86_400))
 def test_a_day_takes_seven_cells_at_most(seconds: float) -> None:
-    assert cells(duration(seconds)) <= 7
+    assert cell_width(format_duration(seconds)) <= 7
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_a_day_takes_seven_cells_at_most(seconds: float) -> None:
     [(0, ""), (0.00001, "<$0.0001"), (0.0012, "$0.0012"), (0.34, "$0.34"), (1234.5, "$1,234.50")],
 )
 def test_money(amount: float, text: str) -> None:
-    assert dollars(amount) == text
+    assert format_cost(amount) == text
 
 
 def test_one_of_a_noun_and_several() -> None:
-    assert [some(n, "turn") for n in (0, 1, 1_000)] == ["0 turns", "1 turn", "1,000 turns"]
+    assert [plural(n, "turn") for n in (0, 1, 1_000)] == ["0 turns", "1 turn", "1,000 turns"]
 
 
 def test_one_line_has_nothing_that_a_terminal_would_obey() -> None:
@@ -86,14 +86,14 @@ def test_one_line_has_nothing_that_a_terminal_would_obey() -> None:
 
 
 def test_lines_keep_their_shape() -> None:
-    assert lines_of("def f():\n\treturn 1\x1b[2J\n") == ["def f():", "    return 1[2J"]
+    assert printable_lines("def f():\n\treturn 1\x1b[2J\n") == ["def f():", "    return 1[2J"]
 
 
 @pytest.mark.parametrize(
     ("text", "width"), [("abc", 3), ("日本", 4), ("e\u0301", 1), ("✓", 1), ("👍🏽", 4)]
 )
 def test_how_wide_a_text_is(text: str, width: int) -> None:
-    assert cells(text) == width
+    assert cell_width(text) == width
 
 
 def test_what_is_cut_says_so() -> None:
@@ -106,8 +106,8 @@ def test_what_is_cut_says_so() -> None:
 
 @given(st.text(), st.integers(0, 40))
 def test_filling_is_exact(text: str, width: int) -> None:
-    assert cells(fill(text, width)) == width
-    assert cells(fill_left(text, width)) == width
+    assert cell_width(pad(text, width)) == width
+    assert cell_width(pad_left(text, width)) == width
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.interfaces.view.agent_table import Span, Tone
-from retinue.interfaces.view.formatting import cells, lines_of
-from retinue.interfaces.view.markdown import chopped, prose, wrapped
-from retinue.interfaces.view.result_blocks import plain
+from retinue.interfaces.view.formatting import cell_width, printable_lines
+from retinue.interfaces.view.markdown import render_markdown
+from retinue.interfaces.view.styled_text import Span, Tone, hard_wrap, plain_text, wrap
 
 
 def drawn(text: str, width: int = 40) -> list[str]:
-    return plain(prose(text, width)).split("\n")
+    return plain_text(render_markdown(text, width)).split("\n")
 
 
 def toned(text: str, tone: Tone) -> list[str]:
-    return [span.text for line in prose(text, 80) for span in line if span.tone is tone]
+    return [span.text for line in render_markdown(text, 80) for span in line if span.tone is tone]
 
 
 def test_paragraphs_are_broken_between_words() -> None:
@@ -69,18 +68,20 @@ def test_what_a_terminal_would_obey_is_gone() -> None:
 
 
 def test_lines_can_begin_with_something() -> None:
-    lines = wrapped([Span("one two three")], 10, first="-> ", rest="   ")
-    assert plain(lines).split("\n") == ["-> one two", "   three"]
-    assert plain(chopped("abcdef", 5, indent="  ")).split("\n") == ["  abc", "  def"]
+    lines = wrap([Span("one two three")], 10, first="-> ", rest="   ")
+    assert plain_text(lines).split("\n") == ["-> one two", "   three"]
+    assert plain_text(hard_wrap("abcdef", 5, indent="  ")).split("\n") == ["  abc", "  def"]
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=200), st.integers(8, 60))
 def test_no_line_is_wider_than_asked(text: str, width: int) -> None:
-    for line in prose(text, width):
-        assert sum(cells(span.text) for span in line) <= width
+    for line in render_markdown(text, width):
+        assert sum(cell_width(span.text) for span in line) <= width
 
 
 @given(st.lists(st.text("ab c", min_size=1, max_size=30), max_size=5), st.integers(8, 30))
 def test_no_word_is_lost(paragraphs: list[str], width: int) -> None:
     text = "\n".join(paragraphs)
-    assert "".join(plain(prose(text, width)).split()) == "".join("".join(lines_of(text)).split())
+    assert "".join(plain_text(render_markdown(text, width)).split()) == "".join(
+        "".join(printable_lines(text)).split()
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retinue.domain.plan.plan import Plan, PlanStep
-from retinue.interfaces.view.plan_outline import outline
+from retinue.interfaces.view.plan_outline import plan_outline
 
 HOSTILE = "Look\n\x1b[2Jhere"
 
@@ -17,6 +17,6 @@ def test_every_command_is_shown_and_nothing_that_a_terminal_would_obey() -> None
         writes=(HOSTILE,),
         checks=("make test", f"curl {HOSTILE}"),
     )
-    lines = outline(Plan(goal=HOSTILE, summary=HOSTILE, steps=(step,), review=True))
+    lines = plan_outline(Plan(goal=HOSTILE, summary=HOSTILE, steps=(step,), review=True))
     assert all(line.isprintable() for line in lines)
     assert lines[-4:] == ["", "Checks:", "  a: make test", "  a: curl Look [2Jhere"]

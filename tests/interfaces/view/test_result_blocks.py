@@ -9,7 +9,8 @@ from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import FileChange, Result, Spent, Status
 from retinue.domain.run_state import fold
 from retinue.errors import ProviderError
-from retinue.interfaces.view.result_blocks import agent_block, plain, result_block
+from retinue.interfaces.view.result_blocks import agent_block, result_block
+from retinue.interfaces.view.styled_text import plain_text
 from retinue.models.scripted.model import call, fail, say
 
 Record = Callable[..., Awaitable[list[Event]]]
@@ -26,7 +27,7 @@ async def test_an_agent_that_completed(record: Record) -> None:
         }
     )
     child = fold(events).agents["a1"]
-    assert plain(agent_block(child, width=80)) == (
+    assert plain_text(agent_block(child, width=80)) == (
         '[executor] Completed: "Write tests for auth.py"\n'
         "  Duration: 0.0s (2 turns, 1 tool call, 1,234 tokens)\n"
         "  Files modified: tests/auth_test.py (+82 lines, new file)\n"
@@ -38,7 +39,7 @@ async def test_an_agent_that_failed(record: Record) -> None:
     spawn = call("spawn_agent", role="researcher", task="Look")
     broken = fail(ProviderError("The server\nsaid no."))
     events = await record({"Look": [broken], "": [spawn, say("done")]})
-    assert plain(agent_block(fold(events).agents["a1"], width=80)) == (
+    assert plain_text(agent_block(fold(events).agents["a1"], width=80)) == (
         '[researcher] Ended (error): "Look"\n'
         "  Duration: 0.0s (0 turns, 0 tool calls, 0 tokens)\n"
         "  Reason: The server\n"
@@ -60,7 +61,7 @@ RESULT = Result(
 
 
 def test_a_long_answer_is_cut_and_several_files_are_listed() -> None:
-    assert plain(result_block(RESULT, width=80, lines=2)) == (
+    assert plain_text(result_block(RESULT, width=80, max_lines=2)) == (
         '[executor] Completed: "Write tests"\n'
         "  Duration: 34.2s (6 turns, 8 tool calls, 100 tokens, $0.02, cached)\n"
         "  Files modified:\n"
@@ -73,16 +74,16 @@ def test_a_long_answer_is_cut_and_several_files_are_listed() -> None:
 
 
 def test_the_answer_can_be_left_out_where_it_stands_elsewhere() -> None:
-    assert "line 0" not in plain(result_block(RESULT, width=80, lines=0))
+    assert "line 0" not in plain_text(result_block(RESULT, width=80, max_lines=0))
 
 
 def test_a_run_has_the_bill_of_all_of_it() -> None:
     fields = {name: getattr(RESULT, name) for name in RESULT.__struct_fields__}
     total = Spent(turns=60, tool_calls=80, duration_s=99.0)
     run = RunResult(**fields, total=total, children=5)
-    assert "Duration: 99.0s (60 turns, 80 tool calls" in plain(result_block(run, width=80))
+    assert "Duration: 99.0s (60 turns, 80 tool calls" in plain_text(result_block(run, width=80))
 
 
 def test_nothing_is_wider_than_asked() -> None:
     for width in (30, 40, 80):
-        assert max(map(len, plain(result_block(RESULT, width=width)).splitlines())) <= width
+        assert max(map(len, plain_text(result_block(RESULT, width=width)).splitlines())) <= width

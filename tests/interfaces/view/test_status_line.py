@@ -11,12 +11,19 @@ from retinue.domain.events import Event
 from retinue.domain.messages import Usage
 from retinue.domain.server_info import EndpointLoad
 from retinue.errors import ProviderError
-from retinue.interfaces.view.agent_table import Line, Tone
-from retinue.interfaces.view.agent_tree import Tree, grown
-from retinue.interfaces.view.status_line import status
+from retinue.interfaces.view.agent_tree import AgentTree
+from retinue.interfaces.view.status_line import status_line
+from retinue.interfaces.view.styled_text import Line, Tone
 from retinue.models.scripted.model import call, calls, fail, say
 
 Record = Callable[..., Awaitable[list[Event]]]
+
+
+def tree_of(events: list[Event]) -> AgentTree:
+    tree = AgentTree()
+    for event in events:
+        tree.apply(event)
+    return tree
 
 
 def text(line: Line) -> str:
@@ -24,11 +31,11 @@ def text(line: Line) -> str:
 
 
 @pytest.fixture
-async def tree(record: Record) -> Tree:
+async def tree(record: Record) -> AgentTree:
     tasks = ("Look 1", "Look 2", "Break 3")
     spawn = calls(*(call("spawn_agent", role="researcher", task=t) for t in tasks)).using(900, 100)
     broken = fail(ProviderError("no"))
-    return grown(
+    return tree_of(
         await record(
             {
                 "Look": [say("ok").using(100, 20)],
@@ -39,8 +46,8 @@ async def tree(record: Record) -> Tree:
     )
 
 
-async def test_counts_left_and_budget_right(tree: Tree) -> None:
-    line = status(tree, Budget(max_tool_calls=100, max_tokens=10_000), width=70, now=0.0)
+async def test_counts_left_and_budget_right(tree: AgentTree) -> None:
+    line = status_line(tree, Budget(max_tool_calls=100, max_tokens=10_000), width=70, now=0.0)
     assert text(line).startswith("✓ 2 done  ✗ 1 failed  ")
     assert text(line).endswith("  3/100 calls  1.2k/10.0k tokens  0.0s")
     assert len(text(line)) == 70
@@ -56,29 +63,29 @@ async def test_counts_left_and_budget_right(tree: Tree) -> None:
         (10, "✓ 2  ✗ 1"),
     ],
 )
-async def test_what_matters_least_goes_first(tree: Tree, width: int, shown: str) -> None:
-    line = status(tree, Budget(max_tool_calls=100, max_tokens=None), width=width, now=0.0)
+async def test_what_matters_least_goes_first(tree: AgentTree, width: int, shown: str) -> None:
+    line = status_line(tree, Budget(max_tool_calls=100, max_tokens=None), width=width, now=0.0)
     assert text(line).split() == shown.split()
     assert len(text(line)) <= width
 
 
-async def test_what_is_nearly_used_up_stands_out(tree: Tree) -> None:
-    line = status(tree, Budget(max_tool_calls=3, max_tokens=1_300), width=80, now=0.0)
+async def test_what_is_nearly_used_up_stands_out(tree: AgentTree) -> None:
+    line = status_line(tree, Budget(max_tool_calls=3, max_tokens=1_300), width=80, now=0.0)
     near = [span.text for span in line if span.tone is Tone.STOPPED]
     assert near == ["3/3 calls", "1.2k/1.3k tokens"]
 
 
-async def test_money(tree: Tree) -> None:
+async def test_money(tree: AgentTree) -> None:
     tree.run.usage = Usage(1_000, 0, 242, 340_000)
-    shown = text(status(tree, Budget(max_cost_usd=2.0, max_tokens=None), width=80, now=0.0))
+    shown = text(status_line(tree, Budget(max_cost_usd=2.0, max_tokens=None), width=80, now=0.0))
     assert "$0.34 of $2" in shown
-    shown = text(status(tree, None, width=80, now=0.0))
+    shown = text(status_line(tree, None, width=80, now=0.0))
     assert "3 calls  1.2k tokens  $0.34  0.0s" in shown
 
 
 def test_before_anything_has_begun_there_is_nothing_to_tell() -> None:
-    assert status(None, None, width=80, now=0.0) == ()
-    assert status(Tree(), None, width=80, now=0.0) == ()
+    assert status_line(None, None, width=80, now=0.0) == ()
+    assert status_line(AgentTree(), None, width=80, now=0.0) == ()
 
 
 def load(*, busy: int = 4, limit: int = 4, queued: int = 0, known: bool = True) -> EndpointLoad:
@@ -100,9 +107,9 @@ async def test_slots_and_who_waits_for_them(
     record: Record, loads: list[EndpointLoad], told: str
 ) -> None:
     events = await record({"": [say("ok")]})
-    tree = grown(events[:3])
-    line = text(status(tree, None, width=78, now=0.0, loads=loads))
+    tree = tree_of(events[:3])
+    line = text(status_line(tree, None, width=78, now=0.0, loads=loads))
     assert ("slots" in line) is bool(told)
     assert told in line
-    over = text(status(grown(events), None, width=78, now=0.0, loads=loads))
+    over = text(status_line(tree_of(events), None, width=78, now=0.0, loads=loads))
     assert "slots" not in over

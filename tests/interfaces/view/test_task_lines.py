@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.interfaces.view.agent_table import Line, Tone
-from retinue.interfaces.view.agent_tree import Mark, Row
-from retinue.interfaces.view.formatting import cells
+from retinue.interfaces.view.agent_tree import AgentRow, DisplayState
+from retinue.interfaces.view.formatting import cell_width
+from retinue.interfaces.view.styled_text import Line, Tone
 from retinue.interfaces.view.task_lines import task_line
 
 
-def row(**fields: object) -> Row:
-    usual = {"key": "k", "run_id": "r", "agent_id": "a1", "mark": Mark.RUNNING, "depth": 1}
-    return Row(**usual | {"name": "tester.1"} | fields)  # type: ignore[arg-type]
+def row(**fields: object) -> AgentRow:
+    usual = {"key": "k", "run_id": "r", "agent_id": "a1", "state": DisplayState.RUNNING, "depth": 1}
+    return AgentRow(**usual | {"name": "tester.1"} | fields)  # type: ignore[arg-type]
 
 
 def text(line: Line) -> str:
@@ -21,12 +21,16 @@ def text(line: Line) -> str:
 
 
 RUNNING = row(
-    task="Write tests for auth.ts", turn=3, max_turns=10, seconds=12.4, doing="read_file auth.ts"
+    task="Write tests for auth.ts",
+    turn=3,
+    max_turns=10,
+    elapsed_s=12.4,
+    activity="read_file auth.ts",
 )
 
 
 def test_a_task_under_way() -> None:
-    line = task_line(RUNNING, width=79, sign="⠋")
+    line = task_line(RUNNING, width=79, symbol="⠋")
     assert text(line) == (
         '  ⠋ tester.1 "Write tests for auth.ts" (turn 3/10, 12.4s)  read_file auth.ts'
     )
@@ -34,35 +38,53 @@ def test_a_task_under_way() -> None:
 
 
 def test_a_long_task_leaves_room_for_what_is_done() -> None:
-    long = row(task="Write tests " * 20, turn=3, max_turns=10, seconds=12.4, doing="read_file a.py")
-    told = text(task_line(long, width=79, sign="⠋"))
+    long = row(
+        task="Write tests " * 20, turn=3, max_turns=10, elapsed_s=12.4, activity="read_file a.py"
+    )
+    told = text(task_line(long, width=79, symbol="⠋"))
     assert told == '  ⠋ tester.1 "Write tests Write tests Writ…" (turn 3/10, 12.4s)  read_file a.py'
 
 
 def test_a_narrow_screen_keeps_who_and_how_far() -> None:
-    assert text(task_line(RUNNING, width=36, sign="⠋")) == "  ⠋ tester.1 (turn 3/10, 12.4s)"
+    assert text(task_line(RUNNING, width=36, symbol="⠋")) == "  ⠋ tester.1 (turn 3/10, 12.4s)"
 
 
 def test_how_a_task_ended() -> None:
-    done = row(mark=Mark.DONE, task="Look", turn=6, seconds=34.2, below=2)
-    assert text(task_line(done, width=79, sign="✓")) == '  ✓ tester.1 "Look" (6 turns, 34.2s, +2)'
-    cached = row(mark=Mark.DONE, task="Look", cached=True)
-    assert text(task_line(cached, width=79, sign="✓")) == '  ✓ tester.1 "Look" (cached)'
-    waits = row(mark=Mark.WAITING, task="Look")
-    assert text(task_line(waits, width=79, sign="○")) == '  ○ tester.1 "Look" (waiting)'
-    failed = row(mark=Mark.FAILED, task="Look", doing="error: No.", turn=1, seconds=0.2)
-    line = task_line(failed, width=79, sign="✗")
+    done = row(state=DisplayState.DONE, task="Look", turn=6, elapsed_s=34.2, child_count=2)
+    assert text(task_line(done, width=79, symbol="✓")) == '  ✓ tester.1 "Look" (6 turns, 34.2s, +2)'
+    cached = row(state=DisplayState.DONE, task="Look", cached=True)
+    assert text(task_line(cached, width=79, symbol="✓")) == '  ✓ tester.1 "Look" (cached)'
+    waits = row(state=DisplayState.WAITING, task="Look")
+    assert text(task_line(waits, width=79, symbol="○")) == '  ○ tester.1 "Look" (waiting)'
+    failed = row(
+        state=DisplayState.FAILED, task="Look", activity="error: No.", turn=1, elapsed_s=0.2
+    )
+    line = task_line(failed, width=79, symbol="✗")
     assert text(line) == '  ✗ tester.1 error: No. "Look" (1 turn, 0.2s)'
     assert line[3].tone is Tone.FAILED
 
 
 def test_several_in_one_row() -> None:
-    done = row(mark=Mark.DONE, name="tester", count=1200, tool_calls=3000, seconds=4.1, below=1200)
-    assert text(task_line(done, width=79, sign="✓")) == (
+    done = row(
+        state=DisplayState.DONE,
+        name="tester",
+        count=1200,
+        tool_calls=3000,
+        elapsed_s=4.1,
+        child_count=1200,
+    )
+    assert text(task_line(done, width=79, symbol="✓")) == (
         "  ✓ 1,200× tester (3,000 tool calls, 4.1s)"
     )
-    hidden = row(mark=Mark.DONE, task="Look", turn=1, seconds=1, below=3, failed_below=2)
-    assert text(task_line(hidden, width=79, sign="✓")) == (
+    hidden = row(
+        state=DisplayState.DONE,
+        task="Look",
+        turn=1,
+        elapsed_s=1,
+        child_count=3,
+        failed_descendants=2,
+    )
+    assert text(task_line(hidden, width=79, symbol="✓")) == (
         '  ✓ tester.1 2 failed below "Look" (1 turn, 1.0s, +3)'
     )
 
@@ -74,19 +96,19 @@ words = st.text(st.sampled_from("ab 世…"), max_size=60)
     width=st.integers(20, 120),
     one=st.builds(
         row,
-        mark=st.sampled_from(list(Mark)),
+        state=st.sampled_from(list(DisplayState)),
         depth=st.integers(0, 9),
         name=words,
         task=words,
-        doing=words,
+        activity=words,
         count=st.sampled_from([1, 40_000]),
         turn=st.sampled_from([0, 3, 40_000]),
         max_turns=st.just(50_000),
-        seconds=st.sampled_from([0.0, 12.3, 100_000.0]),
-        below=st.sampled_from([0, 7]),
-        failed_below=st.sampled_from([0, 100_000]),
-        open=st.booleans(),
+        elapsed_s=st.sampled_from([0.0, 12.3, 100_000.0]),
+        child_count=st.sampled_from([0, 7]),
+        failed_descendants=st.sampled_from([0, 100_000]),
+        expanded=st.booleans(),
     ),
 )
-def test_nothing_is_ever_wider_than_its_place(width: int, one: Row) -> None:
-    assert cells(text(task_line(one, width=width, sign="⠋"))) <= width
+def test_nothing_is_ever_wider_than_its_place(width: int, one: AgentRow) -> None:
+    assert cell_width(text(task_line(one, width=width, symbol="⠋"))) <= width

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from retinue.domain.approval import ApprovalRequest, Why
-from retinue.interfaces.view.tool_calls import call_text, wish_lines
+from retinue.interfaces.view.styled_text import Tone, plain_text
+from retinue.interfaces.view.tool_calls import approval_lines, call_text, edit_lines
 
 
 @pytest.mark.parametrize(
@@ -41,17 +43,27 @@ def wish(command: str) -> ApprovalRequest:
 
 def test_a_person_sees_all_of_a_command_as_it_will_be_run() -> None:
     long = "echo " + "x" * 700 + "; rm -rf src"
-    assert wish_lines(wish(long)) == [f"root/executor.1 wants run_command: {long}"]
-    assert wish_lines(wish("echo harmless\nrm -rf src\t-v\x1b[2K\u202e")) == [
+    assert approval_lines(wish(long)) == [f"root/executor.1 wants run_command: {long}"]
+    assert approval_lines(wish("echo harmless\nrm -rf src\t-v\x1b[2K\u202e")) == [
         "root/executor.1 wants run_command: echo harmless",
         "  rm -rf src  -v�[2K�",
     ]
 
 
 def test_of_a_command_without_end_both_ends_are_seen_and_what_is_not_is_said() -> None:
-    lines = wish_lines(wish("x" * 100_000 + "; rm -rf src"), 10)
+    lines = approval_lines(wish("x" * 100_000 + "; rm -rf src"), 10)
     assert len(lines) == 11
     assert lines[5] == "  [… 491 lines not shown …]"
     assert lines[-1].endswith("; rm -rf src")
-    lines = wish_lines(wish("true\n" * 100 + "rm -rf src"), 10)
+    lines = approval_lines(wish("true\n" * 100 + "rm -rf src"), 10)
     assert (len(lines), lines[-1]) == (11, "  rm -rf src")
+
+
+def test_edit_shows_added_and_removed_lines() -> None:
+    long = msgspec.json.encode({"path": "a", "content": "\n".join("x" * 99)}).decode()
+    lines = edit_lines("write_file", long, 40, limit=3)
+    assert plain_text(lines) == "  + x\n  + x\n  + x\n  … 96 more lines"
+    assert [line[1].tone for line in lines[:3]] == [Tone.ADDED] * 3
+    assert edit_lines("write_file", "{", 40) == []
+    assert edit_lines("write_file", "[1]", 40) == []
+    assert edit_lines("read_file", long, 40) == []

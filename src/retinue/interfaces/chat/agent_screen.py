@@ -16,8 +16,8 @@ from retinue.errors import RetinueError
 from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.keys import DETAIL_KEYS
 from retinue.interfaces.chat.panes import LONGEST_LINE, LinePane, Pane
-from retinue.interfaces.view.agent_details import dossier
-from retinue.interfaces.view.agent_table import Line, Span, Tone
+from retinue.interfaces.view.agent_details import agent_details
+from retinue.interfaces.view.styled_text import Line, Span, Tone
 from retinue.runtime.history.undo import ChangePatch
 
 HINTS = "esc back  n/p next/previous  f failure  t transcript  o all output  x stop"
@@ -107,15 +107,15 @@ class Detail(Screen[None]):
     def _draw(self) -> None:
         agent = self._chat.forest.trees[self._run_id].run.agents[self._agent_id]
         width = min(self.sheet.text_width, LONGEST_LINE)
-        sections = dossier(
+        sections = agent_details(
             agent,
             self._contract,
             self._events,
             width=width,
             now=self._chat.clock.now(),
             changes=self._changes,
-            saying=self._chat.saying(self._run_id, self._agent_id),
-            whole=self._whole,
+            streamed=self._chat.saying(self._run_id, self._agent_id),
+            full=self._whole,
         )
         lines: list[Line] = []
         for title, content in sections:

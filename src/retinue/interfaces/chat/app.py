@@ -24,13 +24,11 @@ from retinue.interfaces.chat.slash_commands import answers, submit
 from retinue.interfaces.chat.styles import THEME
 from retinue.interfaces.cli.terminal.notify import notification
 from retinue.interfaces.plan_review import open_in_editor
-from retinue.interfaces.view.agent_details import edit_lines
-from retinue.interfaces.view.agent_table import Line, Span, Tone
-from retinue.interfaces.view.conversation import Moment, cut
-from retinue.interfaces.view.formatting import cells, clip, lines_of, one_line, some
-from retinue.interfaces.view.markdown import wrapped
-from retinue.interfaces.view.status_line import status
-from retinue.interfaces.view.tool_calls import call_text, wish_lines
+from retinue.interfaces.view.conversation_entries import Frame
+from retinue.interfaces.view.formatting import cell_width, clip, one_line, plural, printable_lines
+from retinue.interfaces.view.status_line import status_line
+from retinue.interfaces.view.styled_text import Line, Span, Tone, clip_line, wrap
+from retinue.interfaces.view.tool_calls import approval_lines, call_text, edit_lines
 
 FRAMES_A_SECOND = 6
 SIDE_BY_SIDE = 110
@@ -155,10 +153,10 @@ class ChatApp(App[None]):
         self._show("question", self._question(width - 2, height))
         self._prompt.question = next(iter(chat.questions.open), None)
         loads = chat.runtime.loads if chat.engine.ready else ()
-        line = status(chat.tree, chat.budget, width=width - 2, now=now, loads=loads)
+        line = status_line(chat.tree, chat.budget, width=width - 2, now=now, loads=loads)
         self._show("status", [line])
-        self._show("hints", [cut((Span(self._hints(), Tone.DIM),), width - 2)])
-        self._talk.show(chat.talk.entries, Moment(now))
+        self._show("hints", [clip_line((Span(self._hints(), Tone.DIM),), width - 2)])
+        self._talk.show(chat.conversation.entries, Frame(now))
 
     @property
     def _shows_agents(self) -> bool:
@@ -180,11 +178,11 @@ class ChatApp(App[None]):
         home, place = str(self.chat.environment.home), str(self.chat.directory)
         if place.startswith(home + "/"):
             place = "~" + place[len(home) :]
-        room = width - cells(right) - len(name) - 2
-        if cells(place) > room:
+        room = width - cell_width(right) - len(name) - 2
+        if cell_width(place) > room:
             # The end of it tells more.
             place = f"…{place[-room:]}" if room > 3 else ""
-        gap = " " * (width - len(name) - cells(place) - cells(right))
+        gap = " " * (width - len(name) - cell_width(place) - cell_width(right))
         return [(Span(name, Tone.STRONG), Span(place + gap, Tone.DIM), Span(right, Tone.DIM))]
 
     def _question(self, width: int, height: int) -> list[Line]:
@@ -198,18 +196,18 @@ class ChatApp(App[None]):
         if wish is None:
             lines: list[Line] = []
             if question.path:
-                lines += wrapped([Span(f"{question.path} asks", Tone.STOPPED)], width)
-            for line in lines_of(question.text):
-                lines += wrapped([Span(line)], width)
+                lines += wrap([Span(f"{question.path} asks", Tone.STOPPED)], width)
+            for line in printable_lines(question.text):
+                lines += wrap([Span(line)], width)
             if not question.words:
                 more.append((Span("Type your answer, and enter.", Tone.DIM),))
             return [*_both_ends(lines, height // 2), *more]
         # An edit is more easily read as one; of all else, everything is shown that was sent.
         edit = edit_lines(wish.tool, wish.arguments, width, QUESTION_LINES)
         lines = [*_edited(wish, width), *edit] if edit else _wanted(wish, width)
-        terms = wrapped([Span(wish.terms, Tone.DIM)], width) if wish.terms else []
+        terms = wrap([Span(wish.terms, Tone.DIM)], width) if wish.terms else []
         keys = f"y yes   n no   a always: {one_line(str(wish.rule))}   and enter"
-        how = _both_ends(wrapped([Span(keys, Tone.DIM)], width), RULE_LINES)
+        how = _both_ends(wrap([Span(keys, Tone.DIM)], width), RULE_LINES)
         return [*_both_ends(lines, height // 2), *more, *terms, *how]
 
     def _hints(self) -> str:
@@ -220,7 +218,7 @@ class ChatApp(App[None]):
         if self.chat.engine.opening and self.chat.waiting:
             return self.chat.waiting
         if self.chat.queued:
-            return f"{some(len(self.chat.queued), 'message')} waiting to be read  esc stop"
+            return f"{plural(len(self.chat.queued), 'message')} waiting to be read  esc stop"
         return HINTS
 
     # Keys
@@ -230,14 +228,14 @@ class ChatApp(App[None]):
         if question and question is not event.question and answers(question, event.text):
             # A word that was meant for something else must not allow anything.
             self._prompt.put(event.text)
-            self.chat.talk.notice(TOO_SOON, Tone.STOPPED)
+            self.chat.conversation.add_notice(TOO_SOON, Tone.STOPPED)
             self._draw()
             return
-        before = self.chat.talk.entries[-1:]
+        before = self.chat.conversation.entries[-1:]
         submit(self.chat, event.text)
         self._draw()
         # An answer at once is read from its beginning; of what is to come, the latest is seen.
-        seen = self.chat.talk.entries[-1:] == before
+        seen = self.chat.conversation.entries[-1:] == before
         self._talk.go_to_last(seen=seen)
 
     def on_prompt_scrolled(self, event: Prompt.Scrolled) -> None:
@@ -258,7 +256,7 @@ class ChatApp(App[None]):
         elif failures := self.chat.failures():
             self._see(*failures[0])
         else:
-            self.chat.talk.notice("No agent has failed.")
+            self.chat.conversation.add_notice("No agent has failed.")
 
     def action_whole(self) -> None:
         if isinstance(self.screen, Detail):
@@ -353,14 +351,14 @@ class ChatApp(App[None]):
 
 def _edited(wish: ApprovalRequest, width: int) -> list[Line]:
     said = Span(call_text(wish.tool, wish.arguments), Tone.STRONG)
-    return wrapped([Span(f"{wish.path} wants ", Tone.STOPPED), said], width, rest="    ")
+    return wrap([Span(f"{wish.path} wants ", Tone.STOPPED), said], width, rest="    ")
 
 
 def _wanted(wish: ApprovalRequest, width: int) -> list[Line]:
     lines: list[Line] = []
-    for at, line in enumerate(wish_lines(wish, QUESTION_LINES)):
+    for at, line in enumerate(approval_lines(wish, QUESTION_LINES)):
         first = "  " if at else ""
-        lines += wrapped([Span(line.lstrip(), Tone.STRONG)], width, first=first, rest="    ")
+        lines += wrap([Span(line.lstrip(), Tone.STRONG)], width, first=first, rest="    ")
     return lines
 
 

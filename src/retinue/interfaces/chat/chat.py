@@ -30,10 +30,10 @@ from retinue.interfaces.chat.questions import Questions
 from retinue.interfaces.chat.runtime_host import Engine
 from retinue.interfaces.consent import permanent_rule_hint
 from retinue.interfaces.plan_review import Edit, read_only_note, review_plan
-from retinue.interfaces.view.agent_table import Span, Tone
-from retinue.interfaces.view.agent_tree import Forest, Tree, is_open
-from retinue.interfaces.view.conversation import Talk
+from retinue.interfaces.view.agent_tree import AgentTree, Forest, is_active
+from retinue.interfaces.view.conversation import Conversation
 from retinue.interfaces.view.formatting import clip, one_line
+from retinue.interfaces.view.styled_text import Span, Tone
 from retinue.ports.clock import Clock
 from retinue.ports.listeners import Listeners
 from retinue.ports.person import Person
@@ -93,7 +93,7 @@ class Chat:
         self.environment: Environment = options.get("environment") or Environment.current()
         self.clock = clock or SystemClock()
         self.forest = Forest()
-        self.talk = Talk(self.forest)
+        self.conversation = Conversation(self.forest)
         self.history = History(self.directory / STATE_DIR / "history")
         self.session: str | None = None
         self._resumed = session
@@ -151,21 +151,21 @@ class Chat:
         return self.engine.runtime.policy.budget if self.engine.ready else None
 
     @property
-    def tree(self) -> Tree | None:
+    def tree(self) -> AgentTree | None:
         """The run under way, or the last one."""
         if self.leading:
             return self.forest.trees.get(self.leading)
         return next(reversed(self.forest.trees.values()), None)
 
-    def agents(self) -> list[tuple[Tree, AgentState]]:
+    def agents(self) -> list[tuple[AgentTree, AgentState]]:
         """All of them, latest run first."""
         return [(t, a) for t in reversed(self.forest.trees.values()) for a in t.run.agents.values()]
 
-    def at_work(self) -> list[tuple[Tree, AgentState]]:
+    def at_work(self) -> list[tuple[AgentTree, AgentState]]:
         """The children that are not closed yet."""
-        return [(t, a) for t, a in self.agents() if a.parent_id and is_open(a)]
+        return [(t, a) for t, a in self.agents() if a.parent_id and is_active(a)]
 
-    def find(self, name: str) -> tuple[Tree, AgentState]:
+    def find(self, name: str) -> tuple[AgentTree, AgentState]:
         """An agent by its id, its path or the last part of that; those at work come first."""
         found = [(t, a) for t, a in self.agents() if name in names_of(a)]
         found.sort(key=lambda pair: pair[1].state is State.CLOSED)
@@ -224,7 +224,7 @@ class Chat:
     def plan(self, goal: str) -> None:
         """Have a plan written for `goal`, and carry it out if the user agrees."""
         runtime = self.runtime
-        self.talk.said(f"/plan {goal}")
+        self.conversation.add_user_text(f"/plan {goal}")
         self._begin_command(self._plan(runtime, goal))
 
     def interrupt(self) -> bool:
@@ -237,14 +237,16 @@ class Chat:
         if self.leading and self._root_at_work(self.leading):
             self.runtime.suspend(INTERRUPTED, run_id=self.leading)
         else:
-            self.talk.notice(f"■ {INTERRUPTED}", Tone.STOPPED)
+            self.conversation.add_notice(f"■ {INTERRUPTED}", Tone.STOPPED)
         self._lead.cancel()
         return True
 
     @property
     def interrupted(self) -> RunState | None:
         """The latest run, if it was left before its end."""
-        run = next((tree.run for tree in reversed(self.forest.trees.values()) if tree.is_led), None)
+        run = next(
+            (tree.run for tree in reversed(self.forest.trees.values()) if tree.is_model_led), None
+        )
         over = run is None or run.status is not None or self.leading is not None
         return None if over else run
 
@@ -316,7 +318,7 @@ class Chat:
         """Leave the conversation and begin another."""
         self.session = None
         self.forest.trees.clear()
-        self.talk = Talk(self.forest)
+        self.conversation = Conversation(self.forest)
         self.queued, self._news = [], []
 
     async def resume(self, name: str | None) -> None:
@@ -328,7 +330,7 @@ class Chat:
         for journal in journals:
             for event in journal:
                 self.forest.apply(event)
-                self.talk.apply(event)
+                self.conversation.apply(event)
         self.session = rows[0].id
 
     def names(self) -> set[str]:
@@ -345,7 +347,7 @@ class Chat:
             return
         tree, agent = self.find(name)
         self.runtime.tell(agent.id, words, run_id=tree.run.id)
-        self.talk.notice(f"» {agent.path.rpartition('/')[2]}: {one_line(words)}")
+        self.conversation.add_notice(f"» {agent.path.rpartition('/')[2]}: {one_line(words)}")
 
     def run_shell(self, command: str) -> None:
         if not command:
@@ -376,16 +378,16 @@ class Chat:
             await self.resume(None if self._resumed == LAST else self._resumed)
 
     def _opened(self, runtime: Runtime) -> None:
-        if not self.talk.entries:
+        if not self.conversation.entries:
             policy = runtime.policy
-            self.talk.notice(
+            self.conversation.add_notice(
                 f"{policy.model}, mode {policy.mode}: {MODES[policy.mode]}.\n"
                 "Say what you want done. /help lists commands and keys."
             )
         for note in runtime.policy.notes:
             if note not in self._told:
                 self._told.add(note)
-                self.talk.notice(note)
+                self.conversation.add_notice(note)
         self.waiting = ""
         held, self._held = self._held, []
         for message in held:
@@ -399,7 +401,7 @@ class Chat:
 
     def _root_at_work(self, run_id: str) -> bool:
         root = self.forest.trees[run_id].run.root
-        return root is not None and is_open(root)
+        return root is not None and is_active(root)
 
     def _take_the_lead(self, work: Coroutine[Any, Any, None]) -> None:
         self.leading = ""
@@ -453,28 +455,32 @@ class Chat:
 
     async def _plan(self, runtime: Runtime, goal: str) -> None:
         if note := read_only_note(runtime.policy.mode):
-            self.talk.notice(note)
+            self.conversation.add_notice(note)
         try:
             plan = await runtime.plan(goal)
             accepted = await review_plan(runtime, plan, decide=self._decide, edit=self._edit)
             if accepted is None:
-                self.talk.notice(f"Nothing was run. What the planner wrote is in {LATEST}.")
+                self.conversation.add_notice(
+                    f"Nothing was run. What the planner wrote is in {LATEST}."
+                )
                 return
             result = await runtime.execute(accepted)
         except asyncio.CancelledError:
-            self.talk.notice(f"■ {PLAN_STOPPED}", Tone.STOPPED)
+            self.conversation.add_notice(f"■ {PLAN_STOPPED}", Tone.STOPPED)
             raise
-        self.talk.told(result.report)
+        self.conversation.add_markdown(result.report)
         self._news.append(cap(result.report, REPORT_TOKENS)[0])
         if self._is_long(result.total.duration_s):
             self.on_attention(f"The plan is {result.status}: {clip(one_line(goal), 60)}")
 
     async def _decide(self, shown: str | Sequence[str], choices: Sequence[str]) -> str:
         if isinstance(shown, str):
-            self.talk.notice(shown, Tone.FAILED)
+            self.conversation.add_notice(shown, Tone.FAILED)
         else:
             lines = "\n".join(shown).strip("\n").split("\n")
-            self.talk.notice(lambda width: [(Span(clip(line, width)),) for line in lines])
+            self.conversation.add_notice(
+                lambda width: [(Span(clip(line, width)),) for line in lines]
+            )
         return await self.questions.decide("What about the plan above?", choices)
 
     async def _edit(self, text: str) -> str | None:
@@ -486,7 +492,7 @@ class Chat:
         return 0 < self.notify_after_s <= seconds
 
     async def _shell(self, sandbox: Sandbox, command: str) -> None:
-        notice = self.talk.notice(f"$ {command}\n…")
+        notice = self.conversation.add_notice(f"$ {command}\n…")
         try:
             done = await sandbox.run(
                 command,
@@ -507,7 +513,7 @@ class Chat:
         self._news.append(f"The user ran `{command}` ({how}):\n{output}")
 
     def _heard_lead(self, text: str) -> None:
-        self.talk.heard(text)
+        self.conversation.stream_reply(text)
         self._heard_words(self.leading or "", ROOT, text)
 
     def _heard_words(self, run_id: str, agent_id: str, text: str) -> None:
@@ -517,8 +523,8 @@ class Chat:
         if event.type in REPLY_ENDS:
             self._words.pop((event.run_id, event.agent_id), None)
         tree = self.forest.apply(event)
-        self.talk.apply(event)
-        if event.type in ("run.started", "run.resumed") and tree.is_led:
+        self.conversation.apply(event)
+        if event.type in ("run.started", "run.resumed") and tree.is_model_led:
             self.leading = event.run_id
         elif event.type == "agent.told" and self.queued:
             fact = event.fact
@@ -530,7 +536,7 @@ class Chat:
                 self.queued.remove(fact.content)
 
     def problem(self, error: RetinueError) -> None:
-        self.talk.notice(str(error), Tone.FAILED)
+        self.conversation.add_notice(str(error), Tone.FAILED)
 
     def _asked(self) -> None:
         if self.questions.open:
@@ -539,7 +545,7 @@ class Chat:
             self.on_attention(f"{question.path or 'retinue'} {what}")
 
     def _allowed(self, rule: Rule) -> None:
-        self.talk.notice(permanent_rule_hint(rule))
+        self.conversation.add_notice(permanent_rule_hint(rule))
 
     def _waits(self, what: str) -> None:
         self.waiting = what

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from retinue.interfaces.view.conversation import Answer, Entry, Moment, Said
-from retinue.interfaces.view.result_blocks import plain
+from retinue.interfaces.view.conversation_entries import Entry, Frame, ReplyEntry, UserEntry
+from retinue.interfaces.view.styled_text import plain_text
 
 WIDTH = 100
 
@@ -15,12 +15,12 @@ def exported(entries: Iterable[Entry]) -> str:
     parts = ["# Conversation"]
     for entry in entries:
         match entry:
-            case Said():
+            case UserEntry():
                 parts.append("## You\n\n" + entry.text.strip())
-            case Answer():
+            case ReplyEntry():
                 parts.append(entry.text.strip())
             case _:
-                text = plain(entry.lines(WIDTH, Moment(0.0), whole=True))
+                text = plain_text(entry.lines(WIDTH, Frame(0.0), full=True))
                 # A fence longer than any in the text: what agents did may hold code of its own.
                 fence = "`" * max(3, _longest_run(text) + 1)
                 parts.append(f"{fence}text\n{text}\n{fence}")

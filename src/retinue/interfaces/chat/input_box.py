@@ -15,9 +15,8 @@ from retinue.interfaces.chat.chat import Chat
 from retinue.interfaces.chat.completion import FileNames, Proposal, proposals
 from retinue.interfaces.chat.panes import LinePane
 from retinue.interfaces.chat.questions import Question
-from retinue.interfaces.view.agent_table import Line, Span, Tone
-from retinue.interfaces.view.conversation import cut
-from retinue.interfaces.view.formatting import clip, fill
+from retinue.interfaces.view.formatting import clip, pad
+from retinue.interfaces.view.styled_text import Line, Span, Tone, clip_line
 
 
 class Prompt(Vertical):
@@ -92,11 +91,11 @@ class Prompt(Vertical):
         width = self.size.width
         lines: list[Line] = []
         for index, proposal in enumerate(self._proposed):
-            mark = "❯ " if index == self._chosen else "  "
+            cursor = "❯ " if index == self._chosen else "  "
             tone = Tone.STRONG if index == self._chosen else Tone.PLAIN
             name = clip(proposal.text.strip(), 40)
             lines.append(
-                cut((Span(mark, Tone.USER), Span(fill(name, 20) + "  ", tone),
+                clip_line((Span(cursor, Tone.USER), Span(pad(name, 20) + "  ", tone),
                      Span(proposal.help, Tone.DIM)), width)
             )  # fmt: skip
         self.query_one("#proposals", LinePane).show(lines)

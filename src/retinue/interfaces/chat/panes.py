@@ -20,9 +20,10 @@ from textual.widget import Widget
 
 from retinue.interfaces.chat.keys import TREE_KEYS
 from retinue.interfaces.chat.styles import strip_of
-from retinue.interfaces.view.agent_table import Columns, Line, Span, Tone
-from retinue.interfaces.view.agent_tree import Forest, Mark, Row
-from retinue.interfaces.view.conversation import Entry, Moment
+from retinue.interfaces.view.agent_table import TableLayout
+from retinue.interfaces.view.agent_tree import AgentRow, DisplayState, Forest
+from retinue.interfaces.view.conversation_entries import Entry, Frame
+from retinue.interfaces.view.styled_text import Line, Span, Tone
 
 LONGEST_LINE = 110
 ASKS = "asks you"
@@ -109,7 +110,7 @@ class TalkPane(Pane, can_focus=False):
         self._whole: set[int] = set()
         self._all_whole = False
         self._following = True
-        self._moment = Moment(0.0)
+        self._moment = Frame(0.0)
 
     def line_at(self, y: int) -> Line:
         block = bisect_right(self._starts, y) - 1
@@ -117,9 +118,9 @@ class TalkPane(Pane, can_focus=False):
         lines = self._blocks[block]
         return lines[within] if within < len(lines) else ()
 
-    def show(self, entries: list[Entry], moment: Moment) -> None:
+    def show(self, entries: list[Entry], frame: Frame) -> None:
         """Draw what is new in `entries`."""
-        self._moment = moment
+        self._moment = frame
         width = min(self.text_width, LONGEST_LINE)
         if entries is not self._entries:
             self._entries, self._seen, self._blocks, self._starts = entries, [], [], []
@@ -129,14 +130,14 @@ class TalkPane(Pane, can_focus=False):
         moved = False
         stale: list[int] = []
         for index, entry in enumerate(entries):
-            whole = self._all_whole or index in self._whole
-            seen = (entry.version, width, whole)
+            full = self._all_whole or index in self._whole
+            seen = (entry.version, width, full)
             new = index >= len(self._blocks)
-            if not new and self._seen[index] == seen and not entry.moving:
+            if not new and self._seen[index] == seen and not entry.animated:
                 if moved:
                     self._starts[index] = self._end(index - 1)
                 continue
-            lines = entry.lines(width, moment, whole=whole)
+            lines = entry.lines(width, frame, full=full)
             if new:
                 self._blocks.append(lines)
                 self._seen.append(seen)
@@ -207,22 +208,22 @@ class TreePane(Pane, can_focus=True):
     class Chosen(Message):
         """The user wants to see all about an agent."""
 
-        def __init__(self, row: Row) -> None:
+        def __init__(self, row: AgentRow) -> None:
             super().__init__()
             self.row = row
 
     class Stopped(Message):
         """The user wants an agent to stop."""
 
-        def __init__(self, row: Row) -> None:
+        def __init__(self, row: AgentRow) -> None:
             super().__init__()
             self.row = row
 
     def __init__(self, forest: Forest, *, id: str) -> None:
         super().__init__(id=id)
         self._forest = forest
-        self._rows: list[Row] = []
-        self._columns = Columns(40)
+        self._rows: list[AgentRow] = []
+        self._columns = TableLayout(40)
         self._cursor = 0
         self._key = ""
         self._drawn: dict[int, Line] = {}
@@ -230,7 +231,7 @@ class TreePane(Pane, can_focus=True):
         self._asking: Collection[str] = ()
 
     @property
-    def row(self) -> Row | None:
+    def row(self) -> AgentRow | None:
         return self._rows[self._cursor] if self._rows else None
 
     def is_under_cursor(self, y: int) -> bool:
@@ -242,8 +243,8 @@ class TreePane(Pane, can_focus=True):
 
     def _line_now(self, y: int) -> Line:
         row = self._rows[y]
-        if row.path in self._asking and row.mark is Mark.RUNNING:
-            row = msgspec.structs.replace(row, doing=ASKS)
+        if row.path in self._asking and row.state is DisplayState.RUNNING:
+            row = msgspec.structs.replace(row, activity=ASKS)
         return self._columns.line(row)
 
     def show(self, now: float, asking: Collection[str]) -> None:
@@ -251,7 +252,7 @@ class TreePane(Pane, can_focus=True):
         self._now, self._asking = now, asking
         rows = self._forest.rows(now)
         priced = any(tree.run.usage.cost_microusd for tree in self._forest.trees.values())
-        columns = Columns.fitting(rows, self.text_width, priced=priced)
+        columns = TableLayout.fitting(rows, self.text_width, priced=priced)
         same = columns == self._columns
         self._rows, self._columns = rows, columns
         self._cursor = self._place()
@@ -313,8 +314,8 @@ class TreePane(Pane, can_focus=True):
         row = self.row
         if row is None:
             return
-        if row.below and row.open is not open:
-            self._forest.trees[row.run_id].set_open(row.key, open)
+        if row.child_count and row.expanded is not open:
+            self._forest.trees[row.run_id].set_expanded(row.key, open)
             self.show(self._now, self._asking)
         elif not open:
             above = [i for i in range(self._cursor) if self._rows[i].depth < row.depth]
@@ -327,7 +328,7 @@ class TreePane(Pane, can_focus=True):
         if row is None:
             return
         if row.count > 1:
-            self.action_fold(not row.open)
+            self.action_fold(not row.expanded)
         else:
             self.post_message(self.Chosen(row))
 

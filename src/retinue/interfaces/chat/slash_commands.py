@@ -20,19 +20,22 @@ from retinue.interfaces.chat.input_parser import Addressed, Message, Shell, Slas
 from retinue.interfaces.chat.keys import DETAIL_KEYS, KEYS, TREE_KEYS
 from retinue.interfaces.chat.questions import Question
 from retinue.interfaces.cli.options import LIMIT_FLAGS
-from retinue.interfaces.view.agent_table import Line, Span, Tone
-from retinue.interfaces.view.agent_tree import Mark, mark_of, reason_of, seconds
-from retinue.interfaces.view.conversation import cut
-from retinue.interfaces.view.file_diff import change_lines
-from retinue.interfaces.view.formatting import (
-    dollars,
-    duration,
-    fill,
-    one_line,
-    short_count,
-    some,
+from retinue.interfaces.view.agent_tree import (
+    DisplayState,
+    display_state,
+    elapsed_s,
+    failure_reason,
 )
-from retinue.interfaces.view.markdown import wrapped
+from retinue.interfaces.view.file_diff import diff_lines
+from retinue.interfaces.view.formatting import (
+    format_cost,
+    format_duration,
+    one_line,
+    pad,
+    plural,
+    short_count,
+)
+from retinue.interfaces.view.styled_text import Line, Span, Tone, clip_line, wrap
 from retinue.project import open_journal
 from retinue.runtime.history.undo import UndoResult
 
@@ -97,7 +100,7 @@ def _help(chat: Chat, argument: str) -> None:
         if name not in BY_NAME:
             raise UsageError(f"There is no command /{name}; /help lists them.")
         command = BY_NAME[name]
-        chat.talk.notice(f"/{command.name} {command.usage}\n{command.help}", Tone.PLAIN)
+        chat.conversation.add_notice(f"/{command.name} {command.usage}\n{command.help}", Tone.PLAIN)
         return
     tables = help_tables()
 
@@ -106,13 +109,11 @@ def _help(chat: Chat, argument: str) -> None:
         for title, items in tables.items():
             shown += [(), (Span(title, Tone.STRONG),)] if shown else [(Span(title, Tone.STRONG),)]
             for what, text in items:
-                head = f"  {fill(what, 24)} "
-                shown += wrapped(
-                    [Span(text)], width, first=head, rest=" " * len(head), tone=Tone.CODE
-                )
+                head = f"  {pad(what, 24)} "
+                shown += wrap([Span(text)], width, first=head, rest=" " * len(head), tone=Tone.CODE)
         return shown
 
-    chat.talk.notice(lines)
+    chat.conversation.add_notice(lines)
 
 
 def help_tables() -> dict[str, list[Choice]]:
@@ -149,31 +150,31 @@ def _plan(chat: Chat, argument: str) -> None:
 def _tasks(chat: Chat, _: str) -> None:
     found = [(tree, agent) for tree, agent in chat.agents() if agent.parent_id is not None]
     if not found:
-        chat.talk.notice("No tasks were delegated in this conversation yet.")
+        chat.conversation.add_notice("No tasks were delegated in this conversation yet.")
         return
     # What failed first, then what is under way, then the rest; within each, the latest first.
-    order = {mark: number for number, mark in enumerate(Mark)}
-    found.sort(key=lambda pair: order[mark_of(pair[1])])
+    order = {mark: number for number, mark in enumerate(DisplayState)}
+    found.sort(key=lambda pair: order[display_state(pair[1])])
     now = chat.clock.now()
 
     def lines(width: int) -> list[Line]:
         shown: list[Line] = [
-            (Span(fill("agent", 18) + fill("status", 17) + fill("time", 9) + "task", Tone.DIM),)
+            (Span(pad("agent", 18) + pad("status", 17) + pad("time", 9) + "task", Tone.DIM),)
         ]
         for _, agent in found[:LISTED_TASKS]:
-            mark = mark_of(agent)
+            mark = display_state(agent)
             name = f"{agent.id} {agent.path.rpartition('/')[2]}"
             status = str(agent.status or mark).replace("_", " ")
-            took = duration(seconds(agent, now)) if agent.started_at else ""
-            why = f"  ({reason_of(agent)})" if mark is Mark.FAILED else ""
-            head = fill(name, 17) + " "
-            middle = fill(status, 16) + " "
+            took = format_duration(elapsed_s(agent, now)) if agent.started_at else ""
+            why = f"  ({failure_reason(agent)})" if mark is DisplayState.FAILED else ""
+            head = pad(name, 17) + " "
+            middle = pad(status, 16) + " "
             shown.append(
-                cut(
+                clip_line(
                     (
                         Span(head),
                         Span(middle, Tone(mark)),
-                        Span(fill(took, 8) + " ", Tone.DIM),
+                        Span(pad(took, 8) + " ", Tone.DIM),
                         Span(one_line(agent.title)),
                         Span(why, Tone.FAILED),
                     ),
@@ -184,7 +185,7 @@ def _tasks(chat: Chat, _: str) -> None:
             shown.append((Span(f"… and {len(found) - LISTED_TASKS:,} more", Tone.DIM),))
         return shown
 
-    chat.talk.notice(lines)
+    chat.conversation.add_notice(lines)
 
 
 def _agents(chat: Chat, _: str) -> None:
@@ -192,20 +193,20 @@ def _agents(chat: Chat, _: str) -> None:
 
     def lines(width: int) -> list[Line]:
         return [
-            cut(
-                (Span(fill(role.name, 16) + " ", Tone.CODE), Span(one_line(role.description))),
+            clip_line(
+                (Span(pad(role.name, 16) + " ", Tone.CODE), Span(one_line(role.description))),
                 width,
             )
             for role in roles
         ]
 
-    chat.talk.notice(lines)
+    chat.conversation.add_notice(lines)
 
 
 def _model(chat: Chat, argument: str) -> None:
     if argument:
         chat.engine.change(model=argument)
-        chat.talk.notice(f"The model is {argument} from now on.")
+        chat.conversation.add_notice(f"The model is {argument} from now on.")
         return
     chat.engine.begin(_list_models(chat))
 
@@ -217,7 +218,7 @@ async def _list_models(chat: Chat) -> None:
     lines = [f"The model is {current}. Another: /model NAME"]
     lines += [f"  {name} = {model}" for name, model in _models(chat)]
     lines += [f"  {offer}" for offer in found.options]
-    chat.talk.notice("\n".join(lines))
+    chat.conversation.add_notice("\n".join(lines))
 
 
 def _models(chat: Chat) -> list[Choice]:
@@ -227,18 +228,20 @@ def _models(chat: Chat) -> list[Choice]:
 
 def _mode(chat: Chat, argument: str) -> None:
     if not argument:
-        chat.talk.notice(f"The mode is {chat.runtime.policy.mode}; there are: {', '.join(Mode)}.")
+        chat.conversation.add_notice(
+            f"The mode is {chat.runtime.policy.mode}; there are: {', '.join(Mode)}."
+        )
         return
     if argument not in list(Mode):
         raise UsageError(f"Unknown mode {argument!r}; there are: {', '.join(Mode)}.")
     chat.engine.change(mode=argument)
-    chat.talk.notice(f"The mode is {argument} from now on: {MODES[Mode(argument)]}.")
+    chat.conversation.add_notice(f"The mode is {argument} from now on: {MODES[Mode(argument)]}.")
 
 
 def _cancel(chat: Chat, argument: str) -> None:
     if argument:
         agent = chat.cancel(argument)
-        chat.talk.notice(f"Stopping {agent.id} ({agent.path}).")
+        chat.conversation.add_notice(f"Stopping {agent.id} ({agent.path}).")
     elif not chat.stop():
         raise UsageError("Nothing is at work.")
 
@@ -253,13 +256,13 @@ async def _show_changes(chat: Chat, name: str) -> None:
         raise UsageError(f"{name or 'This conversation'} has changed no files.")
 
     def lines(width: int) -> list[Line]:
-        shown = [line for change in changes for line in change_lines(change, width)]
+        shown = [line for change in changes for line in diff_lines(change, width)]
         if len(shown) > SHOWN_CHANGES:
-            more = some(len(shown) - SHOWN_CHANGES, "more line")
+            more = plural(len(shown) - SHOWN_CHANGES, "more line")
             shown = [*shown[:SHOWN_CHANGES], (Span(f"… {more}: `retinue diff`", Tone.DIM),)]
         return shown
 
-    chat.talk.notice(lines)
+    chat.conversation.add_notice(lines)
 
 
 def _undo(chat: Chat, argument: str) -> None:
@@ -278,7 +281,7 @@ async def _rewrite(chat: Chat, work: Awaitable[UndoResult], done: str) -> None:
             " Settle that first, or edit the files yourself."
         )
     files = [f"  {file}" for file in rewritten.files]
-    chat.talk.notice("\n".join([f"{some(len(files), 'file')} {done}:", *files]))
+    chat.conversation.add_notice("\n".join([f"{plural(len(files), 'file')} {done}:", *files]))
 
 
 def _resume(chat: Chat, argument: str) -> None:
@@ -305,12 +308,14 @@ async def _list_sessions(chat: Chat) -> None:
     def lines(width: int) -> list[Line]:
         shown: list[Line] = [(Span("Go on with one of these: /resume ID", Tone.DIM),)]
         for name, runs in list(sessions.items())[:LISTED_SESSIONS]:
-            said = f"{duration(now - runs[0].started_at)} ago, {some(len(runs), 'message')}"
+            said = (
+                f"{format_duration(now - runs[0].started_at)} ago, {plural(len(runs), 'message')}"
+            )
             shown.append(
-                cut(
+                clip_line(
                     (
                         Span(f"  {name}  ", Tone.CODE),
-                        Span(fill(said, 24) + " ", Tone.DIM),
+                        Span(pad(said, 24) + " ", Tone.DIM),
                         Span(one_line(runs[-1].task)),
                     ),
                     width,
@@ -318,7 +323,7 @@ async def _list_sessions(chat: Chat) -> None:
             )
         return shown
 
-    chat.talk.notice(lines)
+    chat.conversation.add_notice(lines)
 
 
 def _budget(chat: Chat, argument: str) -> None:
@@ -326,14 +331,14 @@ def _budget(chat: Chat, argument: str) -> None:
         name, value = _limit(argument)
         limits = chat.engine.options.get("limits", Limits())
         chat.engine.change(limits=msgspec.structs.replace(limits, **{name: value}))
-        chat.talk.notice(f"{name} is {value:,} for each message from now on.")
+        chat.conversation.add_notice(f"{name} is {value:,} for each message from now on.")
         return
     budget, trees = chat.runtime.policy.budget, list(chat.forest.trees.values())
     tokens = sum(tree.run.usage.tokens for tree in trees)
     cost = sum(tree.run.usage.cost_usd for tree in trees)
     limits = [f"  {name} {_amount(budget, name)}" for name in LIMIT_FLAGS]
-    spent = f"{short_count(tokens)} tokens{f', {dollars(cost)}' if cost else ''}"
-    chat.talk.notice(
+    spent = f"{short_count(tokens)} tokens{f', {format_cost(cost)}' if cost else ''}"
+    chat.conversation.add_notice(
         "\n".join(
             [
                 f"This conversation has used {spent}.",
@@ -374,10 +379,10 @@ def _status(chat: Chat, _: str) -> None:
         "session": chat.session or "not begun",
         "agents": _counts(tree.counts) if tree is not None else "none",
     }
-    chat.talk.notice("\n".join(f"{what:<10} {text}" for what, text in facts.items()))
+    chat.conversation.add_notice("\n".join(f"{what:<10} {text}" for what, text in facts.items()))
 
 
-def _counts(counts: dict[Mark, int]) -> str:
+def _counts(counts: dict[DisplayState, int]) -> str:
     return ", ".join(f"{number:,} {mark}" for mark, number in counts.items() if number) or "none"
 
 
@@ -393,16 +398,16 @@ def _clear(chat: Chat, _: str) -> None:
 def _export(chat: Chat, argument: str) -> None:
     name = argument or f"conversation-{chat.session or 'new'}.md"
     path = chat.directory / Path(name).expanduser()
-    if not chat.talk.entries:
+    if not chat.conversation.entries:
         raise UsageError("There is nothing to export yet.")
     try:
         with path.open("x", encoding="utf-8", errors="replace") as file:
-            file.write(exported(chat.talk.entries))
+            file.write(exported(chat.conversation.entries))
     except FileExistsError:
         raise UsageError(f"{path} is there already; name another: /export FILE") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
-    chat.talk.notice(f"Written to {path}")
+    chat.conversation.add_notice(f"Written to {path}")
 
 
 def _quit(chat: Chat, _: str) -> None:

@@ -7,8 +7,8 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.theme import Theme
 
-from retinue.interfaces.view.agent_table import Line, Tone
-from retinue.interfaces.view.formatting import cells, harmless
+from retinue.interfaces.view.formatting import cell_width, replace_control_chars
+from retinue.interfaces.view.styled_text import Line, Tone
 
 # Colour says how it is with an agent, or that something is code; all else is light and shade.
 STYLES: dict[Tone, Style] = {
@@ -72,8 +72,10 @@ def strip_of(line: Line, width: int, *, under_cursor: bool = False) -> Strip:
     for text, tone in line:
         style = STYLES[tone]
         # Nothing that agents or servers say may reach the terminal as a command.
-        segments.append(Segment(harmless(text), style if extra is None else style + extra))
-    used = sum(cells(text) for text, _ in line)
+        segments.append(
+            Segment(replace_control_chars(text), style if extra is None else style + extra)
+        )
+    used = sum(cell_width(text) for text, _ in line)
     if used < width:
         segments.append(Segment(" " * (width - used), extra or Style()))
     return Strip(segments).crop(0, width)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
-from retinue.interfaces.view.agent_table import Line
-from retinue.interfaces.view.markdown import prose
+from retinue.interfaces.view.markdown import render_markdown
+from retinue.interfaces.view.styled_text import Line
 
 _HEADING = re.compile(r"^## (.+)\n", re.MULTILINE)
 _FENCED_FILE = re.compile(r"^```\w+ (\S+)$", re.MULTILINE)
@@ -35,7 +35,7 @@ def summary(text: str) -> str:
 
 def render(text: str, width: int) -> list[Line]:
     """A section of the manual as lines of at most `width` cells."""
-    return prose(_unwrap(_FENCED_FILE.sub(r"\1:\n\n```", text)), width)
+    return render_markdown(_unwrap(_FENCED_FILE.sub(r"\1:\n\n```", text)), width)
 
 
 def _unwrap(text: str) -> str:

@@ -1,105 +1,81 @@
-"""Rows as lines of text: which columns there are depends on the width.
-
-A line is a sequence of spans. A tone says what a span means; which colour that is, or whether it is
-one at all, is for whoever draws.
-"""
+"""Rows of agents as a table. The width decides which columns the table has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
-from retinue.interfaces.view.agent_tree import Mark, Row
+from retinue.interfaces.view.agent_tree import (
+    STATE_SYMBOLS,
+    UNSUCCESSFUL_STATES,
+    AgentRow,
+    DisplayState,
+)
 from retinue.interfaces.view.formatting import (
-    cells,
+    cell_width,
     clip,
     clip_reason,
-    dollars,
-    duration,
-    fill,
-    fill_left,
+    format_cost,
+    format_duration,
+    pad,
+    pad_left,
     short_count,
 )
+from retinue.interfaces.view.styled_text import Line, Span, Tone
 
-SIGNS = {
-    Mark.FAILED: "✗",
-    Mark.RUNNING: "●",
-    Mark.STOPPED: "■",
-    Mark.WAITING: "○",
-    Mark.DONE: "✓",
-}
-SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-LEAST_TEXT = 16
-# A name may be cut to what is enough before a figure goes, and to the least before the text does.
-LEAST_NAME, ENOUGH_NAME, MOST_NAME = 8, 16, 24
-MOST_TURN = 7
-
-
-class Tone(StrEnum):
-    PLAIN = "plain"
-    DIM = "dim"
-    STRONG = "strong"
-    CODE = "code"
-    ADDED = "added"
-    REMOVED = "removed"
-    USER = "user"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    WAITING = "waiting"
-
-
-class Span(NamedTuple):
-    text: str
-    tone: Tone = Tone.PLAIN
-
-
-Line = tuple[Span, ...]
+MIN_TEXT = 16
+# In a narrow table, names shrink to ENOUGH_NAME before a column goes, and to MIN_NAME before the
+# text does.
+MIN_NAME, ENOUGH_NAME, MAX_NAME = 8, 16, 24
+MAX_TURN = 7
 
 
 class Column(NamedTuple):
     title: str
     width: int
-    show: Callable[[Row], str]
+    show: Callable[[AgentRow], str]
 
 
-def _turn(row: Row) -> str:
+def _turn(row: AgentRow) -> str:
     if row.count > 1 or not row.turn:
         return ""
-    return f"{row.turn}/{row.max_turns}" if row.mark is Mark.RUNNING else str(row.turn)
+    return f"{row.turn}/{row.max_turns}" if row.state is DisplayState.RUNNING else str(row.turn)
 
 
-def _time(row: Row) -> str:
+def _time(row: AgentRow) -> str:
     if row.cached:
         return "cached"
-    return duration(row.seconds) if row.seconds else ""
+    return format_duration(row.elapsed_s) if row.elapsed_s else ""
 
 
 _TURN = Column("turn", 5, _turn)
 _CALLS = Column("calls", 5, lambda row: str(row.tool_calls or ""))
 _TOKENS = Column("tokens", 6, lambda row: short_count(row.tokens) if row.tokens else "")
-_COST = Column("cost", 8, lambda row: dollars(row.cost_usd))
+_COST = Column("cost", 8, lambda row: format_cost(row.cost_usd))
 _TIME = Column("time", 7, _time)
 
 
-class Columns:
-    """How rows are laid out in `width` cells. `priced` is whether anything costs money.
+class TableLayout:
+    """Layout of rows in `width` cells.
 
-    `names` is how many cells the longest name takes, with all that stands before it, and `turns`
-    how many the longest turn does.
+    `priced` adds a column for the cost. `name_width` is the width of the longest name with its
+    indent, and `turn_width` the width of the longest turn.
     """
 
     def __init__(
-        self, width: int, *, priced: bool = False, names: int = MOST_NAME, turns: int = MOST_TURN
+        self,
+        width: int,
+        *,
+        priced: bool = False,
+        name_width: int = MAX_NAME,
+        turn_width: int = MAX_TURN,
     ) -> None:
         self.width = width
-        names = max(LEAST_NAME, min(names, MOST_NAME, width // 3))
-        left = width - min(names, ENOUGH_NAME) - LEAST_TEXT - 1
+        name_width = max(MIN_NAME, min(name_width, MAX_NAME, width // 3))
+        left = width - min(name_width, ENOUGH_NAME) - MIN_TEXT - 1
         chosen = []
-        # The first are the last to go where there is no room.
-        turn = _TURN._replace(width=max(_TURN.width, min(turns, MOST_TURN)))
+        # In order of importance: the last are left out first.
+        turn = _TURN._replace(width=max(_TURN.width, min(turn_width, MAX_TURN)))
         for column in (_TIME, turn, _TOKENS, _COST, _CALLS):
             if column is _COST and not priced:
                 continue
@@ -107,88 +83,90 @@ class Columns:
                 break
             left -= column.width + 1
             chosen.append(column)
-        self._figures = [c for c in (turn, _CALLS, _TOKENS, _COST, _TIME) if c in chosen]
-        self._name = min(names, ENOUGH_NAME + max(0, left))
-        figures = sum(column.width + 1 for column in self._figures)
-        self._text = max(0, width - self._name - 1 - figures)
+        self._columns = [c for c in (turn, _CALLS, _TOKENS, _COST, _TIME) if c in chosen]
+        self._name_width = min(name_width, ENOUGH_NAME + max(0, left))
+        figures = sum(column.width + 1 for column in self._columns)
+        self._text_width = max(0, width - self._name_width - 1 - figures)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Columns) and self._measures == other._measures
+        return isinstance(other, TableLayout) and self._measures == other._measures
 
     def __hash__(self) -> int:
         return hash(self._measures)
 
     @property
     def _measures(self) -> tuple[int, int, int]:
-        return self.width, self._name, self._text
+        return self.width, self._name_width, self._text_width
 
     @classmethod
-    def fitting(cls, rows: Sequence[Row], width: int, *, priced: bool = False) -> Columns:
-        """Columns for these rows, with as much for the names as they need."""
-        names = max((2 * row.depth + 2 + cells(_name(row)) for row in rows), default=0)
-        turns = max((cells(_turn(row)) for row in rows), default=0)
-        return cls(width, priced=priced, names=names, turns=turns)
+    def fitting(cls, rows: Sequence[AgentRow], width: int, *, priced: bool = False) -> TableLayout:
+        """Layout for these rows, with as much room for the names as they need."""
+        name_width = max((2 * row.depth + 2 + cell_width(_name(row)) for row in rows), default=0)
+        turn_width = max((cell_width(_turn(row)) for row in rows), default=0)
+        return cls(width, priced=priced, name_width=name_width, turn_width=turn_width)
 
     def heading(self) -> str:
-        titles = "".join(f" {fill_left(c.title, c.width)}" for c in self._figures)
-        return fill("agent", self._name) + " " + fill("task", self._text) + titles
+        titles = "".join(f" {pad_left(c.title, c.width)}" for c in self._columns)
+        return pad("agent", self._name_width) + " " + pad("task", self._text_width) + titles
 
-    def line(self, row: Row, *, sign: str | None = None) -> Line:
-        """`row` in exactly `width` cells. `sign` stands for the usual one, such as a spinner's."""
-        tone = Tone(row.mark)
-        quiet = Tone.DIM if row.mark in (Mark.DONE, Mark.WAITING) else Tone.PLAIN
-        # Deep rows keep half of the space for their name.
-        indent = min(2 * row.depth, self._name // 2)
+    def line(self, row: AgentRow) -> Line:
+        """`row` in exactly `width` cells."""
+        tone = Tone(row.state)
+        quiet = Tone.DIM if row.state in (DisplayState.DONE, DisplayState.WAITING) else Tone.PLAIN
+        # The indent of deep rows leaves at least half of the width to the name.
+        indent = min(2 * row.depth, self._name_width // 2)
         name = _name(row)
-        figures = "".join(f" {fill_left(c.show(row), c.width)}" for c in self._figures)
+        figures = "".join(f" {pad_left(c.show(row), c.width)}" for c in self._columns)
         return (
             Span(" " * indent),
-            Span((sign or SIGNS[row.mark]) + " ", tone),
-            Span(_named(name, max(0, self._name - indent - 2)), quiet),
+            Span(STATE_SYMBOLS[row.state] + " ", tone),
+            Span(_padded_name(name, max(0, self._name_width - indent - 2)), quiet),
             Span(" "),
-            *self._words(row, quiet),
+            *self._text_spans(row, quiet),
             Span(figures, Tone.DIM),
         )
 
-    def _words(self, row: Row, quiet: Tone) -> Line:
-        """The task and what is to be said about it, in exactly the width of the text."""
-        width, spans = self._text, []
-        if row.failed_below and not row.open:
-            hint = clip(f"{row.failed_below:,} failed below ", width)
+    def _text_spans(self, row: AgentRow, quiet: Tone) -> Line:
+        """Task and activity, in exactly the width of the text column."""
+        width, spans = self._text_width, []
+        if row.failed_descendants and not row.expanded:
+            hint = clip(f"{row.failed_descendants:,} failed below ", width)
             spans.append(Span(hint, Tone.FAILED))
-            width -= cells(hint)
-        hidden = "" if row.open or not row.below or row.count > 1 else f" +{row.below}"
-        if row.mark in (Mark.FAILED, Mark.STOPPED):
-            # Why comes before what: the name already tells which one it is.
-            why = clip_reason(row.doing, width)
-            spans.append(Span(why, Tone(row.mark)))
-            width -= cells(why)
-            about = f"  {row.task}{hidden}" if row.task else hidden
+            width -= cell_width(hint)
+        hidden = (
+            "" if row.expanded or not row.child_count or row.count > 1 else f" +{row.child_count}"
+        )
+        if row.state in UNSUCCESSFUL_STATES:
+            # The reason comes before the task: the name already identifies the agent.
+            reason = clip_reason(row.activity, width)
+            spans.append(Span(reason, Tone(row.state)))
+            width -= cell_width(reason)
+            rest = f"  {row.task}{hidden}" if row.task else hidden
             if width > 6:
-                spans.append(Span(fill(about, width), Tone.DIM))
+                spans.append(Span(pad(rest, width), Tone.DIM))
                 width = 0
         else:
-            task = row.task + hidden if row.count == 1 else row.task or str(row.mark)
-            if row.doing and cells(task) + 8 < width:
+            task = row.task + hidden if row.count == 1 else row.task or str(row.state)
+            if row.activity and cell_width(task) + 8 < width:
                 spans += [
                     Span(task, quiet),
-                    Span(fill(f"  {row.doing}", width - cells(task)), Tone.DIM),
+                    Span(pad(f"  {row.activity}", width - cell_width(task)), Tone.DIM),
                 ]
             else:
-                spans.append(Span(fill(task, width), quiet))
+                spans.append(Span(pad(task, width), quiet))
             width = 0
         if width > 0:
             spans.append(Span(" " * width))
         return tuple(spans)
 
 
-def _name(row: Row) -> str:
+def _name(row: AgentRow) -> str:
     return f"{row.count:,}× {row.name}" if row.count > 1 else row.name
 
 
-def _named(name: str, width: int) -> str:
-    """`name` in `width` cells. A number at its end tells siblings apart, so it is kept."""
+def _padded_name(name: str, width: int) -> str:
+    """`name` in `width` cells. Keeps a number at its end, which tells siblings apart."""
     role, dot, number = name.rpartition(".")
-    if cells(name) <= width or not dot:
-        return fill(name, width)
-    return fill(clip(role, width - cells(number) - 1) + dot + number, width)
+    if cell_width(name) <= width or not dot:
+        return pad(name, width)
+    return pad(clip(role, width - cell_width(number) - 1) + dot + number, width)

@@ -1,17 +1,17 @@
-"""The agents of runs as the rows of a tree.
+"""Agents of one or more runs as the rows of a tree.
 
-A row stands for an agent, or for several siblings that look alike: finished with the same role,
-waiting for their turn, or ended for the same reason. Only where a parent has many children are they
-folded, and a failure is never hidden: what failed has a row of its own, or is counted in the row
-that hides it.
+A row stands for one agent, or for a group of siblings that look alike: finished with the same role,
+waiting for a slot, or ended for the same reason. Siblings are grouped only where a parent has many
+children. A failure is never hidden: a failed agent has a row of its own, or the row that hides the
+agent counts it.
 
-Applying an event costs the same however many agents there are, and drawing costs as much as there
-are rows to see: ten thousand finished children are one row.
+Applying an event takes the same time for any number of agents. Drawing takes time in proportion to
+the visible rows: ten thousand finished children are one row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -23,24 +23,23 @@ from retinue.domain.events import AgentCreated, Event, ToolStarted
 from retinue.domain.lifecycle import State
 from retinue.domain.result import Status
 from retinue.domain.run_state import RunState
-from retinue.interfaces.view.formatting import one_line, some
+from retinue.interfaces.view.formatting import one_line, plural
 from retinue.interfaces.view.tool_calls import call_text
 
 PAUSED = "paused"
-SPAWN = "spawn_agent"
-# Events of which the fact counts, and those that concern every agent.
-_COUNTED = ("tool.started", "agent.subagent_created")
-_OF_ALL = ("run.suspended", "run.resumed")
+THINKING = "thinking"
+SPAWN_TOOL = "spawn_agent"
 # Tools whose caller waits for children.
-WAITS = (SPAWN, "spawn_await", "delegate_task")
-# Up to so many children stand below their parent in the order of their making, each by itself.
-SMALL_FAMILY = 6
-# So many that look alike become one row.
-ALIKE = 3
+WAITING_TOOLS = (SPAWN_TOOL, "spawn_await", "delegate_task")
+# Up to this number, children are listed one by one in the order in which they were created.
+MAX_UNGROUPED_CHILDREN = 6
+MIN_GROUP_SIZE = 3
+_SPAWN_EVENTS = ("tool.started", "agent.subagent_created")
+_RUN_WIDE_EVENTS = ("run.suspended", "run.resumed")
 
 
-class Mark(StrEnum):
-    """How it is with an agent, in one word. The order is that of the rows in a large family."""
+class DisplayState(StrEnum):
+    """State of an agent in one word. The order is the order of the groups below a parent."""
 
     FAILED = "failed"
     RUNNING = "running"
@@ -49,408 +48,410 @@ class Mark(StrEnum):
     DONE = "done"
 
 
-AT_WORK = (Mark.RUNNING, Mark.WAITING)
+ACTIVE_STATES = (DisplayState.RUNNING, DisplayState.WAITING)
+UNSUCCESSFUL_STATES = (DisplayState.FAILED, DisplayState.STOPPED)
+STATE_SYMBOLS = {
+    DisplayState.FAILED: "✗",
+    DisplayState.RUNNING: "●",
+    DisplayState.STOPPED: "■",
+    DisplayState.WAITING: "○",
+    DisplayState.DONE: "✓",
+}
+# Order of the counts in one line about a run.
+COUNT_ORDER = (
+    DisplayState.RUNNING,
+    DisplayState.WAITING,
+    DisplayState.DONE,
+    DisplayState.STOPPED,
+    DisplayState.FAILED,
+)
+SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
-class Row(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class AgentRow(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     key: str
-    """The same for as long as the row means the same."""
+    """Identifies the agent or group that the row stands for, across redraws."""
     run_id: str
     agent_id: str
-    """The agent, or the first of those that are folded."""
+    """The agent, or the first agent of a group."""
     path: str = ""
-    """Where the agent is in its tree; nothing for those that are folded."""
-    mark: Mark
+    """Path of the agent; empty for a group."""
+    state: DisplayState
     depth: int
     name: str
     count: int = 1
-    """How many agents it stands for."""
+    """Number of agents that the row stands for."""
     task: str = ""
-    doing: str = ""
-    """What it does now, or why it ended without success."""
+    activity: str = ""
+    """What the agent does now, or why it ended without success."""
     turn: int = 0
     max_turns: int = 0
     tool_calls: int = 0
     tokens: int = 0
     cost_usd: float = 0.0
-    seconds: float = 0.0
-    below: int = 0
-    """How many rows would stand below it; or how many agents, for those that are folded."""
-    failed_below: int = 0
-    open: bool = False
+    elapsed_s: float = 0.0
+    child_count: int = 0
+    """Number of children of the agent, or of members of the group."""
+    failed_descendants: int = 0
+    expanded: bool = False
     cached: bool = False
 
 
-class _Kind(NamedTuple):
-    """What siblings have in common that fold."""
+class _GroupKey(NamedTuple):
+    """Siblings with the same key share a group."""
 
-    mark: Mark
+    state: DisplayState
     role: str
     text: str
 
 
 @dataclass(slots=True)
 class _Group:
-    """Siblings of one kind, in the order in which they became so, and what they used together."""
+    """Siblings with one key, in the order in which they joined the group, and their total usage."""
 
     members: dict[str, None] = field(default_factory=dict)
     tool_calls: int = 0
     tokens: int = 0
     cost_usd: float = 0.0
-    seconds: float = 0.0
-    failed_below: int = 0
+    elapsed_s: float = 0.0
+    failed_descendants: int = 0
 
 
-class Tree:
-    """The rows of one run. Change it through `apply` and `set_open` only."""
+class AgentTree:
+    """Rows of one run. Only `apply` and `set_expanded` change the tree."""
 
     def __init__(self) -> None:
         self.run = RunState()
-        self.counts = dict.fromkeys(Mark, 0)
-        """The children by how it is with them; the root is not among them."""
+        self.counts = dict.fromkeys(DisplayState, 0)
+        """Number of agents in each state, without the root."""
         self.failures: list[str] = []
-        """Who failed, in the order of failing: causes come before what they caused."""
-        self._kinds: dict[str, _Kind] = {}
-        self._families: dict[str, dict[Mark, dict[_Kind, _Group]]] = {}
-        self._failed_below: dict[str, int] = {}
-        self._at_work_below: dict[str, int] = {}
-        self._unserved: dict[str, set[str]] = {}
-        """The calls of an agent for a child that is not made yet; some may be answered."""
-        self._opened: dict[str, bool] = {}
-        self._away = False
+        """Ids of failed agents in the order in which they failed: causes come before effects."""
+        self._group_keys: dict[str, _GroupKey] = {}
+        self._groups: dict[str, dict[DisplayState, dict[_GroupKey, _Group]]] = {}
+        self._failed_descendants: dict[str, int] = {}
+        self._active_children: dict[str, int] = {}
+        self._spawn_calls: dict[str, set[str]] = {}
+        """Per agent, ids of spawn calls that have not created a child. Some may have finished."""
+        self._expanded: dict[str, bool] = {}
+        self._collapsed_when_idle = False
 
     def apply(self, event: Event) -> None:
-        """Take one more event in. Events come in order."""
+        """Apply the next event of the run. Events arrive in order."""
         self.run.apply(event)
-        # To read a fact costs more than all the rest, so only of these it is read once more.
-        if event.type in _COUNTED:
-            self._count(event)
-        if event.type in _OF_ALL:
+        # Decoding a fact costs more than all the rest, so it is decoded again for few types only.
+        if event.type in _SPAWN_EVENTS:
+            self._track_spawn(event)
+        if event.type in _RUN_WIDE_EVENTS:
             changed = list(self.run.agents)
         else:
             changed = [event.agent_id] if event.agent_id in self.run.agents else []
         for agent_id in changed:
-            self._classify(self.run.agents[agent_id])
+            self._regroup(self.run.agents[agent_id])
 
-    def _count(self, event: Event) -> None:
+    def _track_spawn(self, event: Event) -> None:
         fact = event.fact
-        if isinstance(fact, ToolStarted) and fact.tool == SPAWN:
-            self._unserved.setdefault(event.agent_id, set()).add(fact.call_id)
+        if isinstance(fact, ToolStarted) and fact.tool == SPAWN_TOOL:
+            self._spawn_calls.setdefault(event.agent_id, set()).add(fact.call_id)
         elif isinstance(fact, AgentCreated) and event.parent_agent_id is not None:
-            # An errand is a call of a turn.
+            # The origin key of a spawned child is "TURN:CALL_ID".
             call_id = fact.origin_key.partition(":")[2]
-            self._unserved.get(event.parent_agent_id, set()).discard(call_id)
+            self._spawn_calls.get(event.parent_agent_id, set()).discard(call_id)
 
-    def set_open(self, key: str, open: bool) -> None:
-        """Show what stands below a row, or hide it."""
-        self._opened[key] = open
+    def set_expanded(self, key: str, expanded: bool) -> None:
+        """Show or hide the rows below the row with this key."""
+        self._expanded[key] = expanded
 
-    def reveal(self, agent_id: str) -> str:
-        """See to it that an agent has a row of its own; answers its key."""
-        agent = self.run.agents[agent_id]
-        while agent.parent_id is not None:
-            parent = self.run.agents[agent.parent_id]
-            self._opened[self._key(parent.id)] = True
-            self._opened[self._group_key(parent.id, self._kinds[agent.id])] = True
-            agent = parent
-        return self._key(agent_id)
-
-    def rows(self, now: float) -> list[Row]:
-        """All that is to be seen, in order. `now` is the time for what still runs."""
+    def rows(self, now: float) -> list[AgentRow]:
+        """All visible rows in order. `now` is the current time, for agents that still run."""
         root = self.run.root
-        return [] if root is None else list(self._branch(root, 0, now))
+        return [] if root is None else list(self._subtree_rows(root, 0, now))
 
     @property
-    def at_work(self) -> bool:
-        """Does anybody work? A program that leads does not count."""
+    def active(self) -> bool:
+        """Whether an agent runs or waits. A program that leads the run does not count."""
         root = self.run.root
-        leads = root is not None and is_open(root) and self.run.kind != "program"
-        return leads or bool(self.counts[Mark.RUNNING] or self.counts[Mark.WAITING])
+        root_active = root is not None and is_active(root) and self.run.kind != "program"
+        return root_active or any(self.counts[state] for state in ACTIVE_STATES)
 
     @property
-    def is_led(self) -> bool:
-        """Does a model lead it, and no program or plan?"""
+    def is_model_led(self) -> bool:
+        """Whether a model leads the run, rather than a program or a plan."""
         return self.run.kind == "run"
 
-    def put_away(self) -> None:
-        """Fold it up while nobody works, unless the user says otherwise."""
-        self._away = True
+    def collapse_when_idle(self) -> None:
+        """Collapse the root while no agent is active, unless the user expands it."""
+        self._collapsed_when_idle = True
 
-    def unmade(self, agent: AgentState) -> int:
-        """How many children it waits for that have no slot yet, and so are calls and no agents."""
-        if not is_open(agent) or not agent.pending or not _only_waits(agent):
+    def unspawned_children(self, agent: AgentState) -> int:
+        """Number of children that an agent has called for and that have no slot yet."""
+        if not is_active(agent) or not agent.pending or not _waits_for_children(agent):
             return 0
-        return len(self._unserved.get(agent.id, set()) & agent.pending.keys()) + agent.queued
+        return len(self._spawn_calls.get(agent.id, set()) & agent.pending.keys()) + agent.queued
 
-    @property
-    def waiting(self) -> int:
-        """How many children have no slot, made or not."""
-        unmade = sum(self.unmade(agent) for agent in self.run.agents.values() if agent.pending)
-        return self.counts[Mark.WAITING] + unmade
+    def current_counts(self) -> dict[DisplayState, int]:
+        """Like `counts`, where children that are not spawned yet count as waiting."""
+        unspawned = sum(self.unspawned_children(a) for a in self.run.agents.values() if a.pending)
+        waiting = self.counts[DisplayState.WAITING] + unspawned
+        return {**self.counts, DisplayState.WAITING: waiting}
 
-    # Inside
-
-    def _key(self, agent_id: str) -> str:
+    def _row_key(self, agent_id: str) -> str:
         return f"{self.run.id} {agent_id}"
 
-    def _group_key(self, parent: str, kind: _Kind) -> str:
-        return f"{self._key(parent)} {kind.mark} {kind.role} {kind.text}"
+    def _group_row_key(self, parent: str, key: _GroupKey) -> str:
+        return f"{self._row_key(parent)} {key.state} {key.role} {key.text}"
 
-    def _classify(self, agent: AgentState) -> None:
-        """Put an agent among its siblings of the kind that it is now."""
+    def _regroup(self, agent: AgentState) -> None:
+        """Move an agent into the group of its current state."""
         parent = agent.parent_id
-        mark, before = mark_of(agent), self._kinds.get(agent.id)
-        if before is not None and before.mark is mark:
+        state, before = display_state(agent), self._group_keys.get(agent.id)
+        if before is not None and before.state is state:
             return
-        after = self._kinds[agent.id] = self._kind(agent, mark)
-        if mark is Mark.FAILED:
+        after = self._group_keys[agent.id] = self._group_key(agent, state)
+        if state is DisplayState.FAILED:
             self._count_failure(agent)
         if parent is None:
             return
-        self.counts[mark] += 1
-        family = self._families.setdefault(parent, {mark: {} for mark in Mark})
-        at_work = (mark in AT_WORK) - (before is not None and before.mark in AT_WORK)
-        self._at_work_below[parent] = self._at_work_below.get(parent, 0) + at_work
+        self.counts[state] += 1
+        groups = self._groups.setdefault(parent, {state: {} for state in DisplayState})
+        change = (state in ACTIVE_STATES) - (before is not None and before.state in ACTIVE_STATES)
+        self._active_children[parent] = self._active_children.get(parent, 0) + change
         if before is not None:
-            self.counts[before.mark] -= 1
-            group = family[before.mark][before]
+            self.counts[before.state] -= 1
+            group = groups[before.state][before]
             del group.members[agent.id]
-            group.failed_below -= self._failed_below.get(agent.id, 0)
+            group.failed_descendants -= self._failed_descendants.get(agent.id, 0)
             if not group.members:
-                del family[before.mark][before]
-        group = family[mark].setdefault(after, _Group())
+                del groups[before.state][before]
+        group = groups[state].setdefault(after, _Group())
         group.members[agent.id] = None
-        group.failed_below += self._failed_below.get(agent.id, 0)
+        group.failed_descendants += self._failed_descendants.get(agent.id, 0)
         if agent.state is State.CLOSED:
             group.tool_calls += agent.tool_calls
             group.tokens += agent.usage.tokens
             group.cost_usd += agent.usage.cost_usd
-            group.seconds = max(group.seconds, agent.duration_s)
+            group.elapsed_s = max(group.elapsed_s, agent.duration_s)
 
-    def _kind(self, agent: AgentState, mark: Mark) -> _Kind:
-        match mark:
-            case Mark.FAILED | Mark.STOPPED:
-                return _Kind(mark, agent.role, reason_of(agent))
-            case Mark.RUNNING:
-                return _Kind(mark, agent.role, agent.title)
-            case Mark.WAITING:
-                return _Kind(mark, agent.role, "")
-            case Mark.DONE:
-                # Those with a failure below are told apart from those without.
-                return _Kind(mark, agent.role, "!" if self._failed_below.get(agent.id) else "")
+    def _group_key(self, agent: AgentState, state: DisplayState) -> _GroupKey:
+        text = ""
+        if state in UNSUCCESSFUL_STATES:
+            text = failure_reason(agent)
+        elif state is DisplayState.RUNNING:
+            text = agent.title
+        elif state is DisplayState.DONE and self._failed_descendants.get(agent.id):
+            text = "!"  # Agents with a failed descendant get a group of their own.
+        return _GroupKey(state, agent.role, text)
 
     def _count_failure(self, agent: AgentState) -> None:
         self.failures.append(agent.id)
         while agent.parent_id is not None:
             agent = self.run.agents[agent.parent_id]
-            self._failed_below[agent.id] = self._failed_below.get(agent.id, 0) + 1
+            self._failed_descendants[agent.id] = self._failed_descendants.get(agent.id, 0) + 1
             if agent.parent_id is not None:
-                kind = self._kinds[agent.id]
-                self._families[agent.parent_id][kind.mark][kind].failed_below += 1
+                key = self._group_keys[agent.id]
+                self._groups[agent.parent_id][key.state][key].failed_descendants += 1
 
-    def _branch(self, agent: AgentState, depth: int, now: float) -> Iterator[Row]:
-        row = self._row(agent, depth, now)
+    def _subtree_rows(self, agent: AgentState, depth: int, now: float) -> Iterator[AgentRow]:
+        row = self._agent_row(agent, depth, now)
         yield row
-        if not row.open:
+        if not row.expanded:
             return
-        if len(agent.children) <= SMALL_FAMILY:
+        if len(agent.children) <= MAX_UNGROUPED_CHILDREN:
             for child in agent.children:
-                yield from self._branch(self.run.agents[child], depth + 1, now)
+                yield from self._subtree_rows(self.run.agents[child], depth + 1, now)
             return
-        family = self._families[agent.id]
-        for mark in Mark:
-            for kind, group in family[mark].items():
-                if len(group.members) < ALIKE:
-                    yield from self._members(group, depth + 1, now)
+        groups = self._groups[agent.id]
+        for state in DisplayState:
+            for key, group in groups[state].items():
+                if len(group.members) < MIN_GROUP_SIZE:
+                    yield from self._member_rows(group, depth + 1, now)
                     continue
-                folded = self._folded(agent.id, kind, group, depth + 1, now)
-                yield folded
-                if folded.open:
-                    yield from self._members(group, depth + 2, now)
+                group_row = self._group_row(agent.id, key, group, depth + 1, now)
+                yield group_row
+                if group_row.expanded:
+                    yield from self._member_rows(group, depth + 2, now)
 
-    def _members(self, group: _Group, depth: int, now: float) -> Iterator[Row]:
+    def _member_rows(self, group: _Group, depth: int, now: float) -> Iterator[AgentRow]:
         for member in group.members:
-            yield from self._branch(self.run.agents[member], depth, now)
+            yield from self._subtree_rows(self.run.agents[member], depth, now)
 
-    def _row(self, agent: AgentState, depth: int, now: float) -> Row:
-        key, mark = self._key(agent.id), self._kinds[agent.id].mark
-        # A program that leads waits for what comes next; only its children can be at work.
-        idle = agent.parent_id is None and self.run.kind == "program"
-        if idle and mark is Mark.RUNNING and not self._at_work_below.get(agent.id):
-            mark = Mark.WAITING
-        failed_below = self._failed_below.get(agent.id, 0)
-        # What is done, and all is well below it, is not in the way.
-        usual = mark is not Mark.DONE or failed_below > 0
+    def _agent_row(self, agent: AgentState, depth: int, now: float) -> AgentRow:
+        key, state = self._row_key(agent.id), self._group_keys[agent.id].state
+        # A program that leads a run is idle between its calls; only its children can run.
+        is_program = agent.parent_id is None and self.run.kind == "program"
+        if is_program and state is DisplayState.RUNNING and not self._active_children.get(agent.id):
+            state = DisplayState.WAITING
+        failed_descendants = self._failed_descendants.get(agent.id, 0)
+        expanded = state is not DisplayState.DONE or failed_descendants > 0
         if agent.parent_id is None:
-            usual = not self._away or self.at_work
-        return Row(
+            expanded = not self._collapsed_when_idle or self.active
+        return AgentRow(
             key=key,
             run_id=self.run.id,
             agent_id=agent.id,
             path=agent.path,
-            mark=mark,
+            state=state,
             depth=depth,
-            name=agent.path.rpartition("/")[2] if agent.parent_id else agent.role,
+            name=short_name(agent) if agent.parent_id else agent.role,
             task=one_line(agent.title),
-            doing=self._doing(agent, mark),
-            turn=agent.turn if mark is Mark.RUNNING else agent.turns,
+            activity=self._activity(agent, state),
+            turn=agent.turn if state is DisplayState.RUNNING else agent.turns,
             max_turns=agent.max_turns,
             tool_calls=agent.tool_calls,
             tokens=agent.usage.tokens,
             cost_usd=agent.usage.cost_usd,
-            seconds=0.0 if idle else seconds(agent, now),
-            below=len(agent.children),
-            failed_below=failed_below,
-            open=bool(agent.children) and self._opened.get(key, usual),
+            elapsed_s=0.0 if is_program else elapsed_s(agent, now),
+            child_count=len(agent.children),
+            failed_descendants=failed_descendants,
+            expanded=bool(agent.children) and self._expanded.get(key, expanded),
             cached=agent.cached,
         )
 
-    def _doing(self, agent: AgentState, mark: Mark) -> str:
-        at_work = self._at_work_below.get(agent.id, 0)
-        if mark is Mark.RUNNING and at_work and _only_waits(agent):
-            left = at_work + self.unmade(agent)
-            everybody = some(len(agent.children) - at_work + left, "agent")
-            return f"waits for {left:,} of {everybody}"
-        return doing(agent, mark)
+    def _activity(self, agent: AgentState, state: DisplayState) -> str:
+        active = self._active_children.get(agent.id, 0)
+        if state is DisplayState.RUNNING and active and _waits_for_children(agent):
+            unspawned = self.unspawned_children(agent)
+            total = plural(len(agent.children) + unspawned, "agent")
+            return f"waiting for {active + unspawned:,} of {total}"
+        return current_activity(agent, state)
 
-    def _folded(self, parent: str, kind: _Kind, group: _Group, depth: int, now: float) -> Row:
-        key = self._group_key(parent, kind)
+    def _group_row(
+        self, parent: str, key: _GroupKey, group: _Group, depth: int, now: float
+    ) -> AgentRow:
+        row_key = self._group_row_key(parent, key)
         first = self.run.agents[next(iter(group.members))]
-        sums = group
-        if kind.mark is Mark.RUNNING:  # These still change, so nothing was added up.
+        usage = group
+        if key.state is DisplayState.RUNNING:  # Totals of a group cover closed agents only.
             running = [self.run.agents[member] for member in group.members]
-            sums = _Group(
+            usage = _Group(
                 tool_calls=sum(a.tool_calls for a in running),
                 tokens=sum(a.usage.tokens for a in running),
                 cost_usd=sum(a.usage.cost_usd for a in running),
-                seconds=max(seconds(a, now) for a in running),
+                elapsed_s=max(elapsed_s(a, now) for a in running),
             )
-        return Row(
-            key=key,
+        return AgentRow(
+            key=row_key,
             run_id=self.run.id,
             agent_id=first.id,
-            mark=kind.mark,
+            state=key.state,
             depth=depth,
-            name=kind.role,
+            name=key.role,
             count=len(group.members),
-            task=one_line(first.title) if kind.mark is Mark.RUNNING else "",
-            doing=kind.text if kind.mark in (Mark.FAILED, Mark.STOPPED) else "",
-            tool_calls=sums.tool_calls,
-            tokens=sums.tokens,
-            cost_usd=sums.cost_usd,
-            seconds=sums.seconds,
-            below=len(group.members),
-            failed_below=group.failed_below,
-            open=self._opened.get(key, False),
+            task=one_line(first.title) if key.state is DisplayState.RUNNING else "",
+            activity=key.text if key.state in UNSUCCESSFUL_STATES else "",
+            tool_calls=usage.tool_calls,
+            tokens=usage.tokens,
+            cost_usd=usage.cost_usd,
+            elapsed_s=usage.elapsed_s,
+            child_count=len(group.members),
+            failed_descendants=group.failed_descendants,
+            expanded=self._expanded.get(row_key, False),
         )
 
 
 class Forest:
-    """The trees of several runs: those of a conversation, in the order in which they began."""
+    """Trees of the runs of one conversation, in the order in which the runs started."""
 
     def __init__(self) -> None:
-        self.trees: dict[str, Tree] = {}
+        self.trees: dict[str, AgentTree] = {}
 
-    def apply(self, event: Event) -> Tree:
-        """Take one more event in; answers the tree that it belongs to."""
+    def apply(self, event: Event) -> AgentTree:
+        """Apply an event to the tree of its run. Returns that tree."""
         tree = self.trees.get(event.run_id)
         if tree is None:
             for earlier in self.trees.values():
-                if not earlier.at_work:
-                    earlier.put_away()
-            tree = self.trees[event.run_id] = Tree()
+                if not earlier.active:
+                    earlier.collapse_when_idle()
+            tree = self.trees[event.run_id] = AgentTree()
         tree.apply(event)
         return tree
 
-    def rows(self, now: float) -> list[Row]:
-        """Those at work first, then the latest; of the earlier ones, those that had children."""
+    def rows(self, now: float) -> list[AgentRow]:
+        """Rows of active runs, then of the latest run, then of earlier runs that had children."""
         latest_first = list(reversed(self.trees.values()))
-        at_work = [tree for tree in latest_first if tree.at_work]
-        over = [
+        active = [tree for tree in latest_first if tree.active]
+        finished = [
             tree
             for tree in latest_first
-            if not tree.at_work and (tree is latest_first[0] or len(tree.run.agents) > 1)
+            if not tree.active and (tree is latest_first[0] or len(tree.run.agents) > 1)
         ]
-        return [row for tree in (*at_work, *over) for row in tree.rows(now)]
+        return [row for tree in (*active, *finished) for row in tree.rows(now)]
 
 
-def fit(rows: list[Row], height: int) -> tuple[list[Row], int]:
-    """The rows that matter most, in their order, where only `height` are to be seen; and how many
-    are left out.
+def fit_rows(rows: list[AgentRow], height: int) -> tuple[list[AgentRow], int]:
+    """The `height` most important rows in their order, and the number of rows left out.
 
-    What failed comes before what runs, that before what is over, and the first before the last.
+    Failed agents come before running ones, running ones before the others, and earlier rows before
+    later ones.
     """
     if len(rows) <= height:
         return rows, 0
-    weights = {Mark.FAILED: 0, Mark.RUNNING: 1, Mark.WAITING: 2, Mark.STOPPED: 2, Mark.DONE: 2}
 
-    def weight(index: int) -> int:
+    def rank(index: int) -> int:
         row = rows[index]
-        # A root, and a row that counts many, tell of more than themselves.
-        return 0 if row.depth == 0 or row.count > 1 or row.failed_below else weights[row.mark]
+        # A root, a group and a row with failures below it say more than other rows.
+        if row.depth == 0 or row.count > 1 or row.failed_descendants:
+            return 0
+        return {DisplayState.FAILED: 0, DisplayState.RUNNING: 1}.get(row.state, 2)
 
-    kept = sorted(sorted(range(len(rows)), key=weight)[: max(0, height)])
+    kept = sorted(sorted(range(len(rows)), key=rank)[: max(0, height)])
     return [rows[index] for index in kept], len(rows) - len(kept)
 
 
-def grown(events: Iterable[Event]) -> Tree:
-    """The tree of a run that is on record."""
-    tree = Tree()
-    for event in events:
-        tree.apply(event)
-    return tree
+def short_name(agent: AgentState) -> str:
+    """Last part of the agent's path: `researcher.2`."""
+    return agent.path.rpartition("/")[2]
 
 
-def is_open(agent: AgentState) -> bool:
-    """Is it at work, or about to be?"""
+def is_active(agent: AgentState) -> bool:
+    """Whether the agent runs or is going to run."""
     return agent.closed_at is None and agent.paused_at is None
 
 
-def mark_of(agent: AgentState) -> Mark:
+def display_state(agent: AgentState) -> DisplayState:
     if agent.paused_at is not None:
-        return Mark.STOPPED
+        return DisplayState.STOPPED
     if agent.status is None:
-        return Mark.WAITING if agent.state is State.CREATED else Mark.RUNNING
+        return DisplayState.WAITING if agent.state is State.CREATED else DisplayState.RUNNING
     if agent.state is not State.CLOSED:
-        return Mark.RUNNING  # Its end is decided, and not yet told.
+        return DisplayState.RUNNING  # Its parent has not received the result yet.
     if agent.status is Status.COMPLETED:
-        return Mark.DONE
-    return Mark.STOPPED if agent.status is Status.CANCELLED else Mark.FAILED
+        return DisplayState.DONE
+    return DisplayState.STOPPED if agent.status is Status.CANCELLED else DisplayState.FAILED
 
 
-def reason_of(agent: AgentState) -> str:
+def failure_reason(agent: AgentState) -> str:
     """Why an agent ended without success, on one line."""
     if agent.paused_at is not None:
         return PAUSED
     status, reason = str(agent.status).replace("_", " "), one_line(agent.error)
     if not reason or reason.startswith(status):
         return reason or status
-    # That it is an error, its mark says.
+    # The symbol of the row already says that it is an error.
     return reason if agent.status is Status.ERROR else f"{status}: {reason}"
 
 
-def _only_waits(agent: AgentState) -> bool:
-    """Is it for children alone that an agent waits?"""
-    return all(call.tool in WAITS for call in agent.pending.values())
+def _waits_for_children(agent: AgentState) -> bool:
+    """Whether an agent waits for children and for nothing else."""
+    return all(call.tool in WAITING_TOOLS for call in agent.pending.values())
 
 
-def doing(agent: AgentState, mark: Mark) -> str:
-    """What an agent does now, or why it ended without success; nothing where all is well."""
-    match mark:
-        case Mark.FAILED | Mark.STOPPED:
-            return reason_of(agent)
-        case Mark.RUNNING if agent.pending:
+def current_activity(agent: AgentState, state: DisplayState) -> str:
+    """What an agent does now, or why it ended without success; empty for other agents."""
+    match state:
+        case DisplayState.FAILED | DisplayState.STOPPED:
+            return failure_reason(agent)
+        case DisplayState.RUNNING if agent.pending:
             latest = next(reversed(agent.pending.values()))
             more = len(agent.pending) - 1
             return call_text(latest.tool, latest.arguments) + (f" (+{more})" if more else "")
-        case Mark.RUNNING:
-            return agent.setback or ("thinking" if agent.turn else "")
+        case DisplayState.RUNNING:
+            return agent.setback or (THINKING if agent.turn else "")
         case _:
             return ""
 
 
-def seconds(agent: AgentState, now: float) -> float:
-    """How long it has been at work."""
+def elapsed_s(agent: AgentState, now: float) -> float:
+    """Time since the agent started, up to its end."""
     if agent.started_at is None:
         return 0.0
     ended_at = agent.paused_at if agent.closed_at is None else agent.closed_at

@@ -1,32 +1,31 @@
-"""A change of files as lines: who made it, and what it put in the place of what."""
+"""A change of files as lines: a heading with its agent, then the patch."""
 
 from __future__ import annotations
 
-from retinue.interfaces.view.agent_table import Line, Span, Tone
-from retinue.interfaces.view.formatting import clip, lines_of, one_line
-from retinue.interfaces.view.markdown import chopped
+from retinue.interfaces.view.formatting import clip, one_line, printable_lines
+from retinue.interfaces.view.styled_text import Line, Span, Tone, hard_wrap
 from retinue.runtime.history.undo import ChangePatch
 
-TONES = {"+": Tone.ADDED, "-": Tone.REMOVED, "@": Tone.CODE}
+PATCH_TONES = {"+": Tone.ADDED, "-": Tone.REMOVED, "@": Tone.CODE}
 
 
-def change_head(change: ChangePatch) -> str:
-    """Which step it is, whose, and what became of it."""
-    what = "not integrated" if change.number is None else f"step {change.number}"
+def change_heading(change: ChangePatch) -> str:
+    """`step 3, by a2 (root/executor.1): write a.py`, with a note where the change was undone."""
+    what = "not merged" if change.number is None else f"step {change.number}"
     if change.state == "undone":
         what += ", undone"
     elif change.state == "made" and change.number is None:
-        what = "brought in by redo"
-    who = f"{change.agent_id} ({change.path})" if change.agent_id else "nobody knows whom"
-    return f"{what}, by {who}: {one_line(change.title)}"
+        what = "applied by redo"
+    agent = f"{change.agent_id} ({change.path})" if change.agent_id else "an unknown agent"
+    return f"{what}, by {agent}: {one_line(change.title)}"
 
 
-def change_lines(change: ChangePatch, width: int) -> list[Line]:
-    lines: list[Line] = [(Span(clip(change_head(change), width), Tone.STRONG),)]
-    for line in lines_of(change.patch):
+def diff_lines(change: ChangePatch, width: int) -> list[Line]:
+    lines: list[Line] = [(Span(clip(change_heading(change), width), Tone.STRONG),)]
+    for line in printable_lines(change.patch):
         if line.startswith(("diff --git ", "index ")):
-            continue  # The lines below say it again.
+            continue  # The --- and +++ lines name the files again.
         header = line.startswith(("+++ ", "--- "))
-        tone = Tone.DIM if header else TONES.get(line[:1], Tone.PLAIN)
-        lines += chopped(line, width, indent="  ", tone=tone)
+        tone = Tone.DIM if header else PATCH_TONES.get(line[:1], Tone.PLAIN)
+        lines += hard_wrap(line, width, indent="  ", tone=tone)
     return lines

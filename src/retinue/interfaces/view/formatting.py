@@ -1,11 +1,11 @@
-"""Numbers and texts as a terminal shows them: short, and of a width that is known."""
+"""Numbers and texts formatted for a terminal: short, printable and of a known width."""
 
 from __future__ import annotations
 
 from unicodedata import combining, east_asian_width
 
 ELLIPSIS = "…"
-UNSHOWN = "\ufffd"
+REPLACEMENT = "\ufffd"
 _UNITS = ((10**3, "k"), (10**6, "M"), (10**9, "G"), (10**12, "T"))
 
 
@@ -18,7 +18,7 @@ def short_count(number: int) -> str:
     return f"{short:.1f}{unit}" if short < 99.95 else f"{short:.0f}{unit}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """At most seven cells: 0.4s, 12.4s, 3m 20s, 1h 05m."""
     if seconds < 99.95:
         return f"{max(0.0, seconds):.1f}s"
@@ -28,8 +28,8 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60:,}h {minutes % 60:02}m"
 
 
-def dollars(amount: float) -> str:
-    """Two digits that matter: $0.0012, $0.34, $12.30; nothing for nothing."""
+def format_cost(amount: float) -> str:
+    """At least two significant digits: $0.0012, $0.34, $12.30; empty for zero."""
     if amount <= 0:
         return ""
     if amount < 0.0001:
@@ -37,38 +37,40 @@ def dollars(amount: float) -> str:
     return f"${amount:.4f}" if amount < 0.01 else f"${amount:,.2f}"
 
 
-def some(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def one_line(text: str) -> str:
-    """`text` on one row, with nothing in it that a terminal would act on."""
+    """`text` on one line, without characters that a terminal would act on."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else " " for c in text)
     return " ".join(text.split()) if "  " in text or text != text.strip() else text
 
 
-def lines_of(text: str) -> list[str]:
-    """The lines of `text`, tabs as spaces, with nothing in them that a terminal would act on."""
+def printable_lines(text: str) -> list[str]:
+    """Lines of `text`, tabs as spaces, without characters that a terminal would act on."""
     return [
         line if line.isprintable() else "".join(c for c in line.expandtabs(4) if c.isprintable())
         for line in text.splitlines()
     ]
 
 
-def harmless(text: str) -> str:
-    """`text` in as many cells, with marks for what a terminal would act on."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else UNSHOWN for c in text)
+def replace_control_chars(text: str) -> str:
+    """`text` in the same width; characters that a terminal would act on become `REPLACEMENT`."""
+    return (
+        text if text.isprintable() else "".join(c if c.isprintable() else REPLACEMENT for c in text)
+    )
 
 
-def cells(text: str) -> int:
-    """How many cells of a terminal `text` takes."""
+def cell_width(text: str) -> int:
+    """Number of terminal cells that `text` takes."""
     if text.isascii():
         return len(text)
-    return sum(map(_cell, text))
+    return sum(map(_char_width, text))
 
 
-def _cell(char: str) -> int:
+def _char_width(char: str) -> int:
     if char.isascii():
         return 1
     if combining(char) or char in "\u200b\u200c\u200d\ufe0e\ufe0f":
@@ -77,14 +79,14 @@ def _cell(char: str) -> int:
 
 
 def clip(text: str, width: int) -> str:
-    """The beginning of `text` within `width` cells; what is cut ends in an ellipsis."""
-    if cells(text) <= width:
+    """The beginning of `text` within `width` cells; a shortened text ends in an ellipsis."""
+    if cell_width(text) <= width:
         return text
     if width <= 0:
         return ""
     used, kept = 0, []
     for char in text:
-        used += _cell(char)
+        used += _char_width(char)
         if used > width - 1:
             break
         kept.append(char)
@@ -92,19 +94,19 @@ def clip(text: str, width: int) -> str:
 
 
 def clip_reason(reason: str, width: int) -> str:
-    """Like `clip`. Whose address it begins with goes first: what happened tells more."""
-    if cells(reason) > width and reason.startswith(("http://", "https://")):
+    """Like `clip`, but drops a leading address first: the problem after it says more."""
+    if cell_width(reason) > width and reason.startswith(("http://", "https://")):
         reason = reason.partition(" ")[2] or reason
     return clip(reason, width)
 
 
-def fill(text: str, width: int) -> str:
-    """`text` cut or filled with spaces to exactly `width` cells."""
+def pad(text: str, width: int) -> str:
+    """`text` shortened or padded with spaces to exactly `width` cells."""
     text = clip(text, width)
-    return text + " " * (width - cells(text))
+    return text + " " * (width - cell_width(text))
 
 
-def fill_left(text: str, width: int) -> str:
-    """Like `fill`, for numbers: the spaces stand before it."""
+def pad_left(text: str, width: int) -> str:
+    """Like `pad`, with the spaces before the text."""
     text = clip(text, width)
-    return " " * (width - cells(text)) + text
+    return " " * (width - cell_width(text)) + text

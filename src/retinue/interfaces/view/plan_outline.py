@@ -1,50 +1,50 @@
-"""A plan as lines for people: a table of its steps, and the tree of who needs whom."""
+"""A plan as text: a table of its steps, a tree of their dependencies, and its checks."""
 
 from __future__ import annotations
 
 from retinue.domain.plan.plan import OnFailure, Plan
-from retinue.interfaces.view.formatting import cells, fill, one_line
+from retinue.interfaces.view.formatting import cell_width, one_line, pad
 
-HEAD = ("step", "role", "writes", "checks", "what")
+TABLE_HEADING = ("step", "role", "writes", "checks", "what")
 
 
-def outline(plan: Plan) -> list[str]:
-    """Goal, table and tree, and the commands that it would have run."""
+def plan_outline(plan: Plan) -> list[str]:
+    """Lines for the goal, the steps, their dependencies, and the check commands of the plan."""
     lines = [one_line(text) for text in (plan.goal, plan.summary) if text.strip()]
-    return [*lines, "", *_table(plan), "", *_tree(plan), *_checks(plan)]
+    return [*lines, "", *_table_lines(plan), "", *_dependency_tree(plan), *_check_lines(plan)]
 
 
-def _checks(plan: Plan) -> list[str]:
+def _check_lines(plan: Plan) -> list[str]:
     lines = [f"  {step.name}: {one_line(check)}" for step in plan.steps for check in step.checks]
     return ["", "Checks:", *lines] if lines else []
 
 
-def _table(plan: Plan) -> list[str]:
-    rows = [HEAD]
+def _table_lines(plan: Plan) -> list[str]:
+    rows = [TABLE_HEADING]
     for step in plan.steps:
         writes = one_line(", ".join(step.writes or ())) or "-"
         what = one_line(step.shown)
         rows.append((step.name, step.role, writes, str(len(step.checks) or "-"), what))
-    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)][:-1]
-    return ["  ".join([*map(fill, row[:-1], widths), row[-1]]) for row in rows]
+    widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)][:-1]
+    return ["  ".join([*map(pad, row[:-1], widths), row[-1]]) for row in rows]
 
 
-def _tree(plan: Plan) -> list[str]:
-    """Each step below the last of those that it needs; the others are named beside it."""
-    place = {step.name: number for number, step in enumerate(plan.steps)}
-    below: dict[str, list[str]] = {"": []}
+def _dependency_tree(plan: Plan) -> list[str]:
+    """Each step below the last step that it depends on; other dependencies are named beside it."""
+    position = {step.name: number for number, step in enumerate(plan.steps)}
+    children_of: dict[str, list[str]] = {"": []}
     for step in plan.steps:
-        above = max(step.depends_on, key=lambda name: place[name], default="")
-        below.setdefault(above, []).append(step.name)
+        parent = max(step.depends_on, key=lambda name: position[name], default="")
+        children_of.setdefault(parent, []).append(step.name)
 
     def branch(name: str, indent: str) -> list[str]:
         lines = []
-        children = below.get(name, [])
+        children = children_of.get(name, [])
         for child in children:
             last = child == children[-1]
             step = plan[child]
-            more = [need for need in step.depends_on if need != name]
-            also = f" (also after {', '.join(more)})" if more else ""
+            others = [need for need in step.depends_on if need != name]
+            also = f" (also after {', '.join(others)})" if others else ""
             policy = (
                 "" if step.on_failure is OnFailure.STOP else f" [on failure: {step.on_failure}]"
             )
@@ -52,5 +52,5 @@ def _tree(plan: Plan) -> list[str]:
             lines += branch(child, indent + ("   " if last else "│  "))
         return lines
 
-    found = branch("", "")
-    return [*found, "then a review"] if plan.review else found
+    lines = branch("", "")
+    return [*lines, "then a review"] if plan.review else lines

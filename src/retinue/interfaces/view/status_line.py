@@ -1,4 +1,4 @@
-"""The line about the run under way: its agents, its queue, and what is left of its budget."""
+"""The status line of a run: counts of its agents, model slots, and used budget."""
 
 from __future__ import annotations
 
@@ -6,51 +6,50 @@ from collections.abc import Callable, Sequence
 
 from retinue.domain.budget import Budget
 from retinue.domain.server_info import EndpointLoad
-from retinue.interfaces.view.agent_table import SIGNS, Line, Span, Tone
-from retinue.interfaces.view.agent_tree import Mark, Tree
-from retinue.interfaces.view.formatting import cells, dollars, duration, short_count
+from retinue.interfaces.view.agent_tree import COUNT_ORDER, STATE_SYMBOLS, AgentTree
+from retinue.interfaces.view.formatting import cell_width, format_cost, format_duration, short_count
+from retinue.interfaces.view.styled_text import Line, Span, Tone
 
-SHOWN = (Mark.RUNNING, Mark.WAITING, Mark.DONE, Mark.STOPPED, Mark.FAILED)
-# A limit is shown in another colour when so much of it is used.
-NEARLY = 0.8
+# Above this fraction of a limit, the figure has the warning tone.
+WARN_FRACTION = 0.8
 
 
-def status(
-    tree: Tree | None,
+def status_line(
+    tree: AgentTree | None,
     budget: Budget | None,
     *,
     width: int,
     now: float,
     loads: Sequence[EndpointLoad] = (),
 ) -> Line:
-    """Counts and slots on the left, the budget on the right, in at most `width` cells."""
+    """Counts and slots on the left, budget on the right, in at most `width` cells."""
     if tree is None or tree.run.root is None:
         return ()
-    numbers = {**tree.counts, Mark.WAITING: tree.waiting}
+    numbers = tree.current_counts()
     words = [
-        Span(f"{SIGNS[mark]} {numbers[mark]:,} {mark}", Tone(mark))
-        for mark in SHOWN
-        if numbers[mark]
+        Span(f"{STATE_SYMBOLS[state]} {numbers[state]:,} {state}", Tone(state))
+        for state in COUNT_ORDER
+        if numbers[state]
     ]
     bare = [Span(text[: text.rindex(" ")], tone) for text, tone in words]
-    if tree.at_work:
-        words += _slots(loads)
-    budgeted = _budget(tree, budget, now)
+    if tree.active:
+        words += _slots_text(loads)
+    budgeted = _budget_spans(tree, budget, now)
     for counts, figures in (
         (words, budgeted),
         (bare, budgeted),
         (bare, budgeted[-2:]),
         (bare, budgeted[-1:]),
     ):
-        left, right = _joined(counts), _joined(figures)
-        gap = width - _size(left) - _size(right)
+        left, right = _spaced(counts), _spaced(figures)
+        gap = width - _total_width(left) - _total_width(right)
         if gap >= 2:
             return (*left, Span(" " * gap), *right)
-    return tuple(_joined(bare))
+    return tuple(_spaced(bare))
 
 
-def _slots(loads: Sequence[EndpointLoad]) -> list[Span]:
-    """What the endpoints work on and who waits for them, where that is known or matters."""
+def _slots_text(loads: Sequence[EndpointLoad]) -> list[Span]:
+    """Requests in flight and queued; empty if nothing is queued and a limit is unknown."""
     queued = sum(load.waiting for load in loads)
     if not queued and not all(load.known for load in loads):
         return []
@@ -59,37 +58,39 @@ def _slots(loads: Sequence[EndpointLoad]) -> list[Span]:
     return [Span(text, Tone.DIM)] if limit else []
 
 
-def _budget(tree: Tree, budget: Budget | None, now: float) -> list[Span]:
-    """The least important first: it is the first to go."""
+def _budget_spans(tree: AgentTree, budget: Budget | None, now: float) -> list[Span]:
+    """Used budget, the least important figure first: it is the first to be left out."""
     run, root = tree.run, tree.run.root
     assert root is not None
     figures = []
     if root.tool_calls:
         most = None if budget is None or run.kind != "run" else budget.max_tool_calls
-        figures.append(_figure(root.tool_calls, most, str, "calls"))
+        figures.append(_used_of_limit(root.tool_calls, most, str, "calls"))
     if run.usage.tokens:
         most = None if budget is None else budget.max_tokens
-        figures.append(_figure(run.usage.tokens, most, short_count, "tokens"))
+        figures.append(_used_of_limit(run.usage.tokens, most, short_count, "tokens"))
     if run.usage.cost_usd:
         limit = None if budget is None else budget.max_cost_usd
         of = "" if limit is None else f" of ${limit:g}"
-        near = limit is not None and run.usage.cost_usd > NEARLY * limit
-        figures.append(Span(dollars(run.usage.cost_usd) + of, Tone.STOPPED if near else Tone.DIM))
+        near = limit is not None and run.usage.cost_usd > WARN_FRACTION * limit
+        figures.append(
+            Span(format_cost(run.usage.cost_usd) + of, Tone.STOPPED if near else Tone.DIM)
+        )
     if run.kind == "run":
         ended_at = root.paused_at if run.finished_at is None else run.finished_at
         end = now if ended_at is None else ended_at
-        figures.append(Span(duration(end - run.started_at), Tone.DIM))
+        figures.append(Span(format_duration(end - run.started_at), Tone.DIM))
     return figures
 
 
-def _figure(used: int, most: int | None, shown: Callable[[int], str], noun: str) -> Span:
+def _used_of_limit(used: int, most: int | None, shown: Callable[[int], str], noun: str) -> Span:
     if most is None:
         return Span(f"{shown(used)} {noun}", Tone.DIM)
-    tone = Tone.STOPPED if used > NEARLY * most else Tone.DIM
+    tone = Tone.STOPPED if used > WARN_FRACTION * most else Tone.DIM
     return Span(f"{shown(used)}/{shown(most)} {noun}", tone)
 
 
-def _joined(spans: list[Span]) -> list[Span]:
+def _spaced(spans: list[Span]) -> list[Span]:
     joined: list[Span] = []
     for span in spans:
         if joined:
@@ -98,5 +99,5 @@ def _joined(spans: list[Span]) -> list[Span]:
     return joined
 
 
-def _size(spans: list[Span]) -> int:
-    return sum(cells(span.text) for span in spans)
+def _total_width(spans: list[Span]) -> int:
+    return sum(cell_width(span.text) for span in spans)

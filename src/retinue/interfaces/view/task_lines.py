@@ -1,84 +1,100 @@
-"""A task under way in one line: `"Write tests for auth.ts" (turn 3/10, 12.4s)`."""
+"""A task in one line: `"Write tests for auth.ts" (turn 3/10, 12.4s)`."""
 
 from __future__ import annotations
 
 from retinue.domain.agent_state import AgentState
 from retinue.domain.run_state import RunState
-from retinue.interfaces.view.agent_table import Line, Span, Tone
-from retinue.interfaces.view.agent_tree import SMALL_FAMILY, Mark, Row, mark_of, seconds
-from retinue.interfaces.view.formatting import cells, clip, clip_reason, duration, one_line, some
+from retinue.interfaces.view.agent_tree import (
+    MAX_UNGROUPED_CHILDREN,
+    UNSUCCESSFUL_STATES,
+    AgentRow,
+    DisplayState,
+    display_state,
+    elapsed_s,
+)
+from retinue.interfaces.view.formatting import (
+    cell_width,
+    clip,
+    clip_reason,
+    format_duration,
+    one_line,
+    plural,
+)
+from retinue.interfaces.view.styled_text import Line, Span, Tone
 
-DEEPEST = 6
-LEAST_TASK, LEAST_DOING = 12, 8
+MAX_INDENT = 6
+MIN_TASK_CELLS, MIN_ACTIVITY_CELLS = 12, 8
 
 
-def about(agent: AgentState, now: float) -> str:
-    """What an agent does, as a line in a log."""
-    running = mark_of(agent) is Mark.RUNNING
+def task_summary(agent: AgentState, now: float) -> str:
+    """Task and progress of an agent, for a log line."""
+    running = display_state(agent) is DisplayState.RUNNING
     turns = f"turn {agent.turn}/{agent.max_turns}, " if agent.turn and running else ""
-    return f'"{one_line(agent.title)}" ({turns}{duration(seconds(agent, now))})'
+    return f'"{one_line(agent.title)}" ({turns}{format_duration(elapsed_s(agent, now))})'
 
 
-def has_block(view: RunState, agent: AgentState) -> bool:
-    """Is its end worth a block of its own? That of a child of the root, if there are few of them.
+def has_result_block(run: RunState, agent: AgentState) -> bool:
+    """Whether a closed agent gets a result block: a child of the root, if the root has few.
 
-    Where a program leads, it tells of its children itself.
+    A program that leads a run prints the results of its children itself.
     """
-    root = view.root
-    if view.kind != "run" or root is None or agent.parent_id != root.id:
+    root = run.root
+    if run.kind != "run" or root is None or agent.parent_id != root.id:
         return False
-    return len(root.children) <= SMALL_FAMILY
+    return len(root.children) <= MAX_UNGROUPED_CHILDREN
 
 
-def task_line(row: Row, *, width: int, sign: str) -> Line:
-    """A row in at most `width` cells: who, what, how far, how long, and what it does just now."""
-    tone = Tone(row.mark)
-    quiet = Tone.DIM if row.mark in (Mark.DONE, Mark.WAITING) else Tone.PLAIN
+def task_line(row: AgentRow, *, width: int, symbol: str) -> Line:
+    """A row in at most `width` cells: name, task, progress, time and current activity."""
+    tone = Tone(row.state)
+    quiet = Tone.DIM if row.state in (DisplayState.DONE, DisplayState.WAITING) else Tone.PLAIN
     name = f"{row.count:,}× {row.name}" if row.count > 1 else row.name
     spans = [
-        Span("  " * min(row.depth, DEEPEST)),
-        Span(f"{sign} ", tone),
+        Span("  " * min(row.depth, MAX_INDENT)),
+        Span(f"{symbol} ", tone),
         Span(clip(name, width // 3), quiet),
     ]
-    room = width - sum(cells(span.text) for span in spans)
-    if row.failed_below and not row.open:
-        spans.append(Span(clip(f" {row.failed_below:,} failed below", room), Tone.FAILED))
-        room -= cells(spans[-1].text)
-    ended_badly = row.mark in (Mark.FAILED, Mark.STOPPED)
-    figures = _figures(row)
-    if ended_badly and row.doing:
-        # Why comes before what: the name already tells which one it is.
-        spans.append(Span(clip(f" {clip_reason(row.doing, room - 1)}", room), tone))
-        room -= cells(spans[-1].text)
-    # What it does just now is told as well, beside a task of any length.
-    doing = 0 if ended_badly else min(cells(row.doing) + 2, room // 3)
-    left = room - cells(figures) - doing
-    if row.task and left > LEAST_TASK:
+    room = width - sum(cell_width(span.text) for span in spans)
+    if row.failed_descendants and not row.expanded:
+        spans.append(Span(clip(f" {row.failed_descendants:,} failed below", room), Tone.FAILED))
+        room -= cell_width(spans[-1].text)
+    ended_badly = row.state in UNSUCCESSFUL_STATES
+    figures = _progress_text(row)
+    if ended_badly and row.activity:
+        # The reason comes before the task: the name already identifies the agent.
+        spans.append(Span(clip(f" {clip_reason(row.activity, room - 1)}", room), tone))
+        room -= cell_width(spans[-1].text)
+    # The activity keeps a third of the room, however long the task is.
+    activity = 0 if ended_badly else min(cell_width(row.activity) + 2, room // 3)
+    left = room - cell_width(figures) - activity
+    if row.task and left > MIN_TASK_CELLS:
         task = f'"{clip(row.task, left - 3)}"'
         spans.append(Span(f" {task}", Tone.DIM if ended_badly else quiet))
-        room -= cells(spans[-1].text)
-    if cells(figures) <= room:
+        room -= cell_width(spans[-1].text)
+    if cell_width(figures) <= room:
         spans.append(Span(figures, Tone.DIM))
-        room -= cells(figures)
-    if row.doing and not ended_badly and room > LEAST_DOING:
-        spans.append(Span(f"  {clip(row.doing, room - 2)}", Tone.DIM))
+        room -= cell_width(figures)
+    if row.activity and not ended_badly and room > MIN_ACTIVITY_CELLS:
+        spans.append(Span(f"  {clip(row.activity, room - 2)}", Tone.DIM))
     return tuple(spans)
 
 
-def _figures(row: Row) -> str:
+def _progress_text(row: AgentRow) -> str:
     facts = []
     if row.count > 1:
         if row.tool_calls:
-            facts.append(some(row.tool_calls, "tool call"))
-    elif row.mark is Mark.RUNNING and row.turn:
+            facts.append(plural(row.tool_calls, "tool call"))
+    elif row.state is DisplayState.RUNNING and row.turn:
         facts.append(f"turn {row.turn}/{row.max_turns}")
     elif row.turn:
-        facts.append(some(row.turn, "turn"))
-    if row.mark is Mark.WAITING:
+        facts.append(plural(row.turn, "turn"))
+    if row.state is DisplayState.WAITING:
         facts.append("waiting")
     elif row.cached:
         facts.append("cached")
     else:
-        facts.append(duration(row.seconds))
-    hidden = "" if row.open or not row.below or row.count > 1 else f", +{row.below:,}"
+        facts.append(format_duration(row.elapsed_s))
+    hidden = (
+        "" if row.expanded or not row.child_count or row.count > 1 else f", +{row.child_count:,}"
+    )
     return f" ({', '.join(facts)}{hidden})"

@@ -1,4 +1,4 @@
-"""A tool call in a few words: the tool, and the argument that says most."""
+"""Tool calls as text: a short summary, the full call for an approval, its edit and its output."""
 
 from __future__ import annotations
 
@@ -7,60 +7,102 @@ from typing import Any
 import msgspec
 
 from retinue.domain.approval import ApprovalRequest
-from retinue.interfaces.view.formatting import UNSHOWN, one_line
+from retinue.interfaces.view.formatting import REPLACEMENT, one_line, plural, printable_lines
+from retinue.interfaces.view.styled_text import Line, Span, Tone, hard_wrap
 
-# Looked for in this order. Names that all tools of a kind share, and those of other people's tools.
-TELLING = (
+# The first of these arguments that a call has is the one that a summary shows. The list covers our
+# own tools and usual names in other people's tools.
+SUMMARY_ARGUMENTS = (
     "command", "path", "file_path", "pattern", "query", "url", "task", "plan", "question", "text",
     "job_ids", "id", "name",
 )  # fmt: skip
-LONGEST = 200
-MOST_LINES = 40
+MAX_LINE_CHARS = 200
+MAX_APPROVAL_LINES = 40
+MAX_EDIT_LINES = 40
 
 
 def call_text(tool: str, arguments: str) -> str:
-    """`read_file src/a.py`; all arguments where none of them is known to say most."""
-    given = _decoded(arguments)
-    if given is None:
-        return one_line(f"{tool} {arguments[:LONGEST]}")
-    told = next((given[name] for name in TELLING if given.get(name)), None)
-    if told is None:
-        told = ", ".join(f"{name}={_short(value)}" for name, value in given.items())
-    return one_line(f"{tool} {_short(told)}")
+    """Summary of a call: `read_file src/a.py`. Shows all arguments if none is in the list."""
+    decoded = _decode_object(arguments)
+    if decoded is None:
+        return one_line(f"{tool} {arguments[:MAX_LINE_CHARS]}")
+    summary = next((decoded[name] for name in SUMMARY_ARGUMENTS if decoded.get(name)), None)
+    if summary is None:
+        summary = ", ".join(f"{name}={_shortened(value)}" for name, value in decoded.items())
+    return one_line(f"{tool} {_shortened(summary)}")
 
 
-def wish_lines(wish: ApprovalRequest, most: int = MOST_LINES) -> list[str]:
-    """Who wants what, in full: nobody should say yes to what they have not seen.
+def approval_lines(request: ApprovalRequest, max_lines: int = MAX_APPROVAL_LINES) -> list[str]:
+    """The agent and its full call, so that a person sees everything before allowing it.
 
-    A line of a command is a line here, since it is another command. Of what is too long the end is
-    shown as well as the beginning, and how much is not.
+    Line breaks of a command are kept, since each line is another command. A call that is too long
+    keeps its beginning and its end, and a line between them counts what is not shown.
     """
-    head, *lines = _seen(f"{wish.path} wants {wish.tool}: {wish.detail}").split("\n")
+    text = f"{request.path} wants {request.tool}: {request.detail}"
+    head, *lines = _replace_unprintable(text).split("\n")
     lines = [head, *(f"  {line}" for line in lines)]
-    shown = [part for line in lines for part in _parts(line)]
-    if len(shown) <= most:
+    shown = [chunk for line in lines for chunk in _chunks(line)]
+    if len(shown) <= max_lines:
         return lines
-    half = most // 2
+    half = max_lines // 2
     return [*shown[:half], f"  [… {len(shown) - 2 * half:,} lines not shown …]", *shown[-half:]]
 
 
-def _seen(text: str) -> str:
+def edit_lines(tool: str, arguments: str, width: int, limit: int = MAX_EDIT_LINES) -> list[Line]:
+    """Removed and added lines of a call that edits a file; empty for other calls."""
+    if tool not in ("edit_file", "write_file"):
+        return []
+    decoded = _decode_object(arguments)
+    if decoded is None:
+        return []
+    lines: list[Line] = []
+    for name, sign, tone in (
+        ("old_text", "- ", Tone.REMOVED),
+        ("new_text", "+ ", Tone.ADDED),
+        ("content", "+ ", Tone.ADDED),
+    ):
+        for line in printable_lines(str(decoded.get(name) or "")):
+            lines += hard_wrap(sign + line, width, indent="  ", tone=tone)
+    if decoded.get("content") == "":
+        lines.append((Span("  (empty file)", Tone.DIM),))
+    if len(lines) > limit:
+        more = plural(len(lines) - limit, "more line")
+        lines = [*lines[:limit], (Span(f"  … {more}", Tone.DIM),)]
+    return lines
+
+
+def output_lines(
+    output: str, width: int, *, limit: int | None = None, tone: Tone = Tone.DIM
+) -> list[Line]:
+    """Output of a call, indented. With a limit, a last line counts the lines left out."""
+    lines = printable_lines(output)
+    shown = [
+        part for line in lines[:limit] for part in hard_wrap(line, width, indent="    ", tone=tone)
+    ]
+    if limit is not None and len(lines) > limit:
+        more = plural(len(lines) - limit, "more line")
+        shown.append((Span(f"    … {more}", Tone.DIM),))
+    return shown
+
+
+def _replace_unprintable(text: str) -> str:
     text = text.expandtabs(4).replace("\r\n", "\n")
-    return "".join(c if c.isprintable() or c == "\n" else UNSHOWN for c in text)
+    return "".join(c if c.isprintable() or c == "\n" else REPLACEMENT for c in text)
 
 
-def _parts(line: str) -> list[str]:
-    return [line[at : at + LONGEST] for at in range(0, len(line), LONGEST)] or [line]
+def _chunks(line: str) -> list[str]:
+    starts = range(0, len(line), MAX_LINE_CHARS)
+    return [line[start : start + MAX_LINE_CHARS] for start in starts] or [line]
 
 
-def _decoded(arguments: str) -> dict[str, Any] | None:
+def _decode_object(arguments: str) -> dict[str, Any] | None:
     try:
-        given = msgspec.json.decode(arguments)
+        decoded = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return given if isinstance(given, dict) else None
+    return decoded if isinstance(decoded, dict) else None
 
 
-def _short(value: Any) -> str:
+def _shortened(value: Any) -> str:
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return text[:LONGEST]
+    return text[:MAX_LINE_CHARS]

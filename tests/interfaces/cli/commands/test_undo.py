@@ -45,7 +45,7 @@ def test_diff_shows_each_step_and_what_was_kept(cli: Cli, run: str) -> None:
     shown = cli("diff", run).out
     assert "# step 1, by a1 (root/executor.1): root/executor.1: task good\n" in shown
     assert "-1\n+2\n" in shown
-    assert "# not integrated, by a2 (root/executor.2): root/executor.2: task bad\n" in shown
+    assert "# not merged, by a2 (root/executor.2): root/executor.2: task bad\n" in shown
     assert "+b\n" in shown
     assert "bad" not in cli("diff", run, "a1").out
     changes = [json.loads(line) for line in cli("diff", run, "--json").out.splitlines()]
@@ -65,7 +65,7 @@ def test_undo_and_redo(cli: Cli, run: str, project: Path) -> None:
     assert cli("redo", run, "root/executor.1").out == "a.txt (+1/-1 lines)\n1 file redone.\n"
     assert cli("redo", run, "a2").out == "bad.txt (+1 line, new file)\n1 file redone.\n"
     assert (project / "bad.txt").read_text() == "b\n"
-    assert "# brought in by redo, by a2" in cli("diff", run).out
+    assert "# applied by redo, by a2" in cli("diff", run).out
     shown = cli("show", run).out
     assert " undone: a.txt (+1/-1 lines)\n" in shown
     assert " redone of a2: bad.txt (+1 line, new file)\n" in shown

@@ -11,7 +11,7 @@ import pytest
 import retinue
 from retinue.config.environment import Environment
 from retinue.interfaces.cli.terminal.lines import Lines
-from retinue.interfaces.view.agent_tree import SMALL_FAMILY
+from retinue.interfaces.view.agent_tree import MAX_UNGROUPED_CHILDREN
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, hold, say
 
 
@@ -100,5 +100,5 @@ def test_the_children_of_a_large_family_have_a_line_each(
     assert code == 0
     # The first may end before the others are there, and be told of as in a small family.
     blocks = err.count("[planner] Completed")
-    assert blocks <= SMALL_FAMILY
+    assert blocks <= MAX_UNGROUPED_CHILDREN
     assert err.count(": closed as completed: done\n") == 7 - blocks

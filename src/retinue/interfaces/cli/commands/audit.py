@@ -9,7 +9,7 @@ from retinue.errors import ChainBroken
 from retinue.interfaces.cli.options import directory_option, json_flag, run_argument
 from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_text
-from retinue.interfaces.view.formatting import some
+from retinue.interfaces.view.formatting import plural
 from retinue.project import open_run
 from retinue.runtime.history.audit import audit as audit_run
 
@@ -43,12 +43,12 @@ def audit(run: str, directory: str, as_json: bool) -> int:
         elif found.pruned:
             click.echo(
                 f"ok: the outcome of run {found.run_id} and the hashes of"
-                f" {some(found.agents, 'contract')} are unchanged;"
+                f" {plural(found.agents, 'contract')} are unchanged;"
                 f" {found.pruned:,} events were cleaned away (head {found.head_hash[:12]})"
             )
         else:
             click.echo(
-                f"ok: {found.events} events and {some(found.agents, 'contract')} of run"
+                f"ok: {found.events} events and {plural(found.agents, 'contract')} of run"
                 f" {found.run_id} are unchanged (head {found.head_hash[:12]})"
             )
         return 0

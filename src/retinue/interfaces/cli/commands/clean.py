@@ -9,7 +9,7 @@ from retinue.domain.cleanup_report import DAY_S, CleanupReport
 from retinue.interfaces.cli.options import directory_option
 from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_line
-from retinue.interfaces.view.formatting import fill
+from retinue.interfaces.view.formatting import pad
 
 UNITS = ("B", "KB", "MB", "GB", "TB")
 
@@ -56,7 +56,7 @@ def _report_line(report: CleanupReport, *, verb: str) -> str:
     size = f", {size_text(report.size_bytes)}" if report.size_bytes else ""
     freed = f" ({size_text(report.expired_bytes)})" if report.expired_bytes else ""
     note = f"; {report.note}" if report.note else ""
-    name = fill(report.kind, 28)
+    name = pad(report.kind, 28)
     return f"{name}{report.items:,}{size}; {verb}: {report.expired_items:,}{freed}{note}"
 
 

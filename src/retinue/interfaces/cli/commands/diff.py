@@ -15,7 +15,7 @@ from retinue.interfaces.cli.options import (
 )
 from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_line, print_text
-from retinue.interfaces.view.file_diff import change_head
+from retinue.interfaces.view.file_diff import change_heading
 from retinue.project import open_run_changes
 
 COLORS = {"+": "green", "-": "red", "@": "cyan"}
@@ -43,7 +43,7 @@ def diff(run: str, agent: str | None, directory: str, as_json: bool) -> None:
             if as_json:
                 click.echo(msgspec.json.encode(change))
             else:
-                print_line(f"# {change_head(change)}")
+                print_line(f"# {change_heading(change)}")
                 _print_patch(change.patch)
 
     run_async(inside())

@@ -35,7 +35,7 @@ from retinue.extras import EXTRAS, install_command, is_installed
 from retinue.interfaces.cli.options import directory_option, json_flag
 from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_text
-from retinue.interfaces.view.formatting import some
+from retinue.interfaces.view.formatting import plural
 from retinue.programs import find_program
 from retinue.project import DATABASE_FILE, STATE_DIR, open_journal, project_root
 from retinue.version import VERSION
@@ -92,7 +92,7 @@ def doctor(directory: str, as_json: bool) -> int:
             print_text(f"{'':<8} → {finding.fix}")
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     if not as_json:
-        click.echo(f"\n{some(problems, 'problem')}" if problems else "\nNo problems.")
+        click.echo(f"\n{plural(problems, 'problem')}" if problems else "\nNo problems.")
     return 1 if problems else 0
 
 
@@ -213,7 +213,7 @@ def _server_finding(server: InspectedServer) -> Finding:
         return _ok(
             "servers",
             f"{inventory.address} ({source}) is {inventory.server or place.title} and serves"
-            f" {some(len(inventory.models), 'model')}{took}",
+            f" {plural(len(inventory.models), 'model')}{took}",
         )
     if server.problem is None:
         return _ok("servers", f"{inventory.address} ({source}): {inventory.problem}")
@@ -318,7 +318,7 @@ async def state(setup: Setup) -> AsyncIterator[Finding]:
         try:
             async with open_journal(setup.root) as store:
                 runs = await store.runs(limit=1_000_000)
-            yield _ok("state", f"{shown} is writable; {some(len(runs), 'run')} in its journal")
+            yield _ok("state", f"{shown} is writable; {plural(len(runs), 'run')} in its journal")
         except RetinueError as error:
             yield _problem("state", str(error))
 

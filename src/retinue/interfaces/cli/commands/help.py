@@ -12,7 +12,7 @@ from retinue.interfaces.cli.help_topics import read_topics, render, summary
 from retinue.interfaces.cli.main import COMMANDS, cli
 from retinue.interfaces.cli.terminal.output import print_line
 from retinue.interfaces.cli.terminal.screen import terminal_styles
-from retinue.interfaces.view.result_blocks import plain
+from retinue.interfaces.view.styled_text import plain_text
 
 MAX_WIDTH = 100
 
@@ -43,7 +43,7 @@ def help(ctx: click.Context, topic: str | None) -> None:
         if sys.stdout.isatty():
             click.echo("\n".join(map(terminal_styles().styled, lines)))
         else:
-            click.echo(plain(lines))
+            click.echo(plain_text(lines))
     elif topic in COMMANDS:
         command = cli.get_command(ctx, topic)
         assert command is not None, "it is in the list"

@@ -11,7 +11,7 @@ from retinue.interfaces.cli.options import directory_option, json_objects_option
 from retinue.interfaces.cli.run_status import RESUMABLE, local_time, row_status
 from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_line, print_table
-from retinue.interfaces.view.formatting import duration, one_line
+from retinue.interfaces.view.formatting import format_duration, one_line
 from retinue.project import open_journal, open_run_locks
 
 
@@ -48,7 +48,9 @@ def runs(directory: str, limit: int, as_json: bool) -> None:
                     row.session or "-",
                     local_time(row.started_at),
                     statuses[row.id],
-                    "" if row.finished_at is None else duration(row.finished_at - row.started_at),
+                    ""
+                    if row.finished_at is None
+                    else format_duration(row.finished_at - row.started_at),
                     f"{row.agents:,}",
                     one_line(row.task),
                 )

@@ -41,7 +41,7 @@ from retinue.interfaces.cli.options import (
 from retinue.interfaces.cli.run_status import agent_status, local_time, run_status
 from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_line, print_text
-from retinue.interfaces.view.formatting import dollars, duration, some
+from retinue.interfaces.view.formatting import format_cost, format_duration, plural
 from retinue.project import open_run, open_run_locks
 from retinue.runtime.history.audit import read_all
 
@@ -96,11 +96,15 @@ def _print_run(view: RunState, *, active: bool) -> None:
     print_line(f"  {view.task}")
     if view.earlier:
         print_line(f"  continues {view.earlier[-1]}, in session {view.earlier[0]}")
-    took = "" if view.finished_at is None else f", {duration(view.finished_at - view.started_at)}"
-    cost = f", {dollars(usage.cost_usd)}" if usage.cost_usd else ""
+    took = (
+        ""
+        if view.finished_at is None
+        else f", {format_duration(view.finished_at - view.started_at)}"
+    )
+    cost = f", {format_cost(usage.cost_usd)}" if usage.cost_usd else ""
     print_line(f"  {view.model}, mode {view.mode}, {usage.tokens:,} tokens{cost}{took}")
     if view.pruned:
-        print_line(f"  {some(view.pruned, 'event')} were cleaned away")
+        print_line(f"  {plural(view.pruned, 'event')} were cleaned away")
     changed: dict[str, FileChange] = {}
     for agent in view.agents.values():
         for path, change in agent.files_modified.items():
@@ -118,8 +122,8 @@ def _print_branch(view: RunState, agent: AgentState, indent: int, *, active: boo
     print_line(
         f"{'  ' * (indent + 1)}{agent.id:<4} {agent.path.rpartition('/')[2]:<14}"
         f" {agent_status(view, agent, active=active):<15}"
-        f" turn {agent.turn}/{agent.max_turns}, {some(agent.tool_calls, 'tool call')},"
-        f" {some(agent.usage.tokens, 'token')}, {duration(agent.duration_s)}"
+        f" turn {agent.turn}/{agent.max_turns}, {plural(agent.tool_calls, 'tool call')},"
+        f" {plural(agent.usage.tokens, 'token')}, {format_duration(agent.duration_s)}"
         f"{', cached' if agent.cached else ''}  {agent.title}"
     )
     if agent.timing != Timing():
@@ -148,8 +152,8 @@ def _print_agent(agent: AgentState, events: list[Event], context_json: str, stat
     )
     attempts = f", {agent.attempt} attempts" if agent.attempt > 1 else ""
     print_line(
-        f"  Used: {some(agent.tool_calls, 'tool call')}, {some(agent.turns, 'turn')},"
-        f" {some(agent.usage.tokens, 'token')}, {duration(agent.duration_s)}{attempts}"
+        f"  Used: {plural(agent.tool_calls, 'tool call')}, {plural(agent.turns, 'turn')},"
+        f" {plural(agent.usage.tokens, 'token')}, {format_duration(agent.duration_s)}{attempts}"
     )
     for note in agent.notes:
         print_line(f"  Note: {note}")
@@ -185,7 +189,7 @@ def _print_event(fact: Any) -> None:
             for line in lines[:SHOWN_LINES]:
                 print_line(f"    {line}")
             if len(lines) > SHOWN_LINES:
-                print_line(f"    … {some(len(lines) - SHOWN_LINES, 'more line')}")
+                print_line(f"    … {plural(len(lines) - SHOWN_LINES, 'more line')}")
         case MessageReceived():
             print_text(f"« {fact.source}: {fact.content}\n")
         case (

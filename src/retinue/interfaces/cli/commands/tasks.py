@@ -20,7 +20,7 @@ from retinue.interfaces.cli.options import (
 from retinue.interfaces.cli.run_status import agent_status
 from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_line, print_table
-from retinue.interfaces.view.formatting import duration, one_line, some
+from retinue.interfaces.view.formatting import format_duration, one_line, plural
 from retinue.ports.store import RunRow, Store
 from retinue.project import open_journal, open_run_locks
 from retinue.runtime.history.audit import read_all
@@ -122,7 +122,7 @@ def _print_tasks(found: Sequence[_Task], first: RunRow) -> None:
                 task.agent_id,
                 task.role,
                 task.status,
-                duration(task.seconds) if task.seconds else "",
+                format_duration(task.seconds) if task.seconds else "",
                 one_line(f"{task.task}: {task.error}" if task.error else task.task),
             )
             for task in found
@@ -130,4 +130,4 @@ def _print_tasks(found: Sequence[_Task], first: RunRow) -> None:
     )
     counts = Counter(task.status for task in found)
     totals = ", ".join(f"{count:,} {status}" for status, count in counts.items())
-    print_line(f"{some(len(found), 'task')} in {where}: {totals}")
+    print_line(f"{plural(len(found), 'task')} in {where}: {totals}")

@@ -10,7 +10,7 @@ from retinue.errors import RunError
 from retinue.interfaces.cli.options import agent_argument, directory_option, run_argument
 from retinue.interfaces.cli.terminal.interrupts import run_async
 from retinue.interfaces.cli.terminal.output import print_line
-from retinue.interfaces.view.formatting import some
+from retinue.interfaces.view.formatting import plural
 from retinue.project import open_run_undo
 from retinue.runtime.history.undo import UndoRedo, UndoResult
 
@@ -64,6 +64,6 @@ def _revise(
             )
         for file in outcome.files:
             print_line(str(file))
-        print_line(f"{some(len(outcome.files), 'file')} {done}.")
+        print_line(f"{plural(len(outcome.files), 'file')} {done}.")
 
     run_async(inside())

@@ -30,7 +30,7 @@ from retinue.interfaces.cli.terminal.progress import JsonLines, NoProgress, Prog
 from retinue.interfaces.cli.terminal.questions import Questions
 from retinue.interfaces.cli.terminal.screen import Screen, can_draw, terminal_styles
 from retinue.interfaces.plan_review import open_in_editor
-from retinue.interfaces.view.formatting import clip, lines_of, some
+from retinue.interfaces.view.formatting import clip, plural, printable_lines
 from retinue.interfaces.view.result_blocks import result_block
 from retinue.ports.listeners import Listeners
 from retinue.ports.person import Person
@@ -112,7 +112,7 @@ class Console:
         *others, default = choices
         marked = [*(f"[{c[0]}]{c[1:]}" for c in others), f"[{default[0].upper()}]{default[1:]}"]
         if isinstance(shown, str):
-            lines = lines_of(f"\n{shown}\n\n")
+            lines = printable_lines(f"\n{shown}\n\n")
         else:
             lines = [clip(line, width(sys.stderr)) for line in shown]
         return await self._questions.decide(lines, f"{', '.join(marked)}? ")
@@ -193,7 +193,7 @@ class Console:
     def _print_block(self, result: Result) -> None:
         """Print status and usage. The answer and the error are printed after it."""
         without_error = msgspec.structs.replace(result, error=None)
-        for line in result_block(without_error, width=width(sys.stderr), lines=0):
+        for line in result_block(without_error, width=width(sys.stderr), max_lines=0):
             click.echo(terminal_styles().styled(line), err=True)
         click.echo(f"  Run: {result.run_id}", err=True)
         if sys.stderr.isatty():
@@ -216,7 +216,7 @@ class Console:
         if self.as_json:
             return
         done = sum(result.ok for result in results)
-        self._notify(f"is done: {done} of {some(len(results), 'task')}")
+        self._notify(f"is done: {done} of {plural(len(results), 'task')}")
         for result in results:
             mark = "ok" if result.ok else result.status
             print_text(f"## {result.agent_id or '-'} {result.role} [{mark}] {result.task}\n")

@@ -12,9 +12,10 @@ import click
 
 from retinue.domain.events import AgentCreated, Event, ModelFailed
 from retinue.domain.run_state import RunState
-from retinue.interfaces.view.formatting import lines_of
-from retinue.interfaces.view.result_blocks import agent_block, paused_blocks, plain
-from retinue.interfaces.view.task_lines import about, has_block
+from retinue.interfaces.view.formatting import printable_lines
+from retinue.interfaces.view.result_blocks import agent_block, paused_blocks
+from retinue.interfaces.view.styled_text import plain_text
+from retinue.interfaces.view.task_lines import has_result_block, task_summary
 from retinue.runtime.core.task_group import TaskGroup
 
 SILENCE_S = 30.0
@@ -78,7 +79,7 @@ class Lines:
             for note in fact.notes:
                 self._print_about(event, f"note: {note}")
         if event.type == "run.suspended" and (blocks := paused_blocks(self._view, width=WIDTH)):
-            self._print(plain(blocks))
+            self._print(plain_text(blocks))
         if event.type not in SHOWN or (event.parent_agent_id is None and event.attempt == 0):
             return
         if event.type == "agent.subagent_attempt" and event.attempt == 1:
@@ -99,8 +100,8 @@ class Lines:
 
     def _print_closed(self, event: Event) -> None:
         agent = self._view.agents[event.agent_id]
-        if has_block(self._view, agent):
-            self._print(plain(agent_block(agent, width=WIDTH)))
+        if has_result_block(self._view, agent):
+            self._print(plain_text(agent_block(agent, width=WIDTH)))
         elif agent.parent_id is not None:  # The command prints the root's outcome.
             self._print_about(event, event.summary)
 
@@ -121,7 +122,7 @@ class Lines:
     def _running(self) -> Iterator[str]:
         running = [a for a in self._view.agents.values() if a.started_at and not a.closed_at]
         for agent in running[-MAX_RUNNING:]:
-            yield f"{agent.path}: {about(agent, time.time())}"
+            yield f"{agent.path}: {task_summary(agent, time.time())}"
         if len(running) > MAX_RUNNING:
             yield f"and {len(running) - MAX_RUNNING:,} more running"
 
@@ -129,5 +130,5 @@ class Lines:
         self._last = time.monotonic()
         stream = sys.stderr if self._err else sys.stdout
         if stream.isatty():
-            text = "\n".join(lines_of(text))
+            text = "\n".join(printable_lines(text))
         click.echo(click.style(text, dim=True), err=self._err)

@@ -22,19 +22,35 @@ from retinue.domain.events import (
     ToolStarted,
 )
 from retinue.interfaces.cli.terminal.screen import Screen
-from retinue.interfaces.view.agent_table import SIGNS, SPINNER, Line, Span, Tone
-from retinue.interfaces.view.agent_tree import SMALL_FAMILY, WAITS, Mark, Row, Tree, fit
-from retinue.interfaces.view.formatting import cells, clip, dollars, one_line, short_count, some
+from retinue.interfaces.view.agent_tree import (
+    MAX_UNGROUPED_CHILDREN,
+    SPINNER_FRAMES,
+    STATE_SYMBOLS,
+    THINKING,
+    WAITING_TOOLS,
+    AgentRow,
+    AgentTree,
+    DisplayState,
+    fit_rows,
+)
+from retinue.interfaces.view.formatting import (
+    cell_width,
+    clip,
+    format_cost,
+    one_line,
+    plural,
+    short_count,
+)
 from retinue.interfaces.view.result_blocks import agent_block, paused_blocks
-from retinue.interfaces.view.task_lines import has_block, task_line
+from retinue.interfaces.view.styled_text import Line, Span, Tone
+from retinue.interfaces.view.task_lines import has_result_block, task_line
 from retinue.interfaces.view.tool_calls import call_text
 from retinue.runtime.core.task_group import TaskGroup
 
 FIRST_S = 0.3  # A shorter run shows no tree.
 FRAME_S = 0.1
 MAX_HEIGHT = 24  # Keep earlier output in view.
-RESULT_LINES = 3
-THINKING = "thinking"
+MAX_RESULT_LINES = 3
 SHOWN_CHARS = 60
 
 
@@ -46,7 +62,7 @@ class LiveTree:
         self._screen = screen
         self._hint = hint
         self._stays = stays
-        self._tree = Tree()
+        self._tree = AgentTree()
         self._waiting = ""
         self._streamed: dict[str, str] = {}
         self._last_calls: dict[str, str] = {}
@@ -72,7 +88,7 @@ class LiveTree:
         self._finished = True
         self._screen.close()
         root = self._tree.run.root
-        if root is not None and (self._stays or len(root.children) > SMALL_FAMILY):
+        if root is not None and (self._stays or len(root.children) > MAX_UNGROUPED_CHILDREN):
             width, _ = self._screen.size
             self._screen.print(self._lines(width, MAX_HEIGHT, time.time()))
 
@@ -99,7 +115,7 @@ class LiveTree:
 
     def on_event(self, event: Event) -> None:
         if event.type == "run.started":
-            self._tree, self._finished = Tree(), False
+            self._tree, self._finished = AgentTree(), False
         self._tree.apply(event)
         agent = self._tree.run.agents.get(event.agent_id)
         if agent is not None and (lines := self._permanent_lines(event, agent)):
@@ -111,14 +127,14 @@ class LiveTree:
     def _permanent_lines(self, event: Event, agent: AgentState) -> list[Line]:
         """The lines to print above the tree for an event."""
         width, _ = self._screen.size
-        if event.type == "agent.subagent_closed" and has_block(self._tree.run, agent):
-            return agent_block(agent, width=width, lines=RESULT_LINES)
+        if event.type == "agent.subagent_closed" and has_result_block(self._tree.run, agent):
+            return agent_block(agent, width=width, max_lines=MAX_RESULT_LINES)
         if event.type == "run.suspended":
-            return paused_blocks(self._tree.run, width=width, lines=RESULT_LINES)
+            return paused_blocks(self._tree.run, width=width, max_lines=MAX_RESULT_LINES)
         fact = event.fact
         if event.type in ("turn.started", "model.replied"):
             self._streamed.pop(agent.id, None)
-        if isinstance(fact, ToolStarted) and fact.tool not in WAITS:
+        if isinstance(fact, ToolStarted) and fact.tool not in WAITING_TOOLS:
             self._last_calls[agent.id] = call_text(fact.tool, fact.arguments)
         match fact:
             case CircuitBreakerTripped() | SilenceDetected():
@@ -127,10 +143,10 @@ class LiveTree:
                 return []
             case ModelReplied(calls=calls, content=content) if calls and content.strip():
                 return [(Span(clip(f"  {one_line(content)}", width), Tone.DIM),)]
-            case ToolStarted() if fact.tool not in WAITS:
+            case ToolStarted() if fact.tool not in WAITING_TOOLS:
                 text = f"  {self._last_calls[agent.id]}"
                 return [(Span(clip(text, width), Tone.DIM),)]
-            case ToolFinished() | ToolDenied() if fact.tool not in WAITS and not _ok(fact):
+            case ToolFinished() | ToolDenied() if fact.tool not in WAITING_TOOLS and not _ok(fact):
                 text = f"    {one_line(fact.content)}"
                 return [(Span(clip(text, width), Tone.STOPPED),)]
         return []
@@ -152,45 +168,47 @@ class LiveTree:
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _lines(self, width: int, height: int, now: float) -> list[Line]:
-        frame = SPINNER[int(now / FRAME_S) % len(SPINNER)]
+        frame = SPINNER_FRAMES[int(now / FRAME_S) % len(SPINNER_FRAMES)]
         if self._tree.run.root is None:
             text = clip(f"{frame} {self._waiting}", width) if self._waiting else ""
             return [(Span(text, Tone.DIM),)]
-        rows, left_out = fit(self._tree.rows(now), height - 1)
+        rows, left_out = fit_rows(self._tree.rows(now), height - 1)
         lines = []
         for row in rows:
-            if self._finished and row.mark is Mark.RUNNING:
+            if self._finished and row.state is DisplayState.RUNNING:
                 continue  # The root of a fan-out is closed only after this.
-            sign = frame if row.mark is Mark.RUNNING else SIGNS[row.mark]
-            lines.append(task_line(self._doing(row), width=width, sign=sign))
+            symbol = frame if row.state is DisplayState.RUNNING else STATE_SYMBOLS[row.state]
+            lines.append(task_line(self._doing(row), width=width, symbol=symbol))
         return [*lines, self._status_line(width, left_out)]
 
-    def _doing(self, row: Row) -> Row:
+    def _doing(self, row: AgentRow) -> AgentRow:
         """While a model thinks, show the text it streams, or its last call."""
-        if row.doing != THINKING or row.count > 1:
+        if row.activity != THINKING or row.count > 1:
             return row
         text = one_line(self._streamed.get(row.agent_id, ""))
         doing = f"…{text}" if text else self._last_calls.get(row.agent_id, THINKING)
-        return msgspec.structs.replace(row, doing=doing)
+        return msgspec.structs.replace(row, activity=doing)
 
     def _status_line(self, width: int, left_out: int) -> Line:
         """The status line: how many agents in each state, tokens and cost."""
-        counts = {**self._tree.counts, Mark.WAITING: self._tree.waiting}
-        usage, failed = self._tree.run.usage, counts[Mark.FAILED]
+        counts = self._tree.current_counts()
+        usage, failed = self._tree.run.usage, counts[DisplayState.FAILED]
         parts = [
-            f"{counts[mark]:,} {mark}" for mark in Mark if counts[mark] and mark is not Mark.FAILED
+            f"{counts[state]:,} {state}"
+            for state in DisplayState
+            if counts[state] and state is not DisplayState.FAILED
         ]
         parts.append(f"{short_count(usage.tokens)} tokens")
         if usage.cost_usd:
-            parts.append(dollars(usage.cost_usd))
+            parts.append(format_cost(usage.cost_usd))
         if left_out:
-            parts.append(f"{some(left_out, 'row')} not shown")
+            parts.append(f"{plural(left_out, 'row')} not shown")
         if not self._finished:
             parts.append(self._hint)
         head = f"  {failed:,} failed" if failed else ""
         start, room = " · " if head else "  ", width - len(head)
         # Drop whole parts that do not fit, the last ones first.
-        while len(parts) > 1 and cells(start + " · ".join(parts)) > room:
+        while len(parts) > 1 and cell_width(start + " · ".join(parts)) > room:
             parts.pop()
         rest = clip(start + " · ".join(parts), room)
         return (Span(head, Tone.FAILED), Span(rest, Tone.DIM))

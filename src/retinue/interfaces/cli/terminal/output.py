@@ -9,7 +9,7 @@ from typing import TextIO
 
 import click
 
-from retinue.interfaces.view.formatting import cells, clip, fill, lines_of
+from retinue.interfaces.view.formatting import cell_width, clip, pad, printable_lines
 
 # On a narrower terminal, lines cut to the width would say too little.
 MIN_WIDTH = 60
@@ -25,7 +25,7 @@ def width(stream: TextIO) -> int:
 
 def print_line(line: str) -> None:
     """Print one line, cut to the width of the terminal."""
-    click.echo(clip(" ".join(lines_of(line)), width(sys.stdout)))
+    click.echo(clip(" ".join(printable_lines(line)), width(sys.stdout)))
 
 
 def print_text(text: str) -> None:
@@ -40,7 +40,7 @@ def print_error(text: str) -> None:
 
 def _echo(text: str, *, err: bool) -> None:
     stream = sys.stderr if err else sys.stdout
-    click.echo("\n".join(lines_of(text)) if stream.isatty() else text, err=err)
+    click.echo("\n".join(printable_lines(text)) if stream.isatty() else text, err=err)
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -51,5 +51,5 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines with aligned columns."""
-    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(fill, row, widths)).rstrip() for row in rows]
+    widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(pad, row, widths)).rstrip() for row in rows]

@@ -17,7 +17,7 @@ from retinue.errors import ApprovalNeeded
 from retinue.interfaces.cli.terminal.output import print_error
 from retinue.interfaces.consent import Consent, permanent_rule_hint
 from retinue.interfaces.view.formatting import one_line
-from retinue.interfaces.view.tool_calls import wish_lines
+from retinue.interfaces.view.tool_calls import approval_lines
 
 
 class Questions:
@@ -35,7 +35,7 @@ class Questions:
             if rule := self._consent.covers(request):
                 return rule
             with self._exclusive():
-                for line in wish_lines(request):
+                for line in approval_lines(request):
                     click.echo(line, err=True)
                 if request.terms:
                     print_error(f"({request.terms})")

@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from retinue.config.environment import Environment
-from retinue.interfaces.view.agent_table import Line, Tone
-from retinue.interfaces.view.formatting import cells, harmless
+from retinue.interfaces.view.formatting import cell_width, replace_control_chars
+from retinue.interfaces.view.styled_text import Line, Tone
 
 COLORS = {
     Tone.DIM: "2",
@@ -43,7 +43,7 @@ class Styles:
         return "".join(self._span(span.text, span.tone) for span in line).rstrip()
 
     def _span(self, text: str, tone: Tone) -> str:
-        code, text = self._codes.get(tone), harmless(text)
+        code, text = self._codes.get(tone), replace_control_chars(text)
         return text if code is None or not text.strip() else f"\x1b[{code}m{text}\x1b[0m"
 
 
@@ -94,7 +94,7 @@ class Screen:
             # A resize may have moved the old lines, so all are written again.
             self._write(self._update(after, self._drawn if columns == self._columns else []))
             self._drawn, self._columns = after, columns
-            self._widths = [sum(cells(span.text) for span in line) for line in lines]
+            self._widths = [sum(cell_width(span.text) for span in line) for line in lines]
 
     def print(self, lines: Sequence[Line]) -> None:
         """Print permanent lines above the drawn ones."""

@@ -1,0 +1,328 @@
+"""Entries of a conversation: messages, replies, tool calls, child agents, notices, run summaries.
+
+An entry raises its `version` when it changes, so that a front end redraws only changed entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from retinue.domain.agent_state import AgentState
+from retinue.domain.result import Status
+from retinue.interfaces.view.agent_tree import (
+    COUNT_ORDER,
+    MAX_UNGROUPED_CHILDREN,
+    SPINNER_FRAMES,
+    STATE_SYMBOLS,
+    AgentTree,
+    DisplayState,
+    display_state,
+    elapsed_s,
+    failure_reason,
+    is_active,
+    short_name,
+)
+from retinue.interfaces.view.formatting import (
+    cell_width,
+    clip,
+    clip_reason,
+    format_duration,
+    one_line,
+    plural,
+    printable_lines,
+)
+from retinue.interfaces.view.markdown import render_markdown
+from retinue.interfaces.view.result_blocks import agent_block, paused_block, usage_text
+from retinue.interfaces.view.styled_text import Line, Span, Tone, clip_line, wrap
+from retinue.interfaces.view.tool_calls import call_text, output_lines
+
+SPINNER_FRAMES_PER_S = 8
+MAX_CALLS = 3
+MAX_OUTPUT_LINES = 12
+MAX_FAILURE_REASONS = 5
+MAX_RUNNING = 3
+SHORT_RESULT_LINES, FULL_RESULT_LINES = 3, 200
+
+
+class Frame:
+    """Moment at which entries are drawn, with the spinner character for that moment."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+        self.spinner = SPINNER_FRAMES[int(now * SPINNER_FRAMES_PER_S) % len(SPINNER_FRAMES)]
+
+
+class Entry(Protocol):
+    version: int
+
+    @property
+    def animated(self) -> bool:
+        """Whether the entry looks different over time without an event in between."""
+        ...
+
+    def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
+        """Lines of the entry. `full` shows everything instead of a shortened form."""
+        ...
+
+
+class UserEntry:
+    """A message of the user."""
+
+    animated = False
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.version = 0
+
+    def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
+        shown: list[Line] = []
+        for line in printable_lines(self.text):
+            shown += wrap([Span(line, Tone.USER)], width, first="  ", rest="  ")
+        if shown:
+            shown[0] = (Span("❯ ", Tone.USER), *shown[0][1:])
+        return shown
+
+
+class ReplyEntry:
+    """A reply of a model, or the part of it that has arrived."""
+
+    animated = False
+
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+        self.version = 0
+        self._rendered: tuple[int, int, list[Line]] = (0, 0, [])
+
+    def append(self, text: str) -> None:
+        self.text += text
+        self.version += 1
+
+    def replace(self, text: str) -> None:
+        self.text = text
+        self.version += 1
+
+    def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
+        # Text before an empty line does not change its look when more text follows, so only the
+        # text after the last empty line is rendered again.
+        rendered_width, end, rendered = self._rendered
+        if rendered_width != width or end > len(self.text):
+            end, rendered = 0, []
+        blank = self.text.rfind("\n\n", end)
+        if blank > end and "```" not in self.text[end:blank]:
+            rendered = [*rendered, *render_markdown(self.text[end:blank], width), ()]
+            end = blank + 2
+            self._rendered = (width, end, rendered)
+        return [*rendered, *render_markdown(self.text[end:].rstrip(), width)]
+
+
+class _Call:
+    """A tool call and its outcome."""
+
+    def __init__(self, tool: str, arguments: str) -> None:
+        self.text = call_text(tool, arguments)
+        self.ok: bool | None = None
+        self.output = ""
+
+    def lines(self, width: int, *, full: bool) -> list[Line]:
+        failed = self.ok is False
+        symbol = Span("✗ ", Tone.FAILED) if failed else Span("· ", Tone.DIM)
+        shown: list[Line] = [(Span("  "), symbol, Span(clip(self.text, width - 4), Tone.DIM))]
+        if full:
+            shown += output_lines(self.output, width, limit=MAX_OUTPUT_LINES)
+        elif failed:
+            reason = Span(one_line(self.output[:400]), Tone.DIM)
+            shown += wrap([reason], width, first="    ", rest="    ")[:2]
+        return shown
+
+
+class ToolCallsEntry:
+    """Tool calls of the root agent between two of its replies."""
+
+    animated = False
+
+    def __init__(self) -> None:
+        self._calls: dict[str, _Call] = {}
+        self.version = 0
+
+    def start(self, call_id: str, tool: str, arguments: str) -> None:
+        self._calls[call_id] = _Call(tool, arguments)
+        self.version += 1
+
+    def finish(self, call_id: str, output: str, ok: bool) -> None:
+        call = self._calls[call_id]
+        call.output, call.ok = output, ok
+        self.version += 1
+
+    def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
+        calls = list(self._calls.values())
+        if full:
+            return [line for call in calls for line in call.lines(width, full=True)]
+        # Failed calls are always shown; of the others, the latest.
+        kept = [c for i, c in enumerate(calls) if c.ok is False or i >= len(calls) - MAX_CALLS]
+        hidden = len(calls) - len(kept)
+        shown: list[Line] = []
+        if hidden:
+            shown.append((Span(f"  · {plural(hidden, 'earlier call')}", Tone.DIM),))
+        return shown + [line for call in kept for line in call.lines(width, full=False)]
+
+
+class ChildrenEntry:
+    """Children of the root agent that were spawned together."""
+
+    def __init__(self, tree: AgentTree) -> None:
+        self.tree = tree
+        self.version = 0
+        self._agent_ids: list[str] = []
+        self._calls: dict[str, list[str]] = {}
+
+    @property
+    def animated(self) -> bool:
+        return any(map(is_active, self._agents()))
+
+    def add_agent(self, agent_id: str) -> None:
+        self._agent_ids.append(agent_id)
+
+    def add_call(self, agent_id: str, text: str) -> None:
+        self._calls.setdefault(agent_id, []).append(text)
+
+    def _agents(self) -> list[AgentState]:
+        return [self.tree.run.agents[agent_id] for agent_id in self._agent_ids]
+
+    def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
+        agents = self._agents()
+        root = self.tree.run.root
+        unspawned = self.tree.unspawned_children(root) if self.animated and root is not None else 0
+        if len(agents) + unspawned > MAX_UNGROUPED_CHILDREN and not full:
+            return self._counted(agents, unspawned, width, frame)
+        return [line for agent in agents for line in self._one(agent, width, frame, full=full)]
+
+    def _one(self, agent: AgentState, width: int, frame: Frame, *, full: bool) -> list[Line]:
+        if agent.paused_at is not None:
+            shown = paused_block(agent, width=width)
+        elif agent.closed_at is None:
+            shown = [_progress_line(agent, width, frame)]
+        else:
+            # The result of a planner is shown as a plan elsewhere.
+            planned = self.tree.run.kind == "planning" and agent.status is Status.COMPLETED
+            short = 0 if planned else SHORT_RESULT_LINES
+            shown = agent_block(agent, width=width, max_lines=FULL_RESULT_LINES if full else short)
+        calls = self._calls.get(agent.id, [])
+        if not full:
+            calls = calls[-1:] if is_active(agent) else []
+        return [*shown, *((Span(clip(f"    {call}", width), Tone.DIM),) for call in calls)]
+
+    def _counted(
+        self, agents: Sequence[AgentState], unspawned: int, width: int, frame: Frame
+    ) -> list[Line]:
+        by_state: dict[DisplayState, list[AgentState]] = {state: [] for state in DisplayState}
+        for agent in agents:
+            by_state[display_state(agent)].append(agent)
+        numbers = {state: len(found) for state, found in by_state.items()}
+        numbers[DisplayState.WAITING] += unspawned
+        active = numbers[DisplayState.RUNNING] or numbers[DisplayState.WAITING]
+        counts = [
+            Span(f"  {STATE_SYMBOLS[state]} {numbers[state]:,} {state}", Tone(state))
+            for state in COUNT_ORDER
+            if numbers[state]
+        ]
+        symbol = Span(f"{frame.spinner} ", Tone.RUNNING) if active else Span("")
+        total = Span(plural(len(agents) + unspawned, "agent"), Tone.STRONG)
+        shown: list[Line] = [clip_line((symbol, total, *counts), width)]
+        if not active:
+            shown.append((Span(clip(f"  {self._usage(agents)}", width), Tone.DIM),))
+        shown += [
+            clip_line((Span("  "), *_progress_line(agent, width - 2, frame)), width)
+            for agent in by_state[DisplayState.RUNNING][:MAX_RUNNING]
+        ]
+        return shown + _failure_lines(by_state[DisplayState.FAILED], width)
+
+    def _usage(self, agents: Sequence[AgentState]) -> str:
+        ends = [a.closed_at or a.paused_at or 0 for a in agents]
+        took_s = max(ends) - min(a.created_at for a in agents)
+        return f"Duration: {format_duration(took_s)} " + usage_text(
+            turns=sum(a.turns for a in agents),
+            tool_calls=sum(a.tool_calls for a in agents),
+            tokens=sum(a.usage.tokens for a in agents),
+            cost_usd=sum(a.usage.cost_usd for a in agents),
+        )
+
+
+def _failure_lines(failed: Sequence[AgentState], width: int) -> list[Line]:
+    """One line per reason, with the agents that failed for it."""
+    reasons: dict[str, list[AgentState]] = {}
+    for agent in failed:
+        reasons.setdefault(failure_reason(agent), []).append(agent)
+    shown: list[Line] = []
+    for reason, agents in list(reasons.items())[:MAX_FAILURE_REASONS]:
+        names = ", ".join(map(short_name, agents[:3])) + (", …" if len(agents) > 3 else "")
+        count = f"{len(agents):,}× " if len(agents) > 1 else ""
+        start = f"  ✗ {count}"
+        text = clip_reason(f"{reason}  ({names})", width - cell_width(start))
+        shown.append((Span(start + text, Tone.FAILED),))
+    more = sum(len(agents) for agents in list(reasons.values())[MAX_FAILURE_REASONS:])
+    if more:
+        shown.append((Span(f"  ✗ {more:,} more failed", Tone.FAILED),))
+    return shown
+
+
+def _progress_line(agent: AgentState, width: int, frame: Frame) -> Line:
+    """A running child in one line: ⠋ researcher.1 "Write tests" (turn 3/10, 12.4s)."""
+    name, title = short_name(agent), f'"{one_line(agent.title)}"'
+    if agent.started_at is None:
+        name = f"{STATE_SYMBOLS[DisplayState.WAITING]} {name} "
+        return clip_line((Span(name, Tone.WAITING), Span(f"{title} (waiting)", Tone.DIM)), width)
+    turn = f"turn {agent.turn}/{agent.max_turns}, " if agent.turn else ""
+    tail = f" ({turn}{format_duration(elapsed_s(agent, frame.now))})"
+    head = f"{frame.spinner} {name} "
+    title = clip(title, max(8, width - len(head) - len(tail)))
+    return clip_line((Span(head, Tone.RUNNING), Span(title), Span(tail, Tone.DIM)), width)
+
+
+class NoticeEntry:
+    """A message of the program: the answer to a command, or a problem."""
+
+    animated = False
+
+    def __init__(self, text: str | Callable[[int], list[Line]], tone: Tone = Tone.DIM) -> None:
+        """`text` may be a function of the width, for text in columns."""
+        self.text = text
+        self.tone = tone
+        self.version = 0
+
+    def replace(self, text: str, tone: Tone) -> None:
+        self.text, self.tone = text, tone
+        self.version += 1
+
+    def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
+        if not isinstance(self.text, str):
+            return self.text(width)
+        shown: list[Line] = []
+        for line in printable_lines(self.text):
+            indent = " " * (len(line) - len(line.lstrip()))
+            shown += wrap([Span(line.strip(), self.tone)], width, first=indent, rest=indent)
+        return shown
+
+
+class RunSummaryEntry:
+    """Usage of a finished run, and the files that it changed."""
+
+    animated = False
+
+    def __init__(self, tree: AgentTree) -> None:
+        self.tree = tree
+        self.version = 0
+
+    def lines(self, width: int, frame: Frame, *, full: bool) -> list[Line]:
+        run = self.tree.run
+        agents = run.agents.values()
+        took_s = (run.finished_at or run.started_at) - run.started_at
+        usage = usage_text(
+            turns=sum(a.turns for a in agents),
+            tool_calls=sum(a.tool_calls for a in agents),
+            tokens=run.usage.tokens,
+            cost_usd=run.usage.cost_usd,
+        )
+        changed = [] if run.root is None else list(run.root.files_modified.values())
+        shown = [f"{format_duration(took_s)} {usage}", *map(str, changed)]
+        return [(Span(clip(f"  {line}", width), Tone.DIM),) for line in shown]
