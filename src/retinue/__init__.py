@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from retinue.models.scripted.model import ScriptedModel as ScriptedModel
     from retinue.ports.listeners import Listeners as Listeners
     from retinue.ports.person import Person as Person
-    from retinue.runtime.agent.children import Job as Job
+    from retinue.runtime.delegation.children import Job as Job
     from retinue.runtime.delegation.task import Task as Task
     from retinue.runtime.runtime import Runtime as Runtime
     from retinue.tools.function import tool as tool
@@ -44,7 +44,7 @@ _HOMES = {
     "Budget": "retinue.domain.budget:Budget",
     "Event": "retinue.domain.events:Event",
     "Forecast": "retinue.domain.plan.forecast:Forecast",
-    "Job": "retinue.runtime.agent.children:Job",
+    "Job": "retinue.runtime.delegation.children:Job",
     "Limits": "retinue.domain.budget:Limits",
     "Listeners": "retinue.ports.listeners:Listeners",
     "Mode": "retinue.domain.grant:Mode",

@@ -138,7 +138,7 @@ async def test_what_was_done_before_an_error_is_reported(opened: Opened) -> None
     head, first, second, rest = report(model).split("\n\n")
     assert head == "[ERROR] 1 of 3 done: Understand auth"
     assert "\nWorked.\n" in first
-    assert second.startswith("1. [ERROR] Unknown role 'cook'; you may employ: ")
+    assert second.startswith("1. [ERROR] Unknown role 'cook'; you may spawn: ")
     assert rest == "Stopped there: 1 more were not begun."
 
 

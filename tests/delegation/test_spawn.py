@@ -130,7 +130,7 @@ async def test_a_mode_may_be_spelled_as_it_comes(
         ({"task": " "}, "[ERROR] The task is empty; say what the child should do."),
         (
             {"task": "x", "role": "cook"},
-            "[ERROR] Unknown role 'cook'; you may employ: executor, planner, researcher, reviewer,"
+            "[ERROR] Unknown role 'cook'; you may spawn: executor, planner, researcher, reviewer,"
             " tester.",
         ),
         ({"task": "x", "mode": "turbo"}, "[ERROR] Unknown mode 'turbo'; there are: plan, auto."),

@@ -30,7 +30,7 @@ from retinue.domain.events import (
 from retinue.domain.run_state import RunState
 from retinue.models.scripted.model import ScriptedReply, call, calls, say
 from retinue.project import open_journal
-from retinue.runtime.agent.tool_calls import INTERRUPTED
+from retinue.runtime.agent.conversation import INTERRUPTED
 from retinue.runtime.history.audit import audit, read_all
 from retinue.testing.server import Answering, ModelServer, Received, failing
 

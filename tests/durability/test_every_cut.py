@@ -28,7 +28,7 @@ from retinue.domain.run_state import RunState
 from retinue.errors import ProviderError, RunError
 from retinue.models.scripted.model import ScriptedModel, ScriptedReply, Step, call, calls, fail, say
 from retinue.project import open_journal
-from retinue.runtime.agent.tool_calls import INTERRUPTED
+from retinue.runtime.agent.conversation import INTERRUPTED
 from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.runtime import Runtime
 

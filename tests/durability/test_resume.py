@@ -16,8 +16,8 @@ from retinue.domain.messages import Request, ToolMessage, UserMessage
 from retinue.errors import RunError, UnknownRun
 from retinue.models.scripted.model import ScriptedModel, Step, call, calls, hold, say
 from retinue.project import open_journal, open_run_locks
+from retinue.runtime.agent.conversation import INTERRUPTED
 from retinue.runtime.agent.loop import GO_ON, STOPPED
-from retinue.runtime.agent.tool_calls import INTERRUPTED
 from retinue.runtime.delegation.task import Task
 from retinue.runtime.history.audit import audit, read_all
 from retinue.runtime.runtime import Runtime

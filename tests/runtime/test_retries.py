@@ -12,7 +12,7 @@ from retinue.domain.events import AttemptStarted, Event, ModelFailed
 from retinue.domain.messages import Reply, Request
 from retinue.errors import ContextOverflow, ModelError, ModelTimeout, ProviderError, RateLimited
 from retinue.models.scripted.model import ScriptedModel, Step, call, fail, hold, say
-from retinue.runtime.run.runs import LISTEN_S
+from retinue.runtime.run.runs import MESSAGE_POLL_S
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
@@ -231,7 +231,7 @@ async def test_what_the_model_holds_back_itself_is_no_try_of_the_agents(
     async with opened(model=model, on_event=seen.append) as rt:
         result = await rt.spawn("researcher", "Look.")
     assert (result.response, result.attempts, result.usage.turns) == ("Here.", 1, 1)
-    assert set(clock.sleeps) <= {30.0, LISTEN_S}, "only who watches and who listens slept"
+    assert set(clock.sleeps) <= {30.0, MESSAGE_POLL_S}, "only who watches and who listens slept"
     assert failures(seen) == [("Later.", 2.0)] * 9 + [("Later.", 0.0)]
     # It is the same request each time, which keeps its place in the queue.
     assert len({id(request) for request in model.requests}) == 1

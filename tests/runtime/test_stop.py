@@ -11,7 +11,7 @@ import retinue
 from retinue.errors import UsageError
 from retinue.models.scripted.model import ScriptedModel, call, hold, say
 from retinue.project import open_run_locks
-from retinue.runtime.run.runs import LISTEN_S
+from retinue.runtime.run.runs import MESSAGE_POLL_S
 from retinue.runtime.runtime import Runtime
 from retinue.testing.clock import FakeClock
 
@@ -108,8 +108,8 @@ async def test_another_process_stops_a_child_for_good(
         assert open_run_locks(project).send(asked.run_id, "cancel a7")
         assert open_run_locks(project).send(asked.run_id, "dance a1")
         assert open_run_locks(project).send(asked.run_id, "cancel a1")
-        await clock.asleep(LISTEN_S)
-        clock.advance(LISTEN_S)
+        await clock.asleep(MESSAGE_POLL_S)
+        clock.advance(MESSAGE_POLL_S)
         result = await led
         told = [e.fact.content async for e in rt.events(result.id) if e.type == "tool.finished"]  # type: ignore[union-attr]
         assert not open_run_locks(project).is_held(result.id)

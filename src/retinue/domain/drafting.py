@@ -208,6 +208,12 @@ class ContractDrafter:
         )
         return DraftedContract(contract, tuple(notes))
 
+    def preview(self, spec: AgentSpec, authority: Authority) -> Grant:
+        """The grant that a child would get. Raises ContractError as `draft` does."""
+        grant = self._permit(spec, authority.grant).grant
+        _budget(spec, authority, [])
+        return grant
+
     def _permit(self, spec: AgentSpec, parent: Grant) -> _Permit:
         role = spec.role
         # All of an order that `_granted` looks at.

@@ -17,18 +17,18 @@ from retinue.domain.role import Role
 from retinue.domain.server_info import EndpointLoad
 from retinue.errors import UsageError
 from retinue.ports.sandbox import Sandbox
-from retinue.runtime.agent.children import Job
 from retinue.runtime.agent.watchdog import watch
 from retinue.runtime.core.task_group import TaskGroup, run_to_completion
+from retinue.runtime.delegation.children import Job
 from retinue.runtime.delegation.task import Task, TaskOptions, as_task, check_text
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.follow import follow as follow_journal
 from retinue.runtime.history.follow import nobody_writes
 from retinue.runtime.history.undo import ChangePatch, UndoRedo, UndoResult, load_changes, open_undo
 from retinue.runtime.planning.plans import Plans
-from retinue.runtime.run import program as office
-from retinue.runtime.run.program import ProgramRun
-from retinue.runtime.run.runs import COMPACT, LED, PLAN, PLANNING, Runs, ended_with
+from retinue.runtime.run.program import ProgramRun, resume_program
+from retinue.runtime.run.run import MODEL_LED, PLAN, PLANNING
+from retinue.runtime.run.runs import COMPACT, Runs, program_error
 from retinue.runtime.services import Services
 
 
@@ -47,19 +47,22 @@ class Runtime:
         self._runs = Runs(services)
         self._task_resolver = TaskResolver(services)
         self._plans = Plans(services, self._runs, self._task_resolver)
-        self._office = ProgramRun(
-            self._runs, self._task_resolver, self._task_group, at_once=self.policy.max_concurrent
+        self._program = ProgramRun(
+            self._runs,
+            self._task_resolver,
+            self._task_group,
+            max_concurrent=self.policy.max_concurrent,
         )
 
     async def __aenter__(self) -> Self:
         await self._task_group.__aenter__()
-        self._watch = self._services.clock.watch(self._runs.lapse)
+        self._watch = self._services.clock.watch(self._runs.handle_clock_gap)
         self._watch.__enter__()
         self._watching = [
             self._task_group.create_task(
                 watch(self._runs.agents, self._services.clock, self.policy.silence_s / 4)
             ),
-            self._task_group.create_task(self._runs.listen()),
+            self._task_group.create_task(self._runs.handle_messages()),
         ]
         return self
 
@@ -75,11 +78,11 @@ class Runtime:
                 task.cancel()
             if error is not None and not isinstance(error, asyncio.CancelledError):
                 # Whoever is at work is left as they are, for `resume`.
-                self._runs.suspend(ended_with(error), None)
-            self._office.dismiss()
+                self._runs.suspend(program_error(error), None)
+            self._program.cancel_background()
             await self._task_group.__aexit__(kind, error, trace)
         finally:
-            await run_to_completion(self._office.close(error))
+            await run_to_completion(self._program.close(error))
 
     @property
     def roles(self) -> Mapping[str, Role]:
@@ -97,7 +100,7 @@ class Runtime:
 
     def stop(self, why: str) -> None:
         """Say why everything is about to be cancelled; it will stand in the journal."""
-        self._runs.stop(why)
+        self._runs.set_cancel_reason(why)
 
     def suspend(
         self, why: str, then: Callable[[], None] | None = None, *, run_id: str | None = None
@@ -127,8 +130,8 @@ class Runtime:
         `context_files` are given along, framed as data.
         """
         lead = self.policy.lead
-        return await self._runs.led(
-            await self._runs.open(task, lead, session, context, context_files)
+        return await self._runs.run_model_led(
+            await self._runs.begin_model_led(task, lead, session, context, context_files)
         )
 
     async def compact(self, session: str) -> RunResult:
@@ -136,8 +139,8 @@ class Runtime:
 
         That is a run of the session, with a budget and an outcome like any other.
         """
-        run = await self._runs.open(COMPACT, self.policy.lead, session, "", ())
-        return await self._runs.led(run, sums_up=True)
+        run = await self._runs.begin_model_led(COMPACT, self.policy.lead, session, "", ())
+        return await self._runs.run_model_led(run, only_summarize=True)
 
     async def resume(self, run_id: str) -> RunResult:
         """Go on with a run that was suspended, or whose process is gone, from where it was.
@@ -152,17 +155,17 @@ class Runtime:
         RunError if the run is over, or another process works on it.
         """
         run, found = await self._runs.reopen(run_id)
-        if found.started.kind == LED:
-            return await self._runs.led(run, sums_up=found.started.task == COMPACT)
+        if found.started.kind == MODEL_LED:
+            return await self._runs.run_model_led(run, only_summarize=found.started.task == COMPACT)
         if found.started.kind == PLAN:
             return await self._plans.resume(run, found)
         if found.started.kind == PLANNING:
             return await self._plans.resume_writing(run, found)
-        return await office.go_on(self._runs, self._task_resolver, run, found)
+        return await resume_program(self._runs, self._task_resolver, run, found)
 
     async def spawn(self, role: str, task: str, **options: Unpack[TaskOptions]) -> Result:
         """Give one task to one child and wait for it. The options are those of a `Task`."""
-        return await self._office.spawn(as_task(role, task, options))
+        return await self._program.spawn(as_task(role, task, options))
 
     async def fan_out(
         self, tasks: Sequence[Task | tuple[str, str]], *, max_concurrent: int | None = None
@@ -171,15 +174,15 @@ class Runtime:
 
         A child that fails becomes a failed result and never sinks its siblings.
         """
-        return await self._office.fan_out(tasks, most=self._at_a_time(max_concurrent))
+        return await self._program.fan_out(tasks, max_concurrent=self._at_a_time(max_concurrent))
 
     async def start(self, role: str, task: str, **options: Unpack[TaskOptions]) -> Job:
         """Give a task to a child in the background. Its contract is on record when this returns."""
-        return await self._office.start(as_task(role, task, options))
+        return await self._program.start(as_task(role, task, options))
 
     async def join(self, jobs: Iterable[Job] | Literal["*"] = "*") -> list[Result]:
         """Wait for jobs, all of them with "*". Results can be joined again."""
-        return await self._office.join(jobs)
+        return await self._program.join(jobs)
 
     # Plans
 
@@ -221,7 +224,7 @@ class Runtime:
 
     def cancel(self, agent_id: str, *, run_id: str | None = None) -> None:
         """Stop one agent, and all below it, for good; its parent is told, and cannot revive it."""
-        run, agent = self._runs.at_work(agent_id, run_id)
+        run, agent = self._runs.find_agent(agent_id, run_id)
         run.cancel(agent)
 
     def tell(self, agent_id: str, text: str, *, run_id: str | None = None) -> None:
@@ -229,7 +232,7 @@ class Runtime:
         if not text.strip():
             raise UsageError("There is nothing to tell: the text is empty.")
         check_text(text=text)
-        _, agent = self._runs.at_work(agent_id, run_id)
+        _, agent = self._runs.find_agent(agent_id, run_id)
         agent.inbox.append(("user", text))
 
     # What there is to see

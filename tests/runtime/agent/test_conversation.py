@@ -24,7 +24,7 @@ from retinue.domain.messages import (
     estimate_tokens,
 )
 from retinue.models.scripted.model import ScriptedModel, call, say
-from retinue.runtime.agent.conversation import Answered, Conversation, longest_for
+from retinue.runtime.agent.conversation import CallAnswer, Conversation, max_answer_bytes
 from retinue.runtime.runtime import Runtime
 
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
@@ -161,8 +161,8 @@ def test_short_answers_are_not_worth_masking() -> None:
 def test_answers_of_a_turn_are_cut_to_one_length_and_no_more_than_needed(
     sizes: list[int], room: int
 ) -> None:
-    answers = [Answered(str(number), "x" * size) for number, size in enumerate(sizes)]
-    longest = longest_for(answers, room)
+    answers = [CallAnswer(str(number), "x" * size) for number, size in enumerate(sizes)]
+    longest = max_answer_bytes(answers, room)
     room = max(room, 10 * len(sizes))  # The least that is told of anything.
     if longest is None:
         assert sum(sizes) <= 4 * room
@@ -174,7 +174,7 @@ def test_answers_of_a_turn_are_cut_to_one_length_and_no_more_than_needed(
 def test_what_is_not_read_yet_is_not_masked() -> None:
     talk = Conversation((SystemMessage("s"), UserMessage("u")), ())
     talk.add(AssistantMessage("", tuple(ToolCall(str(n), "look", "{}") for n in range(5))))
-    talk.answer([Answered(str(n), "x" * 4_000) for n in range(5)])
+    talk.answer([CallAnswer(str(n), "x" * 4_000) for n in range(5)])
     assert talk.mask(10) == 0
     talk.add(AssistantMessage("I see."))
     assert talk.mask(10) == 3

@@ -39,8 +39,8 @@ from retinue.ports.listeners import Listeners
 from retinue.ports.person import Person
 from retinue.ports.sandbox import Sandbox
 from retinue.project import STATE_DIR, open_journal, project_root
-from retinue.runtime.agent.children import Job
 from retinue.runtime.core.clock import SystemClock
+from retinue.runtime.delegation.children import Job
 from retinue.runtime.history.audit import read_all
 from retinue.runtime.history.session import LAST
 from retinue.runtime.history.undo import ChangePatch, UndoResult

@@ -1,1 +1,1 @@
-"""agent."""
+"""One agent at work: its attempts, its loop of model turns and tool calls, its conversation."""

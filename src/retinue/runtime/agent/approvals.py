@@ -1,12 +1,13 @@
-"""A person's word on what is ordered by a model that has heard from strangers."""
+"""Ask the user: to approve a tool call, or a child of an agent that has read untrusted text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from retinue.domain.approval import Answer, ApprovalRequest, Rule, Rules, Why
-from retinue.domain.drafting import NO_APPROVAL_EFFECTS, AgentSpec, Authority, draft
+from retinue.domain.drafting import NO_APPROVAL_EFFECTS, AgentSpec
 from retinue.domain.events import ApprovalDecided, Fact
+from retinue.domain.grant import Grant
 from retinue.domain.messages import Effect
 from retinue.domain.reach import Reach
 from retinue.errors import ApprovalNeeded, ContractError
@@ -16,69 +17,73 @@ from retinue.runtime.agent.agent import Agent
 SPAWN = "spawn_agent"
 
 
-def decided(
-    wish: ApprovalRequest, answer: Answer, rule: Rule | None = None, call_id: str = ""
+def decision(
+    request: ApprovalRequest, answer: Answer, rule: Rule | None = None, call_id: str = ""
 ) -> Fact:
-    """For the journal: what was answered, and by which rule, unless a person did."""
+    """The event of a decision; `rule` is None if a person decided."""
     return ApprovalDecided(
-        tool=wish.tool,
-        wanted=wish.detail,
-        why=wish.why,
+        tool=request.tool,
+        wanted=request.detail,
+        why=request.why,
         answer=answer,
         rule="" if rule is None else str(rule),
-        scope=wish.scope,
+        scope=request.scope,
         call_id=call_id,
     )
 
 
-async def ask(by: Agent, wish: ApprovalRequest, approve: Approve, call_id: str = "") -> bool:
-    """Ask a person, and write down what they said. ApprovalNeeded if nobody is there."""
+async def ask_user(
+    agent: Agent, request: ApprovalRequest, approve: Approve, call_id: str = ""
+) -> bool:
+    """Ask the user, and record the answer. Raises ApprovalNeeded if there is nobody to ask."""
     try:
-        with by.waiting():
-            told = await approve(wish)
+        with agent.waiting():
+            answer = await approve(request)
     except ApprovalNeeded:
-        by.record(decided(wish, Answer.NOBODY, call_id=call_id))
+        agent.record(decision(request, Answer.NOBODY, call_id=call_id))
         raise
-    rule = told if isinstance(told, Rule) else None
-    by.record(decided(wish, Answer.YES if told else Answer.NO, rule, call_id))
-    return bool(told)
+    rule = answer if isinstance(answer, Rule) else None
+    agent.record(decision(request, Answer.YES if answer else Answer.NO, rule, call_id))
+    return bool(answer)
 
 
-async def agree(
-    spec: AgentSpec, by: Agent, effects: Mapping[str, Effect], rules: Rules, approve: Approve
+async def approve_child(
+    spec: AgentSpec,
+    grant: Grant,
+    parent: Agent,
+    effects: Mapping[str, Effect],
+    rules: Rules,
+    approve: Approve,
 ) -> None:
-    """Ask whether `by` may have this child. Raises ContractError for a no.
+    """Ask whether `parent` may have a child with `grant`. Raises ContractError for a no.
 
-    The child could be doing a stranger's bidding. One that only reads does no harm by it.
+    Untrusted text may have asked for the child. A child that only reads does no harm.
     """
-    authority = Authority.of(by.contract, by.id, by.account)
-    contract = draft(spec, authority, step_idx=by.steps, effects=effects).contract
-    grant = contract.permissions
     acting = [name for name in grant.allowed_tools if effects.get(name) not in NO_APPROVAL_EFFECTS]
     if not acting:
         return
     reach = Reach(
-        root=contract.execution.working_directory,
+        root=spec.directory or parent.contract.execution.working_directory,
         write_scope=grant.write_scope,
         network=grant.network,
     )
-    wish = ApprovalRequest(
-        path=by.path,
+    request = ApprovalRequest(
+        path=parent.path,
         tool=SPAWN,
         arguments=f"{spec.role.name}: {spec.task}",
         why=Why.STRANGERS,
         scope=f"it would have {', '.join(acting)}; {reach}",
     )
-    if rule := wish.covered_by(rules):
-        by.record(decided(wish, Answer.YES, rule))
+    if rule := request.covered_by(rules):
+        parent.record(decision(request, Answer.YES, rule))
         return
     try:
-        agreed = await ask(by, wish, approve)
+        approved = await ask_user(parent, request, approve)
     except ApprovalNeeded:
-        if by.parent is None:
+        if parent.parent is None:
             raise
-        agreed = False
-    if not agreed:
+        approved = False
+    if not approved:
         raise ContractError(
             f"A child that has {acting[0]} needs the user's yes, since you have heard words that"
             " nobody vouches for, and there is none. Go on without it, or with one that only reads."

@@ -1,57 +1,37 @@
-"""The life of an agent from its first attempt to its closing.
-
-An agent proposes (`live`); the parent's side integrates, completes or fails it, and always closes
-it (`close`).
-"""
+"""The attempts of an agent: run each one to its outcome, and retry where that may help."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from retinue.domain import agent_state
-from retinue.domain.agent_state import TAINTED
 from retinue.domain.approval import Rules
 from retinue.domain.budget import MIN_TIMEOUT_S
-from retinue.domain.contract import Contract
-from retinue.domain.events import (
-    AgentClosed,
-    AgentCompleted,
-    AgentFailed,
-    AgentStarted,
-    AttemptStarted,
-    ResultProposed,
-)
-from retinue.domain.evidence import unverified
+from retinue.domain.events import AgentStarted, AttemptStarted
 from retinue.domain.lifecycle import State
 from retinue.domain.messages import Message
 from retinue.domain.price import PoolPrice, Price
-from retinue.domain.result import Result, Status, cap
+from retinue.domain.result import Status
 from retinue.domain.resume_point import ResumePoint
 from retinue.errors import ApprovalNeeded, BudgetExceeded, ModelError, ModelStuck
 from retinue.ports.clock import Clock
-from retinue.ports.delegation import Delegation
 from retinue.ports.model import Model
 from retinue.ports.person import Approve
 from retinue.ports.tool import ToolContext
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.children import Children
+from retinue.runtime.agent.child_jobs import ChildJobs
 from retinue.runtime.agent.conversation import opening
 from retinue.runtime.agent.loop import Answer, converse
 from retinue.runtime.agent.model_turn import ModelSession, OnText
 from retinue.runtime.agent.output_schema import OutputSchema
 from retinue.runtime.agent.tool_calls import NO_RULES, ToolCalls, Tools
 from retinue.runtime.core.reservations import Reservations
-from retinue.runtime.core.task_group import TaskGroup
 from retinue.runtime.policy import Breaker
-
-DONE = "its parent is done"
 
 
 class AgentServices(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent lives by: all that its loop needs besides its contract."""
+    """Services that an agent's loop uses."""
 
     model: Model
     tools: Tools
@@ -59,168 +39,163 @@ class AgentServices(msgspec.Struct, frozen=True, kw_only=True):
     approve: Approve
     reservations: Reservations
     clock: Clock
-    staff: Callable[[Agent, TaskGroup, ResumePoint | None], Children]
-    desk: Callable[[Agent, Children], Delegation]
-    at_once: int
-    """How many of its calls that may run side by side do so."""
+    max_parallel_calls: int
+    """How many tool calls of one reply may run at the same time."""
+    children: ChildJobs | None = None
+    """None if the agent may not spawn."""
     window: int | None = None
-    """The tokens that a call may have, if the server tells."""
+    """Tokens that fit into one request, if the server says."""
     price: Price | PoolPrice | None = None
     breaker: Breaker | None = None
     rules: Rules = NO_RULES
     on_text: OnText | None = None
-    before: tuple[Message, ...] = ()
-    """What was said earlier in the session."""
-    sums_up: bool = False
-    """Whether to write down what was said is all there is to do."""
+    earlier_messages: tuple[Message, ...] = ()
+    """Conversation of the earlier runs of the session."""
+    only_summarize: bool = False
+    """Whether the agent only summarizes the session."""
 
 
 class AttemptOutcome(msgspec.Struct, frozen=True):
-    """How an attempt ended. `again` says whether another attempt could do better."""
+    """How an attempt ended."""
 
     status: Status
     text: str
     reason: str = ""
-    again: bool = False
+    retryable: bool = False
+    """Whether another attempt may do better."""
     data: Any = None
-    cached: bool = False
     proposed: bool = False
-    """Whether it is on record already that it waits to be integrated."""
-    stranded: bool = False
-    """Whether all that it lacks is a model that answers, so that it can go on when there is one."""
+    """Whether the event that the work waits to be merged is already on record."""
+    resumable: bool = False
+    """Whether only the model is missing, so that the run can be resumed when it answers again."""
 
 
-async def live(agent: Agent, means: AgentServices) -> AttemptOutcome:
+async def run_attempts(agent: Agent, services: AgentServices) -> AttemptOutcome:
     """Run the attempts of `agent`. Only a cancellation or a broken store raises."""
     # The contract is on record before any work is done under it.
     await agent.durable()
-    if agent.past is None or agent.past.agent.state is State.CREATED:
+    if agent.state.state is State.CREATED:
         agent.record(AgentStarted(sub_agent_id=agent.id))
-    if (why := agent.why_stopped) is not None:
-        return AttemptOutcome(Status.CANCELLED, "", why)
-    tries = agent.contract.execution.max_retries + 1
+    if (reason := agent.inherited_stop_reason) is not None:
+        return AttemptOutcome(Status.CANCELLED, "", reason)
+    attempts = agent.contract.execution.max_retries + 1
     because = ""
-    for number in range(max(1, agent.attempt), tries + 1):
-        agent.attempt = number
-        ending = await _attempt(agent, means, number, tries, because)
-        if not ending.again or number == tries or ending.stranded:
-            return ending
-        because = ending.reason
-    raise AssertionError("the last try returns")
+    for number in range(max(1, agent.state.attempt), attempts + 1):
+        outcome = await _attempt(agent, services, number, attempts, because)
+        if not outcome.retryable or number == attempts or outcome.resumable:
+            return outcome
+        because = outcome.reason
+    raise AssertionError("the last attempt returns")
 
 
 async def _attempt(
-    agent: Agent, means: AgentServices, number: int, tries: int, because: str
+    agent: Agent, services: AgentServices, number: int, attempts: int, because: str
 ) -> AttemptOutcome:
-    """One try at the contract, from an empty conversation, or from where it was left."""
+    """Run one attempt, from an empty conversation or from the resume point."""
     timeout_s = agent.contract.execution.attempt_timeout_ms / 1000
-    past, agent.past = agent.past, None
+    resume_point, agent.resume_point = agent.resume_point, None
     left_s = timeout_s
-    if past is not None and past.opening is not None:
-        messages = past.opening
-        left_s = max(MIN_TIMEOUT_S, timeout_s - past.attempt_time.seconds)
+    if resume_point is not None and resume_point.opening is not None:
+        messages = resume_point.opening
+        left_s = max(MIN_TIMEOUT_S, timeout_s - resume_point.attempt_time.seconds)
     else:
-        past = None
-        messages = opening(agent.contract, means.ctx.directory, because=because)
+        resume_point = None
+        messages = opening(agent.contract, services.ctx.directory, because=because)
         agent.record(
             AttemptStarted(
-                number=number, of=tries, timeout_s=timeout_s, opening=messages, because=because
-            )
+                number=number, of=attempts, timeout_s=timeout_s, opening=messages, because=because
+            ),
+            attempt=number,
         )
-    agent.silent_s, agent.given_up = None, False
-    agent.deadline = means.clock.timeout(left_s)
+    activity = agent.activity
+    activity.silent_s, activity.given_up = None, False
+    activity.deadline = services.clock.timeout(left_s)
     try:
-        async with agent.deadline:
-            answer = await _work(agent, means, messages, past)
+        async with activity.deadline:
+            if services.children is None:
+                answer = await _converse(agent, services, messages, resume_point)
+            else:
+                async with services.children.attempt(resume_point):
+                    answer = await _converse(agent, services, messages, resume_point)
     except TimeoutError:
-        if agent.stop_reason is not None:
-            return AttemptOutcome(Status.CANCELLED, agent.last_text, agent.stop_reason)
-        why = f"timeout after {timeout_s:g} s"
-        if agent.given_up:
-            why = f"stopped after {agent.silent_s:.0f} s without a sign of life"
-        return AttemptOutcome(Status.TIMEOUT, agent.last_text, why, again=True)
+        if activity.stop_reason is not None:
+            return AttemptOutcome(Status.CANCELLED, agent.last_text, activity.stop_reason)
+        reason = f"timeout after {timeout_s:g} s"
+        if activity.given_up:
+            reason = f"stopped after {activity.silent_s:.0f} s without a sign of life"
+        return AttemptOutcome(Status.TIMEOUT, agent.last_text, reason, retryable=True)
     except BudgetExceeded as error:
         return AttemptOutcome(Status.BUDGET_EXCEEDED, agent.last_text, str(error))
     except ApprovalNeeded as error:
         return AttemptOutcome(Status.REJECTED, agent.last_text, str(error))
     except ModelError as error:
-        stranded = strands(agent, error)
         return AttemptOutcome(
-            Status.ERROR, agent.last_text, str(error), again=error.retryable, stranded=stranded
+            Status.ERROR,
+            agent.last_text,
+            str(error),
+            retryable=error.retryable,
+            resumable=_can_resume_after(error, agent),
         )
     finally:
-        agent.deadline = None
-    return _ending(agent, answer)
-
-
-async def _work(
-    agent: Agent, means: AgentServices, messages: tuple[Message, ...], past: ResumePoint | None
-) -> Answer:
-    grant, schema = agent.contract.permissions, agent.contract.outputs.output_schema
-    shape = None if schema is None else OutputSchema(schema)
-    if not grant.can_spawn_children:
-        return await _converse(agent, means, messages, means.ctx, None, shape, past)
-    async with TaskGroup() as tasks:
-        staff = means.staff(agent, tasks, past)
-        ctx = msgspec.structs.replace(means.ctx, delegation=means.desk(agent, staff))
-        answer = await _converse(agent, means, messages, ctx, staff, shape, past)
-        await staff.dismiss(DONE)
-    return answer
+        activity.deadline = None
+    return _outcome(agent, answer)
 
 
 async def _converse(
     agent: Agent,
-    means: AgentServices,
+    services: AgentServices,
     messages: tuple[Message, ...],
-    ctx: ToolContext,
-    staff: Children | None,
-    shape: OutputSchema | None,
-    past: ResumePoint | None,
+    resume_point: ResumePoint | None,
 ) -> Answer:
-    toolbox = ToolCalls(
+    schema = agent.contract.outputs.output_schema
+    output_schema = None if schema is None else OutputSchema(schema)
+    tool_calls = ToolCalls(
         agent,
-        means.tools,
-        ctx,
-        means.approve,
-        means.breaker,
-        at_once=means.at_once,
-        rules=means.rules,
+        services.tools,
+        services.ctx,
+        services.approve,
+        services.breaker,
+        max_parallel=services.max_parallel_calls,
+        rules=services.rules,
     )
-    mind = ModelSession(
+    model = ModelSession(
         agent,
-        means.model,
-        toolbox.offered,
+        services.model,
+        tool_calls.offered,
         opening=messages,
-        before=means.before,
-        reservations=means.reservations,
-        clock=means.clock,
-        window=means.window,
-        price=means.price,
-        on_text=means.on_text,
+        earlier_messages=services.earlier_messages,
+        reservations=services.reservations,
+        clock=services.clock,
+        window=services.window,
+        price=services.price,
+        on_text=services.on_text,
     )
-    transcript = None if past is None else mind.replay(past.conversation)
-    if means.sums_up:
-        known = None if transcript is None else transcript.summary
-        return Answer(await mind.sum_up() if known is None else known)
+    transcript = None if resume_point is None else model.restore(resume_point.conversation)
+    if services.only_summarize:
+        summary = None if transcript is None else transcript.summary
+        return Answer(await model.summarize() if summary is None else summary)
     try:
-        return await converse(agent, mind, toolbox, staff, shape, transcript)
+        return await converse(
+            agent, model, tool_calls, services.children, output_schema, transcript
+        )
     except ModelError as error:
-        if strands(agent, error):
-            # Before its children are cancelled: they are left as they are.
+        if _can_resume_after(error, agent):
+            # Before the children are cancelled: a suspended run leaves them as they are.
             agent.suspension.request(str(error), is_busy=lambda: False)
         raise
 
 
-def strands(agent: Agent, error: ModelError) -> bool:
-    """Is the run to be left as it is? A root has nobody who could do without it.
+def _can_resume_after(error: ModelError, agent: Agent) -> bool:
+    """Whether to suspend the run instead of failing it, because the root's model fails.
 
-    Where nothing was said yet, there is nothing to go on from.
+    A child fails instead: its parent can go on without it. So does a root before its first turn:
+    there is nothing to resume from.
     """
-    began = agent.account.spent.turns > 0
-    return agent.parent is None and began and not isinstance(error, ModelStuck)
+    has_begun = agent.account.spent.turns > 0
+    return agent.parent is None and has_begun and not isinstance(error, ModelStuck)
 
 
-def _ending(agent: Agent, answer: Answer) -> AttemptOutcome:
+def _outcome(agent: Agent, answer: Answer) -> AttemptOutcome:
     if answer.limit is not None:
         limit = f"{answer.limit} {getattr(agent.contract.execution, answer.limit):,}"
         return AttemptOutcome(
@@ -228,114 +203,9 @@ def _ending(agent: Agent, answer: Answer) -> AttemptOutcome:
         )
     if not answer.text.strip():
         return AttemptOutcome(
-            Status.ERROR, agent.last_text, "the model answered nothing", again=True
+            Status.ERROR, agent.last_text, "the model answered nothing", retryable=True
         )
     if answer.problem is not None:
-        why = f"the answer does not fit the output schema: {answer.problem}"
-        return AttemptOutcome(Status.ERROR, answer.text, why)
+        reason = f"the answer does not fit the output schema: {answer.problem}"
+        return AttemptOutcome(Status.ERROR, answer.text, reason)
     return AttemptOutcome(Status.COMPLETED, answer.text, data=answer.data)
-
-
-def conclude(agent: Agent, past: ResumePoint) -> None:
-    """Write the rest of an ending that is on record in part."""
-    if past.agent.state is State.WAITING_FOR_MERGE:
-        agent.record(AgentCompleted(sub_agent_id=agent.id))
-    failed = past.agent.state is State.FAILED
-    agent.record(
-        AgentClosed(
-            sub_agent_id=agent.id,
-            step_idx=agent.contract.parent.step_idx,
-            final_status="failed" if failed else "completed",
-            close_reason=past.agent.error if failed else "done",
-            unverified=past.agent.claim,
-        )
-    )
-
-
-def recovered_result(past: ResumePoint, contract: Contract) -> Result:
-    """The result of an agent whose ending another process has put on record."""
-    state = past.agent
-    completed = state.status in (None, Status.COMPLETED)
-    return agent_state.result_of(
-        state,
-        run_id=contract.parent.run_id,
-        task=contract.step.description,
-        summary_tokens=contract.outputs.result_cap_tokens,
-        duration_s=past.lifetime.seconds,
-        data=data_in(state.response, contract) if completed else None,
-    )
-
-
-def proposed_outcome(past: ResumePoint, contract: Contract) -> AttemptOutcome:
-    """The outcome of an agent that waits to be merged."""
-    text = past.agent.response
-    return AttemptOutcome(Status.COMPLETED, text, data=data_in(text, contract), proposed=True)
-
-
-def data_in(response: str, contract: Contract) -> Any:
-    """The value in a response, if the contract has an output schema."""
-    schema = contract.outputs.output_schema
-    return None if schema is None else OutputSchema(schema).check(response)[0]
-
-
-def close(agent: Agent, ending: AttemptOutcome, *, duration_s: float = 0.0) -> Result:
-    """Write how `agent` ended and close it. Synchronous, so that a cancelled task can do it too."""
-    text = ending.text
-    claim = unverified(text, tested=agent.tested)
-    if ending.status is Status.COMPLETED:
-        if not ending.proposed:
-            changed = tuple(agent.files_modified.values())
-            agent.record(
-                ResultProposed(sub_agent_id=agent.id, response=text, files_modified=changed)
-            )
-        agent.record(AgentCompleted(sub_agent_id=agent.id))
-    else:
-        agent.record(
-            AgentFailed(
-                sub_agent_id=agent.id,
-                status=ending.status,
-                reason=ending.reason,
-                response=text,
-                conflicts=agent.conflicts,
-            )
-        )
-    agent.record(
-        AgentClosed(
-            sub_agent_id=agent.id,
-            step_idx=agent.contract.parent.step_idx,
-            final_status="completed" if ending.status is Status.COMPLETED else "failed",
-            close_reason=ending.reason or "done",
-            unverified=claim,
-        )
-    )
-    return result_of(agent, ending, duration_s=duration_s, claim=claim)
-
-
-def result_of(
-    agent: Agent, ending: AttemptOutcome, *, duration_s: float, claim: str = ""
-) -> Result:
-    text = ending.text
-    summary, _ = cap(text, agent.contract.outputs.result_cap_tokens)
-    return Result(
-        status=ending.status,
-        agent_id=agent.id,
-        run_id=agent.contract.parent.run_id,
-        role=agent.role,
-        task=agent.contract.step.description,
-        summary=summary,
-        response=text,
-        data=ending.data,
-        error=None if ending.status is Status.COMPLETED else ending.reason,
-        cached=ending.cached,
-        notes=(*agent.notes, *((TAINTED,) if agent.tainted else ())),
-        usage=agent.spent(duration_s),
-        attempts=agent.attempt,
-        files_read=tuple(agent.files_read),
-        files_modified=tuple(agent.files_modified.values()),
-        receipts=tuple(agent.receipts),
-        tainted=agent.tainted,
-        checks=tuple(agent.checks),
-        conflicts=agent.conflicts,
-        kept=agent.kept,
-        unverified=claim,
-    )

@@ -1,4 +1,4 @@
-"""The agent loop."""
+"""The agent loop: ask the model, run its tool calls, check limits, repeat."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ import msgspec
 
 from retinue.domain.messages import AssistantMessage
 from retinue.domain.report import job_block, report_cap
+from retinue.domain.resume_point import FROM_CHILDREN, FROM_PARENT
 from retinue.errors import BudgetExceeded, ModelError
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.children import LOOSE_ENDS, Children
-from retinue.runtime.agent.conversation import room_for_news
+from retinue.runtime.agent.child_jobs import ChildJobs
+from retinue.runtime.agent.conversation import max_new_tokens
 from retinue.runtime.agent.model_turn import ModelSession
 from retinue.runtime.agent.output_schema import OutputSchema
 from retinue.runtime.agent.tool_calls import ToolCalls
 from retinue.runtime.agent.transcript import Transcript
 
-SCHEMA = "schema"  # who tells an agent that its answer does not fit
-STOP = "stop"  # … that its run is being stopped
+# Sources of messages to the model. They are stored in the journal.
+FROM_USER = "user"
+WRONG_SCHEMA = "schema"
+RUN_SUSPENDED = "stop"
+RUN_RESUMED = "resume"
+CHILDREN_RUNNING = "loose ends"
 STOPPED = (
     "The user stops the work here; it may go on later. Say in a few words what you have. No tools."
 )
@@ -33,116 +38,115 @@ class Answer(msgspec.Struct, frozen=True):
     limit: str | None = None
     data: Any = None
     problem: str | None = None
-    """Why the text is not the data that was asked for."""
+    """Why the text does not fit the output schema."""
 
 
 async def converse(
     agent: Agent,
-    mind: ModelSession,
-    toolbox: ToolCalls,
-    staff: Children | None,
-    shape: OutputSchema | None,
+    model: ModelSession,
+    tool_calls: ToolCalls,
+    children: ChildJobs | None,
+    output_schema: OutputSchema | None,
     transcript: Transcript | None = None,
 ) -> Answer:
-    """Ask the model, run its tool calls, append, check limits, repeat.
+    """Run the loop until the model gives its last answer.
 
-    With `transcript`, go on with a conversation that another process has begun.
+    With `transcript`, continue a conversation that an earlier process began.
     """
-    mended = misfit = told = False
+    was_corrected = expects_json = knows_limit = False
     limit: str | None = None
     reply: AssistantMessage | None = None
     if transcript is not None:
-        mended, limit, told = (
-            SCHEMA in transcript.sources,
-            transcript.limit,
-            transcript.limit is not None,
-        )
-        misfit = transcript.last_source == SCHEMA and transcript.last_reply is None
-        reply = await _taken_up(mind, toolbox, transcript)
+        was_corrected = WRONG_SCHEMA in transcript.sources
+        limit, knows_limit = transcript.limit, transcript.limit is not None
+        expects_json = transcript.last_source == WRONG_SCHEMA and transcript.last_reply is None
+        reply = await _resume(model, tool_calls, transcript)
     while True:
         if reply is None:
             if agent.suspension.reason is not None:
-                await _pause(agent, mind)
-            if not told:
-                _hear(agent, mind, staff)
-                limit = "max_tool_calls" if toolbox.exhausted else mind.limit()
-                if limit is None and mind.crowded:
-                    limit = await mind.make_room()
-            # What does not fit is a finished answer in the wrong form. Without tools beside it,
-            # more servers can hold a model to a schema.
-            reply = (await mind.ask(limit=limit, told=told, tools=not misfit)).message
-            misfit = False
+                await _pause(agent, model)
+            if not knows_limit:
+                _deliver_messages(agent, model, children)
+                limit = "max_tool_calls" if tool_calls.exhausted else model.limit()
+                if limit is None and model.exceeds_window:
+                    limit = await model.make_room()
+            # After an answer in the wrong form, offer no tools: more servers can then hold a model
+            # to a schema.
+            asked = await model.ask(limit=limit, knows_limit=knows_limit, tools=not expects_json)
+            reply, expects_json = asked.message, False
         text, calls, reply = reply.content, reply.calls, None
         if calls and not limit:
-            answers = await toolbox.run(calls)
-            mind.conversation.answer(answers, mind.fit(answers))
-        elif limit or not (_addressed(agent) or _reminded(mind, staff)):
-            data, problem = (None, None) if shape is None else shape.check(text)
-            if problem is None or limit or mended:
+            answers = await tool_calls.run(calls)
+            model.conversation.answer(answers, model.fit(answers))
+        elif limit or not (_has_new_message(agent) or _remind_of_children(model, children)):
+            data, problem = (None, None) if output_schema is None else output_schema.check(text)
+            if problem is None or limit or was_corrected:
                 return Answer(text, limit, data, problem)
-            mended = misfit = True
-            mind.tell(f"That does not fit: {problem}. Send only the right JSON.", source=SCHEMA)
+            was_corrected = expects_json = True
+            model.tell(
+                f"That does not fit: {problem}. Send only the right JSON.", source=WRONG_SCHEMA
+            )
 
 
-async def _taken_up(
-    mind: ModelSession, toolbox: ToolCalls, transcript: Transcript
+async def _resume(
+    model: ModelSession, tool_calls: ToolCalls, transcript: Transcript
 ) -> AssistantMessage | None:
-    """Bring a conversation to where the model can be asked; or its last reply, if it has ended."""
-    toolbox.exhausted = transcript.calls_exhausted
-    reply = transcript.last_reply
-    if reply is not None and (
-        transcript.limit or not (reply.calls or transcript.last_source == STOP)
-    ):
+    """Complete the last turn of an earlier process.
+
+    Return the last reply if it ended the conversation; None if the model has to be asked again.
+    """
+    tool_calls.exhausted = transcript.calls_exhausted
+    reply, suspended = transcript.last_reply, transcript.last_source == RUN_SUSPENDED
+    if reply is not None and (transcript.limit or not (reply.calls or suspended)):
         return AssistantMessage(reply.content, reply.calls, reply.thoughts)
     if reply is not None:
-        await toolbox.finish(transcript)
-        transcript.add_answers(mind.fit(transcript.last_answers))
-    if transcript.last_source == STOP:
-        mind.tell(GO_ON, source="resume")
+        await tool_calls.finish(transcript)
+        transcript.add_answers(model.fit(transcript.last_answers))
+    if suspended:
+        model.tell(GO_ON, source=RUN_RESUMED)
     return None
 
 
-async def _pause(agent: Agent, mind: ModelSession) -> None:
-    """Let the model say what it has, if it can still say something afterwards; and do no more."""
-    if mind.asked and mind.limit() is None:
-        mind.tell(STOPPED, source=STOP)
-        # Whatever is wrong with the model, it can be tried again when the run goes on.
+async def _pause(agent: Agent, model: ModelSession) -> None:
+    """Let the model say what it has, if a turn is left after that; then wait to be cancelled."""
+    if model.was_asked and model.limit() is None:
+        model.tell(STOPPED, source=RUN_SUSPENDED)
+        # If the model fails, it is asked again when the run is resumed.
         with suppress(ModelError, BudgetExceeded):
-            await mind.ask(tools=False)
+            await model.ask(tools=False)
     await agent.pause()
 
 
-def _hear(agent: Agent, mind: ModelSession, staff: Children | None) -> None:
-    """What has arrived since the last turn: messages, and the ends of background children."""
+def _deliver_messages(agent: Agent, model: ModelSession, children: ChildJobs | None) -> None:
+    """Tell the model what arrived since its last turn: messages, results of background children."""
     while agent.inbox:
-        source, words = agent.inbox.pop(0)
-        mind.tell(words, source=source)
-    news = [] if staff is None else list(staff.news())
-    for job in news:
-        room = room_for_news(agent.contract)
-        cap = report_cap(agent.contract, room // len(news))
+        source, text = agent.inbox.pop(0)
+        model.tell(text, source=source)
+    ended = () if children is None else children.take_ended()
+    for job in ended:
+        cap = report_cap(agent.contract, max_new_tokens(agent.contract) // len(ended))
         report = job_block(job.outcome, cap_tokens=cap)
-        mind.tell(f"A background job has ended.\n{report}", source="staff", about=(job.id,))
+        model.tell(f"A background job has ended.\n{report}", source=FROM_CHILDREN, about=(job.id,))
 
 
-def _addressed(agent: Agent) -> bool:
-    """Has anybody said something while it was answering? Then that was not its last word."""
-    return any(source in ("parent", "user") for source, _ in agent.inbox)
+def _has_new_message(agent: Agent) -> bool:
+    """Whether a message arrived while the model was answering, so that it gets another turn."""
+    return any(source in (FROM_PARENT, FROM_USER) for source, _ in agent.inbox)
 
 
-def _reminded(mind: ModelSession, staff: Children | None) -> bool:
-    """Has the model been told of loose ends, so that it may want another turn?"""
-    if staff is None:
+def _remind_of_children(model: ModelSession, children: ChildJobs | None) -> bool:
+    """Tell the model about background children once. Return whether it gets another turn."""
+    if children is None:
         return False
-    if any(job.done and not job.delivered for job in staff.background):
-        return True  # `_hear` will tell of them.
-    running = staff.loose_ends()
+    if children.has_news:
+        return True  # `_deliver_messages` delivers their results.
+    running = children.take_running()
     if running:
-        names = ", ".join(f"{job.id} ({job.agent.contract.step.title})" for job in running)
-        mind.tell(
+        names = ", ".join(f"{job.id} ({job.title})" for job in running)
+        model.tell(
             f"Still running in the background: {names}. Wait for them with spawn_await, stop them"
             " with agent_cancel, or answer again to end without them.",
-            source=LOOSE_ENDS,
+            source=CHILDREN_RUNNING,
             about=tuple(job.id for job in running),
         )
     return bool(running)

@@ -1,4 +1,4 @@
-"""Running the tool calls of a turn: what the contract allows, in the right order, with receipts."""
+"""Run the tool calls of a turn: check the contract and the user's rules, run, record receipts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -29,26 +29,23 @@ from retinue.ports.person import Approve
 from retinue.ports.tool import Tool, ToolContext
 from retinue.ports.tool_outcome import ToolOutcome
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.approvals import ask, decided
-from retinue.runtime.agent.conversation import Answered, room_for_news
+from retinue.runtime.agent.approvals import ask_user, decision
+from retinue.runtime.agent.conversation import INTERRUPTED, CallAnswer, max_new_tokens
+from retinue.runtime.agent.transcript import Transcript
 from retinue.runtime.core.task_group import map_concurrently
 from retinue.runtime.policy import Breaker
 
-if TYPE_CHECKING:
-    from retinue.runtime.agent.transcript import Transcript
-
-# Whatever else a tool does changes something. A child sees to its own record: its contract is safe
-# before it works, its end before it is told.
+# Tools with another effect change something. A child records its own work: its contract is durable
+# before it starts, its closing before its parent reads the result.
 _UNCHANGING = (Effect.READ, Effect.DELEGATE)
 NO_RULES = Rules()
 ONE_CALL = Resources(tool_calls=1)
-FEW = 3
-BROKEN_TIMES = 3
-INTERRUPTED = "[ERROR] interrupted; it may have been done"
+FEW_CALLS = 3
+MAX_REPETITIONS = 3
 
 
 class Tools(Protocol):
-    """The tools there are: a mapping by name, with the schemas of a selection of them."""
+    """Registry of tools by name."""
 
     def get(self, name: str) -> Tool | None: ...
 
@@ -61,7 +58,7 @@ class Tools(Protocol):
 
 
 class ToolCalls:
-    """The tools of one agent, for one attempt."""
+    """Runs the tool calls of one agent, in one attempt."""
 
     def __init__(
         self,
@@ -71,12 +68,11 @@ class ToolCalls:
         approve: Approve,
         breaker: Breaker | None = None,
         *,
-        at_once: int,
+        max_parallel: int,
         rules: Rules = NO_RULES,
     ) -> None:
-        """`at_once` is how many calls that may run side by side do so."""
         self._rules = rules
-        self._at_once = at_once
+        self._max_parallel = max_parallel
         self._agent = agent
         self._tools = tools
         self._ctx = ctx
@@ -84,41 +80,41 @@ class ToolCalls:
         grant = agent.contract.permissions
         self._allowed = frozenset(grant.allowed_tools)
         self._ask = frozenset(grant.ask_tools)
-        self._yours = self._allowed | self._ask
-        self._news_room = room_for_news(agent.contract)
+        self._granted = self._allowed | self._ask
+        self._max_new_tokens = max_new_tokens(agent.contract)
         self.offered = tools.specs(grant, window=agent.contract.execution.max_context_tokens)
         self.exhausted = False
         self._breaker = breaker
         self._warning: str | None = None
-        self._begun: frozenset[str] = frozenset()
-        """Calls that are paid for and on record, and are made once more."""
-        self._broken: tuple[str, str] | None = None
-        self._broken_times = 0
-        self._share_tokens = 0
-        """What the answer to each call of the turn may have, so that there is room for all."""
+        self._restarted: frozenset[str] = frozenset()
+        """Calls that an earlier process started and charged for, and that run once more."""
+        self._failed_call: tuple[str, str] | None = None
+        self._failed_times = 0
+        self._room_per_call = 0
+        """Tokens for the answer to each call of the turn, so that all answers fit."""
 
-    async def run(self, calls: Sequence[ToolCall]) -> list[Answered]:
-        """Answer every call, in order. Neighbours that only read run side by side."""
-        # The reply that asks for them is paid for: it must be on record before anything is done.
+    async def run(self, calls: Sequence[ToolCall]) -> list[CallAnswer]:
+        """Answer every call, in order. Adjacent calls that only read run at the same time."""
+        # The reply that asks for the calls is paid for: record it before anything is done.
         await self._agent.durable()
-        self._share_tokens = self._news_room // (len(calls) or 1)
+        self._room_per_call = self._max_new_tokens // (len(calls) or 1)
         if len(calls) == 1:
             return [await self._answer(calls[0])]
-        answers: list[Answered] = []
-        for kind, group in groupby(calls, key=self._company):
+        answers: list[CallAnswer] = []
+        for kind, group in groupby(calls, key=self._parallel_group):
             batch = list(group)
             if kind and len(batch) > 1:
-                answers += await map_concurrently(self._answer, batch, self._at_once)
+                answers += await map_concurrently(self._answer, batch, self._max_parallel)
             else:
                 for call in batch:
                     answers.append(await self._answer(call))
         return answers
 
     async def finish(self, transcript: Transcript) -> None:
-        """Answer those calls of a reply that an earlier process has left unanswered.
+        """Answer the calls of a reply that an earlier process left unanswered.
 
-        What only reads, or has children, is begun again if it was begun: nothing is done twice by
-        it. Of anything else nobody knows whether it was done, which the model is told.
+        A started call that only reads or delegates runs again, which does nothing twice. For other
+        started calls it is unknown whether they were done; the model is told so.
         """
         left = [call for call in transcript.calls if call.id not in transcript.answers]
         for call in left:
@@ -127,14 +123,14 @@ class ToolCalls:
                 tool is None or tool.effect not in _UNCHANGING
             ):
                 note = self._interrupted(call)
-                transcript.answers[call.id] = Answered(call.id, INTERRUPTED, True, note)
-        self._begun = frozenset(transcript.started_calls)
+                transcript.answers[call.id] = CallAnswer(call.id, INTERRUPTED, True, note)
+        self._restarted = frozenset(transcript.started_calls)
         left = [call for call in left if call.id not in transcript.answers]
         transcript.answers.update((answer.call_id, answer) for answer in await self.run(left))
-        self._begun = frozenset()
+        self._restarted = frozenset()
 
-    def _company(self, call: ToolCall) -> str:
-        """What neighbours must have in common to run side by side; nothing, for what runs alone."""
+    def _parallel_group(self, call: ToolCall) -> str:
+        """Adjacent calls with the same group run at the same time; "" runs alone."""
         tool = self._tools.get(call.name)
         if tool is None or call.name not in self._allowed:
             return ""
@@ -142,52 +138,52 @@ class ToolCalls:
             return call.name
         return "read" if tool.effect is Effect.READ else ""
 
-    async def _answer(self, call: ToolCall) -> Answered:
-        if call.id not in self._begun:
+    async def _answer(self, call: ToolCall) -> CallAnswer:
+        if call.id not in self._restarted:
             try:
                 self._agent.account.spend(ONE_CALL)
             except BudgetExceeded:
                 self.exhausted = True
                 text = "No tool calls are left. Answer with what you have."
-                return self._deny(call, text, counted=False, noted=False)
-            if self._breaker is not None and not await self._go_on(self._breaker):
+                return self._deny(call, text, counted=False, note_lines=False)
+            if self._breaker is not None and not await self._check_breaker(self._breaker):
                 self.exhausted = True
                 text = "The user wants no more tool calls. Answer with what you have."
-                return self._deny(call, text, noted=False)
+                return self._deny(call, text, note_lines=False)
         answer = await self._run(call)
         if answer.failed:
-            self._watch_for_repetition(call, answer)
+            self._check_repetition(call, answer)
         else:
-            self._broken = None
+            self._failed_call = None
         return answer
 
-    def _what_is_left(self) -> str:
-        """A line about the budget, when it matters."""
+    def _budget_note(self) -> str:
+        """A line about the budget that is left, if little is."""
         account = self._agent.account
         left = account.limit.tool_calls - account.spent.tool_calls
         notes = []
         if self._warning is not None:
             notes.append(self._warning)
             self._warning = None
-        if left <= FEW:
+        if left <= FEW_CALLS:
             notes.append(f"{left or 'no'} tool call{'' if left == 1 else 's'} left")
         tokens, _ = account.remaining_shared()
         if tokens < account.limit.tokens // 4:
             notes.append(f"{tokens:,} tokens left")
         return f"\n[{', '.join(notes)}]" if notes else ""
 
-    def _watch_for_repetition(self, call: ToolCall, answer: Answered) -> None:
+    def _check_repetition(self, call: ToolCall, answer: CallAnswer) -> None:
         same = (call.name, call.arguments)
-        self._broken_times = self._broken_times + 1 if same == self._broken else 1
-        self._broken = same
-        if self._broken_times == BROKEN_TIMES:
+        self._failed_times = self._failed_times + 1 if same == self._failed_call else 1
+        self._failed_call = same
+        if self._failed_times == MAX_REPETITIONS:
             raise ModelStuck(
-                f"the model sent the same broken call {BROKEN_TIMES} times in a row:"
+                f"the model sent the same broken call {MAX_REPETITIONS} times in a row:"
                 f" {call.name} {call.arguments[:200]} was answered: {answer.content[:300]}"
             )
 
-    async def _go_on(self, breaker: Breaker) -> bool:
-        """Warn at one count of tool calls, and ask a person at a higher one."""
+    async def _check_breaker(self, breaker: Breaker) -> bool:
+        """Warn at one count of tool calls, and ask the user at a higher one."""
         account = self._agent.account
         used, most = account.spent.tool_calls, account.limit.tool_calls
         if used == breaker.warn_at:
@@ -196,49 +192,49 @@ class ToolCalls:
         if used == breaker.pause_at:
             self._agent.record(CircuitBreakerTripped(stage="pause", tool_calls=used, of=most))
             try:
-                wish = ApprovalRequest(
+                request = ApprovalRequest(
                     path=self._agent.path,
                     tool="to go on",
                     arguments=f"{used} of {most} tool calls are used",
                     why=Why.CALLS,
                 )
-                return await ask(self._agent, wish, self._approve)
+                return await ask_user(self._agent, request, self._approve)
             except ApprovalNeeded:
-                return True  # Nobody to ask: the hard stop is near enough.
+                return True  # Nobody to ask: continue until the hard stop.
         return True
 
-    async def _run(self, call: ToolCall) -> Answered:
-        """What the model is told, and whether the call made sense and worked."""
+    async def _run(self, call: ToolCall) -> CallAnswer:
+        """Run one call, and record its receipt."""
         tool = self._tools.get(call.name)
-        if tool is None or call.name not in self._yours:
-            return self._deny(call, self._not_yours(call.name, tool))
+        if tool is None or call.name not in self._granted:
+            return self._deny(call, self._not_granted(call.name, tool))
         try:
             arguments = _arguments(call)
         except ToolFailure as failure:
             return self._deny(call, str(failure), mark="ERROR")
         agent, effect = self._agent, tool.effect
-        # Of any other call nobody has said anything.
+        # No rule applies to other calls.
         if effect is Effect.EXECUTE or call.name in self._ask or self._rules.deny:
             refusal = await self._refusal(call, tool, arguments)
             if refusal is not None:
                 return self._deny(call, refusal, failed=False)
         changing = effect not in _UNCHANGING
-        if call.id not in self._begun:
+        if call.id not in self._restarted:
             agent.record(ToolStarted(call_id=call.id, tool=call.name, arguments=call.arguments))
         if changing:
-            # Nothing may change outside before the journal knows that it was tried.
+            # The start is on record before anything outside changes.
             await agent.durable()
         try:
             if effect is Effect.EXECUTE or call.name == ASK_USER:
-                # A command has a time limit of its own, and a person may think.
+                # A command has its own time limit, and a person may take any time.
                 with agent.waiting():
                     outcome = await self._act(call, tool, arguments)
             else:
                 outcome = await self._act(call, tool, arguments)
         except (asyncio.CancelledError, ApprovalNeeded):
             if agent.suspension.reason is not None and not changing:
-                raise  # It is run again when the run goes on.
-            # Nobody will hear of it, but who reads the journal must not think that it never began.
+                raise  # It runs again when the run is resumed.
+            # No model reads this answer, but the journal must show that the call was started.
             self._interrupted(call)
             raise
         receipt = Receipt(
@@ -253,9 +249,8 @@ class ToolCalls:
             after_sha256=outcome.after_sha256,
             untrusted=outcome.untrusted,
         )
-        agent.keep(receipt)
         worked = outcome.ok or outcome.acted or outcome.exit_code is not None
-        note = self._what_is_left()
+        note = self._budget_note()
         agent.record(
             ToolFinished(
                 call_id=call.id,
@@ -268,15 +263,14 @@ class ToolCalls:
             )
         )
         if changing:
-            # And nothing may be built upon a change before the journal knows what it was.
+            # The change is on record before anything builds on it.
             await agent.durable()
-        return Answered(call.id, outcome.content, not worked, note)
+        return CallAnswer(call.id, outcome.content, not worked, note)
 
     def _interrupted(self, call: ToolCall) -> str:
-        """Write down that nobody knows what became of a call; answers the note beside that."""
+        """Record that the outcome of a call is unknown. Return the note for its answer."""
         receipt = Receipt(tool=call.name, ok=False, output_sha256=_sha256(INTERRUPTED))
-        note = self._what_is_left()
-        self._agent.keep(receipt)
+        note = self._budget_note()
         self._agent.record(
             ToolFinished(
                 call_id=call.id,
@@ -289,7 +283,7 @@ class ToolCalls:
         )
         return note
 
-    def _not_yours(self, name: str, tool: Tool | None) -> str:
+    def _not_granted(self, name: str, tool: Tool | None) -> str:
         if tool is not None and tool.effect is Effect.DELEGATE:
             return "You may not delegate: do the work with the tools you have."
         have = ", ".join(spec.name for spec in self.offered) or "none"
@@ -298,10 +292,10 @@ class ToolCalls:
     async def _act(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> ToolOutcome:
         ctx = self._ctx
         if tool.effect is Effect.DELEGATE:
-            # Ids are the model's, and may come again in another turn.
+            # The model chooses the ids, and may use one again in another turn.
             turn = self._agent.account.spent.turns
-            asked = CallInfo(f"{turn}:{call.id}", self._share_tokens)
-            ctx = msgspec.structs.replace(ctx, call=asked)
+            info = CallInfo(f"{turn}:{call.id}", self._room_per_call)
+            ctx = msgspec.structs.replace(ctx, call=info)
         try:
             outcome = await tool.run(arguments, ctx)
         except ToolFailure as failure:
@@ -309,7 +303,7 @@ class ToolCalls:
         except (StoreError, ApprovalNeeded):
             raise
         except Exception as error:
-            # A tool that raises is a tool result: the model can often do something about it.
+            # An exception of a tool is a tool result: the model can often react to it.
             return ToolOutcome(
                 content=f"[ERROR] {tool.spec.name} broke: {type(error).__name__}:"
                 f" {printable(str(error))}",
@@ -323,11 +317,11 @@ class ToolCalls:
     async def _refusal(
         self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]
     ) -> str | None:
-        """Why a call is not made: a rule of the user's, or a person's no."""
+        """Why a call is refused, by a rule or by the user; None if it may run."""
         agent, command = self._agent, tool.effect is Effect.EXECUTE
-        # Who has read a stranger's text may be about to send something away on its behalf.
+        # An agent that read untrusted text may be about to send data away on its behalf.
         sends = command and self._ctx.reach.network is Network.ALL
-        asks = call.name in self._ask or (agent.heard_untrusted and sends)
+        asks = call.name in self._ask or (agent.state.heard_untrusted and sends)
         subject = self._subject(tool, arguments)
         verdict, rule = self._rules.ruling(call.name, subject, is_command=command, asked=asks)
         free = agent.contract.permissions.mode is Mode.DANGEROUS and not asks
@@ -336,7 +330,7 @@ class ToolCalls:
         why = Why.MODE if call.name in self._ask else Why.STRANGERS if asks else Why.DESTRUCTIVE
         if verdict is Verdict.DENY:
             why = Why.RULE
-        wish = ApprovalRequest(
+        request = ApprovalRequest(
             path=agent.path,
             tool=call.name,
             arguments=call.arguments,
@@ -346,17 +340,17 @@ class ToolCalls:
         )
         if rule is not None:
             allowed = verdict is Verdict.ALLOW
-            agent.record(decided(wish, Answer.YES if allowed else Answer.NO, rule, call.id))
+            agent.record(decision(request, Answer.YES if allowed else Answer.NO, rule, call.id))
             if allowed:
                 return None
             return f"The user's rules forbid this use of {call.name}. Go on without it."
         try:
-            if await ask(agent, wish, self._approve, call.id):
+            if await ask_user(agent, request, self._approve, call.id):
                 return None
         except ApprovalNeeded:
             if agent.parent is None:
                 raise
-            # A child can do without, and tell its parent.
+            # A child can continue without it, and tell its parent.
             return (
                 f"This needs the user's yes ({why}), and nobody is there to give it."
                 " Go on without it, and say in your answer what you would have needed."
@@ -364,17 +358,17 @@ class ToolCalls:
         return f"The user said no to {call.name}. Go on without it."
 
     def _subject(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
-        """What a call acts on, for rules about it: a command, or the one spelling of a path.
+        """What the user's rules match: a command, or a normalized path.
 
-        Only what the tool takes counts: a model may send more, to look harmless.
+        Only parameters of the tool count: a model may send more, to look harmless.
         """
         if tool.effect is Effect.EXECUTE:
             return _text(arguments, "command").strip()
-        takes = _taken(tool.spec)
-        if "path" in takes:
+        parameters = _parameters(tool.spec)
+        if "path" in parameters:
             path = _text(arguments, "path")
             return self._ctx.workspace.inside(path) or path if path else ""
-        return _text(arguments, "command") if "command" in takes else ""
+        return _text(arguments, "command") if "command" in parameters else ""
 
     def _scope(self) -> str:
         sandbox = self._ctx.sandbox
@@ -387,12 +381,12 @@ class ToolCalls:
         text: str,
         *,
         counted: bool = True,
-        noted: bool = True,
+        note_lines: bool = True,
         failed: bool = True,
         mark: str = "DENIED",
-    ) -> Answered:
+    ) -> CallAnswer:
         content = f"[{mark}] {text}"
-        note = self._what_is_left() if noted else ""
+        note = self._budget_note() if note_lines else ""
         self._agent.record(
             ToolDenied(
                 call_id=call.id,
@@ -404,7 +398,7 @@ class ToolCalls:
                 note=note,
             )
         )
-        return Answered(call.id, content, failed, note)
+        return CallAnswer(call.id, content, failed, note)
 
 
 def _arguments(call: ToolCall) -> Mapping[str, Any]:
@@ -428,12 +422,12 @@ class _Schema(msgspec.Struct):
     properties: dict[str, msgspec.Raw] = {}
 
 
-def _taken(spec: ToolSpec) -> Collection[str]:
-    """The names of the arguments that a tool takes."""
+def _parameters(spec: ToolSpec) -> Collection[str]:
+    """Names of the parameters of a tool."""
     try:
         return msgspec.json.decode(spec.parameters, type=_Schema).properties
     except msgspec.DecodeError:
-        return ()  # A server may have sent anything.
+        return ()  # The schema of a foreign tool may be broken.
 
 
 def _text(arguments: Mapping[str, Any], name: str) -> str:

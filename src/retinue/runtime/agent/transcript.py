@@ -20,8 +20,13 @@ from retinue.domain.events import (
 )
 from retinue.domain.messages import AssistantMessage, ToolCall, UserMessage
 from retinue.domain.resume_point import ConversationFact
-from retinue.runtime.agent.conversation import LAST_TURN, SUMMING_UP, Answered, Conversation
-from retinue.runtime.agent.tool_calls import INTERRUPTED
+from retinue.runtime.agent.conversation import (
+    INTERRUPTED,
+    LAST_TURN,
+    SUMMARIZING,
+    CallAnswer,
+    Conversation,
+)
 
 NOT_RUN = "[ERROR] interrupted before it was run"
 
@@ -51,7 +56,7 @@ class Transcript:
         """How often the model was asked, whether it replied or not."""
         self.last_reply: ModelReplied | None = None
         """The last reply, until the answers to its calls are in the conversation."""
-        self.answers: dict[str, Answered] = {}
+        self.answers: dict[str, CallAnswer] = {}
         """Answers to calls of the last reply, by call id."""
         self.started_calls: set[str] = set()
         """Ids of calls of the last reply that were started."""
@@ -85,7 +90,7 @@ class Transcript:
                 self.started_calls.add(call_id)
             case ToolFinished() | ToolDenied():
                 note = fact.note if self._exact else ""
-                answer = Answered(fact.call_id, fact.content, fact.failed, note)
+                answer = CallAnswer(fact.call_id, fact.content, fact.failed, note)
                 self.answers[fact.call_id] = answer
                 self.calls_exhausted |= isinstance(fact, ToolDenied) and not fact.counted
             case MessageReceived(content=content, source=source):
@@ -103,26 +108,26 @@ class Transcript:
                 self.add_answers()
                 if dropped:
                     self.summary = content
-                    self.conversation.summed_up(content)
+                    self.conversation.replace_by_summary(content)
                 else:
                     self.conversation.mask_oldest(masked)
 
     @property
     def pending_summary(self) -> str | None:
         """A summary that the model has written, and that has not replaced the conversation yet."""
-        if self.last_reply is None or self.last_source != SUMMING_UP:
+        if self.last_reply is None or self.last_source != SUMMARIZING:
             return None
         return self.last_reply.content
 
     @property
-    def last_answers(self) -> list[Answered]:
+    def last_answers(self) -> list[CallAnswer]:
         """Answers to all calls of the last reply, in their order."""
         answers = []
         for call in self.calls:
             answer = self.answers.get(call.id)
             if answer is None:
                 text = INTERRUPTED if call.id in self.started_calls else NOT_RUN
-                answer = Answered(call.id, text, True)
+                answer = CallAnswer(call.id, text, True)
             answers.append(answer)
         return answers
 

@@ -1,4 +1,4 @@
-"""Watching for agents that give no sign of life."""
+"""Find agents that give no sign of life: remind them first, then end their attempt."""
 
 from __future__ import annotations
 
@@ -9,42 +9,45 @@ from retinue.domain.events import SilenceDetected
 from retinue.ports.clock import Clock
 from retinue.runtime.agent.agent import Agent
 
-NUDGE = "You gave no sign of life for {quiet:.0f} seconds. Come to an end soon, with what you have."
+REMINDER = (
+    "You gave no sign of life for {quiet:.0f} seconds. Come to an end soon, with what you have."
+)
 
 
 async def watch(agents: Callable[[], Iterable[Agent]], clock: Clock, every_s: float) -> None:
-    """Look at all agents again and again, for ever.
+    """Look at all agents every `every_s` seconds, forever.
 
-    One that is silent for the time its contract allows is noticed and told; after twice that time
-    its attempt is ended, and what it had is returned. One task for everybody: a timer per agent
-    would cost each of ten thousand children a task.
+    An agent that is silent for as long as its contract allows is reminded. After twice that time
+    its attempt ends, and its last text is its response. One task watches all agents: a timer per
+    agent would cost each of ten thousand children a task.
     """
     while True:
         await clock.sleep(every_s)
         now = clock.monotonic()
-        # Children first: what is noted of a child is a sign of life of those who wait for it.
+        # Children first: an event of a child is a sign of life of the agents that wait for it.
         for agent in reversed(list(agents())):
-            if agent.deadline is not None and not agent.excused:
-                _look(agent, now)
+            if agent.activity.deadline is not None and not agent.activity.waits:
+                _check(agent, now)
 
 
-def _look(agent: Agent, now: float) -> None:
-    quiet, allowed = now - agent.seen_at, agent.contract.execution.silence_ms / 1000
-    if quiet < allowed:
-        agent.silent_s = None
-    elif agent.silent_s is None:
-        agent.silent_s = quiet
-        agent.inbox.append(("watchdog", NUDGE.format(quiet=quiet)))
-        _note(agent, SilenceDetected(quiet_s=quiet))
-    elif quiet >= 2 * allowed and agent.deadline is not None and not agent.given_up:
-        agent.silent_s = quiet
-        _note(agent, SilenceDetected(quiet_s=quiet, stopped=True))
-        agent.given_up = True
-        agent.deadline.reschedule(asyncio.get_running_loop().time())
+def _check(agent: Agent, now: float) -> None:
+    activity = agent.activity
+    quiet_s, allowed_s = now - activity.last_seen, agent.contract.execution.silence_ms / 1000
+    if quiet_s < allowed_s:
+        activity.silent_s = None
+    elif activity.silent_s is None:
+        activity.silent_s = quiet_s
+        agent.inbox.append(("watchdog", REMINDER.format(quiet=quiet_s)))
+        _record(agent, SilenceDetected(quiet_s=quiet_s))
+    elif quiet_s >= 2 * allowed_s and activity.deadline is not None and not activity.given_up:
+        activity.silent_s = quiet_s
+        _record(agent, SilenceDetected(quiet_s=quiet_s, stopped=True))
+        activity.given_up = True
+        activity.deadline.reschedule(asyncio.get_running_loop().time())
 
 
-def _note(agent: Agent, fact: SilenceDetected) -> None:
-    """Put it on record, which is no sign of life."""
-    seen = agent.seen_at
+def _record(agent: Agent, fact: SilenceDetected) -> None:
+    """Record an event that is not a sign of life."""
+    last_seen = agent.activity.last_seen
     agent.record(fact)
-    agent.seen_at = seen
+    agent.activity.last_seen = last_seen

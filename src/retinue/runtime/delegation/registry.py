@@ -1,26 +1,29 @@
-"""Who works in a run: numbered when made, open until closed, and billed when closed."""
+"""The agents of one run: numbered when created, open until closed, counted when closed."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 
-from retinue.domain.account import Account
+from retinue.domain.account import Account, Resources
+from retinue.domain.agent_state import ROOT_ID, AgentState
 from retinue.domain.contract import Contract
 from retinue.domain.events import AgentCreated
 from retinue.domain.lifecycle import State
+from retinue.domain.messages import Usage
 from retinue.domain.report import markdown
 from retinue.domain.result import Result, Spent
 from retinue.domain.resume_point import ResumePoint
 from retinue.ports.store import NewAgent
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.lifecycle import (
-    AttemptOutcome,
+from retinue.runtime.agent.closing import (
     close,
-    conclude,
+    closed_result,
+    finish_closing,
     recovered_result,
-    result_of,
+    unfinished_result,
 )
+from retinue.runtime.agent.lifecycle import AttemptOutcome
 from retinue.runtime.core.journal import Journal
 from retinue.runtime.core.suspension import Suspension
 from retinue.runtime.history.recovery import RecoveredRun
@@ -28,198 +31,218 @@ from retinue.runtime.services import Services
 
 
 class AgentRegistry:
-    """The agents of one run. Nothing here awaits, so it holds in a cancelled task as well."""
+    """Creates and closes the agents of one run. Synchronous, so a cancelled task can use it."""
 
     def __init__(
         self,
         run_id: str,
-        root: Contract,
-        around: Services,
+        services: Services,
         journal: Journal,
         suspension: Suspension,
         *,
-        children_before: int,
+        earlier_children: int,
     ) -> None:
-        """`children_before` are those of the session that the run goes on with."""
+        """`earlier_children` is the number of children in earlier runs of the session."""
         self._run_id = run_id
-        self._around = around
+        self._services = services
         self._journal = journal
         self._suspension = suspension
-        self._ids = 0
+        # An id such as a3 means one child in the whole session.
+        self._first_child = 1 + earlier_children
+        self._next_child = self._first_child
         self._open: dict[str, Agent] = {}
         self._restored: dict[str, Agent] = {}
-        self._errands: dict[str, Agent] = {}
-        self._started_at = around.clock.monotonic()
+        self._by_origin: dict[str, Agent] = {}
+        self._started_at = self._counted_at = services.clock.monotonic()
+        self._spent = Resources()
+        self._usage = Usage()
         self.failed = 0
-        """How many children have come to nothing."""
-        self.total = Spent()
-        """The bill of the whole tree so far."""
-        self.root = self.make(root, "root", None)
-        # What a conversation calls a3 is one child for as long as it goes on.
-        self._ids += children_before
-        self._before = self._ids
+        """Number of children that failed."""
 
     @property
     def open(self) -> Mapping[str, Agent]:
-        """Those that are not closed yet, in the order of their birth."""
+        """Agents that are not closed, in the order of their creation."""
         return self._open
 
     @property
     def children(self) -> int:
-        """How many there have been."""
-        return self._ids - self._before
+        """Number of children created so far."""
+        return self._next_child - self._first_child
 
     @property
     def open_children(self) -> int:
-        return sum(agent is not self.root for agent in self._open.values())
+        return sum(agent.parent is not None for agent in self._open.values())
 
-    # From a contract to work
-
-    def make(self, contract: Contract, path: str, parent: Agent | None) -> Agent:
-        """The next agent. It is in the run once it is entered, or restored."""
-        agent_id = f"a{self._ids}"
-        self._ids += 1
-        account = Account(
-            path, contract.execution.budget.resources(), None if parent is None else parent.account
+    @property
+    def total(self) -> Spent:
+        """What all closed agents used together."""
+        return Spent(
+            tool_calls=self._spent.tool_calls,
+            turns=self._spent.turns,
+            tokens_in=self._usage.tokens_in,
+            tokens_cached=self._usage.tokens_cached,
+            tokens_out=self._usage.tokens_out,
+            cost_usd=self._usage.cost_usd,
+            duration_s=self._counted_at - self._started_at,
         )
-        return Agent(
-            id=agent_id,
+
+    # Create
+
+    def create(
+        self,
+        contract: Contract,
+        path: str,
+        parent: Agent | None,
+        *,
+        notes: tuple[str, ...],
+        origin_key: str = "",
+        background: bool = False,
+        cache_key: str | None = None,
+    ) -> Agent:
+        """Record a new agent with its contract, before it does anything."""
+        agent_id = self._take_id(parent)
+        parent_id = None if parent is None else parent.id
+        role, step_idx = contract.execution.role, contract.parent.step_idx
+        encoded = contract.canonical()
+        created = AgentCreated(
+            sub_agent_id=agent_id,
+            step_idx=step_idx,
             path=path,
             depth=0 if parent is None else parent.depth + 1,
-            contract=contract,
-            account=account,
+            role=role,
+            title=contract.step.title,
+            contract_sha256=hashlib.sha256(encoded).hexdigest(),
+            notes=notes,
+            origin_key=origin_key,
+            background=background,
+        )
+        row = NewAgent(
+            run_id=self._run_id,
+            agent_id=agent_id,
+            parent_agent_id=parent_id,
+            step_idx=step_idx,
+            path=path,
+            role=role,
+            context_json=encoded.decode(),
+            cache_key=cache_key,
+        )
+        event = self._journal.record(created, agent_id, parent_id, new_agent=row)
+        agent = self._agent(AgentState.created(event, created), contract, parent, cache_key)
+        agent.touch()
+        if parent is not None:
+            parent.state.add_child(agent.state)
+        self._open[agent_id] = agent
+        return agent
+
+    def _take_id(self, parent: Agent | None) -> str:
+        if parent is None:
+            return ROOT_ID
+        number, self._next_child = self._next_child, self._next_child + 1
+        return f"a{number}"
+
+    def _agent(
+        self, state: AgentState, contract: Contract, parent: Agent | None, cache_key: str | None
+    ) -> Agent:
+        above = None if parent is None else parent.account
+        return Agent(
+            state,
+            contract,
+            parent,
+            account=Account(state.path, contract.execution.budget.resources(), above),
+            tree=self._services.file_tree if parent is None else parent.files.tree,
+            cache_key=cache_key,
             journal=self._journal,
-            clock=self._around.clock,
-            parent=parent,
+            clock=self._services.clock,
             suspension=self._suspension,
-            file_tree=self._around.file_tree if parent is None else parent.file_tree,
         )
 
-    def enter(self, agent: Agent, notes: tuple[str, ...]) -> None:
-        """Put `agent` on record, with its contract, before it does anything."""
-        self._open[agent.id] = agent
-        agent.notes = notes
-        contract, parent = agent.contract, agent.parent
-        written = contract.canonical()
-        agent.record(
-            AgentCreated(
-                sub_agent_id=agent.id,
-                step_idx=contract.parent.step_idx,
-                path=agent.path,
-                depth=agent.depth,
-                role=agent.role,
-                title=contract.step.title,
-                contract_sha256=hashlib.sha256(written).hexdigest(),
-                notes=notes,
-                origin_key=agent.origin_key,
-                background=agent.background,
-            ),
-            new_agent=NewAgent(
-                run_id=self._run_id,
-                agent_id=agent.id,
-                parent_agent_id=None if parent is None else parent.id,
-                step_idx=contract.parent.step_idx,
-                path=agent.path,
-                role=agent.role,
-                context_json=written.decode(),
-                cache_key=agent.cache_key,
-            ),
-        )
+    # Restore
 
-    # Those of another process
-
-    def restore(self, found: RecoveredRun) -> None:
-        """Have the agents again that the journal knows of."""
+    def restore(self, recovered: RecoveredRun) -> Agent:
+        """Make the agents again that the journal knows. Return the root."""
         agents = self._restored
-        for agent_id, past in found.state.resume_points.items():
-            contract = found.contracts[agent_id]
-            parent = agents.get(past.agent.parent_id or "")
-            agent = self.root
-            if parent is not None:
-                agent = self.make(contract, past.agent.path, parent)
-                assert agent.id == agent_id, "ids are counted"
-                name, _, number = agent.path.removeprefix(f"{parent.path}/").rpartition(".")
-                parent.names[name] = int(number)
+        for agent_id, resume_point in recovered.state.resume_points.items():
+            state, contract = resume_point.agent, recovered.contracts[agent_id]
+            parent = agents.get(state.parent_id or "")
+            taken = self._take_id(parent)
+            assert taken == agent_id, "ids are counted"
+            agent = self._agent(state, contract, parent, self._services.cache.key(contract))
             agents[agent_id] = agent
-            agent.restore(past)
-            agent.cache_key = self._around.cache.key(contract)
-            if parent is self.root:
-                self._errands[agent.origin_key] = agent
-            if past.agent.state is State.CLOSED:
-                agent.result = recovered_result(past, agent.contract)
+            if parent is not None:
+                name, _, number = agent.path.removeprefix(f"{parent.path}/").rpartition(".")
+                parent.child_names[name] = int(number)
+                if parent.parent is None:
+                    self._by_origin[state.origin_key] = agent
+            agent.restore(resume_point)
+            if state.state is State.CLOSED:
+                agent.result = recovered_result(agent, resume_point)
                 self._count(agent, agent.result)
             else:
                 self._open[agent_id] = agent
-        self._started_at -= found.state.work_time.seconds
+        self._started_at -= recovered.state.work_time.seconds
+        return agents[ROOT_ID]
 
     @property
     def restored(self) -> Mapping[str, Agent]:
         return self._restored
 
-    def employed(self, origin_key: str) -> Agent | None:
-        """The child of the root that an errand has made already, in another process."""
-        return self._errands.get(origin_key)
+    def restored_child(self, origin_key: str) -> Agent | None:
+        """The child of the root that an earlier process created for `origin_key`."""
+        return self._by_origin.get(origin_key)
 
-    # From work to a result
+    # Close
 
-    def close(self, agent: Agent, ending: AttemptOutcome) -> Result:
-        """Close `agent` and bill what it cost."""
-        self._leave(agent)
-        result = agent.result = close(agent, ending, duration_s=self._lived(agent))
+    def close(self, agent: Agent, outcome: AttemptOutcome) -> Result:
+        """Close `agent` and count what it used."""
+        del self._open[agent.id]
+        close(agent, outcome)
+        result = closed_result(agent, duration_s=self._lifetime_s(agent), data=outcome.data)
+        self._closed(agent, result)
+        if agent.cache_key is not None and result.ok:
+            self._services.cache.add(agent.cache_key)
+        return result
+
+    def finish_closing(self, agent: Agent, resume_point: ResumePoint) -> Result:
+        """Record the rest of an ending that an earlier process recorded in part."""
+        del self._open[agent.id]
+        finish_closing(agent)
+        result = recovered_result(agent, resume_point)
+        self._closed(agent, result)
+        return result
+
+    def leave_open(self, agent: Agent, outcome: AttemptOutcome) -> Result:
+        """The result of a root that stays open, because its run can be resumed."""
+        result = unfinished_result(agent, outcome, duration_s=self._lifetime_s(agent))
+        agent.result = result
+        self._count_usage(agent)
+        return result
+
+    def _closed(self, agent: Agent, result: Result) -> None:
+        agent.result = result
         self._suspension.check_idle()
         if agent.parent is not None:
-            agent.parent.hear_of(agent)
+            agent.parent.state.child_closed(agent.state)
         self._count(agent, result)
-        if agent.cache_key is not None and result.ok:
-            self._around.cache.add(agent.cache_key)
-        return result
 
-    def conclude(self, agent: Agent, past: ResumePoint) -> Result:
-        """Write down what is missing of an ending that another process has begun to write."""
-        self._leave(agent)
-        conclude(agent, past)
-        result = agent.result = recovered_result(past, agent.contract)
-        self._count(agent, result)
-        self._suspension.check_idle()
-        return result
-
-    def strand(self, agent: Agent, ending: AttemptOutcome) -> Result:
-        """The result of a root that is not closed, since it can go on."""
-        result = agent.result = result_of(agent, ending, duration_s=self._lived(agent))
-        self._bill(agent)
-        return result
-
-    def _leave(self, agent: Agent) -> None:
-        del self._open[agent.id]
-        if agent.seat is not None:
-            agent.seat.join.leave(agent.seat)
-
-    def _lived(self, agent: Agent) -> float:
-        return self._around.clock.monotonic() - agent.since
+    def _lifetime_s(self, agent: Agent) -> float:
+        return self._services.clock.monotonic() - agent.activity.started_at
 
     def _count(self, agent: Agent, result: Result) -> None:
-        """Take one that is closed into the sums, and write its report."""
-        self._bill(agent)
-        if agent is not self.root:
+        """Count a closed agent, and write its report."""
+        self._count_usage(agent)
+        if agent.parent is not None:
             self.failed += not result.ok
-            self._report(agent, result)
+            self._write_report(agent, result)
 
-    def _report(self, agent: Agent, result: Result) -> None:
+    def _count_usage(self, agent: Agent) -> None:
+        self._spent += agent.state.spent
+        self._usage += agent.state.usage
+        self._counted_at = self._services.clock.monotonic()
+
+    def _write_report(self, agent: Agent, result: Result) -> None:
         outputs = agent.contract.outputs
         path = outputs.report_path_pattern.replace("<idx>", agent.step_path)
-        self._around.storage.reports.keep(
+        self._services.storage.reports.keep(
             path.replace("<run>", self._run_id).replace("<agent>", agent.id),
             markdown(result, agent.contract, agent.path),
-        )
-
-    def _bill(self, agent: Agent) -> None:
-        mine, so_far = agent.spent(0.0), self.total
-        self.total = Spent(
-            tool_calls=so_far.tool_calls + mine.tool_calls,
-            turns=so_far.turns + mine.turns,
-            tokens_in=so_far.tokens_in + mine.tokens_in,
-            tokens_cached=so_far.tokens_cached + mine.tokens_cached,
-            tokens_out=so_far.tokens_out + mine.tokens_out,
-            cost_usd=so_far.cost_usd + mine.cost_usd,
-            duration_s=self._around.clock.monotonic() - self._started_at,
         )

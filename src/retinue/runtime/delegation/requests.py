@@ -1,6 +1,6 @@
-"""An agent's desk for delegation: what its model asks for, turned into orders, and reports back.
+"""Handle the delegation tools of an agent: make orders of its requests, return reports.
 
-Implements the port `Delegation`. Everything is answered in words that the model can act on.
+Every answer is text that the model can act on.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from retinue.domain.report import (
     stopped_text,
 )
 from retinue.domain.result import Result, Status
+from retinue.domain.resume_point import FROM_PARENT
 from retinue.domain.role import Role
 from retinue.errors import BudgetExceeded, UsageError
 from retinue.ports.delegation import CallInfo, SpawnRequest, Subtask
@@ -30,75 +31,77 @@ from retinue.ports.model import ModelCatalog
 from retinue.ports.tool_outcome import ToolOutcome
 from retinue.ports.workspace import Workspace
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.baseline import Baseline
-from retinue.runtime.agent.children import Children
 from retinue.runtime.agent.context_window import fitted, notes_on
 from retinue.runtime.agent.output_schema import schema_text
 from retinue.runtime.agent.tool_calls import ONE_CALL
 from retinue.runtime.core.step_runner import run_steps
 from retinue.runtime.delegation.attachments import enclose
+from retinue.runtime.delegation.children import Children
 from retinue.runtime.delegation.handover import handed_on
 from retinue.runtime.delegation.paths import named
+from retinue.runtime.integration.baseline import Baseline
 
 MAX_SUBTASKS = 5
-CONTEXT_SHARE = 2  # Half of a child's window is the most that may be given along.
+CONTEXT_SHARE = 2  # Context may take at most half of a child's window.
 PAGE_CHARS = 8_000
 READ_FILE = "read_file"
 
 
 class DelegationHandler:
+    """Delegation for one agent. Implements the port `Delegation`."""
+
     def __init__(
         self,
-        boss: Agent,
-        staff: Children,
+        parent: Agent,
+        children: Children,
         *,
         roles: Mapping[str, Role],
         workspace: Workspace,
         route: Callable[[str | None, str | None], str | None],
         servers: ModelCatalog,
-        earlier: Callable[[str], Awaitable[Result | None]],
+        earlier_result: Callable[[str], Awaitable[Result | None]],
     ) -> None:
-        """`route` makes a model name of a model's choice of (model, endpoint), or raises.
+        """`route` turns a requested model and endpoint into the name of a model, or raises.
 
-        `earlier` finds how a child of an earlier run of the session ended.
+        `earlier_result` finds the result of a child of an earlier run of the session.
         """
-        self._boss = boss
-        self._staff = staff
+        self._parent = parent
+        self._children = children
         self._roles = roles
         self._workspace = workspace
         self._route = route
         self._servers = servers
-        self._earlier = earlier
+        self._earlier_result = earlier_result
 
     async def spawn(self, request: SpawnRequest, call: CallInfo) -> ToolOutcome:
-        job = self._staff.known(call.name)
+        job = self._children.restored(call.name)
         try:
             if not request.background:
                 result = (
-                    await self._staff.employ(await self._spec_for(request), call.name)
+                    await self._children.spawn(await self._order(request), call.name)
                     if job is None
-                    else await self._staff.go_on(job)
+                    else await self._children.resume(job)
                 )
                 text = outcome_text(result, cap_tokens=self._cap(call.room_tokens))
                 return ToolOutcome(content=text, ok=result.ok, acted=True)
-            job = job or await self._staff.hire(await self._spec_for(request), call.name)
+            job = job or await self._children.start(await self._order(request), call.name)
         except UsageError as error:
             return _refused(str(error))
-        told = [f"{job.id} started in the background; spawn_await gets its report."]
-        told += note_lines(job.agent.notes)
-        return ToolOutcome(content="\n".join(told))
+        lines = [f"{job.id} started in the background; spawn_await gets its report."]
+        lines += note_lines(job.agent.state.notes)
+        return ToolOutcome(content="\n".join(lines))
 
     async def wait(self, job_ids: str, call: CallInfo) -> ToolOutcome:
         wanted = list(dict.fromkeys(filter(None, map(plain_id, job_ids.replace(",", " ").split()))))
         if not wanted or "*" in wanted:
-            wanted = [job.id for job in self._staff.background]
+            wanted = [job.id for job in self._children.background]
         if not wanted:
             return ToolOutcome(content="No jobs found.")
         blocks, about = [], []
         cap = self._cap(call.room_tokens // len(wanted))
         for job_id in wanted:
-            job = self._staff.jobs.get(job_id)
-            result = await (self._earlier(job_id) if job is None else job.result())
+            job = self._children.jobs.get(job_id)
+            result = await (self._earlier_result(job_id) if job is None else job.result())
             if job is not None:
                 job.delivered = True
                 about.append(job_id)
@@ -115,14 +118,14 @@ class DelegationHandler:
         results: dict[str, Result] = {}
         names = [str(index) for index in range(len(subtasks))]
         needs = {name: tuple(map(str, _dependencies(subtasks[int(name)]))) for name in names}
-        # Without weights the order is that of the plan.
+        # Without weights, the steps run in the order of the plan.
         schedule = Schedule(needs, {})
 
         async def work(name: str) -> Result | str:
-            if reports and self._staff.known(f"{call.name}/{name}") is None:
+            if reports and self._children.restored(f"{call.name}/{name}") is None:
                 try:
-                    # The call itself paid for the first one.
-                    self._boss.account.spend(ONE_CALL)
+                    # The call itself is charged for the first child.
+                    self._parent.account.spend(ONE_CALL)
                 except BudgetExceeded:
                     return "skipped: no tool calls are left for it"
             return await self._step(
@@ -132,10 +135,10 @@ class DelegationHandler:
         def on_end(name: str, step: Result | str) -> None:
             if isinstance(step, Result):
                 results[name] = step
-                told = outcome_text(step, cap_tokens=self._cap(call.room_tokens) // len(subtasks))
+                report = outcome_text(step, cap_tokens=self._cap(call.room_tokens) // len(subtasks))
             else:
-                told = step
-            reports.append(f"{name}. {told}")
+                report = step
+            reports.append(f"{name}. {report}")
             schedule.finish(name)
             if not (isinstance(step, Result) and step.ok):
                 schedule.stop()
@@ -162,19 +165,19 @@ class DelegationHandler:
         results: Mapping[str, Result],
         part: str,
     ) -> Result | str:
-        job = self._staff.known(part)
+        job = self._children.restored(part)
         if job is not None:
-            return await self._staff.go_on(job)
+            return await self._children.resume(job)
         request = SpawnRequest(task=subtask.task, role=subtask.role, scope=subtask.scope)
         try:
-            spec = await self._spec_for(request)
+            spec = await self._order(request)
             context, notes = handed_on(
                 f"This is part {name} of: {plan}",
                 {f"part {need}": results[need].summary for need in needs},
                 max_tokens=spec.role.budget.max_context_tokens // CONTEXT_SHARE,
             )
-            # Each step begins from what the one before it has made.
-            return await self._staff.employ(
+            # Each step starts from the files that the step before it left.
+            return await self._children.spawn(
                 msgspec.structs.replace(spec, context=context, notes=notes), part, Baseline()
             )
         except UsageError as error:
@@ -182,7 +185,7 @@ class DelegationHandler:
 
     async def message(self, id: str, text: str) -> ToolOutcome:
         id = plain_id(id)
-        job = self._staff.jobs.get(id)
+        job = self._children.jobs.get(id)
         if job is None:
             return _refused(self._unknown(id))
         stopped = job.agent.stop_reason
@@ -192,13 +195,13 @@ class DelegationHandler:
             return _refused(f"{id} was stopped ({stopped}) and stays so.")
         if not text.strip():
             return _refused("The message is empty.")
-        job.agent.heard_untrusted = job.agent.heard_untrusted or self._boss.heard_untrusted
-        job.agent.inbox.append(("parent", text))
+        job.agent.state.message_from(self._parent.state)
+        job.agent.inbox.append((FROM_PARENT, text))
         return ToolOutcome(content=f"{id} will read it before its next turn.")
 
     async def cancel(self, id: str, call: CallInfo) -> ToolOutcome:
         id = plain_id(id)
-        job = self._staff.jobs.get(id)
+        job = self._children.jobs.get(id)
         if job is None:
             return _refused(self._unknown(id))
         if job.done:
@@ -209,16 +212,16 @@ class DelegationHandler:
         cap = self._cap(call.room_tokens)
         if result.status is Status.CANCELLED:
             text = stopped_text(result, cap_tokens=cap)
-        else:  # It was just done.
+        else:  # It ended before it could be cancelled.
             text = f"{id} had ended already.\n{outcome_text(result, cap_tokens=cap)}"
         return ToolOutcome(content=text, about=(id,))
 
     async def result(self, id: str, start: int) -> ToolOutcome:
         id = plain_id(id)
-        job = self._staff.jobs.get(id)
+        job = self._children.jobs.get(id)
         if job is not None and not job.done:
             return _refused(f"{id} is still at work; spawn_await waits for it.")
-        result = await (self._earlier(id) if job is None else job.result())
+        result = await (self._earlier_result(id) if job is None else job.result())
         if result is None:
             return _refused(self._unknown(id))
         text = result.response
@@ -233,21 +236,21 @@ class DelegationHandler:
         return ToolOutcome(content=frame(page, kind="report", source=id) + rest)
 
     def _cap(self, room_tokens: int) -> int:
-        return report_cap(self._boss.contract, room_tokens)
+        return report_cap(self._parent.contract, room_tokens)
 
-    async def _spec_for(self, request: SpawnRequest) -> AgentSpec:
-        """The order for what a model asked. Raises UsageError."""
+    async def _order(self, request: SpawnRequest) -> AgentSpec:
+        """The spec for a request of the model. Raises UsageError."""
         role = self._role(request)
         if not request.task.strip():
             raise UsageError("The task is empty; say what the child should do.")
         files = _items(request.context_files) or ()
-        grant = self._boss.contract.permissions
+        grant = self._parent.contract.permissions
         if files and READ_FILE not in (*grant.allowed_tools, *grant.ask_tools):
             raise UsageError(
                 f"You have no {READ_FILE}, so you cannot give files along; say what is in them."
             )
         model = self._route(request.model, request.endpoint)
-        used = model or role.model or self._boss.contract.execution.model
+        used = model or role.model or self._parent.contract.execution.model
         served = await self._servers.served(used)
         role = fitted(role, served)
         context, notes = await enclose(
@@ -271,22 +274,24 @@ class DelegationHandler:
         )
 
     def _role(self, request: SpawnRequest) -> Role:
-        may = self._boss.contract.permissions.spawn_roles
-        name = request.profile or request.role or _default_role(may, _mode(request.mode))
+        allowed = self._parent.contract.permissions.spawn_roles
+        name = request.profile or request.role or _default_role(allowed, _mode(request.mode))
         if name not in self._roles:
-            what = "profile" if request.profile else "role"
-            raise UsageError(f"Unknown {what} {name!r}; you may employ: {', '.join(may)}.")
+            kind = "profile" if request.profile else "role"
+            raise UsageError(f"Unknown {kind} {name!r}; you may spawn: {', '.join(allowed)}.")
         return self._roles[name]
 
     def _unknown(self, id: str) -> str:
-        known = ", ".join(self._staff.jobs) or "none yet"
+        known = ", ".join(self._children.jobs) or "none yet"
         return f"You have no child {id!r}; you have: {known}."
 
 
-def _default_role(may: Sequence[str], mode: Mode | None) -> str:
-    """Who is sent when nobody is named: one who changes nothing, unless editing is asked for."""
+def _default_role(allowed: Sequence[str], mode: Mode | None) -> str:
+    """The role if none is named: one that only reads, unless the mode asks for edits."""
     wanted = ("executor", "researcher") if mode is Mode.AUTO else ("researcher", "reviewer")
-    return next((name for name in wanted if name in may), may[0] if may else "researcher")
+    return next(
+        (name for name in wanted if name in allowed), allowed[0] if allowed else "researcher"
+    )
 
 
 def _mode(name: str | None) -> Mode | None:
@@ -299,7 +304,7 @@ def _mode(name: str | None) -> Mode | None:
 
 
 def _items(value: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    """A list, or what a model wrote for one: comma-separated, or JSON in a string."""
+    """A list. Models also write comma-separated text, or JSON in a string."""
     if value is None:
         return None
     if isinstance(value, str):

@@ -1,132 +1,164 @@
-"""From an order to a child: its contract, the place where it works, and its birth."""
+"""Spawn children: draft the contract, choose the workspace, record the agent."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from retinue.domain.contract import Contract, WorkspaceKind
 from retinue.domain.drafting import AgentSpec, Authority, ContractDrafter
+from retinue.domain.resume_point import ResumePoint
 from retinue.errors import ContractError, WorkspaceError
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.approvals import agree
-from retinue.runtime.agent.baseline import Baseline
+from retinue.runtime.agent.approvals import approve_child
 from retinue.runtime.agent.prompts import Prompts, listed_profiles
 from retinue.runtime.delegation.registry import AgentRegistry
+from retinue.runtime.integration.baseline import BACKGROUND, FOREGROUND, Baseline
 from retinue.runtime.integration.checks import NO_SANDBOX, Checks
-from retinue.runtime.integration.merge_queue import MergeQueue
+from retinue.runtime.integration.integrator import Integrator
 from retinue.runtime.services import Services
 
 
 class Spawner:
-    """How the children of one run are made. One at a time, in the order of asking."""
+    """Makes all children of one run, one at a time, in the order of the calls."""
 
     def __init__(
         self,
-        roster: AgentRegistry,
-        around: Services,
+        services: Services,
+        registry: AgentRegistry,
+        integrator: Integrator,
         checks: Checks,
-        join_of: Callable[[Agent], MergeQueue],
+        directory: str,
     ) -> None:
-        self._roster = roster
-        self._around = around
+        self._services = services
+        self._registry = registry
+        self._integrator = integrator
         self._checks = checks
-        self._join_of = join_of
-        directory = roster.root.contract.execution.working_directory
-        self._prompts = Prompts(around.file_tree.workspace(directory))
-        self._drafting = ContractDrafter(around.tools.effects)
+        self._prompts = Prompts(services.file_tree.workspace(directory))
+        self._drafting = ContractDrafter(services.tools.effects)
         self._lock = asyncio.Lock()
 
-    async def agree(self, spec: AgentSpec, by: Agent) -> None:
-        """Have a person agree to an order that a stranger may stand behind. Raises UsageError."""
-        around = self._around
-        if by.heard_untrusted:
-            await agree(spec, by, around.tools.effects, around.policy.rules, around.person.approve)
+    async def approve(self, spec: AgentSpec, parent: Agent) -> None:
+        """Ask the user about a child that untrusted text may have asked for. Raises UsageError."""
+        if parent.state.heard_untrusted:
+            services = self._services
+            authority = Authority.of(parent.contract, parent.id, parent.account)
+            grant = self._drafting.preview(spec, authority)
+            await approve_child(
+                spec,
+                grant,
+                parent,
+                services.tools.effects,
+                services.policy.rules,
+                services.person.approve,
+            )
 
     async def create(
         self,
         spec: AgentSpec,
-        by: Agent,
-        round: Baseline | None = None,
+        parent: Agent,
+        baseline: Baseline | None = None,
         *,
         origin_key: str = "",
         background: bool = False,
     ) -> Agent:
-        """Write the contract for `spec` and bring its child into being. Raises UsageError.
+        """Make the child for `spec`. Raises UsageError.
 
-        Children of one round begin from the same files; one without begins from what is there.
+        Children with the same baseline start from the same files; a child without one starts from
+        the current files.
         """
-        async with self._lock:  # In the order of asking, whatever has to be read for it first.
-            round = round or Baseline()
-            child = await self._written(spec, by, round, origin_key, background)
-            if child.contract.execution.workspace is not WorkspaceKind.READONLY:
-                child.seat = self._join_of(by).enter(child, round)
+        async with self._lock:  # Keeps the order of the calls, whatever has to be read first.
+            baseline = baseline or Baseline()
+            child = await self._create(spec, parent, baseline, origin_key, background)
+            self._integrator.enter(child, parent, baseline)
             return child
 
-    async def stand_in(self, spec: AgentSpec, by: Agent) -> Agent:
-        """A child that works where another one has, and so needs no seat. Raises UsageError."""
+    async def create_resolver(self, spec: AgentSpec, parent: Agent) -> Agent:
+        """Make a child that resolves conflicts; it has no merge slot. Raises UsageError."""
         async with self._lock:
-            return await self._written(spec, by, None)
+            return await self._create(spec, parent, None)
 
-    async def _written(
+    def restore_children(
+        self, parent: Agent, resume_point: ResumePoint, *, separate_queues: bool = False
+    ) -> list[Agent]:
+        """Children of an attempt that an earlier process began; open ones get their merge slots.
+
+        With `separate_queues`, each child has a queue of its own, as the steps of a plan do.
+        """
+        children = [self._registry.restored[agent_id] for agent_id in resume_point.children]
+        for child in children:
+            if child.result is None and child.resume_point is not None:
+                child.files.tree = parent.files.tree
+                queue = BACKGROUND if child.state.background else FOREGROUND
+                baseline = Baseline(queue=child.state.origin_key if separate_queues else queue)
+                self._integrator.enter(child, parent, baseline, child.resume_point)
+        return children
+
+    async def _create(
         self,
         spec: AgentSpec,
-        by: Agent,
-        round: Baseline | None,
+        parent: Agent,
+        baseline: Baseline | None,
         origin_key: str = "",
         background: bool = False,
     ) -> Agent:
-        role = spec.role
-        instructions, left_out = await self._prompts.assemble(role, spec.extra_instructions)
+        services, role = self._services, spec.role
+        instructions, omitted = await self._prompts.assemble(role, spec.extra_instructions)
         spec = msgspec.structs.replace(spec, instructions=instructions)
-        authority = Authority.of(by.contract, by.id, by.account)
-        # The step's number is the parent's next; it is taken only when the contract stands.
-        drafted = self._drafting.draft(spec, authority, step_idx=by.steps)
-        contract, notes = self._told_of_profiles(drafted.contract), drafted.notes
+        authority = Authority.of(parent.contract, parent.id, parent.account)
+        drafted = self._drafting.draft(spec, authority, step_idx=parent.state.next_step)
+        contract, notes = self._with_profiles(drafted.contract), drafted.notes
         if contract.execution.workspace is not WorkspaceKind.READONLY:
             try:
-                contract, notes = await self._placed(contract, notes, by, round)
+                contract, notes = await self._with_workspace(contract, notes, parent, baseline)
             except WorkspaceError as error:
                 raise ContractError(str(error)) from error
         elif spec.checks:
-            await self._checkable(spec.checks)
-        self._around.models.get(contract.execution.model)  # Unknown models fail here.
-        child = self._roster.make(contract, by.next_path(spec.name or role.name), by)
-        child.origin_key, child.background = origin_key, background
-        child.heard_untrusted = by.heard_untrusted  # A stranger's words may be in its task.
-        child.cache_key = self._around.cache.key(contract) if spec.cache else None
+            await self._require_sandbox(spec.checks)
+        services.models.get(contract.execution.model)  # Raises for an unknown model.
         window = contract.execution.max_context_tokens
-        hidden = self._around.tools.omitted_tool_notes(contract.permissions, window=window)
-        self._roster.enter(child, (*left_out, *notes, *hidden))
-        return child
+        hidden = services.tools.omitted_tool_notes(contract.permissions, window=window)
+        return self._registry.create(
+            contract,
+            parent.next_child_path(spec.name or role.name),
+            parent,
+            notes=(*omitted, *notes, *hidden),
+            origin_key=origin_key,
+            background=background,
+            cache_key=services.cache.key(contract) if spec.cache else None,
+        )
 
-    async def _placed(
-        self, contract: Contract, notes: tuple[str, ...], by: Agent, round: Baseline | None
+    async def _with_workspace(
+        self,
+        contract: Contract,
+        notes: tuple[str, ...],
+        parent: Agent,
+        baseline: Baseline | None,
     ) -> tuple[Contract, tuple[str, ...]]:
-        """The contract of one that writes, with a place where that can be done and checked."""
+        """The contract of a writing child, with a workspace that exists and can be checked."""
         checks, execution = contract.outputs.checks, contract.execution
         if checks:
-            await self._checkable(checks)
+            await self._require_sandbox(checks)
         if execution.workspace is WorkspaceKind.SHARED:
             return contract, notes
-        why_not = await by.file_tree.why_no_copies()
+        why_not = await parent.files.tree.why_no_copies()
         if not why_not:
-            if round is not None:
-                await self._join_of(by).pin(round)
+            if baseline is not None:
+                await self._integrator.queue_of(parent).pin(baseline)
             return contract, notes
         shared = msgspec.structs.replace(execution, workspace=WorkspaceKind.SHARED)
         note = f"works in the project itself, one writer at a time: {why_not}"
         return msgspec.structs.replace(contract, execution=shared), (*notes, note)
 
-    async def _checkable(self, checks: Sequence[str]) -> None:
-        if not await self._checks.possible():
+    async def _require_sandbox(self, checks: Sequence[str]) -> None:
+        if not await self._checks.are_possible():
             raise ContractError(NO_SANDBOX.format(checks=", ".join(checks)))
 
-    def _told_of_profiles(self, contract: Contract) -> Contract:
-        """`contract` with instructions that list the profiles it may employ, if there are any."""
-        roles = self._around.roles
+    def _with_profiles(self, contract: Contract) -> Contract:
+        """`contract` with instructions that list the user's profiles that the child may spawn."""
+        roles = self._services.roles
         profiles = listed_profiles(roles[name] for name in contract.permissions.spawn_roles)
         if not profiles:
             return contract

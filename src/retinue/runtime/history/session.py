@@ -130,7 +130,7 @@ def _conversation(state: RunState, *, before: Sequence[Message]) -> tuple[Messag
     """
     point = state.resume_points.get(ROOT_ID)
     opening = None if point is None else point.opening
-    conversation = Conversation(opening or (SystemMessage(""),), (), before=before)
+    conversation = Conversation(opening or (SystemMessage(""),), (), earlier=before)
     replay(() if point is None else point.conversation, conversation).add_answers()
     if state.status is None:
         why = state.suspended or "the process is gone"

@@ -1,4 +1,4 @@
-"""A conflict between two children, as the task of a third."""
+"""Have a third child resolve the merge conflict of two others, and verify what it did."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ The change that is to be brought in was made for this task:
 {task}"""
 
 
-def resolution(agent: Agent, role: Role) -> AgentSpec:
-    """The order for settling the conflicts of `agent`."""
-    files = tuple(conflict.path for conflict in agent.conflicts)
+def resolution_spec(agent: Agent, role: Role) -> AgentSpec:
+    """The spec for a child that resolves the conflicts of `agent`."""
+    files = tuple(conflict.path for conflict in agent.files.conflicts)
     return AgentSpec(
         task=TASK.format(files=", ".join(files), task=agent.contract.step.description),
         role=role,
@@ -35,8 +35,8 @@ def resolution(agent: Agent, role: Role) -> AgentSpec:
     )
 
 
-async def unsettled(agent: Agent, copy: WorkingCopy, directory: str) -> str:
-    """What is left to settle of the conflicts of `agent`, in words; "" if nothing is."""
+async def unresolved(agent: Agent, copy: WorkingCopy, directory: str) -> str:
+    """Say which conflict of `agent` is left in the copy, or return ""."""
     workspace = copy.workspace(directory)
     try:
         proposal = await copy.propose(message="")
@@ -45,11 +45,11 @@ async def unsettled(agent: Agent, copy: WorkingCopy, directory: str) -> str:
     if proposal.problems:
         return "; ".join(proposal.problems)
     changed = {file.path: file for file in proposal.files}
-    for conflict in agent.conflicts:
+    for conflict in agent.files.conflicts:
         path = conflict.path
         file = changed.pop(path, None)
         if file is not None and file.gone:
-            continue  # Which settles it as well.
+            continue  # Removing the file resolves the conflict too.
         try:
             data = await in_thread(lambda: workspace.read(path, max_bytes=MAX_BYTES))  # noqa: B023
         except ToolFailure as failure:
@@ -57,7 +57,7 @@ async def unsettled(agent: Agent, copy: WorkingCopy, directory: str) -> str:
         if any(line.startswith(_MARKERS) for line in data.splitlines()):
             return f"there are conflict markers left in {path}"
         if file is None:
-            # Of a file that one has removed, or that is not text, there is one side and no marker.
+            # A file that one side removed, or a binary file, has one version and no markers.
             return f"nothing was changed in {path}, which has the version of one side only"
     if changed:
         return f"it changed more than the conflicts: {', '.join(changed)}"

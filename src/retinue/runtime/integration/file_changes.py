@@ -1,4 +1,4 @@
-"""What one agent does to the user's files, counted and put on record."""
+"""Record which agent changed which of the user's files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from retinue.domain.result import FileChange
 from retinue.runtime.agent.agent import Agent
 
 Authors = list[tuple[str, str]]
-"""Who has changed which path, in the order of it."""
+"""Pairs of a changed path and the agent that changed it, in the order of the changes."""
 
 
-class Recorder:
-    """Implements the port `ChangeRecorder`.
+class AgentChangeRecorder:
+    """Records the changes that one agent makes. Implements the port `ChangeRecorder`.
 
-    `numbers` are the run's, which all of its agents take from; in `authors` it is noted whose step
-    a path was changed by.
+    All agents of a run take their step numbers from `numbers` and append to `authors`.
     """
 
     def __init__(self, agent: Agent, numbers: Iterator[int], authors: Authors) -> None:
@@ -35,10 +34,15 @@ class Recorder:
         return next(self._numbers)
 
     def record(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
-        # In the loop, and before whoever waits for this thread goes on: callbacks keep their order.
-        self._loop.call_soon_threadsafe(partial(self._note, number, commit, files))
+        # Callbacks keep their order, so the loop records this before the caller of this thread
+        # continues.
+        self._loop.call_soon_threadsafe(partial(self._record, number, commit, files))
 
-    def _note(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
-        who = f"{self._agent.id} ({self._agent.path})"
-        self._authors.extend((file.path, who) for file in files)
+    def _record(self, number: int, commit: str, files: tuple[FileChange, ...]) -> None:
+        author = author_name(self._agent.id, self._agent.path)
+        self._authors.extend((file.path, author) for file in files)
         self._agent.record(FilesChanged(number=number, commit=commit, files=files))
+
+
+def author_name(agent_id: str, path: str) -> str:
+    return f"{agent_id} ({path})"

@@ -1,12 +1,12 @@
-"""The work of children that write goes into their parent's files, one after the other.
+"""Merge the work of writing children into their parent's files, in the order of their steps.
 
-A child that writes takes a seat when it is made. It may begin when those before it that write in
-the same places are done with, and is integrated when everybody before it is: in the order of steps,
-whatever order they finish in. What it begins from depends on that order only, and not on who was
-faster. So the same plan makes the same commits.
+Each writing child gets a slot when it is made. It may start when earlier siblings that write in the
+same places are closed. Its work is merged when all earlier siblings of its queue are closed: in the
+order of the steps, whatever order the children finish in. The state that a child starts from
+depends on that order only, not on timing, so the same plan makes the same commits.
 
-Children in the background make a line of their own, and so does each step of a plan: nobody who is
-waited for is held up by them, unless they write in the same places.
+Background children have a queue of their own, and so has each step of a plan: no other child waits
+for them, unless both write in the same places.
 """
 
 from __future__ import annotations
@@ -24,320 +24,327 @@ from retinue.domain.resume_point import ResumePoint
 from retinue.domain.scope import ANYWHERE, Groups, contains
 from retinue.domain.write_conflicts import WriteLocks, overlap
 from retinue.errors import WorkspaceError
-from retinue.ports.file_tree import FileTree, MergeResult, Proposal, WorkingCopy
+from retinue.ports.file_tree import ChangeRecorder, FileTree, MergeResult, Proposal, WorkingCopy
 from retinue.runtime.agent.agent import Agent
-from retinue.runtime.agent.baseline import Baseline, Head, Passed
 from retinue.runtime.agent.lifecycle import AttemptOutcome
 from retinue.runtime.core.task_group import run_to_completion
+from retinue.runtime.integration.baseline import Baseline, Head, Merged
 from retinue.runtime.integration.checks import Checks, copy_names
-from retinue.runtime.integration.file_changes import Authors, Recorder
+from retinue.runtime.integration.file_changes import Authors
 
-SHOWN = 10
+MAX_SHOWN_PATHS = 10
 USER = "the user"
 
 
 class MergeSlot:
-    """A writing child's place in the order of its siblings."""
+    """A writing child's place in its queue."""
 
-    def __init__(self, join: MergeQueue, agent: Agent, round: Baseline) -> None:
-        self.join = join
+    def __init__(self, queue: MergeQueue, agent: Agent, baseline: Baseline) -> None:
+        self.queue = queue
         self.agent = agent
-        self.round = round
-        self.after: Sequence[MergeSlot] = ()
-        """Who must have passed before it may begin."""
+        self.baseline = baseline
+        self.blockers: Sequence[MergeSlot] = ()
+        """Siblings that write in the same places and must be closed before this child starts."""
         self.copy: WorkingCopy | None = None
         self.proposal: Proposal | None = None
-        """What it has made, once that is on record."""
+        """Work of the child, once it is on record."""
         self.base = ""
-        self.since = 0
-        """How many changes of its parent's files there were when it began."""
-        self.turn = asyncio.Event()
-        self.passed = asyncio.Event()
-        self.left = False
+        """Commit that the child started from."""
+        self.authors_before = 0
+        """Number of changes of the parent's files when the child started."""
+        self.is_first = asyncio.Event()
+        self.is_over = asyncio.Event()
+        self.closed = False
         self.applied = False
-        self.left_behind: Passed | None = None
+        self.merged: Merged | None = None
 
     @property
     def scope(self) -> Groups:
-        """Where others must not write while it does."""
+        """Where siblings must not write at the same time."""
         return ANYWHERE if self.shared else self.agent.contract.permissions.write_scope
 
     @property
     def shared(self) -> bool:
+        """Whether the child works in its parent's own files, without a copy."""
         return self.agent.contract.execution.workspace is WorkspaceKind.SHARED
 
 
-Resolve = Callable[[Agent, WorkingCopy], Awaitable[str]]
-"""Let somebody settle the conflicts of an agent in a copy; why that came to nothing, or ""."""
+ResolveConflicts = Callable[[Agent, WorkingCopy], Awaitable[str]]
+"""Have another child resolve the conflicts of an agent in a copy. Return why it failed, or ""."""
 
 
 class MergeQueue:
-    """The writing children of one agent, and what becomes of its files."""
+    """The writing children of one agent, in their queues."""
 
     def __init__(
         self,
         file_tree: FileTree,
         checks: Checks,
-        recorder: Callable[[Agent], Recorder | None],
+        recorder_for: Callable[[Agent], ChangeRecorder | None],
         authors: Authors,
-        resolve: Resolve,
+        resolve: ResolveConflicts,
     ) -> None:
         self._file_tree = file_tree
         self._checks = checks
-        self._recorder = recorder
+        self._recorder_for = recorder_for
         self._resolve = resolve
-        self._lines: defaultdict[str, deque[MergeSlot]] = defaultdict(deque)
-        self._seats: dict[str, MergeSlot] = {}
+        self._queues: defaultdict[str, deque[MergeSlot]] = defaultdict(deque)
+        self._slots: dict[str, MergeSlot] = {}
         self._write_locks = WriteLocks()
         self._head: Head | None = None
-        self._integrating = asyncio.Lock()
+        self._merging = asyncio.Lock()
         self._authors = authors
 
-    # The order
+    # Order
 
-    def enter(self, agent: Agent, round: Baseline, past: ResumePoint | None = None) -> MergeSlot:
-        """Take the next seat. Nothing is awaited: the order is that of the steps.
+    def enter(
+        self, agent: Agent, baseline: Baseline, resume_point: ResumePoint | None = None
+    ) -> MergeSlot:
+        """Give `agent` the next slot. Synchronous, so that slots have the order of the steps.
 
-        `past` is what another process has seen of it.
+        `resume_point` is where an earlier process left the agent.
         """
-        seat = MergeSlot(self, agent, round)
-        after = self._write_locks.request(agent.id, seat.scope)
-        seat.after = [self._seats[name] for name in after]
-        self._seats[agent.id] = seat
-        if past is not None and past.worktree_base:
-            seat.base = past.worktree_base
-        if past is not None and past.proposal is not None and past.proposal.commit:
-            waiting = past.proposal
-            seat.proposal = Proposal(commit=waiting.commit, files=waiting.files_modified)
-        line = self._lines[round.line]
-        line.append(seat)
-        self._advance(line)
-        return seat
+        slot = MergeSlot(self, agent, baseline)
+        blockers = self._write_locks.request(agent.id, slot.scope)
+        slot.blockers = [self._slots[name] for name in blockers]
+        self._slots[agent.id] = slot
+        if resume_point is not None:
+            slot.base = resume_point.worktree_base
+            waiting = resume_point.proposal
+            if waiting is not None and waiting.commit:
+                slot.proposal = Proposal(commit=waiting.commit, files=waiting.files_modified)
+        queue = self._queues[baseline.queue]
+        queue.append(slot)
+        self._advance(queue)
+        return slot
 
-    def leave(self, seat: MergeSlot) -> None:
-        """Its agent is closed, however it ended. Nothing is awaited."""
-        seat.left = True
-        self._advance(self._lines[seat.round.line])
+    def leave(self, slot: MergeSlot) -> None:
+        """Take the slot of a closed agent out of its queue. Synchronous."""
+        slot.closed = True
+        self._advance(self._queues[slot.baseline.queue])
 
-    def _advance(self, line: deque[MergeSlot]) -> None:
-        while line and line[0].left:
-            seat = line.popleft()
-            self._write_locks.release(seat.agent.id)
-            del self._seats[seat.agent.id]
-            passed = Passed(seat.scope, self._head, seat.shared)
-            seat.left_behind = passed
-            seat.round.passed.append(passed)
-            seat.passed.set()
-        if line:
-            line[0].turn.set()
+    def _advance(self, queue: deque[MergeSlot]) -> None:
+        while queue and queue[0].closed:
+            slot = queue.popleft()
+            self._write_locks.release(slot.agent.id)
+            del self._slots[slot.agent.id]
+            slot.merged = Merged(slot.scope, self._head, slot.shared)
+            slot.baseline.merged.append(slot.merged)
+            slot.is_over.set()
+        if queue:
+            queue[0].is_first.set()
 
-    # The beginning
+    # Start
 
-    async def pin(self, round: Baseline) -> None:
-        """Let the children of a round begin from the files as they are now, if none has so far."""
-        if round.base is None:
-            round.base = await self._state()
+    async def pin(self, baseline: Baseline) -> None:
+        """Let the children of `baseline` start from the files as they are now, unless it is set."""
+        if baseline.base is None:
+            baseline.base = await self._current_state()
 
-    async def ready(self, seat: MergeSlot) -> None:
-        """Return when nobody who writes in the same places is before it."""
-        for other in seat.after:
-            await other.passed.wait()
+    async def wait_for_blockers(self, slot: MergeSlot) -> None:
+        """Wait until no earlier sibling writes in the same places."""
+        for other in slot.blockers:
+            await other.is_over.wait()
 
-    async def begin(self, seat: MergeSlot) -> None:
-        """Give a child that works in a copy its copy."""
-        if seat.shared:
+    async def make_copy(self, slot: MergeSlot) -> None:
+        """Make the working copy of a child, or reopen the one that an earlier process left."""
+        if slot.shared:
             return
-        agent = seat.agent
+        agent = slot.agent
         # The contract is on record before any work is done under it.
         await agent.durable()
-        known = bool(seat.base)
-        if not known:
-            seat.base = (await self._base(seat)).commit
-            seat.since = len(self._authors)
+        exists = bool(slot.base)
+        if not exists:
+            slot.base = (await self._base_for(slot)).commit
+            slot.authors_before = len(self._authors)
         directory = agent.contract.execution.working_directory
         name, *_ = copy_names(agent.contract.parent.run_id, agent.id)
-        make = self._file_tree.reopen if known else self._file_tree.copy
+        open_copy = self._file_tree.reopen if exists else self._file_tree.copy
 
-        async def made() -> WorkingCopy:
-            seat.copy = await make(seat.base, name=name, directory=directory)
-            return seat.copy
+        async def make() -> WorkingCopy:
+            slot.copy = await open_copy(slot.base, name=name, directory=directory)
+            return slot.copy
 
-        agent.file_tree = copy = await run_to_completion(made())
-        if not known:
+        agent.files.tree = copy = await run_to_completion(make())
+        if not exists:
             root = copy.workspace(directory).root
-            agent.record(WorktreeCreated(base=seat.base, directory=root))
+            agent.record(WorktreeCreated(base=slot.base, directory=root))
 
-    async def _base(self, seat: MergeSlot) -> Head:
-        before = [other.left_behind for other in seat.after if other.left_behind]
-        # Some may have passed before it was made; who writes elsewhere is none of its concern.
-        before += [one for one in seat.round.passed if overlap(one.scope, seat.scope)]
-        if seat.round.base is None or any(one.shared for one in before):
-            # Nobody has said where to begin; or who worked in the parent's own files, and has left
-            # no commit.
-            return await self._state()
-        heads = [seat.round.base, *(one.head for one in before)]
+    async def _base_for(self, slot: MergeSlot) -> Head:
+        before = [other.merged for other in slot.blockers if other.merged]
+        # Siblings may have been merged before this child was made. Those that wrote elsewhere do
+        # not matter to it.
+        before += [one for one in slot.baseline.merged if overlap(one.scope, slot.scope)]
+        if slot.baseline.base is None or any(one.shared for one in before):
+            # No base is pinned, or a sibling worked in the parent's own files and left no commit.
+            return await self._current_state()
+        heads = [slot.baseline.base, *(one.head for one in before)]
         return max((head for head in heads if head), key=lambda head: head.position)
 
-    async def _files(self) -> Head:
-        """The first state that is known of, in a process that goes on with the work of another."""
+    async def _first_state(self) -> Head:
+        """The first known state, in a process that resumed the run of another."""
         self._head = Head(0, await self._file_tree.snapshot(None))
         return self._head
 
-    async def _state(self) -> Head:
-        """The files as they are now. What somebody has done to them since is taken over."""
+    async def _current_state(self) -> Head:
+        """The files as they are now, including changes that others made."""
         before = self._head
         commit = await self._file_tree.snapshot(None if before is None else before.commit)
         if before is not None and commit == before.commit:
             return before
         head = Head(0 if before is None else before.position + 1, commit)
-        if self._head is before and not self._integrating.locked():
+        if self._head is before and not self._merging.locked():
             self._head = head
         return head
 
-    # The end
+    # End
 
-    async def abandon(self, seat: MergeSlot) -> None:
-        """Keep what a child has done that is stopped. It has nothing more to say."""
-        if seat.copy is not None:
-            await self._keep(seat, seat.proposal or await self._harvest(seat, seat.copy))
+    async def keep_cancelled(self, slot: MergeSlot) -> None:
+        """Keep the work of a cancelled child for the user."""
+        if slot.copy is not None:
+            await self._keep(slot, slot.proposal or await self._commit_copy(slot, slot.copy))
 
-    def let_go(self, seat: MergeSlot) -> None:
-        """Leave its copy as it is, for whoever goes on with it."""
-        if seat.copy is not None:
-            seat.copy.release()
+    def release_copy(self, slot: MergeSlot) -> None:
+        """Leave the copy as it is, for the process that resumes the run."""
+        if slot.copy is not None:
+            slot.copy.release()
 
-    async def clear(self, seat: MergeSlot) -> None:
-        """Remove its copy, which nobody needs any more."""
-        copy, seat.copy = seat.copy, None
+    async def remove_copy(self, slot: MergeSlot) -> None:
+        """Remove the copy of a closed child."""
+        copy, slot.copy = slot.copy, None
         if copy is not None:
             await copy.remove()
-        elif seat.proposal is not None:
-            names = copy_names(seat.agent.contract.parent.run_id, seat.agent.id)
+        elif slot.proposal is not None:
+            names = copy_names(slot.agent.contract.parent.run_id, slot.agent.id)
             await self._file_tree.discard(names)
 
-    async def integrate(self, seat: MergeSlot, ending: AttemptOutcome) -> AttemptOutcome:
-        """Bring the work of a child that has ended into the files, if nothing speaks against it."""
-        proposal = seat.proposal
+    async def integrate(self, slot: MergeSlot, outcome: AttemptOutcome) -> AttemptOutcome:
+        """Merge the work of a child that ended; return the final outcome."""
+        proposal = slot.proposal
         if proposal is None:
-            if seat.copy is None:
-                return ending
-            proposal = await self._harvest(seat, seat.copy)
+            if slot.copy is None:
+                return outcome
+            proposal = await self._commit_copy(slot, slot.copy)
         try:
-            if ending.status is Status.COMPLETED:
-                ending = await self._propose(seat, proposal, ending)
+            if outcome.status is Status.COMPLETED:
+                outcome = await self._merge_in_turn(slot, proposal, outcome)
         except BaseException:
-            if seat.agent.suspension.reason is None:
-                await run_to_completion(self._keep(seat, proposal))
+            if slot.agent.suspension.reason is None:
+                await run_to_completion(self._keep(slot, proposal))
             raise
-        if ending.status is not Status.COMPLETED:
-            await self._keep(seat, proposal)
-        return ending
+        if outcome.status is not Status.COMPLETED:
+            await self._keep(slot, proposal)
+        return outcome
 
-    async def _harvest(self, seat: MergeSlot, copy: WorkingCopy) -> Proposal:
-        async def gather() -> Proposal:
+    async def _commit_copy(self, slot: MergeSlot, copy: WorkingCopy) -> Proposal:
+        async def commit() -> Proposal:
             try:
-                return await copy.propose(message=_message(seat.agent))
+                return await copy.propose(message=_commit_message(slot.agent))
             except WorkspaceError as error:
-                seat.copy = None
+                slot.copy = None
                 raise WorkspaceError(
                     f"{error} Its work is left in {copy.leave_to_user()}"
                 ) from error
             finally:
-                seat.agent.file_tree = self._file_tree
+                slot.agent.files.tree = self._file_tree
 
-        return await run_to_completion(gather())
+        return await run_to_completion(commit())
 
-    async def _keep(self, seat: MergeSlot, proposal: Proposal) -> None:
-        agent = seat.agent
-        if not proposal.files or seat.applied:
+    async def _keep(self, slot: MergeSlot, proposal: Proposal) -> None:
+        """Keep work that is not merged, for the user to look at."""
+        agent = slot.agent
+        if not proposal.files or slot.applied:
             return
-        agent.kept = True
-        run_id, message = agent.contract.parent.run_id, _message(agent)
+        run_id, message = agent.contract.parent.run_id, _commit_message(agent)
         await self._file_tree.keep_unmerged(
-            seat.base, proposal.commit, run_id=run_id, agent_id=agent.id, message=message
+            slot.base, proposal.commit, run_id=run_id, agent_id=agent.id, message=message
         )
         agent.record(UnmergedWorkKept(files=proposal.files))
 
-    async def _propose(
-        self, seat: MergeSlot, proposal: Proposal, ending: AttemptOutcome
+    async def _merge_in_turn(
+        self, slot: MergeSlot, proposal: Proposal, outcome: AttemptOutcome
     ) -> AttemptOutcome:
-        agent = seat.agent
-        agent.files_modified = {file.path: file for file in proposal.files}
-        if not ending.proposed:
-            seat.proposal = proposal
+        """Record the proposal, wait for the child's turn, merge."""
+        agent = slot.agent
+        if not outcome.proposed:
+            slot.proposal = proposal
             waiting = ResultProposed(
                 sub_agent_id=agent.id,
-                response=ending.text,
+                response=outcome.text,
                 files_modified=proposal.files,
                 commit=proposal.commit,
             )
             agent.record(waiting)
-            ending = msgspec.structs.replace(ending, proposed=True)
-        wrong = outside(agent, proposal.paths) or "; ".join(proposal.problems)
-        if wrong:
-            return msgspec.structs.replace(ending, status=Status.ERROR, reason=wrong)
+            outcome = msgspec.structs.replace(outcome, proposed=True)
+        problem = outside_scope(agent, proposal.paths) or "; ".join(proposal.problems)
+        if problem:
+            return msgspec.structs.replace(outcome, status=Status.ERROR, reason=problem)
         if not must_check(agent, changed=bool(proposal.files)):
-            return ending
+            return outcome
         with agent.waiting():
-            await seat.turn.wait()
+            await slot.is_first.wait()
             if agent.stop_reason is not None:
                 reason = agent.stop_reason
-                return msgspec.structs.replace(ending, status=Status.CANCELLED, reason=reason)
-            async with self._integrating:
-                wrong = await self._merge(seat, proposal)
-        if not wrong:
-            return ending
-        status = Status.CONFLICT if agent.conflicts else Status.ERROR
-        return msgspec.structs.replace(ending, status=status, reason=wrong)
+                return msgspec.structs.replace(outcome, status=Status.CANCELLED, reason=reason)
+            async with self._merging:
+                problem = await self._merge(slot, proposal)
+        if not problem:
+            return outcome
+        status = Status.CONFLICT if agent.files.conflicts else Status.ERROR
+        return msgspec.structs.replace(outcome, status=status, reason=problem)
 
-    async def _merge(self, seat: MergeSlot, proposal: Proposal, *, again: bool = False) -> str:
-        """Merge, check, apply; why one of them was not possible, or ""."""
-        agent, head = seat.agent, self._head or await self._files()
+    async def _merge(self, slot: MergeSlot, proposal: Proposal, *, again: bool = False) -> str:
+        """Merge, check, apply. Return why one of them failed, or ""."""
+        agent, head = slot.agent, self._head or await self._first_state()
         if not proposal.files:
             return await self._checks.run(agent, self._file_tree, head.commit)
         merge = await self._file_tree.merge(
-            head.commit, proposal.commit, base=seat.base, message=_message(agent)
+            head.commit, proposal.commit, base=slot.base, message=_commit_message(agent)
         )
         commit = merge.commit
         if merge.conflicts:
-            settled = await self._settled(seat, head, proposal, merge)
-            if settled is None:
-                return "conflict in " + ", ".join(map(str, agent.conflicts))
-            commit = settled
-        agent.record(WorktreeMerged(base=seat.base, commit=commit))
-        if wrong := await self._checks.run(agent, self._file_tree, commit):
-            return wrong
-        refused = await self._apply(seat, head, commit)
+            resolved = await self._resolved(slot, head, proposal, merge)
+            if resolved is None:
+                return "conflict in " + ", ".join(map(str, agent.files.conflicts))
+            commit = resolved
+        agent.record(WorktreeMerged(base=slot.base, commit=commit))
+        if problem := await self._checks.run(agent, self._file_tree, commit):
+            return problem
+        refused = await self._apply(slot, head, commit)
         if not refused:
             return ""
-        agent.conflicts = tuple(self._signed(seat, Conflict(path=path)) for path in refused)
-        if not again and all(conflict.sibling != USER for conflict in agent.conflicts):
-            # Others of us have changed the files themselves: then it is as with any sibling's work.
-            agent.conflicts = ()
-            self._head = await self._state()
-            return await self._merge(seat, proposal, again=True)
+        agent.files.conflicts = tuple(
+            self._attributed(slot, Conflict(path=path)) for path in refused
+        )
+        if not again and all(conflict.sibling != USER for conflict in agent.files.conflicts):
+            # Agents of this run changed the files directly: treat their changes like a sibling's.
+            agent.files.conflicts = ()
+            self._head = await self._current_state()
+            return await self._merge(slot, proposal, again=True)
         return (
             f"changed in the project meanwhile: {', '.join(refused)}; nothing was applied. Settle"
             f" your own edits, then: retinue redo {agent.contract.parent.run_id} {agent.id}"
         )
 
-    def _signed(self, seat: MergeSlot, conflict: Conflict) -> Conflict:
-        """The conflict with the name of who made the change that is there already."""
-        since = dict(self._authors[seat.since :])
+    def _attributed(self, slot: MergeSlot, conflict: Conflict) -> Conflict:
+        """The conflict with the name of the agent that made the change in the parent's files."""
+        since = dict(self._authors[slot.authors_before :])
         return msgspec.structs.replace(conflict, sibling=since.get(conflict.path, USER))
 
-    async def _settled(
-        self, seat: MergeSlot, head: Head, proposal: Proposal, merge: MergeResult
+    async def _resolved(
+        self, slot: MergeSlot, head: Head, proposal: Proposal, merge: MergeResult
     ) -> str | None:
-        """The commit of a merge whose conflicts were settled; None if nobody could."""
-        agent = seat.agent
-        agent.conflicts = tuple(self._signed(seat, conflict) for conflict in merge.conflicts)
+        """The commit of the merge with its conflicts resolved; None if they are not."""
+        agent = slot.agent
+        agent.files.conflicts = tuple(
+            self._attributed(slot, conflict) for conflict in merge.conflicts
+        )
         if agent.contract.outputs.on_conflict is not OnConflict.RESOLVE:
             return None
         contract = agent.contract
         _, name, _ = copy_names(contract.parent.run_id, agent.id)
         assert agent.parent is not None, "only a child is merged"
-        # Where a conflict is told from, and where who settles it works.
+        # Paths of conflicts are relative to this directory, and the resolving child works there.
         directory = agent.parent.contract.execution.working_directory
         copy = await run_to_completion(
             self._file_tree.copy(merge.commit, name=name, directory=directory)
@@ -345,81 +352,86 @@ class MergeQueue:
         try:
             if await self._resolve(agent, copy):
                 return None
-            resolved = await copy.propose(message=_message(agent))
+            resolved = await copy.propose(message=_commit_message(agent))
         finally:
             await run_to_completion(copy.remove())
-        agent.conflicts = ()
+        agent.files.conflicts = ()
         return await self._file_tree.commit_resolution(
             resolved.commit,
             parents=[head.commit, proposal.commit],
-            message=_message(agent),
+            message=_commit_message(agent),
         )
 
-    async def _apply(self, seat: MergeSlot, head: Head, commit: str) -> tuple[str, ...]:
-        """Bring `commit` into the parent's files; the paths that stand in the way, if some do."""
-        agent = seat.agent
-        # What is about to be done to the user's files is on record first.
+    async def _apply(self, slot: MergeSlot, head: Head, commit: str) -> tuple[str, ...]:
+        """Write `commit` into the parent's files. Return the paths that prevent it, if any."""
+        agent = slot.agent
+        # The merge is on record before the user's files change.
         await agent.durable()
 
-        async def bring_in() -> tuple[str, ...]:
+        async def apply() -> tuple[str, ...]:
             applied = await self._file_tree.apply(
-                head.commit, commit, self._recorder(agent), message=_message(agent)
+                head.commit, commit, self._recorder_for(agent), message=_commit_message(agent)
             )
             if not applied.refused:
-                seat.applied = True
+                slot.applied = True
                 self._head = Head(head.position + 1, commit)
             return applied.refused
 
-        return await run_to_completion(bring_in())
+        return await run_to_completion(apply())
 
 
-async def examined(agent: Agent, ending: AttemptOutcome, checks: Checks) -> AttemptOutcome:
-    """The ending of an agent that worked in its parent's own files, which have its changes already.
+async def check_in_place(agent: Agent, outcome: AttemptOutcome, checks: Checks) -> AttemptOutcome:
+    """Check the work of an agent that worked in its parent's own files; return the final outcome.
 
-    What it had no right to change is told and left as it is. Only commands that nothing confines
-    can have done that, and then it may as well have been the user, who works there too.
+    Changes outside its scope are reported and left as they are. Only unconfined commands can have
+    made them, and so can the user, who works in the same files.
     """
-    wrong = outside(agent, agent.files_modified)
-    if wrong:
-        if agent.recorder is not None:
+    problem = outside_scope(agent, agent.state.files_modified)
+    if problem:
+        if agent.files.recorder is not None:
             run_id = agent.contract.parent.run_id
-            wrong += f"; unless that was you, take it back: retinue undo {run_id} {agent.id}"
-    elif ending.status is Status.COMPLETED and (
-        agent.contract.outputs.checks and must_check(agent, changed=bool(agent.files_modified))
+            problem += f"; unless that was you, take it back: retinue undo {run_id} {agent.id}"
+    elif outcome.status is Status.COMPLETED and (
+        agent.contract.outputs.checks
+        and must_check(agent, changed=bool(agent.state.files_modified))
     ):
-        changed = tuple(agent.files_modified.values())
-        if not ending.proposed:
+        changed = tuple(agent.state.files_modified.values())
+        if not outcome.proposed:
             agent.record(
-                ResultProposed(sub_agent_id=agent.id, response=ending.text, files_modified=changed)
+                ResultProposed(sub_agent_id=agent.id, response=outcome.text, files_modified=changed)
             )
-            ending = msgspec.structs.replace(ending, proposed=True)
+            outcome = msgspec.structs.replace(outcome, proposed=True)
         with agent.waiting():
-            wrong = await checks.run(agent, agent.file_tree, await agent.file_tree.snapshot(None))
-    if not wrong:
-        return ending
-    return msgspec.structs.replace(ending, status=Status.ERROR, reason=wrong)
+            problem = await checks.run(
+                agent, agent.files.tree, await agent.files.tree.snapshot(None)
+            )
+    if not problem:
+        return outcome
+    return msgspec.structs.replace(outcome, status=Status.ERROR, reason=problem)
 
 
 def must_check(agent: Agent, *, changed: bool) -> bool:
-    """Is there something to decide? What every change must pass is not run where there is none.
+    """Whether the checks have to run.
 
-    The checks of its own task are: they say whether that is done.
+    Checks that every change must pass do not run without a change. Checks of the agent's own task
+    always run: they decide whether the task is done.
     """
-    checks, above = agent.contract.outputs.checks, agent.parent
-    given = checks if above is None else above.contract.outputs.checks
-    return changed or any(check not in given for check in checks)
+    checks, parent = agent.contract.outputs.checks, agent.parent
+    inherited = checks if parent is None else parent.contract.outputs.checks
+    return changed or any(check not in inherited for check in checks)
 
 
-def outside(agent: Agent, paths: Iterable[str]) -> str:
-    """Which of the changed paths the contract does not let it write, in words; else ""."""
+def outside_scope(agent: Agent, paths: Iterable[str]) -> str:
+    """Say which of the changed `paths` the contract does not let the agent write, or return ""."""
     scope = agent.contract.permissions.write_scope
-    wrong = [path for path in paths if not contains(scope, path)]
-    if not wrong:
+    outside = [path for path in paths if not contains(scope, path)]
+    if not outside:
         return ""
-    shown = ", ".join(wrong[:SHOWN]) + (f" and {len(wrong) - SHOWN} more" * (len(wrong) > SHOWN))
+    more = len(outside) - MAX_SHOWN_PATHS
+    shown = ", ".join(outside[:MAX_SHOWN_PATHS]) + (f" and {more} more" if more > 0 else "")
     return f"it changed what its contract does not let it write: {shown}"
 
 
-def _message(agent: Agent) -> str:
-    """The same for the same child of the same plan: no id of the run is in it."""
+def _commit_message(agent: Agent) -> str:
+    """The same for the same child of the same plan: it does not contain the id of the run."""
     return f"{agent.path}: {agent.contract.step.title}"

@@ -25,7 +25,6 @@ from retinue.domain.result import Result, Status
 from retinue.runtime.core.step_runner import run_steps
 from retinue.runtime.delegation.handover import evidence, handed_on
 from retinue.runtime.planning.replan import Replanner
-from retinue.runtime.run.dispatch import employ
 from retinue.runtime.run.run import Run
 
 CONTEXT_SHARE = 2
@@ -68,8 +67,6 @@ class PlanRun:
         """Make the steps of a plan the next ones; they may need steps of earlier rounds."""
         self._specs.update(specs)
         self._record(adopted)
-        root = self._run.root
-        root.steps = max(root.steps, len(self._state.steps))
 
     async def finish(self) -> PlanResult:
         """Run all steps that are left. Only a cancellation or a broken store raises."""
@@ -100,9 +97,9 @@ class PlanRun:
     def _recorded_result(self, fact: PlanStepFinished, attempt: int) -> Result:
         """The result of an attempt that has ended in another process."""
         step = self._state.steps[fact.step]
-        child = self._run.employed(_origin_key(step.name, attempt))
+        child = self._run.restored_child(_origin_key(step.name, attempt))
         if child is None:
-            return self._run.refused(step.role, step.task, fact.reason, fact.status)
+            return self._run.failed_result(step.role, step.task, fact.reason, fact.status)
         assert child.result is not None, "the child of an ended attempt is closed"
         return child.result
 
@@ -151,10 +148,9 @@ class PlanRun:
                 self._specs[name] = await self._spec(adopted.plan, step, adopted.max_tokens)
             return self._with_context(step, self._specs[name])
 
-        return await employ(
-            self._run,
-            _origin_key(name, attempt),
+        return await self._run.spawn_once(
             spec,
+            _origin_key(name, attempt),
             heard_untrusted=self._has_untrusted_context(step),
         )
 

@@ -14,7 +14,6 @@ from retinue.domain.contract import WorkspaceKind
 from retinue.domain.drafting import AgentSpec, Authority, root_grant
 from retinue.domain.events import PlanAdopted
 from retinue.domain.grant import Mode
-from retinue.domain.lifecycle import State
 from retinue.domain.messages import estimate_tokens
 from retinue.domain.plan.forecast import Forecast, forecast
 from retinue.domain.plan.outcome import PlanResult, RunResult
@@ -48,8 +47,8 @@ from retinue.runtime.planning.planner import (
     read_plan,
 )
 from retinue.runtime.planning.replan import PLANNERS, Inquiry, Replanner
-from retinue.runtime.run.run import Run
-from retinue.runtime.run.runs import PLAN, PLANNING, Runs
+from retinue.runtime.run.run import PLAN, PLANNING, Run
+from retinue.runtime.run.runs import Runs
 from retinue.runtime.services import Services
 
 RUN_COMMAND = "run_command"
@@ -89,7 +88,6 @@ class Plans:
         if left_out and files:
             raise UsageError("; ".join(left_out) + ".")
         run = self._runs.begin(PLANNING, f"{TASK_PREFIX}{goal}", context=given)
-        run.preside()
         return await self._write(run, goal)
 
     async def _write(self, run: Run, goal: str) -> Plan:
@@ -103,15 +101,12 @@ class Plans:
             why = "the plan cannot be run" if found else ""
             return (plan, found), Status.ERROR if found else Status.COMPLETED, why
 
-        plan, found = await self._runs.ended(run, work())
+        plan, found = await self._runs.run_to_end(run, work())
         refuse(found, plan=plan)
         return plan
 
     async def resume_writing(self, run: Run, found: RecoveredRun) -> RunResult:
         """Finish writing a plan that another process has begun. The response is its text."""
-        if found.state.agents[run.root.id].state is State.CREATED:
-            run.preside()
-        run.reseat(run.root, found.state.resume_points[run.root.id])
         plan = await self._write(run, found.started.task.removeprefix(TASK_PREFIX))
         return msgspec.structs.replace(run.outcome, response=to_toml(plan))
 
@@ -180,14 +175,12 @@ class Plans:
         adopted = await self._adopted(plan, budget.max_tokens, most)
         # Nothing is awaited from here to the adoption: a run without a plan could not be resumed.
         run = self._runs.begin(PLAN, plan.goal, budget=budget)
-        run.preside()
         plan_run = self._plan_run(run)
         plan_run.adopt(adopted, specs)
         return await self._finish(run, plan_run)
 
     async def resume(self, run: Run, found: RecoveredRun) -> RunResult:
         """Run what is left of a plan that another process has begun."""
-        run.reseat(run.root, found.state.resume_points[run.root.id], apart=True)
         result = await self._finish(run, self._plan_run(run, found.state.plan))
         return msgspec.structs.replace(
             run.outcome,
@@ -225,7 +218,7 @@ class Plans:
             self._services.storage.reports.keep(f".retinue/plan-{run.id}.md", result.report)
             return result, result.status, result.error or ""
 
-        return await self._runs.ended(run, work())
+        return await self._runs.run_to_end(run, work())
 
     async def _wrong_with_files(self, step: PlanStep) -> str:
         """Why the context files of a step cannot be read, or ""."""
@@ -342,12 +335,7 @@ class Plans:
             purpose=told or f"The plan is for: {goal}",
             context=run.root.contract.step.context,
         )
-        child = run.employed(origin_key)
-        if child is None:
-            child = await run.create(
-                await self._inquiry_spec(inquiry), run.root, origin_key=origin_key
-            )
-        answer = child.result or await run.see_through(child)
+        answer = await run.spawn_once(lambda: self._inquiry_spec(inquiry), origin_key)
         if not answer.ok:
             raise PlanError(f"The planner failed: {answer.status}: {answer.error}")
         plan, found = read_plan(goal, answer.data, context)

@@ -29,7 +29,6 @@ from retinue.runtime.planning.planner import (
     replan_task,
     review_task,
 )
-from retinue.runtime.run.dispatch import employ
 from retinue.runtime.run.run import Run
 
 PLANNERS = (f"{PLANNER} 1", f"{PLANNER} 2")
@@ -65,15 +64,15 @@ class Replanner:
     @property
     def is_tainted(self) -> bool:
         """Whether untrusted text may be in any answer so far."""
-        known = [self._run.employed(origin_key) for origin_key in (REVIEW, *PLANNERS)]
-        return self._is_tainted or any(child is not None and child.tainted for child in known)
+        known = [self._run.restored_child(origin_key) for origin_key in (REVIEW, *PLANNERS)]
+        return self._is_tainted or any(child is not None and child.state.tainted for child in known)
 
     async def _ask(
         self, origin_key: str, inquiry: Inquiry, outcomes: Sequence[StepOutcome]
     ) -> Result:
         tainted = any(result.tainted for outcome in outcomes for result in outcome.results)
-        result = await employ(
-            self._run, origin_key, lambda: self._make_spec(inquiry), heard_untrusted=tainted
+        result = await self._run.spawn_once(
+            lambda: self._make_spec(inquiry), origin_key, heard_untrusted=tainted
         )
         self._is_tainted |= result.tainted
         return result
@@ -160,7 +159,7 @@ class Replanner:
             reports={o.step.name: o.result.summary for o in outcomes if o.result is not None},
         )
         if recorded is not None and not recorded.sub_agent_id:
-            return self._run.refused(REVIEWER, inquiry.task, recorded.reason, recorded.status)
+            return self._run.failed_result(REVIEWER, inquiry.task, recorded.reason, recorded.status)
         return await self._ask(REVIEW, inquiry, outcomes)
 
     async def repairs(

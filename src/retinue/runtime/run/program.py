@@ -1,4 +1,4 @@
-"""The run that the calling program leads: it gives tasks to children, and no model does."""
+"""The run that the calling program leads: the program spawns the children, not a model."""
 
 from __future__ import annotations
 
@@ -10,150 +10,133 @@ import msgspec
 from retinue.domain.contract import title_of
 from retinue.domain.drafting import AgentSpec
 from retinue.domain.events import TasksSubmitted
-from retinue.domain.lifecycle import State
 from retinue.domain.plan.outcome import RunResult
 from retinue.domain.result import Result, Status
-from retinue.errors import ContractError, UsageError
-from retinue.runtime.agent.baseline import Baseline
-from retinue.runtime.agent.children import Children, Job
+from retinue.errors import UsageError
 from retinue.runtime.core.task_group import TaskGroup, map_concurrently
+from retinue.runtime.delegation.children import Children, Job
 from retinue.runtime.delegation.task import Task, asked, each_for_itself, on_record, origin_key
 from retinue.runtime.delegation.task_resolver import TaskResolver
 from retinue.runtime.history.recovery import RecoveredRun
-from retinue.runtime.run.run import Run
-from retinue.runtime.run.runs import BY_PROGRAM, Runs, outcome
+from retinue.runtime.integration.baseline import Baseline
+from retinue.runtime.run.run import PROGRAM_LED, Run
+from retinue.runtime.run.runs import Runs, program_outcome
 
 
 class ProgramRun:
-    """One per runtime. Its run begins with the first task, and ends when the runtime is closed."""
+    """The program's run. It begins with the first task, and ends when the runtime is closed."""
 
     def __init__(
-        self, runs: Runs, task_resolver: TaskResolver, task_group: TaskGroup, *, at_once: int
+        self, runs: Runs, task_resolver: TaskResolver, tasks: TaskGroup, *, max_concurrent: int
     ) -> None:
         self._runs = runs
         self._task_resolver = task_resolver
-        self._task_group = task_group
-        self._at_once = at_once
+        self._tasks = tasks
+        self._max_concurrent = max_concurrent
         self._run: Run | None = None
-        self._staff: Children | None = None
-        self._given = 0
-        """How many tasks the program has given so far."""
+        self._children: Children | None = None
+        self._task_count = 0
 
     async def spawn(self, task: Task) -> Result:
-        """Give one task to one child and wait for it."""
+        """Spawn one child and wait for it."""
         spec = await self._task_resolver.resolve(task)
-        run = self._open(title_of(spec.task))
-        return await _employ(run, spec, self._give(run, [task], self._at_once))
+        run = self._begun(title_of(spec.task))
+        number = self._record_tasks(run, [task], self._max_concurrent)
+        return await run.spawn(spec, origin_key(number))
 
-    async def fan_out(self, tasks: Sequence[Task | tuple[str, str]], *, most: int) -> list[Result]:
-        """Give each task to a child of its own, `most` at a time."""
+    async def fan_out(
+        self, tasks: Sequence[Task | tuple[str, str]], *, max_concurrent: int
+    ) -> list[Result]:
+        """Spawn a child for each task, at most `max_concurrent` at a time."""
         wanted = each_for_itself(map(asked, tasks))
-        # All of them first: a wrong one is told before any work begins.
+        # Make all specs first: a wrong task raises before any work begins.
         specs = [await self._task_resolver.resolve(task) for task in wanted]
         if not specs:
             return []
         first = title_of(specs[0].task)
-        run = self._open(first if len(specs) == 1 else f"{len(specs)} tasks: {first}")
-        number = self._give(run, wanted, most)
-        round = Baseline()
+        run = self._begun(first if len(specs) == 1 else f"{len(specs)} tasks: {first}")
+        number = self._record_tasks(run, wanted, max_concurrent)
+        baseline = Baseline()
 
-        async def employ(numbered: tuple[int, AgentSpec]) -> Result:
-            return await _employ(run, numbered[1], numbered[0], round)
+        async def spawn(numbered: tuple[int, AgentSpec]) -> Result:
+            return await run.spawn(numbered[1], origin_key(numbered[0]), baseline)
 
-        return await map_concurrently(employ, list(enumerate(specs, number)), most)
+        return await map_concurrently(spawn, list(enumerate(specs, number)), max_concurrent)
 
     async def start(self, task: Task) -> Job:
-        """Give a task to a child in the background. Its contract is on record when this returns."""
+        """Spawn a child in the background. Its contract is on record when this returns."""
         spec = await self._task_resolver.resolve(task)
-        run = self._open(title_of(spec.task))
-        if self._staff is None:
-            self._staff = run.staff_of(run.root, self._task_group)
-        job = await self._staff.hire(spec, origin_key(self._give(run, [task], self._at_once)))
+        run = self._begun(title_of(spec.task))
+        if self._children is None:
+            self._children = run.background_children(self._tasks)
+        number = self._record_tasks(run, [task], self._max_concurrent)
+        job = await self._children.start(spec, origin_key(number))
         await job.agent.durable()
         return job
 
     async def join(self, jobs: Iterable[Job] | Literal["*"]) -> list[Result]:
-        known = {} if self._staff is None else self._staff.jobs
-        waited = list(known.values()) if jobs == "*" else list(jobs)
-        for job in waited:
+        started = {} if self._children is None else self._children.jobs
+        joined = list(started.values()) if jobs == "*" else list(jobs)
+        for job in joined:
             if not isinstance(job, Job):
                 raise UsageError(f'Jobs are what `start` returns, or "*" for all; not {job!r}.')
-        return [await job.result() for job in waited]
+        return [await job.result() for job in joined]
 
-    def dismiss(self) -> None:
-        """Have those go who still work in the background."""
-        if self._run is not None and self._staff is not None:
-            for job in self._staff.jobs.values():
-                job.cancel(self._run.why_stopped)
+    def cancel_background(self) -> None:
+        """Cancel the background children that still run."""
+        if self._run is not None and self._children is not None:
+            for job in self._children.jobs.values():
+                job.cancel(self._run.cancel_reason)
 
     async def close(self, error: BaseException | None) -> None:
-        """End the run, if there is one; `error` is what has ended the program's work."""
+        """End the run, if it has begun; `error` is what ended the program's work."""
         if self._run is not None:
-            await self._runs.adjourn(self._run, error)
+            await self._runs.end_program_led(self._run, error)
 
-    def _open(self, task: str) -> Run:
-        """The run, named after the first thing that is asked for."""
-        # Nothing may be awaited here: two children may ask for it in the same moment.
+    def _begun(self, title: str) -> Run:
+        """The run. The first task gives it its title."""
+        # Nothing may be awaited here: two tasks may begin the run at the same moment.
         if self._run is None:
-            self._run = self._runs.begin(BY_PROGRAM, task)
-            self._run.preside()
+            self._run = self._runs.begin(PROGRAM_LED, title)
         return self._run
 
-    def _give(self, run: Run, tasks: Sequence[Task], most: int) -> int:
-        """Put on record what the program wants done; answers the number of the first."""
-        first, self._given = self._given, self._given + len(tasks)
-        run.give(
-            TasksSubmitted(first=first, tasks=tuple(map(on_record, tasks)), max_concurrent=most)
-        )
+    def _record_tasks(self, run: Run, tasks: Sequence[Task], max_concurrent: int) -> int:
+        """Record tasks before any of them is done. Return the number of the first."""
+        first, self._task_count = self._task_count, self._task_count + len(tasks)
+        recorded = tuple(map(on_record, tasks))
+        run.root.record(TasksSubmitted(first=first, tasks=recorded, max_concurrent=max_concurrent))
         return first
 
 
-async def go_on(
-    runs: Runs, task_resolver: TaskResolver, run: Run, found: RecoveredRun
+async def resume_program(
+    runs: Runs, task_resolver: TaskResolver, run: Run, recovered: RecoveredRun
 ) -> RunResult:
-    """Have all done that a program wanted to be done in a run that it has left."""
+    """Complete all tasks of a run whose program has left it."""
 
     async def work() -> tuple[tuple[Result, ...], Status, str]:
-        return await _see_through(task_resolver, run, found), *outcome(run)
+        return await _complete_tasks(task_resolver, run, recovered), *program_outcome(run)
 
-    results = await runs.ended(run, work())
+    results = await runs.run_to_end(run, work())
     return msgspec.structs.replace(run.outcome, results=results)
 
 
-async def _see_through(
-    task_resolver: TaskResolver, run: Run, found: RecoveredRun
+async def _complete_tasks(
+    task_resolver: TaskResolver, run: Run, recovered: RecoveredRun
 ) -> tuple[Result, ...]:
-    program = found.state.resume_points[run.root.id]
-    if program.agent.state is State.CREATED:
-        run.preside()
-    run.reseat(run.root, program)
+    async def complete(given: TasksSubmitted) -> list[Result]:
+        baseline = Baseline()
 
-    async def again(given: TasksSubmitted) -> list[Result]:
-        round = Baseline()
-
-        async def work(numbered: tuple[int, msgspec.Raw]) -> Result:
+        async def spawn(numbered: tuple[int, msgspec.Raw]) -> Result:
             number, task = numbered
-            child = run.employed(origin_key(number))
-            if child is not None:
-                return child.result or await run.see_through(child)
-            spec = await task_resolver.resolve(msgspec.json.decode(task, type=Task))
-            return await _employ(run, spec, number, round)
+
+            async def make_spec() -> AgentSpec:
+                return await task_resolver.resolve(msgspec.json.decode(task, type=Task))
+
+            return await run.spawn_once(make_spec, origin_key(number), baseline)
 
         tasks = list(enumerate(given.tasks, given.first))
-        return await map_concurrently(work, tasks, given.max_concurrent)
+        return await map_concurrently(spawn, tasks, given.max_concurrent)
 
-    done = await map_concurrently(again, found.state.tasks, len(found.state.tasks))
+    groups = recovered.state.tasks
+    done = await map_concurrently(complete, groups, len(groups))
     return tuple(result for results in done for result in results)
-
-
-async def _employ(run: Run, spec: AgentSpec, number: int, round: Baseline | None = None) -> Result:
-    if run.root.stop_reason is not None:
-        return run.refused(spec.role.name, spec.task, run.root.stop_reason, Status.CANCELLED)
-    try:
-        child = await run.create(spec, run.root, round, origin_key=origin_key(number))
-    except ContractError as error:
-        run.rejected += 1
-        spent_up = run.root.account.remaining().tokens == 0
-        status = Status.BUDGET_EXCEEDED if spent_up else Status.REJECTED
-        return run.refused(spec.role.name, spec.task, str(error), status)
-    return await run.see_through(child)

@@ -1,4 +1,4 @@
-"""The runs that this process works on: they are opened, taken up again, and ended here."""
+"""The runs that this process works on: begin them, resume them, end them."""
 
 from __future__ import annotations
 
@@ -42,19 +42,18 @@ from retinue.runtime.history.recovery import RecoveredRun, recover
 from retinue.runtime.history.session import NEW, Session, load_session, session_of
 from retinue.runtime.history.undo import Write
 from retinue.runtime.integration.checks import copy_names
-from retinue.runtime.run.run import Run
+from retinue.runtime.run.run import MODEL_LED, PLAN, Run
 from retinue.runtime.services import Services
 from retinue.version import VERSION
 
 T = TypeVar("T")
 
-LISTEN_S = 0.2
-TELL_S = 5.0
+MESSAGE_POLL_S = 0.2
+MIN_RECORDED_GAP_S = 5.0
 NOT_YOURS = (
     "Run {run_id} was not begun by you on this machine (or by an earlier version), so it is not"
     " gone on with. `retinue show {run_id}` shows it; begin a new one."
 )
-LED, BY_PROGRAM, PLAN, PLANNING = "run", "program", "plan", "planning"
 NO_PLAN = (
     "Run {run_id} was ended before its plan was on record (or is of an earlier version); there is"
     " nothing to resume. `retinue run --plan FILE` runs the plan."
@@ -69,20 +68,20 @@ PROGRAM = Role(
 
 
 class Runs:
-    """Those under way. Whoever opens one sees to it that it is ended, and then forgotten."""
+    """Open runs. The caller that begins or resumes a run also ends it, with `run_to_end`."""
 
-    def __init__(self, around: Services) -> None:
-        self._policy = around.policy
-        self._around = around
+    def __init__(self, services: Services) -> None:
+        self._policy = services.policy
+        self._services = services
         self._open: dict[str, Run] = {}
-        self._under_way = asyncio.Event()
+        self._has_runs = asyncio.Event()
 
     def agents(self) -> Iterator[Agent]:
         for run in self._open.values():
             yield from run.agents
 
-    def at_work(self, agent_id: str, run_id: str | None) -> tuple[Run, Agent]:
-        """The one agent of that name, and its run. Raises UsageError."""
+    def find_agent(self, agent_id: str, run_id: str | None) -> tuple[Run, Agent]:
+        """The open agent with that id, and its run. Raises UsageError."""
         found = [
             (run, agent)
             for run in self._open.values()
@@ -98,76 +97,80 @@ class Runs:
         return found[0]
 
     def writer(self, run_id: str) -> Write | None:
-        """The journal of a run that is at work here."""
+        """Records events of an open run; None if the run is not open in this process."""
         run = self._open.get(run_id)
-        return None if run is None else run.note
+        return None if run is None else run.record_durably
 
-    async def listen(self) -> None:
-        """Hear what other processes want of the runs under way, for ever."""
+    async def handle_messages(self) -> None:
+        """Handle messages of other processes to the open runs, forever."""
         while True:
-            await self._under_way.wait()
-            await self._around.clock.sleep(LISTEN_S)
+            await self._has_runs.wait()
+            await self._services.clock.sleep(MESSAGE_POLL_S)
             for run in list(self._open.values()):
-                run.listen()
+                run.handle_messages()
 
-    def lapse(self, lapse: ClockGap) -> None:
-        """Hold nothing against anybody that happened while they could not run; and tell of it."""
-        now = self._around.clock.monotonic()
+    def handle_clock_gap(self, gap: ClockGap) -> None:
+        """Exclude time in which the process was stalled from the agents' silence; record it."""
+        now = self._services.clock.monotonic()
         for agent in self.agents():
-            agent.seen_at = min(now, agent.seen_at + lapse.stalled_s)
-        if max(lapse.stalled_s, abs(lapse.jumped_s)) >= TELL_S:
+            activity = agent.activity
+            activity.last_seen = min(now, activity.last_seen + gap.stalled_s)
+        if max(gap.stalled_s, abs(gap.jumped_s)) >= MIN_RECORDED_GAP_S:
             for run in self._open.values():
-                run.lapse(lapse)
+                run.record_clock_gap(gap)
 
-    def stop(self, why: str) -> None:
-        """Say why everything is about to be cancelled."""
+    def set_cancel_reason(self, reason: str) -> None:
+        """Say why all tasks are about to be cancelled."""
         for run in self._open.values():
-            run.stop(why)
+            run.cancel_reason = reason
 
-    def suspend(self, why: str, then: Callable[[], None] | None, run_id: str | None = None) -> None:
-        """Have everybody pause, of one run or of all; `then` is called when nobody has anything
-        more to say."""
+    def suspend(
+        self, reason: str, when_idle: Callable[[], None] | None, run_id: str | None = None
+    ) -> None:
+        """Suspend one run, or all. Call `when_idle` when no agent of them is busy any more."""
         runs = [run for run in self._open.values() if run_id in (None, run.id)]
-        left = len(runs)
+        busy = len(runs)
 
-        def one_less() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0 and then is not None:
-                then()
+        def run_is_idle() -> None:
+            nonlocal busy
+            busy -= 1
+            if busy == 0 and when_idle is not None:
+                when_idle()
 
         for run in runs:
-            run.suspend(why, one_less)
-        if not runs and then is not None:
-            then()
+            run.suspend(reason, run_is_idle)
+        if not runs and when_idle is not None:
+            when_idle()
 
-    # Their beginning
+    # Begin
 
-    async def open(
+    async def begin_model_led(
         self, task: str, role: Role, session: str | None, context: str, files: Sequence[str]
     ) -> Run:
-        """A run that a model is to lead. Raises UsageError."""
+        """Begin a run whose root is a model. Raises UsageError."""
         check_task(task)
         check_text(task=task, context=context, context_files="".join(files))
-        around, policy = self._around, self._policy
-        given, left_out = await enclose(
-            around.file_tree.workspace(policy.directory),
+        services, policy = self._services, self._policy
+        attached, omitted = await enclose(
+            services.file_tree.workspace(policy.directory),
             context=context,
             files=files,
             max_tokens=policy.budget.max_context_tokens // 2,
         )
-        if left_out and files:
-            raise UsageError("; ".join(left_out) + ".")
-        storage, earlier = around.storage, NEW
-        if session is not None:
-            earlier = await load_session(storage.store, storage.run_locks, session)
-        role = fitted(role, await around.models.served(policy.model))
-        prompts = Prompts(around.file_tree.workspace(policy.directory))
+        if omitted and files:
+            raise UsageError("; ".join(omitted) + ".")
+        earlier = (
+            NEW
+            if session is None
+            else await load_session(services.storage.store, services.storage.run_locks, session)
+        )
+        role = fitted(role, await services.models.served(policy.model))
+        prompts = Prompts(services.file_tree.workspace(policy.directory))
         instructions, _ = await prompts.assemble(role)
         delegates = policy.delegation and policy.mode is not Mode.PLAN
-        profiles = listed_profiles(around.roles.values()) if delegates else ""
+        profiles = listed_profiles(services.roles.values()) if delegates else ""
         text = "\n\n".join(filter(None, (instructions, profiles)))
-        return self.begin(LED, task, role, text, earlier, given)
+        return self.begin(MODEL_LED, task, role, text, earlier, attached)
 
     def begin(
         self,
@@ -179,11 +182,13 @@ class Runs:
         context: str = "",
         budget: Budget | None = None,
     ) -> Run:
-        """A run with its root on record. Nothing is awaited."""
-        run_id, policy, around = new_run_id(), self._policy, self._around
-        effects, served = around.tools.effects, around.models.known(policy.model)
-        grant = root_grant(policy.mode, effects, roles=tuple(around.roles), depth=policy.max_depth)
-        if kind == LED and not policy.delegation:
+        """Begin a run, and record its root. Synchronous."""
+        run_id, policy, services = new_run_id(), self._policy, self._services
+        effects, served = services.tools.effects, services.models.known(policy.model)
+        grant = root_grant(
+            policy.mode, effects, roles=tuple(services.roles), depth=policy.max_depth
+        )
+        if kind == MODEL_LED and not policy.delegation:
             grant = msgspec.structs.replace(grant, can_spawn_children=False)
         contract = Contract(
             parent=Parent(run_id=run_id, agent_id=None, step_idx=0, task_prompt=task),
@@ -199,17 +204,16 @@ class Runs:
                 **execution_limits(within(budget or policy.budget, served)),  # type: ignore[arg-type]
             ),
             outputs=Outputs(
-                report_path_pattern=around.policy.report_path_pattern,
+                report_path_pattern=services.policy.report_path_pattern,
                 checks=policy.checks,
                 on_conflict=policy.on_conflict,
             ),
         )
         notes = (*policy.notes, *notes_on(served))
-        if kind == LED:
+        if kind == MODEL_LED:
             window = contract.execution.max_context_tokens
-            notes += around.tools.omitted_tool_notes(contract.permissions, window=window)
-        run = self._open[run_id] = Run(run_id, DraftedContract(contract, notes), around, session)
-        self._under_way.set()
+            notes += services.tools.omitted_tool_notes(contract.permissions, window=window)
+        run = self._opened(Run(run_id, services, policy.directory, session))
         run.start(
             RunStarted(
                 kind=kind,
@@ -218,37 +222,43 @@ class Runs:
                 model=policy.model,
                 mode=policy.mode,
                 retinue_version=VERSION,
-                sandbox=_tier(around),
+                sandbox=_tier(services),
                 earlier=session.runs,
                 tainted=session.tainted,
                 heard_untrusted=session.heard_untrusted,
-                seal=around.sign_run(run_id),
-            )
+                seal=services.sign_run(run_id),
+            ),
+            DraftedContract(contract, notes),
         )
         return run
 
-    async def reopen(self, run_id: str) -> tuple[Run, RecoveredRun]:
-        """A run that another process has left, as it was left; and what is known of it.
+    def _opened(self, run: Run) -> Run:
+        self._open[run.id] = run
+        self._has_runs.set()
+        return run
 
-        RunError if it is over, or another process works on it.
+    async def reopen(self, run_id: str) -> tuple[Run, RecoveredRun]:
+        """Resume a run that another process left. Return it, and what its journal says.
+
+        Raises RunError if the run is over, or if another process works on it.
         """
-        around = self._around
-        row = await around.storage.store.run(run_id)
-        run_lock = around.storage.run_locks.acquire(row.id)
+        services = self._services
+        row = await services.storage.store.run(run_id)
+        run_lock = services.storage.run_locks.acquire(row.id)
         try:
-            found = await recover(around.storage.store, row.id)
-            seal = around.sign_run(row.id)
+            found = await recover(services.storage.store, row.id)
+            seal = services.sign_run(row.id)
             if not seal or not secrets.compare_digest(found.started.seal, seal):
                 raise RecoveryError(NOT_YOURS.format(run_id=row.id))
             if found.started.kind == PLAN and not _is_adopted(found):
                 raise RecoveryError(NO_PLAN.format(run_id=row.id))
-            session = await session_of(around.storage.store, found.started.earlier)
-            # After a process that was killed: whoever is closed needs no copy.
+            session = await session_of(services.storage.store, found.started.earlier)
+            # A killed process may have left copies of closed agents.
             closed = [id for id, agent in found.state.agents.items() if agent.state is State.CLOSED]
-            await around.file_tree.discard([n for id in closed for n in copy_names(row.id, id)])
-            with suppress(WorkspaceError):  # Without git there are no steps.
-                kept = await around.history.changes(row.id)
-                # The number of one that was made, and is not on record, is not taken again.
+            await services.file_tree.discard([n for id in closed for n in copy_names(row.id, id)])
+            with suppress(WorkspaceError):  # Without git there are no recorded changes.
+                kept = await services.history.changes(row.id)
+                # A change may have been made without being recorded; its number is taken too.
                 last = max(found.last_change, *(change.number or 0 for change in kept), 0)
                 found = msgspec.structs.replace(found, last_change=last)
         except BaseException:
@@ -257,73 +267,72 @@ class Runs:
         return self._resumed(found, session, run_lock), found
 
     def _resumed(self, found: RecoveredRun, session: Session, run_lock: RunLock) -> Run:
-        around = self._around
-        drafted = DraftedContract(found.contracts[ROOT_ID], found.state.agents[ROOT_ID].notes)
-        run = Run(found.row.id, drafted, around, session, run_lock=run_lock, end=found.end)
-        self._open[run.id] = run
-        self._under_way.set()
-        run.resume(RunResumed(retinue_version=VERSION, sandbox=_tier(around)), found)
+        services = self._services
+        directory = found.contracts[ROOT_ID].execution.working_directory
+        run = Run(found.row.id, services, directory, session, run_lock=run_lock, head=found.end)
+        self._opened(run)
+        run.resume(RunResumed(retinue_version=VERSION, sandbox=_tier(services)), found)
         return run
 
-    # Their end
+    # End
 
-    async def led(self, run: Run, *, sums_up: bool = False) -> RunResult:
-        """What comes of a run that a model leads."""
+    async def run_model_led(self, run: Run, *, only_summarize: bool = False) -> RunResult:
+        """Run a run whose root is a model, until it ends."""
 
         async def work() -> tuple[None, Status, str]:
-            result = await run.lead(sums_up=sums_up)
+            result = await run.run_root(only_summarize=only_summarize)
             return None, result.status, result.error or ""
 
-        await self.ended(run, work())
+        await self.run_to_end(run, work())
         return run.outcome
 
-    async def ended(self, run: Run, work: Coroutine[Any, Any, tuple[T, Status, str]]) -> T:
-        """Do `work`, and end the run with the outcome that it tells, or by what it raises."""
+    async def run_to_end(self, run: Run, work: Coroutine[Any, Any, tuple[T, Status, str]]) -> T:
+        """Await `work`, and end the run with the outcome that it returns, or by what it raises."""
         try:
             value, status, reason = await work
         except BaseException as error:
-            await run_to_completion(self._left(run, error))
+            await run_to_completion(self._end_by_error(run, error))
             raise
         else:
-            if run.stranded is not None:
-                await run.leave(run.stranded)
+            if run.model_failure is not None:
+                await run.finish_suspended(run.model_failure)
             else:
                 await run.finish(status, reason)
             return value
         finally:
-            self.forget(run)
+            self._open.pop(run.id)
+            if not self._open:
+                self._has_runs.clear()
 
-    async def adjourn(self, run: Run, error: BaseException | None) -> None:
-        """End the run of a program that has nothing more to do, or has raised."""
+    async def end_program_led(self, run: Run, error: BaseException | None) -> None:
+        """End the run of a program that is done, or has raised `error`."""
         if error is not None:
-            await self._left(run, error)
+            await self._end_by_error(run, error)
         else:
-            await run.finish(*outcome(run))
+            await run.finish(*program_outcome(run))
 
-    async def _left(self, run: Run, error: BaseException) -> None:
-        """End a run that an exception has ended; one that was suspended can go on.
+    async def _end_by_error(self, run: Run, error: BaseException) -> None:
+        """Finish a run that an exception ended, or leave it suspended if it can be resumed.
 
-        So can one whose journal has failed, since what was meant to be its end is not on record;
-        and one whose program has raised while children of it were at work.
+        It can be resumed if it was being suspended, if its journal failed (then its end is not on
+        record), and if a program raised while its children were running.
         """
         if isinstance(error, StoreError):
-            await run.leave(str(error))
+            await run.finish_suspended(str(error))
         elif not isinstance(error, asyncio.CancelledError):
-            why = ended_with(error)
-            await (run.leave(why) if run.has_open_children else run.finish(Status.ERROR, why))
-        elif run.suspended:
-            await run.leave(run.why_suspended)
+            reason = program_error(error)
+            if run.has_open_children:
+                await run.finish_suspended(reason)
+            else:
+                await run.finish(Status.ERROR, reason)
+        elif run.suspend_reason is not None:
+            await run.finish_suspended(run.suspend_reason)
         else:
-            await run.finish(Status.CANCELLED, run.why_stopped)
-
-    def forget(self, run: Run) -> None:
-        self._open.pop(run.id)
-        if not self._open:
-            self._under_way.clear()
+            await run.finish(Status.CANCELLED, run.cancel_reason)
 
 
-def outcome(run: Run) -> tuple[Status, str]:
-    """How a run has ended that a program led."""
+def program_outcome(run: Run) -> tuple[Status, str]:
+    """Status and reason of a run that a program led."""
     failed = run.failures
     if run.root.stop_reason is not None:
         return Status.CANCELLED, run.root.stop_reason
@@ -332,7 +341,7 @@ def outcome(run: Run) -> tuple[Status, str]:
     return Status.COMPLETED, ""
 
 
-def ended_with(error: BaseException) -> str:
+def program_error(error: BaseException) -> str:
     return f"the program ended with {type(error).__name__}"
 
 
@@ -341,10 +350,10 @@ def _is_adopted(found: RecoveredRun) -> bool:
     return plan is not None and bool(plan.rounds) and plan.rounds[0].max_concurrent > 0
 
 
-def _tier(around: Services) -> str:
-    return "none" if around.sandbox is None else around.sandbox.tier
+def _tier(services: Services) -> str:
+    return "none" if services.sandbox is None else services.sandbox.tier
 
 
 def new_run_id() -> str:
-    """Short enough to type, long enough to be unique in a project: 40 bits, no look-alikes."""
+    """A random id: short enough to type, unique in a project (40 bits), without look-alikes."""
     return "".join(secrets.choice("23456789abcdefghjkmnpqrstuvwxyz") for _ in range(8))

@@ -1,0 +1,311 @@
+"""Run an agent from its contract to its closing: workspace, attempts, integration, result."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from retinue.domain.contract import Contract, WorkspaceKind
+from retinue.domain.events import AgentStarted, CachedResultUsed
+from retinue.domain.lifecycle import State
+from retinue.domain.messages import Effect
+from retinue.domain.result import Result, Status
+from retinue.domain.resume_point import ResumePoint
+from retinue.errors import UsageError, WorkspaceError
+from retinue.ports.file_tree import WorkingCopy
+from retinue.ports.sandbox import Sandbox
+from retinue.ports.tool import ToolContext
+from retinue.ports.workspace import Workspace
+from retinue.runtime.agent.agent import Agent
+from retinue.runtime.agent.closing import output_data, proposed_outcome
+from retinue.runtime.agent.lifecycle import AgentServices, AttemptOutcome, run_attempts
+from retinue.runtime.agent.model_turn import OnText
+from retinue.runtime.core.reservations import Reservations
+from retinue.runtime.core.suspension import Suspension
+from retinue.runtime.core.task_group import TaskGroup, run_to_completion
+from retinue.runtime.delegation.children import Children, Permit
+from retinue.runtime.delegation.registry import AgentRegistry
+from retinue.runtime.delegation.requests import DelegationHandler
+from retinue.runtime.delegation.spawner import Spawner
+from retinue.runtime.history.result_cache import CachedResult
+from retinue.runtime.history.session import NEW, Session, find_earlier_result
+from retinue.runtime.integration.checks import Checks, copy_names
+from retinue.runtime.integration.conflicts import resolution_spec, unresolved
+from retinue.runtime.integration.integrator import Integrator
+from retinue.runtime.integration.merge_queue import MergeSlot
+from retinue.runtime.services import Services
+
+STOPPED = "stopped with its run"
+MIN_PARALLEL_CALLS = 8
+
+
+class AgentRunner:
+    """Runs the agents of one run: its root, and the children that its `spawner` makes."""
+
+    def __init__(
+        self,
+        services: Services,
+        registry: AgentRegistry,
+        suspension: Suspension,
+        session: Session,
+        directory: str,
+    ) -> None:
+        self._services = services
+        self._registry = registry
+        self._suspension = suspension
+        self._session = session
+        self._reservations = Reservations()
+        checks = Checks(services.confine, services.clock)
+        self.integrator = Integrator(services.file_tree, checks, self._resolve_conflicts)
+        self.spawner = Spawner(services, registry, self.integrator, checks, directory)
+        self.stop_reason = STOPPED
+        """Why tasks of this run are cancelled, unless an agent has a reason of its own."""
+        self.only_summarize = False
+        """Whether the root only summarizes its session."""
+        self.model_failure: str | None = None
+        """Why the root's model failed, if the run can be resumed when the model answers again."""
+
+    def children_of(self, parent: Agent, tasks: TaskGroup | None = None) -> Children:
+        limit = self._services.policy.max_concurrent
+        return Children(self.spawner, self, parent, max_concurrent=limit, tasks=tasks)
+
+    async def run(self, agent: Agent, permit: Permit | None = None) -> Result:
+        """Run `agent` until it is closed. It holds `permit` only while it works."""
+        resume_point = agent.resume_point
+        if resume_point is not None and agent.state.state in _ENDED:
+            return await self._finish_closing(agent, resume_point)
+        slot = self.integrator.slot_of(agent)
+        try:
+            if agent.state.state is State.WAITING_FOR_MERGE:
+                outcome = self._resume_waiting(agent)
+            else:
+                outcome = await self._work(agent, slot, permit)
+            if outcome.resumable:
+                self.model_failure = outcome.reason
+                return self._registry.leave_open(agent, outcome)
+            if self.integrator.has_work(agent):
+                outcome = await self.integrator.integrate(agent, outcome)
+        except asyncio.CancelledError:
+            await self._cancelled(agent, slot)
+            raise
+        result = self.close(agent, outcome)
+        # The closing is durable before the parent reads the result.
+        await agent.durable()
+        if slot is not None:
+            await run_to_completion(_remove_copy(agent, slot))
+        return result
+
+    def close(self, agent: Agent, outcome: AttemptOutcome) -> Result:
+        """Close `agent`. Synchronous, so that a cancelled task can call it."""
+        self.integrator.leave(agent)
+        return self._registry.close(agent, outcome)
+
+    def finish_closing(self, agent: Agent, resume_point: ResumePoint) -> Result:
+        """Close an agent whose ending an earlier process recorded in part."""
+        self.integrator.leave(agent)
+        return self._registry.finish_closing(agent, resume_point)
+
+    async def _finish_closing(self, agent: Agent, resume_point: ResumePoint) -> Result:
+        if agent.result is not None:
+            return agent.result
+        result = self.finish_closing(agent, resume_point)
+        await agent.durable()
+        run_id = agent.contract.parent.run_id
+        await self._services.file_tree.discard(copy_names(run_id, agent.id))
+        return result
+
+    def _resume_waiting(self, agent: Agent) -> AttemptOutcome:
+        """Continue with an agent whose work was ready to be merged."""
+        self._start_clock(agent)
+        agent.resume_point = None
+        # The checks run again, on the files that the work is merged into now.
+        agent.state.checks = []
+        return proposed_outcome(agent)
+
+    def _start_clock(self, agent: Agent) -> None:
+        resume_point = agent.resume_point
+        earlier_s = 0.0 if resume_point is None else resume_point.lifetime.seconds
+        agent.activity.started_at = self._services.clock.monotonic() - earlier_s
+
+    async def _work(
+        self, agent: Agent, slot: MergeSlot | None, permit: Permit | None
+    ) -> AttemptOutcome:
+        """Wait until the agent may start, then run its attempts."""
+        if slot is not None and slot.blockers:
+            if permit is not None:
+                permit.release()
+            await slot.queue.wait_for_blockers(slot)
+        if permit is None:
+            return await self._run_attempts(agent, slot)
+        await permit.acquire()
+        try:
+            return await self._run_attempts(agent, slot)
+        finally:
+            permit.release()
+
+    async def _cancelled(self, agent: Agent, slot: MergeSlot | None) -> None:
+        """Close a cancelled agent and keep its work; leave it open if the run is suspended."""
+        if self._suspension.reason is not None:
+            if slot is not None:
+                slot.queue.release_copy(slot)
+            return
+        reason = agent.inherited_stop_reason or _parent_timeout(agent) or self.stop_reason
+        try:
+            if slot is not None:
+                await run_to_completion(slot.queue.keep_cancelled(slot))
+        except WorkspaceError as error:
+            reason = f"{reason}; {error}"
+        finally:
+            self.close(agent, AttemptOutcome(Status.CANCELLED, agent.last_text, reason))
+        if slot is not None:
+            await run_to_completion(_remove_copy(agent, slot))
+
+    async def _run_attempts(self, agent: Agent, slot: MergeSlot | None) -> AttemptOutcome:
+        services, contract = self._services, agent.contract
+        self._start_clock(agent)
+        if slot is not None:
+            try:
+                await slot.queue.make_copy(slot)
+            except WorkspaceError as error:
+                return AttemptOutcome(Status.ERROR, "", str(error))
+        children = self.children_of(agent) if contract.permissions.can_spawn_children else None
+        ctx = self._tool_context(agent, children)
+        if agent.cache_key is not None and agent.resume_point is None:
+            hit = await services.cache.find(agent.cache_key, ctx)
+            if hit is not None:
+                return await _use_cached(agent, hit)
+        model = contract.execution.model
+        served = services.models.known(model)
+        is_root = agent.parent is None
+        return await run_attempts(
+            agent,
+            AgentServices(
+                model=services.models.get(model),
+                window=None if served is None else served.window,
+                tools=services.tools,
+                ctx=ctx,
+                children=children,
+                approve=services.person.approve,
+                reservations=self._reservations,
+                clock=services.clock,
+                max_parallel_calls=max(services.policy.max_concurrent, MIN_PARALLEL_CALLS),
+                price=services.models.price(model),
+                breaker=services.policy.breaker if is_root else None,
+                rules=services.policy.rules,
+                on_text=self._text_listener(agent),
+                earlier_messages=self._session.messages if is_root else (),
+                only_summarize=self.only_summarize and is_root,
+            ),
+        )
+
+    def _tool_context(self, agent: Agent, children: Children | None) -> ToolContext:
+        services, grant = self._services, agent.contract.permissions
+        workspace, sandbox = self._workspace(agent)
+        reach = workspace.reach(grant.write_scope, grant.network)
+        mounted = reach.mount_point if sandbox is None or sandbox.relocates else ""
+        return ToolContext(
+            workspace=workspace,
+            sandbox=sandbox,
+            reach=reach,
+            directory=mounted or reach.root,
+            agent_id=agent.id,
+            path=agent.path,
+            ask=services.person.ask if agent.parent is None else None,
+            delegation=None if children is None else self._delegation(agent, children),
+            memory_store=services.storage.memory_store,
+            run_id=agent.contract.parent.run_id,
+            depth=agent.depth,
+            remembered=agent.cache_key is not None,
+            waiting=agent.waiting,
+        )
+
+    def _workspace(self, agent: Agent) -> tuple[Workspace, Sandbox | None]:
+        """The files and the sandbox of `agent`. Changes of the user's own files are recorded."""
+        contract, sandbox = agent.contract, self._services.sandbox
+        directory = contract.execution.working_directory
+        files = agent.files
+        workspace = files.tree.workspace(directory)
+        if contract.execution.workspace is WorkspaceKind.READONLY and (
+            sandbox is None or sandbox.tier != "none" or not self._runs_commands(contract)
+        ):
+            return workspace, sandbox
+        files.recorder = self.integrator.recorder_for(agent)
+        return files.tree.with_recording(workspace, sandbox, directory, files.recorder)
+
+    def _runs_commands(self, contract: Contract) -> bool:
+        """Whether the contract grants commands, which only a sandbox keeps from writing."""
+        effects, grant = self._services.tools.effects, contract.permissions
+        tools = (*grant.allowed_tools, *grant.ask_tools)
+        return any(effects.get(name) is Effect.EXECUTE for name in tools)
+
+    def _delegation(self, agent: Agent, children: Children) -> DelegationHandler:
+        services = self._services
+        session = self._session if agent.parent is None else NEW
+        return DelegationHandler(
+            agent,
+            children,
+            roles=services.roles,
+            workspace=agent.files.tree.workspace(agent.contract.execution.working_directory),
+            route=services.models.resolve,
+            servers=services.models,
+            earlier_result=partial(find_earlier_result, services.storage.store, session),
+        )
+
+    def _text_listener(self, agent: Agent) -> OnText | None:
+        """Called with the text of the agent's model while it arrives."""
+        services = self._services
+        if agent.parent is None:
+            return services.listeners.on_text
+        if services.listeners.on_child_text is None:
+            return None
+        return partial(services.listeners.on_child_text, agent.contract.parent.run_id, agent.id)
+
+    async def _resolve_conflicts(self, agent: Agent, copy: WorkingCopy) -> str:
+        """Have another child resolve the conflicts of `agent`. Return why it failed, or ""."""
+        assert agent.parent is not None, "only a child is merged"
+        spec = resolution_spec(agent, self._services.roles[agent.role])
+        try:
+            resolver = await self.spawner.create_resolver(spec, agent.parent)
+        except UsageError as error:
+            return str(error)
+        resolver.files.tree = copy
+        try:
+            outcome = await self._run_attempts(resolver, None)
+        except asyncio.CancelledError:
+            if self._suspension.reason is None:
+                # The resolver has no task of its own that would close it.
+                reason = agent.inherited_stop_reason or self.stop_reason
+                self.close(resolver, AttemptOutcome(Status.CANCELLED, resolver.last_text, reason))
+            raise
+        if outcome.status is Status.COMPLETED:
+            directory = resolver.contract.execution.working_directory
+            if problem := await unresolved(agent, copy, directory):
+                outcome = AttemptOutcome(Status.ERROR, outcome.text, problem)
+        self.close(resolver, outcome)
+        return "" if outcome.status is Status.COMPLETED else outcome.reason
+
+
+_ENDED = (State.COMPLETED, State.FAILED, State.CLOSED)
+
+
+def _parent_timeout(agent: Agent) -> str | None:
+    """The reason of a cancellation because the parent's attempt timed out."""
+    deadline = None if agent.parent is None else agent.parent.activity.deadline
+    return "its parent ran out of time" if deadline is not None and deadline.expired() else None
+
+
+async def _remove_copy(agent: Agent, slot: MergeSlot) -> None:
+    # Until the closing is durable, a resumed process may need the copy.
+    await agent.durable()
+    await slot.queue.remove_copy(slot)
+
+
+async def _use_cached(agent: Agent, hit: CachedResult) -> AttemptOutcome:
+    """The outcome of an agent whose task an earlier agent has done."""
+    await agent.durable()
+    agent.record(AgentStarted(sub_agent_id=agent.id))
+    agent.record(CachedResultUsed(run_id=hit.run_id, agent_id=hit.agent_id))
+    for receipt in hit.receipts:
+        agent.state.add_receipt(receipt)
+    data = output_data(hit.response, agent.contract)
+    return AttemptOutcome(Status.COMPLETED, hit.response, data=data)

@@ -1,0 +1,259 @@
+"""The children of one agent: spawn them, wait for them, stop them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Protocol
+
+from retinue.domain.drafting import AgentSpec
+from retinue.domain.result import Result
+from retinue.domain.resume_point import ResumePoint
+from retinue.runtime.agent.agent import Agent
+from retinue.runtime.agent.loop import CHILDREN_RUNNING
+from retinue.runtime.core.task_group import TaskGroup
+from retinue.runtime.delegation.spawner import Spawner
+from retinue.runtime.integration.baseline import BACKGROUND, Baseline
+
+PARENT_DONE = "its parent is done"
+
+
+class Permit:
+    """Concurrency permit of a child, released while the child waits for a sibling."""
+
+    def __init__(self, permits: asyncio.Semaphore) -> None:
+        self._permits = permits
+        self._held = False
+
+    async def acquire(self) -> None:
+        """Wait for the permit, unless it is held already."""
+        if not self._held:
+            await self._permits.acquire()
+            self._held = True
+
+    def release(self) -> None:
+        if self._held:
+            self._held = False
+            self._permits.release()
+
+
+class Runner(Protocol):
+    """Runs an agent from its contract to its closing: `AgentRunner`.
+
+    A protocol, because an `AgentRunner` makes `Children` for each agent that may spawn.
+    """
+
+    async def run(self, agent: Agent, permit: Permit | None = None) -> Result: ...
+
+
+class Job:
+    """A child that runs or is done. A background child has a task of its own."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        baseline: Baseline,
+        task: asyncio.Task[Result] | None = None,
+        *,
+        background: bool = False,
+    ) -> None:
+        self.agent = agent
+        self.background = background or task is not None
+        self.delivered = False
+        """Whether the parent has read the result."""
+        self._baseline = baseline
+        self._task = task
+
+    @property
+    def id(self) -> str:
+        return self.agent.id
+
+    @property
+    def run_id(self) -> str:
+        return self.agent.contract.parent.run_id
+
+    @property
+    def title(self) -> str:
+        return self.agent.contract.step.title
+
+    @property
+    def done(self) -> bool:
+        return self.agent.result is not None if self._task is None else self._task.done()
+
+    def cancel(self, reason: str = "cancelled by the program") -> None:
+        """Stop the child for good. It is closed as cancelled, and its result says so."""
+        if self._task is None:
+            self.agent.stop(reason)
+        elif not self.done and self.agent.stop_reason is None:
+            self.agent.activity.stop_reason = reason
+            self._task.cancel()
+
+    async def result(self) -> Result:
+        """Wait for the child. Cancelling the wait does not cancel the child."""
+        if self._task is not None and not self._task.done():
+            # Awaiting the task itself would cancel it with the wait.
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._task.add_done_callback(partial(_wake, ended))
+            await ended
+        self._baseline.result_seen = True
+        return self.outcome
+
+    @property
+    def outcome(self) -> Result:
+        """The result of a child that is done."""
+        if self._task is not None and not self._task.cancelled():
+            return self._task.result()
+        assert self.agent.result is not None, "it is done"
+        return self.agent.result
+
+
+def _wake(ended: asyncio.Future[None], _: asyncio.Task[Result]) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
+class Children:
+    """The children of one agent, or of the program that leads a run.
+
+    A child beyond `max_concurrent` waits for a permit. The limit is per parent: with one limit per
+    run, parents that wait for their children would hold the permits that those children need.
+    """
+
+    def __init__(
+        self,
+        spawner: Spawner,
+        runner: Runner,
+        parent: Agent,
+        *,
+        max_concurrent: int,
+        tasks: TaskGroup | None = None,
+    ) -> None:
+        """`tasks` runs the background children of a program; an agent enters `attempt` instead."""
+        self._spawner = spawner
+        self._runner = runner
+        self._parent = parent
+        self._max_concurrent = max_concurrent
+        self._reset(tasks)
+
+    def _reset(self, tasks: TaskGroup | None) -> None:
+        self._tasks = tasks
+        self._permits = asyncio.Semaphore(self._max_concurrent)
+        self._jobs: dict[str, Job] = {}
+        self._by_origin: dict[str, Job] = {}
+        self._running_reported = False
+        self._start_turn()
+
+    def _start_turn(self) -> None:
+        """Let the children that are spawned from now on start from the same files."""
+        self._baseline, self._background_baseline = Baseline(), Baseline(queue=BACKGROUND)
+
+    @asynccontextmanager
+    async def attempt(self, resume_point: ResumePoint | None) -> AsyncIterator[None]:
+        """Context of one attempt of the agent: no child outlives it."""
+        async with TaskGroup() as tasks:
+            self._reset(tasks)
+            if resume_point is not None:
+                self._restore(resume_point)
+            yield
+            await self.cancel_running(PARENT_DONE)
+
+    def _restore(self, resume_point: ResumePoint) -> None:
+        """Take over the children that an earlier process spawned in the same attempt."""
+        self._running_reported = resume_point.was_told_by(CHILDREN_RUNNING)
+        for agent in self._spawner.restore_children(self._parent, resume_point):
+            background = agent.state.background
+            task = self._run_in_background(agent) if background and agent.result is None else None
+            job = Job(agent, Baseline(), task, background=background)
+            job.delivered = agent.id in resume_point.delivered
+            self._jobs[agent.id] = self._by_origin[agent.state.origin_key] = job
+
+    def _run_in_background(self, agent: Agent) -> asyncio.Task[Result]:
+        assert self._tasks is not None, "an attempt is entered"
+        return self._tasks.create_task(self._runner.run(agent, Permit(self._permits)))
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        return self._jobs
+
+    @property
+    def background(self) -> list[Job]:
+        return [job for job in self._jobs.values() if job.background]
+
+    def restored(self, origin_key: str) -> Job | None:
+        """The child that an earlier process spawned for `origin_key`."""
+        return self._by_origin.get(origin_key)
+
+    async def resume(self, job: Job) -> Result:
+        """Wait for a child that an earlier process spawned; run it if nothing runs it."""
+        if job.background or job.done:
+            return await job.result()
+        permit = Permit(self._permits)
+        await permit.acquire()
+        try:
+            return await self._runner.run(job.agent, permit)
+        finally:
+            permit.release()
+
+    async def spawn(
+        self, spec: AgentSpec, origin_key: str, baseline: Baseline | None = None
+    ) -> Result:
+        """Spawn a child and wait for it. Raises UsageError.
+
+        The child is made when there is a permit for it: a thousand children that a model asks for
+        in one reply take no more memory than those that run.
+        """
+        await self._spawner.approve(spec, self._parent)
+        baseline = baseline or self._baseline
+        permit = Permit(self._permits)
+        await permit.acquire()
+        try:
+            agent = await self._spawner.create(spec, self._parent, baseline, origin_key=origin_key)
+            self._jobs[agent.id] = Job(agent, baseline)
+            return await self._runner.run(agent, permit)
+        finally:
+            permit.release()
+
+    async def start(self, spec: AgentSpec, origin_key: str) -> Job:
+        """Spawn a child in the background. Raises UsageError."""
+        await self._spawner.approve(spec, self._parent)
+        if self._background_baseline.result_seen:
+            self._background_baseline = Baseline(queue=BACKGROUND)
+        baseline = self._background_baseline
+        agent = await self._spawner.create(
+            spec, self._parent, baseline, origin_key=origin_key, background=True
+        )
+        job = self._jobs[agent.id] = Job(agent, baseline, self._run_in_background(agent))
+        # A task that is cancelled before its first step never runs, and could not close its agent.
+        await asyncio.sleep(0)
+        return job
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a background child has ended and its result was not delivered yet."""
+        return any(job.done and not job.delivered for job in self.background)
+
+    def take_ended(self) -> list[Job]:
+        """Background children that have ended, each once. Call it at the start of each turn."""
+        self._start_turn()
+        ended = [job for job in self.background if job.done and not job.delivered]
+        for job in ended:
+            job.delivered = True
+        return ended
+
+    def take_running(self) -> list[Job]:
+        """Background children that still run; empty when called again in the same attempt."""
+        if self._running_reported:
+            return []
+        running = [job for job in self.background if not job.done]
+        self._running_reported = bool(running)
+        return running
+
+    async def cancel_running(self, reason: str) -> None:
+        """Stop all children that still run, and wait until they are closed."""
+        running = [job for job in self._jobs.values() if not job.done]
+        for job in running:
+            job.cancel(reason)
+        for job in running:
+            await job.result()

@@ -1,0 +1,41 @@
+"""Which state of the parent's files a group of children starts from."""
+
+from __future__ import annotations
+
+import msgspec
+
+from retinue.domain.scope import Groups
+
+
+class Head(msgspec.Struct, frozen=True):
+    """A state of the parent's files: a commit, and how many merges came before it."""
+
+    position: int
+    commit: str
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """A child that is done: where it wrote, and the parent's files after it."""
+
+    scope: Groups
+    head: Head | None
+    shared: bool
+
+
+FOREGROUND, BACKGROUND = "", "in the background"
+
+
+class Baseline:
+    """Children that start from the same state: those of one turn of a model, or of one fan-out.
+
+    Children of one `queue` are merged in the spec in which they were made. Queues do not wait for
+    each other.
+    """
+
+    def __init__(self, *, queue: str = FOREGROUND) -> None:
+        self.queue = queue
+        self.base: Head | None = None
+        self.merged: list[Merged] = []
+        """Siblings whose turn is over, in order; later children start from their work."""
+        self.result_seen = False
+        """Whether the parent has read a result; children made later start from newer files."""

@@ -1,0 +1,98 @@
+"""Integrate the work of all agents of one run: merge queues, change records and checks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+import msgspec
+
+from retinue.domain.agent_state import AgentState
+from retinue.domain.contract import WorkspaceKind
+from retinue.domain.events import FilesChanged
+from retinue.domain.result import Status
+from retinue.domain.resume_point import ResumePoint
+from retinue.errors import WorkspaceError
+from retinue.ports.file_tree import FileTree
+from retinue.runtime.agent.agent import Agent
+from retinue.runtime.agent.lifecycle import AttemptOutcome
+from retinue.runtime.integration.baseline import Baseline
+from retinue.runtime.integration.checks import Checks
+from retinue.runtime.integration.file_changes import AgentChangeRecorder, Authors, author_name
+from retinue.runtime.integration.merge_queue import (
+    MergeQueue,
+    MergeSlot,
+    ResolveConflicts,
+    check_in_place,
+)
+
+
+class Integrator:
+    """The merge queues of one run, one for each parent of writing children."""
+
+    def __init__(self, project: FileTree, checks: Checks, resolve: ResolveConflicts) -> None:
+        self._project = project
+        self._checks = checks
+        self._resolve = resolve
+        self._change_numbers = itertools.count(1)
+        self._authors: Authors = []
+        self._queues: dict[str, MergeQueue] = {}
+        self._slots: dict[str, MergeSlot] = {}
+
+    def restore(self, last_change: int, changes: Iterable[tuple[AgentState, FilesChanged]]) -> None:
+        """Continue after the changes of the user's files that an earlier process recorded."""
+        self._change_numbers = itertools.count(last_change + 1)
+        for agent, change in changes:
+            author = author_name(agent.id, agent.path)
+            self._authors.extend((file.path, author) for file in change.files)
+
+    def queue_of(self, parent: Agent) -> MergeQueue:
+        if parent.id not in self._queues:
+            authors = self._authors if parent.files.tree is self._project else []
+            self._queues[parent.id] = MergeQueue(
+                parent.files.tree, self._checks, self.recorder_for, authors, self._resolve
+            )
+        return self._queues[parent.id]
+
+    def enter(
+        self,
+        child: Agent,
+        parent: Agent,
+        baseline: Baseline,
+        recovered: ResumePoint | None = None,
+    ) -> None:
+        """Give `child` a slot in its parent's queue, unless it only reads."""
+        if child.contract.execution.workspace is not WorkspaceKind.READONLY:
+            self._slots[child.id] = self.queue_of(parent).enter(child, baseline, recovered)
+
+    def slot_of(self, agent: Agent) -> MergeSlot | None:
+        return self._slots.get(agent.id)
+
+    def leave(self, agent: Agent) -> None:
+        """Take a closed agent out of its queue. Synchronous, so a cancelled task can call it."""
+        slot = self._slots.pop(agent.id, None)
+        if slot is not None:
+            slot.queue.leave(slot)
+
+    def recorder_for(self, agent: Agent) -> AgentChangeRecorder | None:
+        """Record changes of the user's files; changes inside a copy are not recorded."""
+        if agent.files.tree is not self._project:
+            return None
+        return AgentChangeRecorder(agent, self._change_numbers, self._authors)
+
+    @staticmethod
+    def has_work(agent: Agent) -> bool:
+        """Whether `agent` can have changed something, or has checks of its own."""
+        contract = agent.contract
+        reads_only = contract.execution.workspace is WorkspaceKind.READONLY
+        return not reads_only or agent.files.recorder is not None or bool(contract.outputs.checks)
+
+    async def integrate(self, agent: Agent, outcome: AttemptOutcome) -> AttemptOutcome:
+        """Merge and check the work of `agent`; return the final outcome."""
+        slot = self._slots.get(agent.id)
+        try:
+            if slot is not None and not slot.shared:
+                return await slot.queue.integrate(slot, outcome)
+            return await check_in_place(agent, outcome, self._checks)
+        except WorkspaceError as error:
+            return msgspec.structs.replace(outcome, status=Status.ERROR, reason=str(error))
