@@ -1,4 +1,4 @@
-"""Commands in a copy of a project, which they find where the project is."""
+"""Commands in a working copy see it at the path of the project."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ async def test_control_groups_are_removed(end: str) -> None:
     await process.wait()
     name = f"retinue-{process.pid}-"
     while end and _groups(name):
-        # Who is killed clears nothing away; the next one does, once the kernel is done with it.
+        # A killed process removes nothing; the next process does, once the kernel lets it.
         cgroups.cache_clear()
         cgroups(ProcessLimits())
         await asyncio.sleep(0.01)

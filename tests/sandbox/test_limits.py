@@ -79,7 +79,7 @@ print('escaped')
 """
         )
     except WorkspaceError:
-        return  # The kernel took the sandbox along.
+        return  # The kernel killed the sandbox too.
     assert "escaped" not in done.output
 
 
@@ -94,7 +94,7 @@ async def test_no_core_is_dumped(probe: SandboxProbe) -> None:
 
 
 async def test_no_unlimited_folder_is_writable(probe: SandboxProbe) -> None:
-    """Files in memory count for nobody where no control group does."""
+    """Without a control group, files in memory are not limited."""
     done = await probe.run(
         "for place in / /dev"
         " /dev/pts /proc /etc /usr /run /var /opt /sys /root /home; do"
@@ -108,5 +108,5 @@ async def test_limits_are_set_before_the_command_starts(probe: SandboxProbe) -> 
     first, blocks, *limits = done.output.splitlines()
     assert first == "1000"
     assert int(blocks) * 512 == ProcessLimits().file_bytes
-    # With 0 the kernel would start the host's program for memory that crashed, outside.
+    # With 0 the kernel would start the host's program that collects core dumps.
     assert next(line.split()[4:6] for line in limits if line.startswith("Max core")) == ["1", "1"]

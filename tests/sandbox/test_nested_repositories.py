@@ -12,7 +12,7 @@ from tests.sandbox.probe import SandboxProbe
 
 
 def repository(probe: SandboxProbe, where: str) -> Path:
-    """One with a hook folder, and with settings that a command would like to change."""
+    """Make a repository with a hook folder and settings."""
     made = probe.root / where / ".git"
     (made / "hooks").mkdir(parents=True)
     (made / "config").write_text("[core]\n")

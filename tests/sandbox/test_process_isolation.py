@@ -21,7 +21,7 @@ async def test_processes_outside_cannot_be_signalled(probe: SandboxProbe) -> Non
             f"kill -9 {victim.pid}; kill -STOP {os.getpid()}; kill -9 -{os.getpgrp()};"
             f" kill -9 -1; echo still here",
         )
-        # Who signals everybody signals no more than itself.
+        # A signal to all processes reaches only the command itself.
         assert done.exit_code != 0 or "still here" in done.output
         assert victim.returncode is None
         assert _process_state(victim.pid) == "S"
@@ -58,7 +58,7 @@ for pid in ({victim.pid}, {os.getpid()}, os.getppid()):
 """
         )
         assert _priority_and_limits(victim.pid) == before
-        if not probe.full:  # In a process namespace these numbers may mean oneself.
+        if not probe.full:  # In a pid namespace these pids may be those of the command.
             assert "escaped" not in done.output
     finally:
         victim.kill()
@@ -66,7 +66,7 @@ for pid in ({victim.pid}, {os.getpid()}, os.getppid()):
 
 
 def _wait_until_started(pid: int, name: str) -> None:
-    """A program has its name a moment after its parent has gone on; Python 3.13 is that fast."""
+    """Wait for a program's name: it is set a moment after Popen returns (Python 3.13)."""
     while Path(f"/proc/{pid}/comm").read_text() != f"{name}\n":
         time.sleep(0.001)
 
@@ -126,7 +126,7 @@ async def test_no_terminal_and_no_input_is_inherited(probe: SandboxProbe) -> Non
 
 
 async def test_command_line_of_the_sandbox_has_no_secrets(probe: SandboxProbe) -> None:
-    """Everybody on a machine can read everybody's, with the environment if it were there."""
+    """Every user can read the command lines of all processes."""
     done = await probe.run("cat /proc/1/cmdline /proc/$PPID/cmdline | tr '\\0' ' '")
     assert "C.UTF-8" not in done.output
 
@@ -160,7 +160,7 @@ async def test_no_descriptor_is_inherited(probe: SandboxProbe) -> None:
         os.close(read_fd)
         os.close(write_fd)
     found = dict(line.split()[-3::2] for line in done.output.splitlines() if "->" in line)
-    # Input and output, and the folder that `ls` reads.
+    # Standard input and output, and the folder that `ls` reads.
     assert sorted(found) == ["0", "1", "2", "3"]
     assert found["0"] == "/dev/null"
     assert found["1"].startswith("pipe:")
@@ -171,7 +171,7 @@ async def test_no_descriptor_is_inherited(probe: SandboxProbe) -> None:
 async def test_priority_of_all_processes_of_the_user_stays(probe: SandboxProbe) -> None:
     words = ["sleep", "60"]
     if os.geteuid() == 0:
-        # The kernel spares who has rights that the command has not.
+        # The kernel spares processes with capabilities that the command lacks.
         words = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", *words]
     victim = await asyncio.create_subprocess_exec(*words)
     before = os.getpriority(os.PRIO_PROCESS, victim.pid)

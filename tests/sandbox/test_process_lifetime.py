@@ -42,7 +42,7 @@ async def test_background_processes_end_with_the_command(
 
 
 def _pipe_ended(reader: int) -> bool:
-    """Waits for the end of a pipe, and answers whether it came in a second."""
+    """Whether a pipe ends within a second."""
     os.set_blocking(reader, True)
     ready, _, _ = select.select([reader], [], [], 1.0)
     return bool(ready) and os.read(reader, 1) == b""
@@ -83,8 +83,8 @@ from retinue.domain.reach import Reach
 from retinue.domain.scope import ANYWHERE
 from {module} import {name}
 libc = ctypes.CDLL(None)
-libc.prctl(36, 1, 0, 0, 0)  # Whose parent dies becomes ours.
-# If too much is killed ever again, then nothing outside of this program: Landlock, signals alone.
+libc.prctl(36, 1, 0, 0, 0)  # Adopt orphans.
+# Landlock for signals: should a bug kill too much, nothing outside of this program is killed.
 libc.prctl(38, 1, 0, 0, 0)
 libc.syscall(446, libc.syscall(444, struct.pack("=3Q", 0, 0, 2), 24, 0), 0)
 arguments = dict(bwrap=shutil.which("bwrap"), cache={root!r}) if {name!r} == "Bubblewrap" else {{}}

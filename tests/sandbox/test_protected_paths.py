@@ -29,14 +29,14 @@ async def test_git_dir_is_read_only_in_a_writable_root(probe: SandboxProbe, comm
     assert (probe.root / ".git").is_dir()
     assert not (probe.root / ".git").is_symlink()
     assert os.listdir(probe.root / ".git/hooks") == []
-    if probe.full:  # See LEAKS.
+    if probe.full:  # See REDUCED_TIER_LEAKS.
         assert os.stat(probe.root / ".git/hooks").st_mode == before
 
 
 async def test_git_dir_cannot_be_created(probe: SandboxProbe) -> None:
     (probe.root / ".git" / "hooks").rmdir()
     (probe.root / ".git").rmdir()
-    (probe.root / ".retinue").mkdir()  # There is always one where retinue works.
+    (probe.root / ".retinue").mkdir()  # Retinue always makes one.
     done = await probe.run(
         "mkdir -p .git/hooks && echo x >.git/config; echo 'gitdir: src' >.git;"
         " ln -s src .git; echo x >src/b.py && echo written",

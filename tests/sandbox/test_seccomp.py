@@ -44,7 +44,7 @@ async def test_dangerous_system_calls_are_denied(probe: SandboxProbe) -> None:
     for name, call in CALLS.items():
         program.append(f"print({name!r}, {call}, os.strerror(ctypes.get_errno()))")
     done = await probe.python("\n".join(program))
-    # Of clone3, libc must think that it does not exist.
+    # For clone3, libc must see ENOSYS, to fall back to clone.
     why = {"clone3": "Function not implemented"}
     assert done.output.splitlines() == [
         f"{name} -1 {why.get(name, 'Operation not permitted')}" for name in CALLS
@@ -52,7 +52,7 @@ async def test_dangerous_system_calls_are_denied(probe: SandboxProbe) -> None:
 
 
 async def test_calls_of_a_foreign_architecture_kill(probe: SandboxProbe) -> None:
-    """x32 and the 32-bit calls have other numbers for the same things."""
+    """x32 and 32-bit calls have other numbers for the same calls."""
     done = await probe.python(
         "import ctypes\nctypes.CDLL(None).syscall(0x40000000 | 39)\nprint('escaped')"
     )
@@ -241,7 +241,7 @@ async def test_no_system_call_bypasses_path_rules(probe: SandboxProbe) -> None:
 
 
 async def test_file_leases_are_denied(probe: SandboxProbe) -> None:
-    """Whoever opens a file with a lease waits for its holder, our own file tools included."""
+    """A program that opens a leased file waits for the holder; our file tools would too."""
     (probe.root / "open").mkdir()
     done = await probe.python(
         ATTEMPT
@@ -259,7 +259,7 @@ print("tried all")
 
 
 async def test_files_outside_cannot_be_watched(probe: SandboxProbe) -> None:
-    """In the full tier only what the command can see can be watched."""
+    """In the full tier, a command can watch only files that it sees."""
     done = await probe.python(
         ATTEMPT
         + f"""

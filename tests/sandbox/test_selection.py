@@ -15,7 +15,7 @@ WithLimits = Callable[[ProcessLimits], SandboxProbe]
 async def test_known_leaks_are_those_that_doctor_lists(
     probe: SandboxProbe, with_limits: WithLimits
 ) -> None:
-    """In the full tier nothing of it does."""
+    """None of them is a leak in the full tier."""
     proofs = {
         "arguments": f"tr '\\0' ' ' </proc/{os.getpid()}/cmdline | grep -q .",
         "rights": f"chmod 0640 {probe.outside}/writable",

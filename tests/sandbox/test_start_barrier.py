@@ -17,7 +17,7 @@ async def test_command_cannot_fake_a_sandbox_failure(probe: SandboxProbe) -> Non
 
 
 async def test_bubblewrap_without_status_report_is_a_failure(tmp_path: Path) -> None:
-    """Bubblewrap in name only: it runs the command, and says nothing of how."""
+    """A fake bubblewrap that prints something and reports no status."""
     fake = tmp_path / "bwrap"
     fake.write_text("#!/bin/sh\necho --bind-fd no idea\n")
     fake.chmod(0o755)

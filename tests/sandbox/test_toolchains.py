@@ -29,7 +29,7 @@ print(os.read(parent, 10), open("/dev/null", "w").write("x"), os.path.exists("/d
 
 
 async def test_copying_falls_back_when_calls_are_denied(probe: SandboxProbe) -> None:
-    """Copying falls back where the file system is said to know no clones and no flags."""
+    """Programs fall back where clones and file flags are reported as unsupported."""
     shutil.copy("/bin/sh", probe.root / "src" / "program")
     done = await probe.run(
         "cd src && cp -a program copy && install -m 755 program other && tar cf t copy && ls -l t"

@@ -62,7 +62,7 @@ async def test_long_output_is_capped(tmp_path: Path) -> None:
 
 async def test_time_limit_kills_the_group(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "alive")
-    # Its reader sees the end only when the last process that has it open is gone.
+    # The pipe ends only when the last process that has it open is gone.
     reader = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
     try:
         done = await run(
@@ -98,7 +98,7 @@ async def test_cancelling_kills_the_group(tmp_path: Path) -> None:
 
 
 async def test_background_process_does_not_block_the_result(tmp_path: Path) -> None:
-    # Out of the group, so that it keeps the output open and cannot be killed with the rest.
+    # It leaves the group, so it keeps the output open and is not killed with the group.
     done = await run("setsid sh -c 'echo $$ >pid; exec sleep 60' & echo started", tmp_path)
     assert done.exit_code == 0
     assert "started" in done.output

@@ -100,7 +100,7 @@ async def test_folder_swapped_for_a_link_does_not_lead_outside(probe: SandboxPro
 
     async def attack() -> None:
         for _ in range(4):
-            # Where what it found is not there any more, nothing is run at all.
+            # If a writable path has disappeared meanwhile, the command is not run.
             with contextlib.suppress(WorkspaceError):
                 await probe.run("echo x >open/made; echo x >open/writable", write=OPEN)
 
@@ -150,7 +150,7 @@ for path in ({str(probe.outside / "writable")!r}, "src/a.py"):
 async def test_flags_of_read_only_files_stay(
     probe: SandboxProbe,
 ) -> None:
-    """A request to a file system needs no more than a descriptor for reading."""
+    """Such ioctl requests need only a descriptor for reading."""
     done = await probe.python(
         ATTEMPT
         + """
@@ -172,7 +172,7 @@ print("tried all")
 async def test_wholly_writable_folder_is_not_listed(
     probe: SandboxProbe,
 ) -> None:
-    """It is not even looked at: what a command fills must not hold up the next one."""
+    """A command that fills a folder must not slow down the next one."""
     (probe.root / "open").mkdir()
     (probe.root / "open" / "locked").write_text("")
     os.chmod(probe.root / "open", 0o300)

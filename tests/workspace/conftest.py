@@ -37,7 +37,7 @@ def tree(root: Path, opening: Opener) -> DirectoryWorkspace:
 
 @pytest.fixture(params=["ripgrep", "python"])
 def searched(request: pytest.FixtureRequest, root: Path) -> DirectoryWorkspace:
-    """A tree to search in, by each of the two programs."""
+    """A workspace to search in, with each of the two programs."""
     if request.param == "python":
         return DirectoryWorkspace(root, ripgrep=None)
     if shutil.which("rg") is None:
@@ -55,7 +55,7 @@ def make_repository() -> MakeRepository:
 
 @pytest.fixture
 def file_tree_at(tmp_path: Path) -> Callable[[Path], UserFileTree]:
-    """The user's tree at a folder, with copies outside of it."""
+    """Makes the user's file tree for a folder, with copies outside of it."""
 
     def make(folder: Path) -> UserFileTree:
         state, home = folder / ".retinue", tmp_path / "home"

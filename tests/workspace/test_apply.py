@@ -1,4 +1,4 @@
-"""Changes are brought into a tree as a whole or not at all, and no edit of anybody's is lost."""
+"""Changes are applied as a whole or not at all, and no concurrent edit is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rewrite(repo: Repo, files: dict[str, str]) -> None:
 def difference(
     repo: Repo, private_git: PrivateGit, before: dict[str, str], after: dict[str, str]
 ) -> list[DiffEntry]:
-    """What leads from one state to the other. The tree is left at the first."""
+    """The difference between two states. The files are left in the first."""
     rewrite(repo, after)
     wanted = snapshot_user_tree(private_git).tree
     rewrite(repo, before)
@@ -114,7 +114,7 @@ def test_line_endings_are_written_as_the_user_has_them(repo: Repo) -> None:
 
 
 def refused(repo: Repo, private_git: PrivateGit, changed: list[DiffEntry]) -> str:
-    """Why a change was refused; nothing may be different after that."""
+    """Why a change was refused; the files must be as before."""
     before = repo.files()
     with pytest.raises(ApplyRefused) as refusal:
         bring(repo, private_git, changed, "refs/retinue/r/steps/1")
@@ -191,7 +191,7 @@ def test_read_only_folder_is_refused(repo: Repo) -> None:
 
 
 def test_file_that_is_written_all_the_time_loses_no_line(repo: Repo) -> None:
-    """An editor saves by renaming, as fast as it can, while changes come and go."""
+    """An editor saves by renaming, as fast as it can, while changes are applied."""
     repo.init()
     private_git = repo.private_git()
     there = difference(repo, private_git, {"a": "1", "b": "1"}, {"a": "2", "b": "2"})
@@ -219,7 +219,7 @@ def test_file_that_is_written_all_the_time_loses_no_line(repo: Repo) -> None:
             outcomes.add("done")
         except ApplyRefused:
             outcomes.add("refused")
-            # All of it was refused: `a` is not one step ahead of `b`.
+            # The whole change was refused: `a` is not ahead of `b`.
             assert (repo.root / "a").read_text() == "2"
     stop.set()
     editor.join()
@@ -228,7 +228,7 @@ def test_file_that_is_written_all_the_time_loses_no_line(repo: Repo) -> None:
 
 
 def test_file_that_cannot_be_put_back_is_rescued(repo: Repo) -> None:
-    """Somebody appends, as fast as they can: while the file is aside, that makes another."""
+    """A program appends as fast as it can; while the file is moved aside, it makes another."""
     repo.init()
     private_git = repo.private_git()
     changed = difference(repo, private_git, {"d/b": "1\n"}, {"d/b": "2\n"})

@@ -39,7 +39,7 @@ def test_failure_leaves_no_temporary_file(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
-    """And neither what a living one is about to rename, nor what others call so."""
+    """Files of living processes, and other files with similar names, stay."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     (tmp_path / f".retinue-{dead.pid}-0123456789abcdef.tmp").write_text("half")

@@ -51,7 +51,7 @@ async def test_writes_and_commands_are_recorded(repo: Repo, file_tree_at: TreeAt
         "tool (+0 lines)",
     ]
     assert [number for number, _, _ in recorder.recorded] == [1, 2, 3]
-    # All of it is taken back, beside what the user did since.
+    # All of it is undone, beside later edits of the user.
     repo.write("mine", "1")
     applied = await file_tree.undo(await file_tree.changes("run1"))
     assert applied.refused == ()

@@ -101,7 +101,7 @@ async def test_cleanup_keeps_the_objects_of_the_tree_without_a_user_repository(
         seal=str,
     )
     await file_tree.snapshot(None)
-    # Git tells by the time whether a file may have changed unnoticed: it must be an older one.
+    # The file must be older than the index, or git would read it again.
     then = time.time() - 100
     os.utime(repo.root / "a", (then, then))
     await file_tree.snapshot(None)

@@ -79,7 +79,7 @@ def test_copy_is_locked_while_its_process_lives(repo: Repo) -> None:
     assert list(stale_copies(str(parent))) == []
     copy = copied(repo)
     assert list(stale_copies(str(parent))) == []
-    # One that a process left behind: the same folder, and nobody holds the lock.
+    # A copy that a process left behind: the same folder without its lock.
     left = parent / "r-a2"
     subprocess.run(["cp", "-r", copy.folder, str(left)], check=True)
     (stale,) = stale_copies(str(parent))
@@ -113,7 +113,7 @@ def test_dependency_folders_of_the_original_are_shared(repo: Repo) -> None:
         "web/app/node_modules",
     )
     assert not (Path(copy.top) / "secret").exists()
-    # What a child finds there instead, or a link, is not covered.
+    # An existing file or link is not covered.
     assert copy.share_dependencies(copy.top, str(repo.root)) == ()
     assert take_snapshot(copy.repository).tree == copy.private_git.tree_of(copy.base)
     copy.remove()

@@ -303,7 +303,7 @@ class TestWriting:
 
 
 class Swapper:
-    """Swaps a folder for a link to the outside and back, until told to stop."""
+    """Swaps a folder for a link to the outside and back, until it is stopped."""
 
     def __init__(self, folder: Path, outside: Path) -> None:
         self._folder, self._outside = folder, outside
@@ -321,7 +321,7 @@ class Swapper:
         real = self._folder.with_name("real")
         while not self._stop.is_set():
             self._folder.rename(real)
-            # Whoever writes may make the folder anew in between.
+            # A writer may make the folder again in between.
             with contextlib.suppress(OSError):
                 self._folder.symlink_to(self._outside)
                 self._folder.unlink()

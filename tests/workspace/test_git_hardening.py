@@ -1,4 +1,4 @@
-"""A child that controls every byte of its copy cannot make our git run anything, or escape."""
+"""An agent that controls every byte of its copy cannot make our git run a program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MARK = "planted-code-ran"
 
 
 def script(folder: Path, mark: Path) -> Path:
-    """A program that leaves a mark when anybody runs it."""
+    """A program that leaves a mark when it is run."""
     file = folder / "evil.sh"
     file.write_text(f"#!/bin/sh\ntouch {mark}\ncat\n")
     file.chmod(0o755)
@@ -30,7 +30,7 @@ def script(folder: Path, mark: Path) -> Path:
 
 
 def settings(evil: Path) -> str:
-    """All that git would run if it read this."""
+    """Git settings that would run a program."""
     return f"""
 [core]
     repositoryformatversion = 0
@@ -178,7 +178,7 @@ async def test_planted_programs_are_not_run(
     top = Path(copy.workspace(directory).root)
     plant(top, evil)
     (top / "b").write_text("changed\n")
-    # Everything that we ever do with a copy.
+    # Everything that we do with a copy.
     tree = copy.workspace(directory)
     tree.find("**", under=".", limit=999)
     tree.search("changed", under=".", glob=None, limit=9)
@@ -202,7 +202,7 @@ async def test_planted_programs_are_not_run(
 async def test_plain_git_would_run_planted_programs(
     repo: Repo, tmp_path: Path, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
-    """What is planted here is no dud."""
+    """The planted programs do work, if plain git is used."""
     mark = tmp_path / MARK
     evil = script(tmp_path, mark)
     repo.init().commit({"a": "1\n"})
@@ -260,13 +260,13 @@ async def test_settings_in_the_users_repository_run_no_program(
     plant(repo, evil)
     await work_there(repo, file_tree_at(repo.root))
     assert not mark.exists()
-    with suppress(AssertionError):  # Their git does not get far with such a filter.
+    with suppress(AssertionError):  # Plain git fails with such a filter.
         repo.git("status")
     assert mark.exists(), "it is no dud"
 
 
 async def work_there(repo: Repo, file_tree: UserFileTree) -> None:
-    """Everything that we ever do with the user's own tree."""
+    """Everything that we do with the user's tree."""
     repo.write("a", "2\n")
     repo.write("new", "3\n")
     directory = str(repo.root)
@@ -325,7 +325,7 @@ async def test_git_variables_of_the_environment_are_ignored(
 async def test_assume_unchanged_marks_are_ignored(
     repo: Repo, tmp_path: Path, file_tree_at: Callable[[Path], UserFileTree]
 ) -> None:
-    """Who uses a monitor has an index that says which files need not be looked at."""
+    """With a file system monitor, the index marks files that need not be read."""
     monitor = tmp_path / "monitor"
     monitor.write_text(f"#!/bin/sh\ntouch {tmp_path / MARK}\nprintf 'token\\0'\n")
     monitor.chmod(0o755)
@@ -370,7 +370,7 @@ async def test_links_that_leave_the_project_are_not_applied(
     os.symlink(target, Path(copy.workspace(str(repo.root)).root) / "link")
     proposal = await copy.propose(message="work")
     assert proposal.problems == (problem,)
-    # And if nobody had looked: what is applied is looked at once more.
+    # Even without that check: `apply` checks once more.
     applied = await file_tree.apply(base, proposal.commit, None, message="merge")
     assert applied.refused == (problem,)
     assert not (repo.root / "link").is_symlink()
@@ -416,7 +416,7 @@ async def test_foreign_private_git_dir_is_moved_aside(
         (state / "git" / "commondir").write_text(f"{planted}\n")
     elif shape == "seal of another":
         (planted / "seal").write_text("abc 0123")
-    # Half of a change, that would be put back outside of the project.
+    # Half of a change, whose recovery would write outside of the project.
     left = planted / "tmp" / "apply-1"
     (left / "old").mkdir(parents=True)
     (left / "old" / "0").write_text("planted")

@@ -66,7 +66,7 @@ def test_two_stars_match_any_number_of_folders(glob: list[str], path: list[str])
         if not g:
             return not p
         if g[0] == "**":
-            # At the end it stands for something that is there.
+            # At the end, it matches at least one name.
             least = 1 if len(g) == 1 else 0
             return any(reference(g[1:], p[i:]) for i in range(least, len(p) + 1))
         return bool(p) and p[0] == g[0] and reference(g[1:], p[1:])

@@ -59,7 +59,7 @@ def test_change_is_reverted_and_reapplied_beside_later_edits(repo: Repo) -> None
 
 
 def test_revert_does_not_touch_similar_files(repo: Repo) -> None:
-    """What it removed is like a file of the user's, which was not renamed from it."""
+    """The removed file resembles another file of the user, which is no rename of it."""
     private_git = repo.init().private_git()
     before, after = {"a": LINES, "b": LINES + "b\n"}, {"b": LINES + "b\n"}
     commit = recorded(repo, private_git, before, after)

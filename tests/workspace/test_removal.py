@@ -1,4 +1,4 @@
-"""Whatever agents make of a folder, it can be removed."""
+"""Folders can be removed, whatever agents have put into them."""
 
 from __future__ import annotations
 

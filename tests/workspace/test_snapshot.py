@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def seen(repo: Repo, directory: Path | None = None) -> dict[str, str]:
-    """The snapshot of the user's tree; nothing of theirs may have changed by it."""
+    """The snapshot of the user's tree; taking it must not change the user's repository."""
     before, files = repo.git_dir(), repo.files()
     private_git = repo.private_git(directory)
     first, second = snapshot_user_tree(private_git), snapshot_user_tree(private_git)
@@ -292,7 +292,7 @@ async def test_later_snapshots_see_later_writes(
     file_tree = file_tree_at(repo.root)
     tree = await file_tree.snapshot(None)
     for number in range(1, 12):
-        # As large as before, and as old.
+        # The same size and modification time as before.
         file = repo.write("a" if number % 2 else "new", str(number % 10))
         os.utime(file, (1, 1))
         before, tree = tree, await file_tree.snapshot(None)

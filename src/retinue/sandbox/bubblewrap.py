@@ -14,6 +14,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import NamedTuple
 
 from retinue.domain.grant import Network
 from retinue.domain.paths import PROTECTED_NAMES, STATE_FOLDER
@@ -91,46 +92,35 @@ class Bubblewrap:
     ) -> CommandResult:
         """Run a shell command. A non-zero exit is a result, never an exception."""
         check_command(command, reach)
-        async with contextlib.AsyncExitStack() as held:
+        async with contextlib.AsyncExitStack() as stack:
             shown = [*self._shown, *venv_base_folders(_mount_point(reach), self._home)]
             visible = _visible_folders(reach, shown)
             families = _allowed_families(reach, visible)
-            rules = memory_file(held, build_filter(families=families, namespaced=True))
-            barrier = StartBarrier(held, self._limits.per_process(limited=self._cgroups.limited))
+            seccomp_fd = memory_file(stack, build_filter(families=families, namespaced=True))
+            barrier = StartBarrier(stack, self._limits.per_process(limited=self._cgroups.limited))
             if needs_walk(reach.write_scope):
                 # In a thread: walking a large tree takes long.
-                opened = await asyncio.to_thread(_writable, reach)
+                paths = await asyncio.to_thread(_writable, reach)
             else:
-                opened = _writable(reach)
-            places = _open_writable(held, reach, opened)
-            held.enter_context(_placeholders(reach, places))
-            closed = await find_nested_git_dirs(path for _, path in places)
-            nested = _protect_nested(held, reach, places, closed)
-            slot = await held.enter_async_context(self._cgroups.slot())
-            argv = [*slot.argv_prefix, self._bwrap, *self._arguments(reach, shown, places, nested)]
-            argv += [
-                "--seccomp",
-                str(rules),
-                *barrier.options,
-                "--",
-                "/bin/sh",
-                "-c",
-                SHELL_PREFIX + command,
-            ]
-            held.enter_context(barrier.opened())
+                paths = _writable(reach)
+            writable = _open_mounts(stack, reach, dict.fromkeys(paths, "--bind-fd"))
+            tops = [mount.path for mount in writable]
+            stack.enter_context(_placeholders(reach, tops))
+            git_dirs = await find_nested_git_dirs(tops)
+            nested = _open_mounts(stack, reach, _protect_nested(reach, tops, git_dirs))
+            slot = await stack.enter_async_context(self._cgroups.slot())
+            arguments = self._arguments(reach, shown, writable, nested)
+            options = ("--seccomp", str(seccomp_fd), *barrier.options)
+            shell = ("/bin/sh", "-c", SHELL_PREFIX + command)
+            stack.enter_context(barrier.opened())
             done = await run_command(
-                argv,
+                (*slot.argv_prefix, self._bwrap, *arguments, *options, "--", *shell),
                 directory="/",
                 environment=self._environment,
                 timeout_s=timeout_s,
                 max_output_bytes=max_output_bytes,
                 stdin=barrier.stdin,
-                pass_fds=(
-                    rules,
-                    *barrier.fds,
-                    *(fd for fd, _ in places),
-                    *(fd for fd, _, _ in nested),
-                ),
+                pass_fds=(seccomp_fd, *barrier.fds, *(m.fd for m in (*writable, *nested))),
                 start_process=slot.start_process,
                 monitors=(
                     DiskMonitor(reach.root).check,
@@ -147,8 +137,8 @@ class Bubblewrap:
         self,
         reach: Reach,
         shown: Sequence[str],
-        places: Sequence[tuple[int, str]],
-        nested: Sequence[tuple[int, str, str]],
+        writable: Sequence[_Mount],
+        nested: Sequence[_Mount],
     ) -> Iterator[str]:
         yield from (
             "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts",
@@ -172,9 +162,9 @@ class Bubblewrap:
         # /dev is read-only, since its size has no limit.
         yield from ("--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")
         yield from (*size, "--tmpfs", "/tmp", "--dir", SANDBOX_HOME)
-        yield from _workspace_mounts(reach, places)
-        for fd, path, option in nested:
-            yield from (option, str(fd), _mount_point(reach) + path.removeprefix(reach.root))
+        yield from _workspace_mounts(reach, writable)
+        for mount in nested:
+            yield from mount.arguments(reach)
         yield from ("--remount-ro", "/", "--chdir", _mount_point(reach))
 
 
@@ -183,25 +173,37 @@ def _mount_point(reach: Reach) -> str:
     return reach.mount_point or reach.root
 
 
-def _workspace_mounts(reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[str]:
-    root, seen = reach.root, _mount_point(reach)
+class _Mount(NamedTuple):
+    """A path below the root, opened, and bubblewrap's option to mount it."""
+
+    fd: int
+    path: str
+    option: str
+
+    def arguments(self, reach: Reach) -> tuple[str, ...]:
+        mounted_at = _mount_point(reach) + self.path.removeprefix(reach.root)
+        return (self.option, str(self.fd), mounted_at)
+
+
+def _workspace_mounts(reach: Reach, writable: Sequence[_Mount]) -> Iterator[str]:
+    root, mount_point = reach.root, _mount_point(reach)
     for folder in reach.readable:
         yield from ("--ro-bind-try", os.path.realpath(folder), folder)
-    yield from ("--ro-bind", root, seen)
-    for fd, path in places:
-        yield from ("--bind-fd", str(fd), seen + path.removeprefix(root))
+    yield from ("--ro-bind", root, mount_point)
+    for mount in writable:
+        yield from mount.arguments(reach)
     for name in reach.shared_folders:
         # The agent may have put a link there since.
         if os.path.realpath(inside := os.path.join(root, name)) == inside and os.path.isdir(inside):
-            folder = os.path.join(seen, name)
+            folder = os.path.join(mount_point, name)
             yield from ("--ro-bind-try", folder, folder)
     # After the writable paths, so that these stay read-only even inside of them.
     for name in sorted(PROTECTED_NAMES):
         path = os.path.join(root, name)
         if os.path.lexists(path) and not os.path.islink(path):
-            yield from ("--ro-bind", path, os.path.join(seen, name))
+            yield from ("--ro-bind", path, os.path.join(mount_point, name))
     if os.path.isdir(os.path.join(root, STATE_FOLDER)):
-        state = os.path.join(seen, STATE_FOLDER)
+        state = os.path.join(mount_point, STATE_FOLDER)
         yield from ("--tmpfs", state, "--remount-ro", state)
 
 
@@ -218,8 +220,8 @@ def _system_mounts() -> tuple[str, ...]:
 
 def _visible_folders(reach: Reach, shown: Sequence[str]) -> tuple[str, ...]:
     """The folders of the host that a command sees."""
-    shared_folders = (os.path.join(_mount_point(reach), name) for name in reach.shared_folders)
-    return (reach.root, *shown, *program_folders(), *reach.readable, *shared_folders)
+    shared = (os.path.join(_mount_point(reach), name) for name in reach.shared_folders)
+    return (reach.root, *shown, *program_folders(), *reach.readable, *shared)
 
 
 def _allowed_families(reach: Reach, visible: Sequence[str]) -> tuple[int, ...]:
@@ -236,57 +238,47 @@ def _writable(reach: Reach) -> list[str]:
     return writable_paths(reach.root, reach.write_scope, whole_root=not linked)
 
 
-def _open_writable(
-    held: contextlib.AsyncExitStack, reach: Reach, paths: Sequence[str]
-) -> list[tuple[int, str]]:
-    """Open the writable paths, without following links that others may create meanwhile."""
-    places: list[tuple[int, str]] = []
-    for path in paths:
+def _open_mounts(
+    stack: contextlib.AsyncExitStack, reach: Reach, options: Mapping[str, str]
+) -> list[_Mount]:
+    """Open paths to be mounted, without following links that others may create meanwhile."""
+    mounts: list[_Mount] = []
+    for path, option in options.items():
         fd = _open_without_links(reach.root, os.path.relpath(path, reach.root))
         if fd is not None:
-            held.callback(os.close, fd)
-            places.append((fd, path))
-    return places
+            stack.callback(os.close, fd)
+            mounts.append(_Mount(fd, path, option))
+    return mounts
 
 
-def _protect_nested(
-    held: contextlib.AsyncExitStack,
-    reach: Reach,
-    places: Sequence[tuple[int, str]],
-    closed: Sequence[str],
-) -> list[tuple[int, str, str]]:
-    """Mounts that protect repositories inside of `places`: descriptor, path and option of each.
+def _protect_nested(reach: Reach, tops: Sequence[str], git_dirs: Sequence[str]) -> dict[str, str]:
+    """Paths to mount, with options, that protect `git_dirs` below the writable `tops`.
 
     The folders on the way to a repository become mounts too, since a mount cannot be renamed.
     """
-    mounts: dict[str, str] = {}
+    options: dict[str, str] = {}
     own = os.path.join(reach.root, ".git")
-    for path in closed:
+    for path in git_dirs:
         if path == own:  # Protected by `_workspace_mounts`.
             continue
-        top = max((p for _, p in places if path.startswith(f"{p}/")), key=len)
-        steps = os.path.relpath(path, top).split(os.sep)
-        for depth in range(1, len(steps)):
-            mounts.setdefault(os.path.join(top, *steps[:depth]), "--bind-fd")
-        mounts[path] = "--ro-bind-fd"
-    found: list[tuple[int, str, str]] = []
-    for path, option in sorted(mounts.items()):
-        fd = _open_without_links(reach.root, os.path.relpath(path, reach.root))
-        if fd is not None:
-            held.callback(os.close, fd)
-            found.append((fd, path, option))
-    return found
+        top = max((top for top in tops if path.startswith(f"{top}/")), key=len)
+        names = os.path.relpath(path, top).split(os.sep)
+        for depth in range(1, len(names)):
+            options.setdefault(os.path.join(top, *names[:depth]), "--bind-fd")
+        options[path] = "--ro-bind-fd"
+    # Sorted, so that a folder is mounted before what is in it.
+    return dict(sorted(options.items()))
 
 
 @contextlib.contextmanager
-def _placeholders(reach: Reach, places: Sequence[tuple[int, str]]) -> Iterator[None]:
+def _placeholders(reach: Reach, tops: Sequence[str]) -> Iterator[None]:
     """Make empty folders at the protected names that do not exist, so that mounts can cover them.
 
     With a writable root, a command could otherwise make a `.git`, with hooks that the user's next
     `git status` would run. Git ignores an empty `.git` folder.
     """
     made: list[str] = []
-    if any(path == reach.root for _, path in places):
+    if reach.root in tops:
         for name in sorted(PROTECTED_NAMES):
             path = os.path.join(reach.root, name)
             if path in _placeholder_users or not os.path.lexists(path):

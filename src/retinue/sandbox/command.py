@@ -79,10 +79,10 @@ def _cannot_run(directory: str, error: OSError) -> WorkspaceError:
     return WorkspaceError(f"No command can be run in {directory}: {error.strerror}.")
 
 
-def memory_file(held: contextlib.ExitStack | contextlib.AsyncExitStack, data: bytes) -> int:
-    """A descriptor that reads `data`; it is closed when `held` ends."""
+def memory_file(stack: contextlib.ExitStack | contextlib.AsyncExitStack, data: bytes) -> int:
+    """A descriptor that reads `data`; it is closed when `stack` ends."""
     fd = os.memfd_create("retinue", os.MFD_CLOEXEC)
-    held.callback(os.close, fd)
+    stack.callback(os.close, fd)
     os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd

@@ -72,22 +72,22 @@ class Landlock:
         """Run a shell command. A non-zero exit is a result, never an exception."""
         check_command(command, reach)
         private = tempfile.mkdtemp(prefix="retinue-")
-        async with contextlib.AsyncExitStack() as held:
-            held.push_async_callback(asyncio.to_thread, _discard, private)
-            opened = await asyncio.to_thread(
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(asyncio.to_thread, _discard, private)
+            writable = await asyncio.to_thread(
                 writable_paths, reach.root, reach.write_scope, whole_root=False
             )
-            closed = await find_nested_git_dirs(opened)
+            git_dirs = await find_nested_git_dirs(writable)
             write = [
                 private,
-                *(part for path in opened for part in without_protected(path, closed)),
+                *(part for path in writable for part in without_protected(path, git_dirs)),
             ]
-            request = memory_file(held, self._request(command, reach, private, write))
+            request = memory_file(stack, self._request(command, reach, private, write))
             failure_fd, failure_write_fd = os.pipe()
             for fd in (failure_fd, failure_write_fd):
-                held.callback(os.close, fd)
+                stack.callback(os.close, fd)
             os.set_blocking(failure_fd, False)
-            slot = await held.enter_async_context(self._cgroups.slot())
+            slot = await stack.enter_async_context(self._cgroups.slot())
             done = await run_command(
                 (
                     *slot.argv_prefix,

@@ -28,17 +28,17 @@ class _Status(msgspec.Struct, rename="kebab"):
 class StartBarrier:
     """`stdin`, `fds` and `options` are for bubblewrap; inside `opened` the command may start."""
 
-    def __init__(self, held: contextlib.AsyncExitStack, limits: dict[str, int]) -> None:
+    def __init__(self, stack: contextlib.AsyncExitStack, limits: dict[str, int]) -> None:
         self._limits = limits
         self._status = b""
         self._opened = False
         self.failure = ""
         self._status_fd, self._status_write_fd = os.pipe()
         self.stdin, go = os.pipe()
-        self._go = held.enter_context(os.fdopen(go, "wb", buffering=0))
+        self._go = stack.enter_context(os.fdopen(go, "wb", buffering=0))
         self._block_fd = os.dup(self.stdin)
         for fd in (self._status_fd, self._status_write_fd, self.stdin, self._block_fd):
-            held.callback(os.close, fd)
+            stack.callback(os.close, fd)
         os.set_blocking(self._status_fd, False)
 
     @property
