@@ -57,19 +57,19 @@ def test_the_only_model_is_used() -> None:
     assert option.name == f"openai:qwen3@{HERE}"
 
 
-def test_what_the_user_named_goes_before_what_was_found() -> None:
+def test_named_servers_come_before_found_ones() -> None:
     there = "http://192.168.0.7:11434/v1"
     discovery = found(inspected("a"), inspected("b", address=there, named_by="OLLAMA_HOST"))
     assert discovery.only_option is not None
     assert discovery.only_option.name == f"openai:b@{there}"
 
 
-def test_a_named_place_with_nothing_leaves_what_was_found() -> None:
+def test_named_server_without_models_leaves_found_ones() -> None:
     discovery = found(nobody(named_by="OLLAMA_HOST"), inspected("a"))
     assert discovery.only_option is not None
 
 
-def test_the_own_place_of_a_provider_needs_no_address() -> None:
+def test_default_address_of_a_provider_is_left_out_of_the_name() -> None:
     discovery = found(
         inspected("a", provider="anthropic", is_default=True, named_by="ANTHROPIC_BASE_URL")
     )
@@ -77,7 +77,7 @@ def test_the_own_place_of_a_provider_needs_no_address() -> None:
     assert discovery.only_option.name == "anthropic:a"
 
 
-def test_an_offer_says_what_is_known() -> None:
+def test_option_description() -> None:
     model = ServedModel(model="q", server="Ollama", window=4096, slots=2, loaded=False)
     (option,) = at(ServerInventory(address=HERE, models=(model,))).options
     assert str(option) == f"openai:q@{HERE}  (Ollama, 4,096 tokens, 2 at a time, not loaded)"
@@ -88,7 +88,7 @@ def test_an_offer_says_what_is_known() -> None:
 # Several
 
 
-def test_several() -> None:
+def test_explanation_for_several_models() -> None:
     discovery = found(inspected("a", "b"))
     assert discovery.only_option is None
     assert discovery.explanation == (
@@ -104,13 +104,13 @@ def test_several() -> None:
     )
 
 
-def test_very_many() -> None:
+def test_explanation_for_many_models() -> None:
     lines = found(inspected(*(f"m{n}" for n in range(SHOWN + 5)))).explanation.splitlines()
     assert len(lines) == 1 + SHOWN + 1
     assert lines[-1] == "  and 5 more; `retinue models` lists them"
 
 
-def test_a_key_makes_one_model_several() -> None:
+def test_cloud_key_makes_the_choice_ambiguous() -> None:
     discovery = found(inspected("a"), clouds=(OPENAI,))
     assert discovery.only_option is None
     assert discovery.explanation == (
@@ -121,7 +121,7 @@ def test_a_key_makes_one_model_several() -> None:
     assert "\n  openai:gpt-5-mini, or" in discovery.question
 
 
-def test_a_model_in_a_cloud_is_not_used_unasked() -> None:
+def test_cloud_model_is_not_used_by_default() -> None:
     model = ServedModel(model="big-cloud", server="Ollama", remote=True, window=163_840)
     discovery = found(at(ServerInventory(address=HERE, server="Ollama", models=(model,))))
     assert discovery.only_option is None
@@ -131,7 +131,7 @@ def test_a_model_in_a_cloud_is_not_used_unasked() -> None:
     )
 
 
-def test_what_is_at_hand_comes_first() -> None:
+def test_local_and_loaded_models_come_first() -> None:
     models = (
         ServedModel(model="cloud", remote=True),
         ServedModel(model="unloaded", loaded=False),
@@ -144,7 +144,7 @@ def test_what_is_at_hand_comes_first() -> None:
 # None
 
 
-def test_a_key_alone() -> None:
+def test_explanation_for_a_key_alone() -> None:
     assert found(nobody(), clouds=(OPENAI,)).explanation == (
         f"OPENAI_API_KEY is set, but no model was named. Choose one: {CHOOSE}.\n"
         "  openai:gpt-5-mini, or another of OpenAI's; `retinue models` lists them"
@@ -157,7 +157,7 @@ LAST = (
 )
 
 
-def test_nothing_at_all() -> None:
+def test_explanation_for_nothing_found() -> None:
     assert found(nobody(), nobody()).explanation.splitlines() == [
         "No model was named, and no model server was found on this machine.",
         "Start one: llama-server -m MODEL.gguf, or ollama serve, or LM Studio's server, or vllm"
@@ -188,7 +188,7 @@ def test_nothing_at_all() -> None:
         (at(ServerInventory(address=HERE)), f"The server at {HERE} serves no model."),
     ],
 )
-def test_a_server_in_trouble(look: InspectedServer, problem: str) -> None:
+def test_explanation_for_a_server_with_a_problem(look: InspectedServer, problem: str) -> None:
     assert look.problem == problem
     assert found(nobody(), look).explanation.splitlines() == [
         "No model was named, and none was found.",
@@ -197,7 +197,7 @@ def test_a_server_in_trouble(look: InspectedServer, problem: str) -> None:
     ]
 
 
-def test_another_program_on_a_usual_port_is_no_trouble() -> None:
+def test_other_program_on_a_default_port_is_ignored() -> None:
     web = at(
         ServerInventory(
             address=HERE, problem="it answers 404; is that a model server?", no_server=True
@@ -207,7 +207,7 @@ def test_another_program_on_a_usual_port_is_no_trouble() -> None:
     assert "404" not in found(web).explanation
 
 
-def test_discovery_that_is_turned_off() -> None:
+def test_explanation_when_discovery_is_off() -> None:
     assert found().explanation.splitlines() == [
         "No model was named, and discovery is off in the settings.",
         f"Name one: {CHOOSE}, such as openai:MODEL@http://127.0.0.1:8080/v1.",

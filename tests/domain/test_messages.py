@@ -88,15 +88,15 @@ def test_cached_tokens_are_part_of_those_that_went_in() -> None:
         ),
     ],
 )
-def test_a_message_is_known_by_its_role(message: Message, json: bytes) -> None:
+def test_message_is_tagged_by_role(message: Message, json: bytes) -> None:
     assert msgspec.json.encode(message) == json
     assert msgspec.json.decode(json, type=Message) == message
 
 
-def test_what_was_not_measured_is_not_written() -> None:
+def test_default_timing_is_not_encoded() -> None:
     assert msgspec.json.encode((Usage(), Timing())) == b"[{},{}]"
 
 
-def test_words_that_are_stored_keep_their_spelling() -> None:
+def test_stored_enum_values() -> None:
     assert list(Effect) == ["read", "write", "execute", "delegate", "remember", "external"]
     assert list(Finish) == ["stop", "tools", "length"]

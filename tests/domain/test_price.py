@@ -17,7 +17,7 @@ def test_each_kind_of_token_has_its_price() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**5))
-def test_nothing_costs_more_than_the_most(fresh: int, read: int, written: int, out: int) -> None:
+def test_cost_never_exceeds_the_maximum(fresh: int, read: int, written: int, out: int) -> None:
     usage = Usage(fresh + read + written, read, out, tokens_written=written)
     for price in (CLAUDE, Price(input=3.0, output=15.0), Price(input=1.0, output=0.0, cached=2.0)):
         assert price.add_cost(usage).cost_microusd <= price.max_cost_microusd(usage.tokens_in, out)

@@ -10,7 +10,7 @@ def served(**fields: object) -> ServedModel:
 
 
 @pytest.mark.parametrize("window", [None, 8192, 131_072])
-def test_a_window_that_is_large_enough_or_unknown_needs_no_words(window: int | None) -> None:
+def test_no_note_for_a_large_or_unknown_window(window: int | None) -> None:
     assert served(window=window).notes == ()
 
 
@@ -49,9 +49,7 @@ def test_a_window_that_is_large_enough_or_unknown_needs_no_words(window: int | N
         ),
     ],
 )
-def test_a_window_that_is_too_small_is_told_with_the_way_out(
-    fields: dict[str, object], note: str
-) -> None:
+def test_note_for_a_small_window_with_advice(fields: dict[str, object], note: str) -> None:
     assert served(window=4096, **fields).notes == (note,)
 
 
@@ -67,7 +65,7 @@ def test_a_model_that_cannot_call_tools() -> None:
     assert served(tools=False, server="LM Studio").notes == ()
 
 
-def test_what_is_known_of_the_model_itself_goes_before_that() -> None:
+def test_facts_about_the_model_come_before_the_tools_note() -> None:
     assert served(tools=False, about="it is small").notes == ("it is small",)
 
 
@@ -84,9 +82,7 @@ def test_what_is_known_of_the_model_itself_goes_before_that() -> None:
         ("llama.cpp", [], "whatever", None),
     ],
 )
-def test_the_one_that_a_server_would_take(
-    server: str, models: list[str], asked: str, found: str | None
-) -> None:
+def test_find(server: str, models: list[str], asked: str, found: str | None) -> None:
     inventory = ServerInventory(
         address="http://127.0.0.1:1/v1",
         server=server,

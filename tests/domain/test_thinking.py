@@ -21,7 +21,7 @@ from retinue.errors import ConfigError
         ),
     ],
 )
-def test_options_are_read_as_they_are_written(options: str, meant: ThinkingOptions) -> None:
+def test_parse_options(options: str, meant: ThinkingOptions) -> None:
     assert parse_thinking(options) == meant
     assert str(meant).removeprefix("+") == options
 
@@ -44,7 +44,7 @@ def test_options_are_read_as_they_are_written(options: str, meant: ThinkingOptio
         ),
     ],
 )
-def test_options_that_mean_nothing(options: str, problem: str) -> None:
+def test_unknown_options(options: str, problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_thinking(options)
     assert str(caught.value) == problem

@@ -137,11 +137,11 @@ def marks(value: Any) -> int:
     return sum(map(marks, value)) if isinstance(value, list) else 0
 
 
-def test_a_request_that_nothing_follows_is_not_cached_to_its_end() -> None:
+def test_request_without_tools_has_no_breakpoint_at_its_end() -> None:
     assert marks(encoded(SystemMessage("Be brief."), UserMessage("Hi."))) == 1
 
 
-def test_what_a_server_refused_is_not_marked() -> None:
+def test_refused_cache_control_is_left_out() -> None:
     sent = encoded(
         SystemMessage("x"), UserMessage("y"), tools=TOOLS, unsupported=frozenset({CACHE_CONTROL})
     )
@@ -158,7 +158,7 @@ TURN = st.tuples(st.text(max_size=20), st.integers(0, 3), st.booleans())
 
 
 @given(st.lists(TURN, max_size=6))
-def test_each_request_begins_with_the_one_before_and_has_at_most_four_marks(
+def test_requests_extend_each_other_with_at_most_four_breakpoints(
     turns: list[tuple[str, int, bool]],
 ) -> None:
     encoder = MessagesEncoder("m", name=ME)
@@ -180,7 +180,7 @@ def test_each_request_begins_with_the_one_before_and_has_at_most_four_marks(
             before[-1:] = []
 
 
-def test_the_last_mark_of_the_request_before_is_there_again() -> None:
+def test_last_breakpoint_of_the_previous_request_is_kept() -> None:
     call = ToolCall("c", "read_file", "{}")
     opening = (SystemMessage("x"), UserMessage("Hi."))
     first = encoded(*opening, tools=TOOLS)["messages"]
@@ -189,7 +189,7 @@ def test_the_last_mark_of_the_request_before_is_there_again() -> None:
     assert marks(second["messages"]) == 2
 
 
-def test_an_empty_result_takes_no_mark() -> None:
+def test_empty_result_has_no_breakpoint() -> None:
     calls = (ToolCall("a", "read_file", "{}"), ToolCall("b", "read_file", "{}"))
     answers = (ToolMessage("a", "x"), ToolMessage("b", ""))
     sent = encoded(UserMessage("Hi."), AssistantMessage("", calls), *answers, tools=TOOLS)[
@@ -212,7 +212,7 @@ def test_tools_are_the_same_bytes_in_every_request() -> None:
 # What the API insists on
 
 
-def test_calls_that_nobody_answered_are_answered() -> None:
+def test_open_calls_get_a_result() -> None:
     calls = (ToolCall("a", "read_file", "{}"), ToolCall("b", "read_file", "{}"))
     sent = encoded(
         UserMessage("Hi."),
@@ -238,7 +238,7 @@ def test_calls_that_nobody_answered_are_answered() -> None:
     assert [block["type"] for block in answered] == ["text", "tool_use", "tool_result", "text"]
 
 
-def test_calls_of_earlier_are_of_tools_that_there_are() -> None:
+def test_tools_of_earlier_calls_are_declared() -> None:
     call = ToolCall("a", "read_file", "{}")
     sent = encoded(UserMessage("Hi."), AssistantMessage("", (call,)), ToolMessage("a", "x"))
     assert sent["tools"] == [
@@ -248,7 +248,7 @@ def test_calls_of_earlier_are_of_tools_that_there_are() -> None:
     assert "tools" not in encoded(UserMessage("Hi."))
 
 
-def test_ids_and_names_of_other_models_are_spelled_as_the_api_wants_them() -> None:
+def test_foreign_ids_and_names_are_made_valid() -> None:
     call = ToolCall("functions.read:0", "über file", "{}")
     sent = encoded(
         UserMessage("x"), AssistantMessage("", (call,)), ToolMessage(call.id, "y"), tools=TOOLS
@@ -258,7 +258,7 @@ def test_ids_and_names_of_other_models_are_spelled_as_the_api_wants_them() -> No
     assert made["name"] == "_ber_file"
 
 
-def test_what_says_nothing_is_left_out() -> None:
+def test_empty_messages_are_left_out() -> None:
     sent = encoded(
         SystemMessage(" "),
         UserMessage("Hi."),
@@ -270,7 +270,7 @@ def test_what_says_nothing_is_left_out() -> None:
     assert sent["messages"] == [{"role": "user", "content": [text("Hi."), text("Still there?")]}]
 
 
-def test_half_a_surrogate_pair_is_replaced() -> None:
+def test_lone_surrogate_is_replaced() -> None:
     sent = encoded(UserMessage("a\ud800b"))
     assert sent["messages"][0]["content"] == [text("a?b")]
 
@@ -278,7 +278,7 @@ def test_half_a_surrogate_pair_is_replaced() -> None:
 # Thoughts
 
 
-def test_thoughts_stand_where_they_stood() -> None:
+def test_thoughts_keep_their_position() -> None:
     calls = (ToolCall("a", "read_file", "{}"), ToolCall("b", "read_file", "{}"))
     thoughts = Thoughts(ME, (thought("1"), thought("2", 3, 0), thought("3", 6, 1)))
     sent = encoded(UserMessage("x"), AssistantMessage("OneTwo", calls, thoughts), tools=TOOLS)
@@ -291,7 +291,7 @@ PLACES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), max_size=4)
 
 
 @given(st.text(max_size=6), st.integers(0, 2), PLACES)
-def test_wherever_thoughts_say_they_stood_nothing_is_lost_or_doubled(
+def test_any_thought_position_loses_and_repeats_nothing(
     said: str, count: int, places: list[tuple[int, int]]
 ) -> None:
     calls = tuple(ToolCall(f"c{n}", "read_file", "{}") for n in range(count))
@@ -311,7 +311,7 @@ def test_wherever_thoughts_say_they_stood_nothing_is_lost_or_doubled(
     ]
 
 
-def test_thoughts_of_others_are_not_sent() -> None:
+def test_thoughts_of_other_models_are_not_sent() -> None:
     call = ToolCall("a", "read_file", "{}")
     made = AssistantMessage("", (call,), Thoughts("another", (thought("x"),)))
     sent = encoded(UserMessage("x"), made, ToolMessage("a", "y"), tools=TOOLS)
@@ -344,7 +344,7 @@ BUDGET = ThinkingOptions(on=True, budget_tokens=4000)
         (BUDGET, 2000, None),
     ],
 )
-def test_how_thinking_is_asked_for(
+def test_thinking_field(
     thinking: ThinkingOptions, limit: int | None, sent: dict[str, Any] | None
 ) -> None:
     body = encoded(UserMessage("x"), thinking=thinking, max_output_tokens=limit)
@@ -358,7 +358,7 @@ def test_a_large_budget_leaves_room_for_the_answer() -> None:
     assert body["max_tokens"] == 56_000
 
 
-def test_a_model_that_cannot_decide_by_itself_gets_half_of_the_answer() -> None:
+def test_without_adaptive_thinking_half_of_the_limit_is_the_budget() -> None:
     sent = encoded(
         UserMessage("x"),
         thinking=ThinkingOptions(on=True),
@@ -377,7 +377,7 @@ def test_a_model_that_cannot_decide_by_itself_gets_half_of_the_answer() -> None:
         (Thoughts(ME, (thought("x", after_text=3),)), False),
     ],
 )
-def test_with_a_budget_only_thoughts_can_be_gone_on_with(
+def test_budget_needs_earlier_thoughts_of_the_model(
     thoughts: Thoughts | None, thinks: bool
 ) -> None:
     sent = encoded(*with_calls(thoughts), thinking=BUDGET, tools=TOOLS)
@@ -387,7 +387,7 @@ def test_with_a_budget_only_thoughts_can_be_gone_on_with(
     assert ("thinking" in kinds) is thinks
 
 
-def test_who_is_made_to_call_a_tool_does_not_think() -> None:
+def test_forced_tool_call_turns_thinking_off() -> None:
     sent = encoded(
         *with_calls(MINE), thinking=ThinkingOptions(on=True), mode=OutputMode.TOOL, schema=SCHEMA
     )
@@ -404,7 +404,7 @@ def test_effort() -> None:
 # Answers that must fit a schema
 
 
-def test_a_schema_is_sent_as_the_api_can_decode_it() -> None:
+def test_schema_is_narrowed_for_the_api() -> None:
     sent = encoded(
         UserMessage("x"),
         thinking=ThinkingOptions(effort="max"),
@@ -425,7 +425,7 @@ def test_a_schema_is_sent_as_the_api_can_decode_it() -> None:
     }
 
 
-def test_a_schema_as_a_tool_that_must_be_called() -> None:
+def test_schema_as_a_forced_tool_call() -> None:
     sent = encoded(UserMessage("x"), mode=OutputMode.TOOL, schema=SCHEMA)
     (tool,) = sent["tools"]
     assert tool["name"] == "answer"

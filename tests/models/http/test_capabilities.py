@@ -100,7 +100,7 @@ async def answers(
         (AnthropicModel, "words", ["format", "tool", "words", "words"]),
     ],
 )
-async def test_the_best_form_that_a_server_takes_is_found_once(
+async def test_best_supported_mode_is_learned_once(
     client: Client, taken: str, seen: list[str]
 ) -> None:
     server = Picky(taken, "words")
@@ -110,7 +110,7 @@ async def test_the_best_form_that_a_server_takes_is_found_once(
     assert server.seen == seen
 
 
-async def test_requests_at_once_find_out_at_once() -> None:
+async def test_concurrent_requests_learn_together() -> None:
     server = Picky("words")
     async with ModelServer(server) as serving, of(serving) as model:
         replies = await asyncio.gather(*(model.reply(asked()) for _ in range(9)))
@@ -121,7 +121,7 @@ async def test_requests_at_once_find_out_at_once() -> None:
 
 
 @pytest.mark.parametrize("client", [OpenAIModel, AnthropicModel])
-async def test_where_no_form_is_to_blame_none_is_given_up(client: Client) -> None:
+async def test_mode_is_kept_if_every_mode_is_refused(client: Client) -> None:
     """A request that is refused in every form has another fault: the first refusal is told."""
     bad = failing(400, "The first.")
     server = [bad, failing(400, "b"), failing(400, "c"), failing(400, "d")]
@@ -133,7 +133,7 @@ async def test_where_no_form_is_to_blame_none_is_given_up(client: Client) -> Non
     assert form_of(serving.requests[-1]) in ("json_schema", "format")
 
 
-async def test_other_failures_are_no_refusals() -> None:
+async def test_other_errors_do_not_change_the_mode() -> None:
     async with ModelServer([failing(500, "down"), say(GOOD)]) as serving, of(serving) as model:
         with pytest.raises(ProviderError, match="down"):
             await model.reply(asked())
@@ -141,7 +141,7 @@ async def test_other_failures_are_no_refusals() -> None:
     assert form_of(serving.requests[1]) == "json_schema"
 
 
-async def test_what_was_heard_already_is_not_asked_otherwise() -> None:
+async def test_no_retry_after_streamed_text() -> None:
     told: list[str] = []
     refusal = {"error": {"message": "No.", "type": "invalid_request_error"}}
     broken = Response(body=events(chunk({"content": "Hel"}), refusal))
@@ -151,7 +151,7 @@ async def test_what_was_heard_already_is_not_asked_otherwise() -> None:
     assert (told, len(serving.requests)) == (["Hel"], 1)
 
 
-async def test_a_schema_that_is_refused_does_not_spoil_the_others() -> None:
+async def test_refused_schema_does_not_affect_other_schemas() -> None:
     def server(request: Received) -> ScriptedReply | Response:
         seen.append(form_of(request))
         if seen[-1] == "json_schema" and b'"b"' in request.body:
@@ -170,7 +170,7 @@ async def test_a_schema_that_is_refused_does_not_spoil_the_others() -> None:
         (AnthropicModel, ["format", "tool", "words", "words"]),
     ],
 )
-async def test_a_form_that_is_ignored_is_not_used_again(client: Client, seen: list[str]) -> None:
+async def test_ignored_mode_is_not_used_again(client: Client, seen: list[str]) -> None:
     """llama.cpp takes `output_config` on /v1/messages and does nothing about it."""
 
     def server(request: Received) -> ScriptedReply:
@@ -183,7 +183,7 @@ async def test_a_form_that_is_ignored_is_not_used_again(client: Client, seen: li
     assert found == seen
 
 
-async def test_an_answer_that_was_cut_off_says_nothing_about_the_server() -> None:
+async def test_truncated_answer_does_not_change_the_mode() -> None:
     steps = [say('{"a": ', finish=Finish.LENGTH), say(f"<think>hm</think>{GOOD}"), say(GOOD)]
     async with ModelServer(steps) as serving, of(serving) as model:
         for _ in steps:
@@ -191,21 +191,21 @@ async def test_an_answer_that_was_cut_off_says_nothing_about_the_server() -> Non
     assert {form_of(request) for request in serving.requests} == {"json_schema"}
 
 
-async def test_a_list_is_not_asked_for_as_an_object() -> None:
+async def test_list_schema_is_not_sent_as_object_mode() -> None:
     server = Picky("words", text="[1]")
     await answers(server, OpenAIModel, asked(LIST))
     assert server.seen == ["json_schema", "words"]
 
 
 @pytest.mark.parametrize("client", [OpenAIModel, AnthropicModel])
-async def test_beside_tools_a_model_is_not_held_to_a_schema(client: Client) -> None:
+async def test_no_schema_mode_with_tools(client: Client) -> None:
     """Most servers would then never let it call one."""
     server = Picky("words")
     await answers(server, client, asked(tools=(TOOL,)))
     assert server.seen == ["words"]
 
 
-async def test_what_is_sent_for_a_schema() -> None:
+async def test_body_for_a_schema() -> None:
     async with ModelServer([say(GOOD), say("{}")]) as serving, of(serving) as model:
         await model.reply(asked())
         await model.reply(asked('{"type":"object","properties":{"a":{"minimum":1}}}'))
@@ -219,7 +219,7 @@ async def test_what_is_sent_for_a_schema() -> None:
     assert loose["json_schema"]["schema"]["properties"] == {"a": {"minimum": 1}}
 
 
-async def test_a_tool_that_takes_the_answer() -> None:
+async def test_answer_tool() -> None:
     server = Picky("tool")
     async with ModelServer(server) as serving, of(serving) as model:
         reply = await model.reply(asked())
@@ -249,9 +249,7 @@ def refusing(words: str, message: str) -> Callable[[Received], ScriptedReply | R
         ('"stream_options"', "Unrecognized request argument supplied: stream_options"),
     ],
 )
-async def test_a_field_that_is_refused_by_name_is_left_out_from_then_on(
-    words: str, message: str
-) -> None:
+async def test_field_refused_by_name_is_left_out_afterwards(words: str, message: str) -> None:
     async with ModelServer(refusing(words, message)) as serving, of(serving) as model:
         for _ in range(2):
             await model.reply(asked(None, max_output_tokens=9))
@@ -261,7 +259,7 @@ async def test_a_field_that_is_refused_by_name_is_left_out_from_then_on(
     assert 9 in (last.get("max_tokens"), last.get("max_completion_tokens"))
 
 
-async def test_where_leaving_it_out_does_not_help_the_refusal_is_told() -> None:
+async def test_refusal_is_raised_if_leaving_out_does_not_help() -> None:
     message = "Use 'max_completion_tokens' instead, and no stream_options."
     async with ModelServer(lambda _: failing(400, message)) as serving, of(serving) as model:
         with pytest.raises(RequestRefused, match="instead, and no"):
@@ -269,7 +267,7 @@ async def test_where_leaving_it_out_does_not_help_the_refusal_is_told() -> None:
     assert len(serving.requests) == 3
 
 
-async def test_fastapi_names_the_field_elsewhere() -> None:
+async def test_field_named_by_fastapi() -> None:
     detail = [{"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "Extra inputs"}]
 
     def server(request: Received) -> ScriptedReply | Response:
@@ -308,7 +306,7 @@ def mistral(request: Received) -> ScriptedReply | Response:
     return say("ok")
 
 
-async def test_a_template_that_wants_strict_turns_and_short_ids_gets_them() -> None:
+async def test_strict_roles_and_short_ids_on_refusal() -> None:
     talk = (
         UserMessage("Hi."),
         UserMessage("Look."),
@@ -340,7 +338,7 @@ async def test_a_template_that_wants_strict_turns_and_short_ids_gets_them() -> N
         "Tool call id was call_0 but must be a-z, A-Z, 0-9, with a length of 9.",
     ],
 )
-async def test_what_mistrals_own_api_says_is_understood_too(message: str) -> None:
+async def test_refusals_of_mistrals_api(message: str) -> None:
     answers: list[Response | ScriptedReply] = [failing(400, message), say("ok")]
     async with ModelServer(answers) as serving, of(serving) as model:
         talk = (UserMessage("Hi."), CALLED, ToolMessage("call_0", "x"), UserMessage("And?"))
@@ -349,7 +347,7 @@ async def test_what_mistrals_own_api_says_is_understood_too(message: str) -> Non
     assert first != second
 
 
-async def test_what_else_a_template_does_not_take_is_told_at_once() -> None:
+async def test_other_template_refusals_are_raised_at_once() -> None:
     answers = [failing(500, JINJA + "No tools, please.", code=500)]
     async with ModelServer(answers) as serving, of(serving) as model:
         with pytest.raises(RequestRefused, match="No tools, please"):
@@ -363,7 +361,7 @@ def thinking_of(name: str, field: str = "reasoning_content") -> AssistantMessage
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-async def test_what_a_model_thought_goes_back_under_the_name_it_came_with(field: str) -> None:
+async def test_reasoning_is_sent_back_in_its_field(field: str) -> None:
     delta = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "x", "arguments": "{}"}}]}
     stop = chunk({}, finish_reason="tool_calls")
     body = events(chunk({field: "H"}), chunk({field: "m."}), chunk(delta), stop, b"[DONE]")
@@ -376,7 +374,7 @@ async def test_what_a_model_thought_goes_back_under_the_name_it_came_with(field:
     assert len({"reasoning_content", "reasoning"} & sent.keys()) == 1
 
 
-async def test_thoughts_that_a_server_does_not_take_are_kept_from_it() -> None:
+async def test_refused_reasoning_is_left_out() -> None:
     message = "'messages.1' : property 'reasoning_content' is unsupported"
     async with ModelServer(refusing("reasoning_content", message)) as serving, of(serving) as model:
         talk = (UserMessage("Hi."), thinking_of(model.name), ToolMessage("c", "x"))
@@ -385,7 +383,7 @@ async def test_thoughts_that_a_server_does_not_take_are_kept_from_it() -> None:
     assert len(serving.requests) == 3
 
 
-async def test_thoughts_that_a_server_misses_are_empty() -> None:
+async def test_required_reasoning_is_filled_with_empty_text() -> None:
     """DeepSeek wants a thought with every call, also with those of another model."""
 
     def server(request: Received) -> ScriptedReply | Response:
@@ -412,7 +410,7 @@ async def test_thoughts_that_a_server_misses_are_empty() -> None:
         ('"max_tokens":32000', "max_tokens: 32000 > 8192, which is the maximum allowed", None),
     ],
 )
-async def test_what_an_anthropic_server_does_not_know_is_left_out(
+async def test_features_refused_by_an_anthropic_server_are_left_out(
     words: str, message: str, thinking: ThinkingOptions | None
 ) -> None:
     def server(request: Received) -> ScriptedReply | Response:

@@ -10,7 +10,7 @@ SECRET = Endpoint(
 )
 
 
-def test_nothing_that_prints_it_shows_a_secret() -> None:
+def test_no_representation_shows_a_secret() -> None:
     for text in (repr(SECRET), str(SECRET), f"{SECRET}", repr(SECRET.__rich_repr__())):
         for secret in ("sk-top-secret", "letmein", "hunter22", "ann", "bob"):
             assert secret not in text
@@ -18,11 +18,11 @@ def test_nothing_that_prints_it_shows_a_secret() -> None:
         assert "example.org" in text
 
 
-def test_no_key_is_shown_as_none() -> None:
+def test_missing_key_is_shown_as_none() -> None:
     assert "api_key=None" in repr(Endpoint(base_url="http://h/v1", model="m"))
 
 
-def test_the_address_is_the_base_url_without_the_user() -> None:
+def test_address_has_no_user_and_password() -> None:
     assert SECRET.address == "https://example.org/v1"
     assert Endpoint(base_url="http://h:1/v1", model="m").address == "http://h:1/v1"
     assert "letmein" not in Endpoint(base_url="http://a:letmein@[bad", model="m").address

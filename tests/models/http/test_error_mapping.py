@@ -458,7 +458,7 @@ CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     [case[1:] for case in CASES],
     ids=[case[0] for case in CASES],
 )
-async def test_answers_that_are_none(
+async def test_failed_responses(
     response: Response,
     kind: type[ModelError],
     retryable: bool,
@@ -539,7 +539,7 @@ async def test_answers_that_are_none(
         stream(TEXT, {"error": "Context size has been exceeded."}),
     ],
 )
-async def test_a_prompt_too_large(response: Response, caplog: pytest.LogCaptureFixture) -> None:
+async def test_context_overflow(response: Response, caplog: pytest.LogCaptureFixture) -> None:
     error, text = await answered(response, caplog)
     assert type(error) is ContextOverflow
     assert not error.retryable
@@ -564,14 +564,14 @@ async def test_a_prompt_too_large(response: Response, caplog: pytest.LogCaptureF
     ],
 )
 @pytest.mark.parametrize("status", [429, 503])
-async def test_how_long_to_wait(
+async def test_retry_after(
     status: int, headers: dict[str, str], seconds: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     error, _ = await answered(failing(status, "Wait.", headers=headers), caplog)
     assert error.retry_after_s == seconds
 
 
-async def test_a_key_that_was_never_given(caplog: pytest.LogCaptureFixture) -> None:
+async def test_missing_key(caplog: pytest.LogCaptureFixture) -> None:
     _, text = await answered(failing(401, "Key?"), caplog, api_key=None, key_source="MY_KEY")
     assert text == "URL wants an API key (401 Unauthorized). Set one in MY_KEY. It said: Key?"
     _, text = await answered(failing(401, ""), caplog, api_key=None)
@@ -588,7 +588,7 @@ async def test_a_missing_v1_is_suggested(caplog: pytest.LogCaptureFixture) -> No
     )
 
 
-async def test_silence_in_the_middle(caplog: pytest.LogCaptureFixture) -> None:
+async def test_idle_timeout_in_a_stream(caplog: pytest.LogCaptureFixture) -> None:
     error, text = await answered(
         stream(TEXT, ending=ResponseEnding.HANG), caplog, idle_timeout_s=0.05
     )
@@ -608,7 +608,7 @@ async def test_silence_in_the_middle(caplog: pytest.LogCaptureFixture) -> None:
     ],
     ids=["before the first token", "in the middle"],
 )
-async def test_time_in_which_nobody_could_read_is_no_silence(response: Response) -> None:
+async def test_stalled_process_causes_no_idle_timeout(response: Response) -> None:
     async with ModelServer([response]) as server:
         endpoint = Endpoint(
             base_url=server.base_url, model="m", first_byte_timeout_s=0.6, idle_timeout_s=0.6
@@ -621,7 +621,7 @@ async def test_time_in_which_nobody_could_read_is_no_silence(response: Response)
             assert (await asked).message.content == "Hel"
 
 
-async def test_silence_in_the_middle_of_a_body_that_is_not_streamed(
+async def test_idle_timeout_in_a_body_that_is_not_streamed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     response = Response(body=b'{"choices": [', ending=ResponseEnding.HANG)
@@ -639,9 +639,7 @@ async def test_silence_in_the_middle_of_a_body_that_is_not_streamed(
         ),
     ],
 )
-async def test_silence_before_the_first_token(
-    response: Response, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_first_token_timeout(response: Response, caplog: pytest.LogCaptureFixture) -> None:
     # Reading the prompt is no idling, whatever the server sends meanwhile.
     error, text = await answered(response, caplog, first_byte_timeout_s=0.1, idle_timeout_s=0.01)
     assert type(error) is ModelTimeout
@@ -667,7 +665,7 @@ async def test_connection_refused(host: str, caplog: pytest.LogCaptureFixture) -
     assert error.retryable
 
 
-async def test_a_host_that_does_not_exist(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unknown_host(caplog: pytest.LogCaptureFixture) -> None:
     url = "http://no-such-host.invalid/v1"
     error = await failure(Endpoint(base_url=url, model="m", api_key=KEY), caplog)
     assert str(error) == (
@@ -676,7 +674,7 @@ async def test_a_host_that_does_not_exist(caplog: pytest.LogCaptureFixture) -> N
     )
 
 
-async def test_a_connection_that_is_never_accepted(caplog: pytest.LogCaptureFixture) -> None:
+async def test_connect_timeout(caplog: pytest.LogCaptureFixture) -> None:
     # A listener that never accepts, with its queue full, leaves further connections unanswered.
     with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
         listener.bind(("127.0.0.1", 0))
@@ -695,7 +693,7 @@ async def test_a_connection_that_is_never_accepted(caplog: pytest.LogCaptureFixt
     assert error.retryable
 
 
-async def test_a_proxy_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreachable_proxy(caplog: pytest.LogCaptureFixture) -> None:
     port = free_port()
     endpoint = Endpoint(
         base_url="http://example.invalid/v1",
@@ -718,7 +716,7 @@ async def test_a_proxy_that_is_not_there(caplog: pytest.LogCaptureFixture) -> No
         (502, True, "would not connect to https://example.invalid/v1 (502 Bad Gateway)"),
     ],
 )
-async def test_a_proxy_that_refuses(
+async def test_proxy_refuses(
     status: int, retryable: bool, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with ForwardingProxy(refusal=status) as proxy:
@@ -926,7 +924,7 @@ ANTHROPIC_CASES: list[tuple[str, Response, type[ModelError], bool, str]] = [
     [case[1:] for case in ANTHROPIC_CASES],
     ids=[case[0] for case in ANTHROPIC_CASES],
 )
-async def test_answers_of_anthropic_that_are_none(
+async def test_failed_anthropic_responses(
     response: Response,
     kind: type[ModelError],
     retryable: bool,
@@ -939,7 +937,7 @@ async def test_answers_of_anthropic_that_are_none(
     assert message in ("", text)
 
 
-async def test_how_long_anthropic_wants_to_be_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_retry_after_of_anthropic(caplog: pytest.LogCaptureFixture) -> None:
     headers = {
         "Date": "Wed, 21 Oct 2026 07:28:00 GMT",
         "anthropic-ratelimit-requests-remaining": "9",

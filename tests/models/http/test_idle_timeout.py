@@ -25,7 +25,7 @@ async def _waits(timeouts: IdleTimeouts, idle_s: float) -> IdleTimeout:
     return timeout
 
 
-async def test_the_task_of_who_is_silent_is_cancelled_and_can_go_on() -> None:
+async def test_task_is_cancelled_and_can_continue() -> None:
     timeouts = IdleTimeouts()
     timeout = await _waits(timeouts, 0.01)
     assert timeout.expired
@@ -36,7 +36,7 @@ async def test_the_task_of_who_is_silent_is_cancelled_and_can_go_on() -> None:
     assert (await _waits(timeouts, 0.01)).expired
 
 
-async def test_a_shorter_silence_ends_before_a_longer_one_that_began_earlier() -> None:
+async def test_shorter_timeout_expires_before_an_earlier_longer_one() -> None:
     timeouts = IdleTimeouts()
     long = asyncio.create_task(_waits(timeouts, FOREVER_S))
     await asyncio.sleep(0)
@@ -47,7 +47,7 @@ async def test_a_shorter_silence_ends_before_a_longer_one_that_began_earlier() -
         await long
 
 
-async def test_who_was_heard_has_a_new_silence_of_another_length() -> None:
+async def test_reset_starts_a_timeout_of_another_length() -> None:
     timeouts = IdleTimeouts()
     timeout = timeouts.start(0.01)
     timeout.reset(FOREVER_S)
@@ -60,7 +60,7 @@ async def test_who_was_heard_has_a_new_silence_of_another_length() -> None:
     assert timeout.caused_cancellation()
 
 
-async def test_a_cancellation_from_outside_is_not_taken_for_a_silence() -> None:
+async def test_cancellation_from_outside_is_no_timeout() -> None:
     task = asyncio.create_task(_waits(IdleTimeouts(), FOREVER_S))
     await asyncio.sleep(0)
     task.cancel()
@@ -68,7 +68,7 @@ async def test_a_cancellation_from_outside_is_not_taken_for_a_silence() -> None:
         await task
 
 
-async def test_a_cancellation_beside_a_silence_is_not_swallowed() -> None:
+async def test_cancellation_during_a_timeout_is_not_swallowed() -> None:
     timeouts = IdleTimeouts()
     timeout = timeouts.start(FOREVER_S)
     task = asyncio.current_task()
@@ -81,7 +81,7 @@ async def test_a_cancellation_beside_a_silence_is_not_swallowed() -> None:
     task.uncancel()
 
 
-async def test_a_lapse_is_nobodys_silence() -> None:
+async def test_stall_expires_no_timeout() -> None:
     timeouts = IdleTimeouts()
     timeout = timeouts.start(0.2)
     # Nothing runs meanwhile, as when the process is stopped.
@@ -94,7 +94,7 @@ async def test_a_lapse_is_nobodys_silence() -> None:
     assert timeout.caused_cancellation()
 
 
-async def test_a_lapse_gives_no_time_to_who_was_not_due_in_it() -> None:
+async def test_stall_does_not_extend_later_timeouts() -> None:
     timeouts = IdleTimeouts()
     short, long = timeouts.start(0.05), timeouts.start(FOREVER_S)
     due = long.deadline
@@ -106,7 +106,7 @@ async def test_a_lapse_gives_no_time_to_who_was_not_due_in_it() -> None:
     short.stop()
 
 
-async def test_what_came_in_time_is_read_before_anybody_gives_up() -> None:
+async def test_data_that_arrived_in_time_is_read_first() -> None:
     timeouts, said = IdleTimeouts(), asyncio.get_running_loop().create_future()
     timeout = timeouts.start(0.05)
     asyncio.get_running_loop().call_later(0.01, said.set_result, "Yes.")
@@ -119,13 +119,13 @@ async def test_what_came_in_time_is_read_before_anybody_gives_up() -> None:
     assert not timeout.expired
 
 
-def test_a_watch_may_be_used_in_one_loop_after_another() -> None:
+def test_timeouts_work_in_several_loops_in_turn() -> None:
     timeouts = IdleTimeouts()
     for _ in range(2):
         assert asyncio.run(_waits(timeouts, 0.01)).expired
 
 
-async def test_what_has_ended_is_not_cancelled_afterwards() -> None:
+async def test_stopped_timeout_cancels_nothing() -> None:
     timeouts = IdleTimeouts()
     timeouts.start(0.01).stop()
     await _waits(timeouts, 0.05)

@@ -21,13 +21,13 @@ PERSON: dict[str, Any] = {
 }
 
 
-def test_what_is_an_object() -> None:
+def test_is_object() -> None:
     assert is_object(PERSON)
     assert not is_object({"type": "array"})
     assert not is_object({"$ref": "#/$defs/A"})
 
 
-def test_objects_are_closed_at_every_depth_and_the_schema_stays_as_it_was() -> None:
+def test_extra_properties_are_forbidden_at_every_depth_in_a_copy() -> None:
     schema: dict[str, Any] = {
         "$defs": {"P": PERSON},
         "type": "object",
@@ -61,11 +61,11 @@ def test_objects_are_closed_at_every_depth_and_the_schema_stays_as_it_was() -> N
         {"properties": PERSON["properties"] | {"x": {"type": "object"}}, "required": ["name"]},
     ],
 )
-def test_what_cannot_be_strict(schema: dict[str, Any]) -> None:
+def test_not_strict(schema: dict[str, Any]) -> None:
     assert not is_strict(forbid_extra_properties(schema))
 
 
-def test_what_decoding_cannot_hold_to_is_left_out() -> None:
+def test_unsupported_keywords_are_left_out() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -117,13 +117,13 @@ VALUES = st.recursive(
 
 
 @given(SCHEMAS, VALUES)
-def test_what_fits_the_closed_schema_fits_the_schema(schema: dict[str, Any], value: Any) -> None:
+def test_narrowed_schema_implies_the_original(schema: dict[str, Any], value: Any) -> None:
     if jsonschema_rs.validator_for(forbid_extra_properties(schema)).is_valid(value):
         assert jsonschema_rs.validator_for(schema).is_valid(value)
 
 
 @given(SCHEMAS)
-def test_the_narrower_forms_are_schemas(schema: dict[str, Any]) -> None:
+def test_narrowed_schemas_are_valid(schema: dict[str, Any]) -> None:
     for narrower in (forbid_extra_properties, for_constrained_decoding):
         made = narrower(schema)
         jsonschema_rs.meta.validate(made)

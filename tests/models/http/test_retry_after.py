@@ -61,11 +61,11 @@ def test_headers(headers: dict[str, str], seconds: float | None) -> None:
         ("Never again.", None),
     ],
 )
-def test_the_message_says_it_too(text: str, seconds: float | None) -> None:
+def test_wait_in_the_message(text: str, seconds: float | None) -> None:
     assert retry_after_s({}, text) == seconds
 
 
-def test_a_date_without_the_servers_own_is_compared_with_ours() -> None:
+def test_date_is_compared_with_the_local_clock() -> None:
     tomorrow = formatdate(time.time() + 86_400, usegmt=True)
     wait = retry_after_s({"retry-after": tomorrow})
     assert wait is not None

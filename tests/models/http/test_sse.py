@@ -45,21 +45,21 @@ def test_events_are_found(stream: bytes, expected: list[bytes]) -> None:
     assert split(*(stream[i : i + 1] for i in range(len(stream)))) == expected
 
 
-def test_errors_are_kept_apart() -> None:
+def test_error_events_are_collected() -> None:
     splitter = EventParser()
     events = splitter.feed(b'event: error\ndata: {"m":1}\n\ndata: 1\n\nerror: {"m":2}\n\n')
     assert events == [b" 1"]
     assert [error.strip() for error in splitter.errors] == [b'{"m":1}', b'{"m":2}']
 
 
-def test_what_is_no_event_is_remembered() -> None:
+def test_unknown_lines_are_collected() -> None:
     splitter = EventParser()
     splitter.feed(b"Ollama is running\n")
     assert splitter.unknown_lines == [b"Ollama is running"]
 
 
 @pytest.mark.parametrize("stream", [b"x", b"data: ", b"data: 1\ndata: "])
-def test_a_line_has_a_limit(stream: bytes) -> None:
+def test_line_size_limit(stream: bytes) -> None:
     splitter = EventParser()
     piece = b"x" * (1024 * 1024)
     with pytest.raises(EventTooLarge):  # noqa: PT012 - which feed fails depends on the stream
@@ -68,7 +68,7 @@ def test_a_line_has_a_limit(stream: bytes) -> None:
             splitter.feed(piece)
 
 
-def test_an_event_of_many_lines_has_a_limit() -> None:
+def test_event_size_limit() -> None:
     splitter = EventParser()
     piece = b"data: " + b"x" * (1024 * 1024) + b"\n"
     with pytest.raises(EventTooLarge):  # noqa: PT012
@@ -93,7 +93,7 @@ ANSWERS = st.one_of(
 
 
 @given(answer=ANSWERS, newline=st.sampled_from([b"\n", b"\r\n"]), data=st.data())
-def test_the_reply_does_not_depend_on_how_the_bytes_are_cut(
+def test_reply_is_independent_of_chunk_boundaries(
     answer: ScriptedReply, newline: bytes, data: st.DataObject
 ) -> None:
     body = streamed(answer).body.replace(b"\n", newline)
@@ -110,5 +110,5 @@ def test_the_reply_does_not_depend_on_how_the_bytes_are_cut(
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_break_it(noise: bytes) -> None:
+def test_any_bytes_are_accepted(noise: bytes) -> None:
     new_reader().feed(split(noise))

@@ -31,7 +31,7 @@ class TestLlamaCpp(ServerContract):
     def _served(self, llama_cpp: Endpoint) -> None:
         self.endpoint = llama_cpp
 
-    async def test_it_tells_how_much_it_can_read(self) -> None:
+    async def test_reports_its_window(self) -> None:
         found = await inspect_model(self.endpoint)
         assert found is not None
         assert (found.server, found.window, found.slots) == ("llama.cpp", SLOT_TOKENS, SLOTS)
@@ -57,7 +57,7 @@ class TestLiteLLM(ServerContract):
 
     # Without a database it answers 400 "No connected db." to a wrong key, and 500 to none.
     @pytest.mark.parametrize("key", ["sk-wrong", None])
-    async def test_a_key_that_is_not_known(self, key: str | None) -> None:
+    async def test_unknown_key(self, key: str | None) -> None:
         error = await self.refused(asked("Hi."), api_key=key)
         assert isinstance(error, ModelError)
         assert "sk-wrong" not in str(error)

@@ -16,9 +16,7 @@ pytestmark = pytest.mark.live
 SIBLINGS = 8
 
 
-async def test_siblings_do_not_read_what_the_first_has_read(
-    roomy_llama_cpp: Endpoint, tmp_path: Path
-) -> None:
+async def test_siblings_use_the_cached_prefix(roomy_llama_cpp: Endpoint, tmp_path: Path) -> None:
     project, home = tmp_path / "project", tmp_path / "home"
     project.mkdir()
     (project / "MANUAL.md").write_text(

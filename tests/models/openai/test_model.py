@@ -64,7 +64,7 @@ class TestOpenAIModelWithoutStreaming(ModelContract):
             yield model
 
 
-async def test_what_is_sent() -> None:
+async def test_request_headers_and_body() -> None:
     tool = ToolSpec("now", "The time.", msgspec.Raw(b"{}"))
     request = Request(messages=(UserMessage("Hi."),), tools=(tool,), max_output_tokens=9)
     async with ModelServer([say("x")]) as server, model_of(server, api_key=" sk-1 \n") as model:
@@ -108,7 +108,7 @@ async def test_a_user_in_the_base_url_is_sent_and_not_shown() -> None:
     assert model.name == f"openai:m@http://127.0.0.1:{server.base_url.split(':')[2]}"
 
 
-def test_its_name() -> None:
+def test_default_name() -> None:
     endpoint = Endpoint(base_url="http://h/v1", model="m", api_key="sk-secret")
     assert OpenAIModel(endpoint).name == "openai:m@http://h/v1"
     assert OpenAIModel(endpoint, name="local").name == "local"
@@ -118,12 +118,12 @@ def test_its_name() -> None:
 @pytest.mark.parametrize(
     "base_url", ["", "127.0.0.1:8080/v1", "ftp://h/v1", "http://", "http://[x"]
 )
-def test_a_base_url_that_is_none(base_url: str) -> None:
+def test_invalid_base_url(base_url: str) -> None:
     with pytest.raises(ConfigError, match=r"write it like http://127\.0\.0\.1:8080/v1"):
         OpenAIModel(Endpoint(base_url=base_url, model="m"))
 
 
-def test_a_key_with_a_line_break_in_it() -> None:
+def test_key_with_a_line_break() -> None:
     with pytest.raises(ConfigError) as caught:
         OpenAIModel(
             Endpoint(base_url="http://h/v1", model="m", api_key="sk-a\nb", key_source="MY_KEY")
@@ -140,7 +140,7 @@ async def test_one_connection_serves_one_reply_after_another() -> None:
         assert server.connections == 1
 
 
-async def test_a_kept_connection_that_the_server_has_closed_is_replaced() -> None:
+async def test_stale_connection_is_replaced() -> None:
     stale = Response(raw=b"", ending=ResponseEnding.DROP)
     async with ModelServer([say("a"), stale, say("b")]) as server, model_of(server) as model:
         assert (await model.reply(HI)).message.content == "a"
@@ -148,7 +148,7 @@ async def test_a_kept_connection_that_the_server_has_closed_is_replaced() -> Non
         assert server.connections == 2
 
 
-async def test_a_new_connection_that_is_lost_is_not_replaced() -> None:
+async def test_lost_new_connection_is_an_error() -> None:
     lost = Response(raw=b"", ending=ResponseEnding.DROP)
     async with ModelServer([lost, say("b")]) as server, model_of(server) as model:
         with pytest.raises(ProviderError, match="closed the connection without an answer"):
@@ -156,7 +156,7 @@ async def test_a_new_connection_that_is_lost_is_not_replaced() -> None:
         assert len(server.requests) == 1
 
 
-async def test_a_server_that_closes_every_kept_connection_is_given_up() -> None:
+async def test_stale_connections_are_retried_a_few_times_only() -> None:
     lost = Response(raw=b"", ending=ResponseEnding.DROP)
     async with ModelServer([say("a"), *[lost] * 9]) as server, model_of(server) as model:
         await model.reply(HI)
@@ -172,7 +172,7 @@ async def test_a_body_larger_than_a_megabyte() -> None:
     assert len(server.requests[0].json["messages"][0]["content"]) == 3_000_000
 
 
-async def test_text_is_told_as_it_arrives_and_in_one_piece_if_it_came_in_one() -> None:
+async def test_text_is_reported_once_per_read() -> None:
     told: list[str] = []
     heard = asyncio.Event()
 
@@ -230,7 +230,7 @@ EXPECTED = AssistantMessage("Grüße 🪶")
     ],
 )
 @pytest.mark.parametrize("framing", Framing)
-async def test_streams_in_all_their_dialects(body: bytes, framing: Framing) -> None:
+async def test_stream_variants(body: bytes, framing: Framing) -> None:
     cuts = tuple(range(0, len(body), 7))
     for response in (
         Response(body=body, framing=framing),
@@ -256,7 +256,7 @@ async def test_a_body_that_is_not_streamed(content_type: str) -> None:
     assert reply.usage == Usage(5, 0, 2)
 
 
-async def test_half_an_emoji_in_a_chunk_does_not_cost_the_reply() -> None:
+async def test_lone_surrogate_in_a_chunk_is_replaced() -> None:
     halves = [rb"\ud83e", rb"\udeb6"]
     text = [b'{"choices":[{"delta":{"content":"%b"}}]}' % half for half in halves]
     first = b'{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":'
@@ -270,7 +270,7 @@ async def test_half_an_emoji_in_a_chunk_does_not_cost_the_reply() -> None:
     assert msgspec.json.decode(made.arguments) == {"text": "🪶"}
 
 
-async def test_a_body_that_is_not_streamed_with_a_number_that_is_none() -> None:
+async def test_nan_in_a_body_that_is_not_streamed() -> None:
     body = b'{"choices":[{"message":{"content":"Hi."},"logprobs":NaN,"finish_reason":"stop"}]}'
     assert (await replied(Response(body=body))).message == AssistantMessage("Hi.")
 
@@ -280,7 +280,7 @@ async def test_a_server_that_never_ends_the_body_after_done() -> None:
     assert (await replied(response)).message == EXPECTED
 
 
-async def test_nothing_is_waited_for_after_done() -> None:
+async def test_done_ends_the_wait() -> None:
     response = Response(body=events(chunk(TEXT), STOP, b"[DONE]"), ending=ResponseEnding.HANG)
     async with ModelServer([response]) as server:
         # Over before the end of the body is given up.
@@ -294,7 +294,7 @@ async def test_a_connection_cut_after_the_finish_is_a_whole_reply() -> None:
     assert (await replied(response)).message == EXPECTED
 
 
-async def test_a_limit_reached_while_thinking_is_a_reply() -> None:
+async def test_length_limit_while_thinking_gives_a_reply() -> None:
     body = events(chunk({"reasoning_content": "hm"}), chunk({}, finish_reason="length"))
     reply = await replied(Response(body=body))
     assert (reply.message, reply.finish) == (AssistantMessage(""), Finish.LENGTH)
@@ -320,14 +320,14 @@ async def test_cancelling_closes_the_connection(response: Response) -> None:
         assert (await model.reply(HI)).message.content == "still here"
 
 
-async def test_more_replies_at_once_than_connections_wait_their_turn() -> None:
+async def test_more_requests_than_connections() -> None:
     async with ModelServer(lambda _: say("x")) as server:
         async with model_of(server, max_connections=2) as model:
             await asyncio.gather(*(model.reply(HI) for _ in range(20)))
         assert server.connections == 2
 
 
-async def test_an_error_in_on_text_is_the_callers() -> None:
+async def test_error_in_on_text_is_raised() -> None:
     def explode(_: str) -> None:
         raise KeyError
 
@@ -337,7 +337,7 @@ async def test_an_error_in_on_text_is_the_callers() -> None:
         assert (await model.reply(HI)).message.content == "y"
 
 
-async def test_a_closed_model_says_so() -> None:
+async def test_closed_model_raises() -> None:
     async with ModelServer([say("x")]) as server:
         model = model_of(server)
         await model.aclose()
@@ -345,7 +345,7 @@ async def test_a_closed_model_says_so() -> None:
             await model.reply(HI)
 
 
-def test_a_closed_client_says_so_in_another_loop_too() -> None:
+def test_closed_client_in_another_loop() -> None:
     async def first() -> OpenAIModel:
         async with ModelServer([say("a")]) as server, model_of(server) as model:
             await model.reply(HI)
@@ -356,7 +356,7 @@ def test_a_closed_client_says_so_in_another_loop_too() -> None:
         asyncio.run(model.reply(HI))
 
 
-async def test_the_head_of_every_answer_is_passed_on() -> None:
+async def test_headers_of_every_response_are_reported() -> None:
     heads: list[tuple[int, str | None]] = []
     answers = [
         failing(429, "Slow down.", headers={"X-Left": "0"}),
@@ -375,7 +375,7 @@ async def test_the_head_of_every_answer_is_passed_on() -> None:
     assert heads == [(429, "0"), (200, "9")]
 
 
-async def test_a_call_in_the_making_is_a_sign_of_life() -> None:
+async def test_streamed_call_is_a_sign_of_life() -> None:
     heard: list[str] = []
     async with ModelServer([call("read_file", path="a.txt")]) as server, model_of(server) as model:
         await model.reply(HI, heard.append)

@@ -155,7 +155,7 @@ def test_the_same_id_twice_in_one_reply_is_made_unique() -> None:
     assert (first.id, second.id) == ("a", "call_0")
 
 
-def test_ids_made_up_are_stable_and_new_in_the_conversation() -> None:
+def test_generated_ids_are_stable_and_unique_in_the_conversation() -> None:
     earlier = AssistantMessage("", (ToolCall("call_0", "x", "{}"), ToolCall("call_2", "x", "{}")))
     request = Request(
         messages=(UserMessage("Hi."), earlier, ToolMessage("call_0", ""), ToolMessage("call_2", ""))
@@ -180,7 +180,7 @@ def test_ids_made_up_are_stable_and_new_in_the_conversation() -> None:
         (None, True, Finish.TOOLS),
     ],
 )
-def test_why_it_ended(reason: str | None, with_call: bool, finish: Finish) -> None:
+def test_finish_by_reason(reason: str | None, with_call: bool, finish: Finish) -> None:
     part = {"tool_calls": [delta(0, "a", name="x")]} if with_call else {"content": "x"}
     assert read(chunk(part), chunk({}, finish_reason=reason)).finish is finish
 
@@ -266,7 +266,7 @@ def test_thinking_is_a_first_token_and_no_content() -> None:
     assert first_token({"reasoning": "hm"})
 
 
-def test_a_refusal_is_said() -> None:
+def test_refusal_is_text() -> None:
     assert read(chunk({"refusal": "No."})).message.content == "No."
 
 

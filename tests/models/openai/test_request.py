@@ -69,11 +69,11 @@ def test_the_whole_body() -> None:
     }
 
 
-def test_what_is_not_asked_for_is_not_sent() -> None:
+def test_unset_fields_are_not_sent() -> None:
     assert encoded(UserMessage("Hi.")).keys() == {"model", "messages", "stream", "stream_options"}
 
 
-def test_an_assistant_that_said_nothing_has_empty_content() -> None:
+def test_empty_assistant_message_has_content() -> None:
     assert encoded(AssistantMessage(""))["messages"] == [{"role": "assistant", "content": ""}]
 
 
@@ -87,12 +87,12 @@ def test_an_assistant_that_said_nothing_has_empty_content() -> None:
         ("[1]", '{"invalid_json":"[1]"}'),
     ],
 )
-def test_broken_arguments_do_not_poison_the_conversation(arguments: str, sent: str) -> None:
+def test_broken_arguments_are_sent_as_an_object(arguments: str, sent: str) -> None:
     (message,) = encoded(AssistantMessage("", (ToolCall("c", "x", arguments),)))["messages"]
     assert message["tool_calls"][0]["function"]["arguments"] == sent
 
 
-def test_half_a_surrogate_pair_is_replaced() -> None:
+def test_lone_surrogate_is_replaced() -> None:
     call = ToolCall("c", "x", '{"a": "\udc80"}')
     messages = encoded(
         UserMessage("a\ud800b"), AssistantMessage("", (call,)), ToolMessage("c", "\udcff")

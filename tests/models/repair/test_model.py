@@ -87,7 +87,7 @@ def title(case: dict[str, Any]) -> str:
     return f"{case['about']} ({case['seen']})"
 
 
-def test_there_is_enough_to_test_with() -> None:
+def test_corpus_size() -> None:
     malformed = [case for case in CASES if "expect" in case]
     assert len(malformed) >= 60
     assert all(case["about"] and case["seen"] for case in CASES)
@@ -113,7 +113,7 @@ def test_malformed_calls(case: dict[str, Any]) -> None:
     assert repair(after, TOOLS) is after
 
 
-def test_without_the_library_most_calls_are_mended_and_none_is_mended_otherwise(
+def test_without_the_library_most_calls_are_repaired_the_same_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with_it = [repair(given_in(case), TOOLS) for case in CASES]
@@ -137,7 +137,7 @@ class TestNotes:
         after = repair(reply("", ("read_file", '{"path": "a",}')), TOOLS)
         assert after.repairs == ("read_file: arguments were not JSON (a trailing comma)",)
 
-    def test_each_mend_has_its_own(self) -> None:
+    def test_each_repair_has_a_note(self) -> None:
         after = repair(reply("", ("Read", "{'file_path': 'a'}")), TOOLS)
         assert after.repairs == (
             "read_file: was called 'Read'",
@@ -145,7 +145,7 @@ class TestNotes:
             "read_file: 'file_path' was taken as 'path'",
         )
 
-    def test_what_is_cut_off_is_said_and_left(self) -> None:
+    def test_truncated_arguments_are_noted_and_left(self) -> None:
         cut = '{"path": "a", "content": "half of'
         after = repair(reply("", ("write_file", cut), finish=Finish.LENGTH), TOOLS)
         assert after.message.calls[0].arguments == cut
@@ -153,7 +153,7 @@ class TestNotes:
             "write_file: arguments were cut off inside a string; left as they are",
         )
 
-    def test_calls_in_text_name_their_notation(self) -> None:
+    def test_calls_in_text_name_their_format(self) -> None:
         after = repair(reply('[TOOL_CALLS]list_dir{"path": "."}'), TOOLS)
         assert after.repairs == ("list_dir: was written as text, as [TOOL_CALLS]",)
 
@@ -163,7 +163,7 @@ class TestNotes:
 
 
 class TestIds:
-    def test_a_mended_call_keeps_its_own(self) -> None:
+    def test_repaired_call_keeps_its_id(self) -> None:
         after = repair(reply("", ("cat", '{"file": "a"}')), TOOLS)
         assert [one.id for one in after.message.calls] == ["native_0"]
 
@@ -172,7 +172,7 @@ class TestIds:
         after = repair(reply(text * 2), TOOLS)
         assert [one.id for one in after.message.calls] == ["call_0", "call_1"]
 
-    def test_they_are_unique_in_the_conversation(self) -> None:
+    def test_ids_are_unique_in_the_conversation(self) -> None:
         earlier = AssistantMessage(
             "", (ToolCall("call_1", "list_dir", "{}"), ToolCall("x", "y", "{}"))
         )
@@ -192,7 +192,7 @@ class TestLimits:
         before = reply("", ("ReadFile", '{"path": "a"}'))
         assert repair(before, tools) is before
 
-    def test_a_tool_with_a_name_of_its_own_is_no_alias(self) -> None:
+    def test_offered_tool_is_not_taken_for_an_alias(self) -> None:
         tools = (spec("bash", "script"), spec("run_command", "command"))
         before = reply("", ("bash", '{"script": "ls"}'))
         assert repair(before, tools) is before
@@ -210,13 +210,13 @@ class TestLimits:
             ("mcp__git__close_issue", "mcp__git__close_issue"),
         ],
     )
-    def test_a_tool_of_a_server_may_be_named_without_it(self, said: str, meant: str) -> None:
+    def test_mcp_tool_without_its_server(self, said: str, meant: str) -> None:
         names = ("git__create_issue", "git__status", "svn__status", "web__search")
         tools = (*TOOLS, *(spec(f"mcp__{name}", "text") for name in names))
         (call,) = repair(reply("", (said, "{}")), tools).message.calls
         assert call.name == meant
 
-    def test_a_field_with_a_name_of_its_own_is_no_alias(self) -> None:
+    def test_declared_field_is_not_taken_for_an_alias(self) -> None:
         tools = (spec("move", "path file"),)
         before = reply("", ("move", '{"file": "a"}'))
         assert repair(before, tools) is before
@@ -227,7 +227,7 @@ class TestLimits:
         before = reply("", ("touch", '{"file": "a"}'))
         assert repair(before, tools) is before
 
-    def test_a_schema_that_says_nothing(self) -> None:
+    def test_empty_schema(self) -> None:
         for schema in (b"{}", b"true", b'{"properties": [], "required": 3}', b"not json"):
             tools = (ToolSpec("ping", "", msgspec.Raw(schema)),)
             before = reply("", ("ping", '{"x": 1}'))
@@ -248,17 +248,17 @@ class TestLimits:
         ['{"path": ' * 5000, '["a" ' * 20_000, '{"path": "' + 'x" y ' * 20_000, "[" * 100_000],
         ids=["nested", "a list without commas", "quotes", "brackets"],
     )
-    def test_what_would_take_long_is_left(self, arguments: str) -> None:
+    def test_expensive_arguments_are_left(self, arguments: str) -> None:
         before = reply("", ("write_file", arguments))
         assert repair(before, TOOLS).message.calls == before.message.calls
 
-    def test_many_marks_are_no_trouble(self) -> None:
+    def test_many_markers_are_fast(self) -> None:
         for mark in ("<tool_call>", "<function=read_file>", "[TOOL_CALLS]", "```\n", "<think>"):
             assert repair(reply(mark * 5_000), TOOLS).usage == Usage()
 
 
 class TestRepaired:
-    async def test_replies_are_mended(self) -> None:
+    async def test_replies_are_repaired(self) -> None:
         scripted = ScriptedModel([raw_call("cat", "{'file': 'a.py'}"), say("done")])
         model: Model = RepairedModel(scripted)
         request = Request(messages=(UserMessage("Go."),), tools=TOOLS)
@@ -269,7 +269,7 @@ class TestRepaired:
         assert (await model.reply(then)).message.content == "done"
         await model.aclose()
 
-    async def test_ids_go_on_where_the_conversation_is(self) -> None:
+    async def test_ids_continue_those_of_the_conversation(self) -> None:
         text = '<tool_call>{"name": "list_dir", "arguments": {}}</tool_call>'
         model = RepairedModel(ScriptedModel([say(text), say(text)]))
         request = Request(messages=(UserMessage("Go."),), tools=TOOLS)
@@ -286,7 +286,7 @@ class TestRepaired:
         assert told.message.content == "Four."
         assert "".join(heard) == "<think>\nHm.\n</think>\nFour."
 
-    async def test_it_has_the_name_of_its_model_and_closes_it(self) -> None:
+    async def test_name_and_close_are_those_of_the_model(self) -> None:
         model = RepairedModel(ScriptedModel([call("list_dir")], name="small"))
         assert model.name == "small"
         with pytest.raises(AssertionError, match="not used"):
@@ -321,7 +321,7 @@ REPLIES = st.builds(
 
 
 @given(REPLIES)
-def test_a_repair_never_fails_and_is_done_in_one_go(before: Reply) -> None:
+def test_repair_never_fails_and_is_idempotent(before: Reply) -> None:
     after = repair(before, TOOLS)
     assert repair(after, TOOLS) is after
     assert (after is before) == (after == before)
@@ -343,7 +343,7 @@ def well_formed(draw: st.DrawFn) -> tuple[str, str]:
 
 
 @given(st.lists(well_formed(), min_size=1, max_size=3), st.sampled_from(["", "Let me look."]))
-def test_what_is_well_formed_comes_back_itself(calls: list[tuple[str, str]], text: str) -> None:
+def test_well_formed_reply_is_returned_unchanged(calls: list[tuple[str, str]], text: str) -> None:
     before = reply(text, *calls)
     assert repair(before, TOOLS) is before
 
@@ -353,7 +353,7 @@ def test_what_is_well_formed_comes_back_itself(calls: list[tuple[str, str]], tex
     ["{}", "{},", "```json\n{}\n```", "Here it is: {} I hope it helps.", "repr", "string"],
 )
 @given(st.text(), st.one_of(st.text(), st.lists(PIECES).map("".join)), st.data())
-def test_a_file_is_written_as_it_was_meant_or_not_at_all(
+def test_file_content_is_exact_or_the_call_is_left(
     notation: str, path: str, content: str, data: st.DataObject
 ) -> None:
     meant = {"path": path, "content": content.replace("\ud800", "")}

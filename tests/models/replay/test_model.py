@@ -82,7 +82,7 @@ async def missed(model: ReplayModel, request: Request) -> str:
 # Which exchange
 
 
-async def test_a_request_is_known_by_what_it_says_and_not_by_its_place(path: Path) -> None:
+async def test_request_is_matched_by_content_and_not_by_order(path: Path) -> None:
     one, two = asked(UserMessage("One?")), asked(UserMessage("Two?"))
     await record(path, (one, say("1")), (two, say("2")))
     assert await said(replaying(path), two, one) == ["2", "1"]
@@ -123,7 +123,7 @@ async def test_many_ask_at_once(path: Path) -> None:
     assert sorted(int(reply.message.content) for reply in replies) == list(range(20))
 
 
-async def test_how_long_the_answer_may_be_makes_no_difference(path: Path) -> None:
+async def test_max_output_tokens_may_differ(path: Path) -> None:
     await record(path, (asked(), say("Hi.")))
     request = msgspec.structs.replace(asked(), max_output_tokens=17)
     assert await said(replaying(path), request) == ["Hi."]
@@ -142,21 +142,21 @@ async def test_ids_times_and_tags_may_differ(path: Path) -> None:
     assert await said(replaying(path), asked(*here)) == ["Done."]
 
 
-async def test_the_reply_speaks_of_the_agents_by_their_names_here(path: Path) -> None:
+async def test_agent_ids_in_the_reply_are_adapted(path: Path) -> None:
     there, here = answered("a1 and a2 started; a1 first"), answered("a2 and a5 started; a2 first")
     await record(path, (asked(*there), call("spawn_await", job_ids="a1,a2,a9")))
     (made,) = (await replaying(path).reply(asked(*here))).message.calls
     assert made.arguments == '{"job_ids":"a2,a5,a9"}'
 
 
-async def test_two_agents_are_not_taken_for_one(path: Path) -> None:
+async def test_two_agents_do_not_match_one(path: Path) -> None:
     await record(path, (asked(*answered("a1, a2")), say("Two.")))
     assert "it speaks of a3, a3 where line 2, of root has a1, a2" in await missed(
         replaying(path), asked(*answered("a3, a3"))
     )
 
 
-async def test_the_project_may_be_elsewhere(path: Path) -> None:
+async def test_project_directory_may_differ(path: Path) -> None:
     there, here = (
         asked(UserMessage("Directory: /home/me/app")),
         asked(UserMessage("Directory: /srv/x")),
@@ -166,9 +166,7 @@ async def test_the_project_may_be_elsewhere(path: Path) -> None:
     assert made.arguments == '{"path":"/srv/x/a"}'
 
 
-async def test_a_file_is_opened_for_the_directory_that_is_worked_in(
-    path: Path, tmp_path: Path
-) -> None:
+async def test_from_file_uses_the_project_directory(path: Path, tmp_path: Path) -> None:
     await record(
         path, (asked(UserMessage("In /home/me/app")), say("Yes.")), directory="/home/me/app"
     )
@@ -220,7 +218,7 @@ MADE = """'{"role":"assistant","calls":[{"id":"call_0","name":"spawn_ag'"""
         ),
     ],
 )
-async def test_the_first_difference_is_named(path: Path, request_: Request, why: str) -> None:
+async def test_mismatch_names_the_first_difference(path: Path, request_: Request, why: str) -> None:
     await record(path, (asked(*answered("hello heron, how are you?")), say("Fine.")))
     told = await missed(replaying(path), request_)
     assert told == (
@@ -229,13 +227,13 @@ async def test_the_first_difference_is_named(path: Path, request_: Request, why:
     )
 
 
-async def test_a_difference_far_inside_is_shown_with_what_is_around_it(path: Path) -> None:
+async def test_difference_in_a_long_text_is_shown_with_its_surroundings(path: Path) -> None:
     await record(path, (asked(*answered("line\n" * 40 + "heron")), say("Fine.")))
     told = await missed(replaying(path), asked(*answered("line\n" * 40 + "crow")))
     assert r"is …'line\nline\nline\nline\ncrow', and …'line\nline\nline\nline\nheron' in" in told
 
 
-async def test_who_misses_something_later_is_told_of_the_first(path: Path) -> None:
+async def test_later_mismatches_report_the_first(path: Path) -> None:
     await record(path, (asked(), say("Hi.")))
     model = replaying(path)
     first = await missed(model, asked(UserMessage("Child?"), agent_path="root/tester.1"))
@@ -258,19 +256,19 @@ async def streamed(model: ReplayModel, request: Request) -> list[str]:
     return pieces
 
 
-async def test_text_comes_in_the_pieces_that_it_came_in(path: Path) -> None:
+async def test_text_is_streamed_in_the_recorded_pieces(path: Path) -> None:
     await record(path, (asked(), say("Once upon a time.")))
     assert await streamed(replaying(path), asked()) == ["Once", " upon", " a", " time."]
 
 
-async def test_the_pieces_add_up_where_the_project_has_a_longer_name(path: Path) -> None:
+async def test_streamed_pieces_add_up_with_a_longer_project_path(path: Path) -> None:
     await record(path, (asked(), say("See /p/a.txt, please.")), directory="/p")
     pieces = await streamed(replaying(path, "/a/long/way/off"), asked())
     assert "".join(pieces) == "See /a/long/way/off/a.txt, please."
     assert len(pieces) == 4
 
 
-async def test_an_error_is_raised_as_what_it_was(path: Path) -> None:
+async def test_recorded_error_is_raised(path: Path) -> None:
     errors: Sequence[ModelError] = (
         RateLimited("Slow down.", retry_after_s=7.0),
         ContextOverflow("Too long."),
@@ -288,14 +286,14 @@ async def test_an_error_is_raised_as_what_it_was(path: Path) -> None:
     assert await said(model, asked()) == ["Hi."]
 
 
-def test_an_error_of_a_kind_that_is_not_known_is_the_providers(path: Path) -> None:
+def test_unknown_error_kind_is_a_provider_error(path: Path) -> None:
     asyncio.run(record(path, (asked(), fail(ContextOverflow("Too long.")))))
     path.write_text(path.read_text().replace("ContextOverflow", "BudgetExceeded"))
     with pytest.raises(ProviderError, match="Too long"):
         asyncio.run(replaying(path).reply(asked()))
 
 
-async def test_at_its_own_pace_everything_takes_as_long_as_it_took(path: Path) -> None:
+async def test_replay_at_the_recorded_pace(path: Path) -> None:
     clock = FakeClock()
     gate = asyncio.Event()
     slow = RateLimited("Slow down.", retry_after_s=7.0)
@@ -323,7 +321,7 @@ async def test_at_its_own_pace_everything_takes_as_long_as_it_took(path: Path) -
     assert caught.value.retry_after_s == 7.0
 
 
-async def test_a_call_that_was_given_up_is_never_answered(path: Path) -> None:
+async def test_cancelled_call_is_never_answered(path: Path) -> None:
     with closing(Recorder(path, redaction=Redaction(), clock=SystemClock())) as recorder:
         model = RecordedModel(ScriptedModel([hold(asyncio.Event(), say("Never."))]), recorder)
         with pytest.raises(TimeoutError):

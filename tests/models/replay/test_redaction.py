@@ -31,7 +31,7 @@ from retinue.models.replay.redaction import Redaction
         ("-----BEGIN PRIVATE KEY-----\nMIIE that was cut off", "⟨hidden⟩"),
     ],
 )
-def test_what_looks_like_a_key_is_hidden(text: str, hidden: str) -> None:
+def test_keys_are_hidden(text: str, hidden: str) -> None:
     assert Redaction().redact(text) == hidden
 
 
@@ -46,7 +46,7 @@ def test_what_looks_like_a_key_is_hidden(text: str, hidden: str) -> None:
         "eyJust a word.with.dots",
     ],
 )
-def test_what_only_resembles_one_is_left_alone(text: str) -> None:
+def test_similar_texts_are_not_hidden(text: str) -> None:
     assert Redaction().redact(text) == text
 
 
@@ -80,11 +80,11 @@ def test_a_project_at_the_root_of_the_file_system_has_no_mark() -> None:
 
 
 @given(st.text())
-def test_what_was_hidden_is_not_changed_by_hiding_it_again(text: str) -> None:
+def test_redaction_is_idempotent(text: str) -> None:
     redaction = Redaction(directory="/p", secrets={"TOKEN": "0123456789"})
     once = redaction.redact(text)
     assert redaction.redact(once) == once
 
 
-def test_half_a_surrogate_pair_can_be_written() -> None:
+def test_lone_surrogate_is_replaced() -> None:
     assert Redaction().redact("caf\udce9") == "caf?"

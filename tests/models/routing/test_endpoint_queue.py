@@ -1,4 +1,4 @@
-"""The gate of an endpoint: queues, refusals, limits per minute, an endpoint that goes and comes."""
+"""The queue of an endpoint: order, slots, and limits per minute."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import pytest
-
 from retinue.domain.messages import Request, UserMessage
 from retinue.domain.server_info import EndpointLoad
-from retinue.errors import ModelError, Overloaded, ProviderError, RateLimited, Unreachable
 from retinue.models.routing.endpoint_queue import EndpointQueue
 from retinue.models.routing.pool import Pool, PoolMember
 from retinue.testing.clock import FakeClock
 
 if TYPE_CHECKING:
-    from tests.models.conftest import FakeEndpoint
+    from tests.models.routing.conftest import FakeEndpoint
 
 Opened = Callable[..., "FakeEndpoint"]
 
@@ -37,9 +34,7 @@ async def passing(clock: FakeClock, seconds: float) -> None:
 # The queue
 
 
-async def test_a_free_place_is_taken_as_if_there_were_no_gate(
-    endpoint: Opened, clock: FakeClock
-) -> None:
+async def test_free_slot_is_taken_without_overhead(endpoint: Opened, clock: FakeClock) -> None:
     d = endpoint()
     heard: list[str] = []
     await d.ask("one", on_text=heard.append)
@@ -49,7 +44,7 @@ async def test_a_free_place_is_taken_as_if_there_were_no_gate(
     assert await d.tasks["one"] is d.said
 
 
-async def test_who_has_to_wait_is_told_how_long_it_was(endpoint: Opened, clock: FakeClock) -> None:
+async def test_reply_says_how_long_it_was_queued(endpoint: Opened, clock: FakeClock) -> None:
     d = endpoint()
     await d.ask("one")
     await d.ask("two")
@@ -111,222 +106,17 @@ async def test_the_number_of_slots_may_become_known_later(
     assert d.present == ["one", "two", "three"]
 
 
-async def test_a_gate_says_how_it_is_doing(clock: FakeClock) -> None:
+async def test_repr(clock: FakeClock) -> None:
     assert (
         repr(EndpointQueue(ADDRESS, slots=4, timers=clock))
         == f"EndpointQueue('{ADDRESS}', 0 of 4 in flight)"
     )
 
 
-# Refusals
-
-
-async def test_who_is_refused_is_first_when_there_is_room_again(
-    endpoint: Opened, clock: FakeClock
-) -> None:
-    d = endpoint(slots=2)
-    for name in ("one", "two", "three"):
-        await d.ask(name)
-    await d["two"].failed(RateLimited("Too many."))
-    assert d.present == ["one"], "one is what it takes"
-    await d["one"].answered()
-    assert d.present[0] == "two"
-    assert [error.held for error in d.errors] == [True]
-
-
-@pytest.mark.parametrize("kind", [RateLimited, Overloaded])
-async def test_one_refusal_lets_everybody_rest(
-    endpoint: Opened, clock: FakeClock, kind: type[ModelError]
-) -> None:
-    d = endpoint(slots=2)
-    for name in ("one", "two", "three"):
-        await d.ask(name)
-    await d["two"].failed(kind("Come back.", retry_after_s=20.0))
-    await d["one"].answered()
-    await passing(clock, 19.9)
-    assert d.present == []
-    await passing(clock, 0.1)
-    assert d.present[0] == "two"
-
-
-async def test_without_a_word_of_the_server_the_rests_grow(
-    endpoint: Opened, clock: FakeClock
-) -> None:
-    d = endpoint()
-    await d.ask("one")
-    rests = []
-    for _ in range(8):
-        await d["one"].failed(RateLimited("Too many."))
-        rests.append(d.errors[-1].retry_after_s)
-        assert rests[-1] is not None
-        await passing(clock, rests[-1])
-    assert rests == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-
-
-async def test_who_refuses_everything_is_given_up_in_the_end(
-    endpoint: Opened, clock: FakeClock
-) -> None:
-    d = endpoint(patience_s=60)
-    await d.ask("one")
-    await d.ask("two")
-    for _ in range(7):
-        await d.visits[0].failed(RateLimited("Too many."))
-        await passing(clock, d.errors[-1].retry_after_s or 0.0)
-    for name in ("one", "two"):
-        error = await d.error_of(name)
-        assert str(error) == (
-            f"{ADDRESS} has refused every request for 60 s: Too many. Try again later, choose"
-            " another model with -m, or let agents wait longer with patience_s under"
-            f' [servers."{ADDRESS}"] in your settings.'
-        )
-        assert not error.retryable
-
-
-async def test_a_rest_that_is_longer_than_anybody_waits_is_an_error_at_once(
-    endpoint: Opened,
-    clock: FakeClock,
-) -> None:
-    d = endpoint()
-    await d.ask("one")
-    await d.ask("two")
-    await d["one"].failed(RateLimited("The day's share is used.", retry_after_s=3600.0))
-    for name in ("one", "two"):
-        assert str(await d.error_of(name)) == (
-            f"{ADDRESS} accepts no requests for another 3,600 s: The day's share is used. Try again"
-            " then, choose another model with -m, or let agents wait longer with patience_s under"
-            f' [servers."{ADDRESS}"] in your settings.'
-        )
-    await d.ask("three")
-    await passing(clock, 0.0)
-    assert "accepts no requests" in str(await d.error_of("three"))
-
-
-async def test_other_failures_are_none_of_the_gates_business(
-    endpoint: Opened, clock: FakeClock
-) -> None:
-    d = endpoint()
-    await d.ask("one")
-    await d.ask("two")
-    await d["one"].failed(ProviderError("It broke off.", retryable=True))
-    assert not (await d.error_of("one")).held
-    assert d.present == ["two"]
-
-
-# An endpoint that goes, and comes back
-
-
-async def test_one_that_never_answered_is_told_of_at_once(
-    endpoint: Opened, clock: FakeClock
-) -> None:
-    """It may be a wrong address; nobody should wait two minutes to read that."""
-    d = endpoint(slots=4)
-    for n in range(5):
-        await d.ask(f"{n}")
-        await d.visits[0].failed(Unreachable(GONE, retryable=True))
-        assert not (await d.error_of(f"{n}")).held
-
-
-async def test_everybody_sleeps_while_one_asks_and_wakes_when_it_is_back(
-    endpoint: Opened,
-    clock: FakeClock,
-) -> None:
-    d = endpoint(slots=4)
-    await d.known()
-    for n in range(4):
-        await d.ask(f"{n}")
-    for _ in range(4):
-        await d.visits[0].failed(Unreachable(GONE, retryable=True))
-    # The first two might have been an accident.
-    assert [error.held for error in d.errors] == [False, False, True, True]
-    for n in range(4, 8):
-        await d.ask(f"{n}")
-    asked = []
-    for wait_s in (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0):
-        await passing(clock, wait_s - 0.1)
-        assert d.present == []
-        await passing(clock, 0.1)
-        asked += d.present
-        await d.visits[0].failed(Unreachable(GONE, retryable=True))
-    assert asked == ["2"] * 7
-    await passing(clock, 15)
-    d.model.on_headers(200, {})
-    await settled()
-    assert d.present == ["2", "3", "4", "5"]
-
-
-async def test_one_that_is_up_and_drops_what_it_is_asked_is_not_back(
-    endpoint: Opened, clock: FakeClock
-) -> None:
-    d = endpoint()
-    await d.known()
-    await gone(d, clock)
-    await d.visits[0].failed(ProviderError("It broke off.", retryable=True))
-    assert d.errors[-1].held
-    await passing(clock, 0.9)
-    assert d.present == []
-
-
-async def test_if_who_asks_is_cancelled_the_next_one_asks(
-    endpoint: Opened, clock: FakeClock
-) -> None:
-    d = endpoint()
-    await d.known()
-    await gone(d, clock)
-    await d.ask("other")
-    (asking,) = d.present
-    d.tasks[asking].cancel()
-    await settled()
-    assert d.present == ["other"]
-
-
-async def test_one_that_stays_away_is_given_up_and_the_way_out_told(
-    endpoint: Opened, clock: FakeClock
-) -> None:
-    d = endpoint(slots=2, patience_s=10)
-    await d.known()
-    await gone(d, clock)
-    await d.ask("waiting")
-    (asking,) = d.present
-    await passing(clock, 10)
-    words = (
-        f"{ADDRESS} has been down for 10 s: {GONE} Start it again, choose another model with -m, or"
-        f' let agents wait longer with patience_s under [servers."{ADDRESS}"] in your settings.'
-    )
-    assert str(await d.error_of("waiting")) == words
-    await d[asking].failed(Unreachable(GONE, retryable=True))
-    error = await d.error_of(asking)
-    assert "has been down for" in str(error)
-    assert not error.retryable
-    await d.ask("late")
-    await passing(clock, 0.0)
-    assert "has been down for" in str(await d.error_of("late"))
-
-
-async def test_a_wrong_name_of_a_host_is_no_endpoint_that_is_gone(
-    endpoint: Opened, clock: FakeClock
-) -> None:
-    d = endpoint(slots=4)
-    await d.known()
-    for n in range(4):
-        await d.ask(f"{n}")
-        await d.visits[0].failed(Unreachable("No such host.", retryable=False))
-        assert not (await d.error_of(f"{n}")).held
-
-
-async def gone(d: FakeEndpoint, clock: FakeClock) -> None:
-    """Let the endpoint be gone, and somebody be asking whether it is back."""
-    for n in range(3):
-        await d.ask(f"lost {n}")
-        await d.visits[0].failed(Unreachable(GONE, retryable=True))
-    assert d.present == []
-    await passing(clock, 0.5)
-    assert d.present == ["lost 2"]
-
-
 # Limits per minute
 
 
-async def test_a_limit_is_kept_before_it_is_reached(endpoint: Opened, clock: FakeClock) -> None:
+async def test_rate_limit_is_kept_before_it_is_reached(endpoint: Opened, clock: FakeClock) -> None:
     d = endpoint(slots=8)
     await d.ask("one")
     d.model.on_headers(
@@ -346,9 +136,7 @@ async def test_a_limit_is_kept_before_it_is_reached(endpoint: Opened, clock: Fak
     assert d.present == ["one", "two", "three", "four"]
 
 
-async def test_what_one_model_has_used_up_another_may_still_have(
-    endpoint: Opened, clock: FakeClock
-) -> None:
+async def test_rate_limits_are_per_model(endpoint: Opened, clock: FakeClock) -> None:
     d = endpoint(slots=8)
     d.model.on_headers(
         200,
@@ -378,7 +166,9 @@ SPENT_FOR_A_DAY = {
 }
 
 
-async def test_in_the_same_run_too(endpoint: Opened, clock: FakeClock) -> None:
+async def test_rate_limits_are_per_model_in_the_same_run(
+    endpoint: Opened, clock: FakeClock
+) -> None:
     d = endpoint(slots=1)
     d.model.on_headers(
         200,
@@ -402,7 +192,7 @@ async def test_in_the_same_run_too(endpoint: Opened, clock: FakeClock) -> None:
     assert d.present == ["first"]
 
 
-async def test_a_limit_that_is_used_up_for_longer_than_anybody_waits_is_an_error_at_once(
+async def test_rate_limit_longer_than_the_patience_is_an_error_at_once(
     endpoint: Opened, clock: FakeClock
 ) -> None:
     d = endpoint(slots=8)
@@ -420,7 +210,7 @@ async def test_a_limit_that_is_used_up_for_longer_than_anybody_waits_is_an_error
     assert d.present == ["three"]
 
 
-async def test_in_a_pool_another_model_of_the_endpoint_is_waited_for(
+async def test_pool_waits_for_another_model_of_the_endpoint(
     endpoint: Opened, clock: FakeClock
 ) -> None:
     d = endpoint(slots=1)

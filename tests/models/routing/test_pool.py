@@ -142,25 +142,25 @@ async def trio() -> AsyncIterator[Callable[..., Trio]]:
 Made = Callable[..., Trio]
 
 
-async def test_the_least_loaded_is_asked(trio: Made) -> None:
+async def test_least_loaded_member_is_asked(trio: Made) -> None:
     t = trio()
     await t.ask("1", "2", "3", "4")
     assert t.where == {"a": ["1", "4"], "b": ["2"], "c": ["3"]}
 
 
-async def test_weights_share_out(trio: Made) -> None:
+async def test_weights(trio: Made) -> None:
     t = trio(slots=9, weights=(4.0, 1.0, 1.0))
     await t.ask(*"123456")
     assert {name: len(asked) for name, asked in t.where.items()} == {"a": 4, "b": 1, "c": 1}
 
 
-async def test_in_order_the_first_with_room_is_asked(trio: Made) -> None:
+async def test_in_order_the_first_free_member_is_asked(trio: Made) -> None:
     t = trio(in_order=True)
     await t.ask("1", "2", "3")
     assert t.where == {"a": ["1", "2"], "b": ["3"]}
 
 
-async def test_who_gave_the_last_reply_is_preferred(trio: Made) -> None:
+async def test_member_of_the_last_reply_is_preferred(trio: Made) -> None:
     t = trio()
     await t.ask("1", preferred_model="c")
     await t.ask("2", preferred_model="c")
@@ -170,7 +170,7 @@ async def test_who_gave_the_last_reply_is_preferred(trio: Made) -> None:
     assert t.where["b"] == ["4"]
 
 
-async def test_where_all_are_full_the_first_to_have_room_takes_over(trio: Made) -> None:
+async def test_first_free_member_takes_a_waiting_request(trio: Made) -> None:
     t = trio(slots=1)
     await t.ask("1", "2", "3", "4", "5")
     assert t.where == {"a": ["1"], "b": ["2"], "c": ["3"]}
@@ -183,7 +183,7 @@ async def test_where_all_are_full_the_first_to_have_room_takes_over(trio: Made) 
     assert (reply.model, reply.timing.queued_s) == ("b", 2.0)
 
 
-async def test_a_reply_says_who_gave_it(trio: Made) -> None:
+async def test_reply_names_its_member(trio: Made) -> None:
     t = trio()
     await t.ask("1")
     await t.a.answers("1")
@@ -201,7 +201,7 @@ async def test_a_reply_says_who_gave_it(trio: Made) -> None:
     ],
     ids=str,
 )
-async def test_what_one_cannot_do_another_is_asked_at_once(trio: Made, error: ModelError) -> None:
+async def test_failed_request_goes_to_another_member_at_once(trio: Made, error: ModelError) -> None:
     t = trio(in_order=True)
     await t.ask("1")
     await t.a.fails("1", error)
@@ -214,7 +214,7 @@ async def test_what_one_cannot_do_another_is_asked_at_once(trio: Made, error: Mo
     assert t.where == {"b": ["2"]}
 
 
-async def test_a_prompt_that_is_too_large_is_so_everywhere(trio: Made) -> None:
+async def test_context_overflow_is_not_retried_elsewhere(trio: Made) -> None:
     t = trio()
     await t.ask("1")
     await t.a.fails("1", ContextOverflow("Too large."))
@@ -222,7 +222,7 @@ async def test_a_prompt_that_is_too_large_is_so_everywhere(trio: Made) -> None:
         await t.tasks["1"]
 
 
-async def test_where_none_can_the_agents_own_retries_count(trio: Made) -> None:
+async def test_error_is_not_held_if_no_member_is_available(trio: Made) -> None:
     t = trio(in_order=True)
     await t.ask("1")
     for member in t.members:
@@ -235,7 +235,7 @@ async def test_where_none_can_the_agents_own_retries_count(trio: Made) -> None:
     assert t.where == {"a": ["2"]}
 
 
-async def test_one_that_failed_gets_work_again_soon_and_later_if_it_fails_again(trio: Made) -> None:
+async def test_failed_member_is_avoided_longer_each_time(trio: Made) -> None:
     t = trio(in_order=True)
     await t.ask("1")
     await t.a.fails("1", broke())
@@ -254,7 +254,7 @@ async def test_one_that_failed_gets_work_again_soon_and_later_if_it_fails_again(
     assert t.where["a"] == ["5"], "and all of it, once it has answered"
 
 
-async def test_those_who_were_there_together_are_one_failure(trio: Made) -> None:
+async def test_concurrent_failures_count_once(trio: Made) -> None:
     t = trio(in_order=True, slots=9)
     await t.ask(*"12345678")
     for name in "12345678":
@@ -264,7 +264,7 @@ async def test_those_who_were_there_together_are_one_failure(trio: Made) -> None
     assert t.where["a"] == ["9"]
 
 
-async def test_what_does_not_pass_by_itself_is_doubted_for_longer(trio: Made) -> None:
+async def test_fatal_error_avoids_the_member_longer(trio: Made) -> None:
     t = trio(in_order=True)
     await t.ask("1")
     await t.a.fails("1", ProviderError("No such model (404)."))
@@ -276,7 +276,7 @@ async def test_what_does_not_pass_by_itself_is_doubted_for_longer(trio: Made) ->
     assert t.where["a"] == ["3"]
 
 
-async def test_one_that_is_gone_is_asked_now_and_then_by_one_request(trio: Made) -> None:
+async def test_down_member_is_probed_by_one_request(trio: Made) -> None:
     t = trio(in_order=True, slots=4)
     await t.ask("0")
     await t.a.answers("0")
@@ -293,7 +293,7 @@ async def test_one_that_is_gone_is_asked_now_and_then_by_one_request(trio: Made)
     assert t.where["a"] == ["6", "7"]
 
 
-async def test_those_who_wait_hear_of_one_that_comes_back(trio: Made) -> None:
+async def test_waiting_requests_use_a_member_that_comes_back(trio: Made) -> None:
     t = trio(in_order=True, slots=1)
     await t.ask("1", "2", "3")
     await t.a.fails("1", broke())
@@ -302,7 +302,7 @@ async def test_those_who_wait_hear_of_one_that_comes_back(trio: Made) -> None:
     assert t.where == {"a": ["1"], "b": ["2"], "c": ["3"]}
 
 
-async def test_those_who_wait_leave_one_that_has_to_rest(trio: Made) -> None:
+async def test_waiting_requests_leave_a_paused_member(trio: Made) -> None:
     t = trio(in_order=True, slots=1)
     await t.ask("1", "2", "3", "4")
     for member, name in ((t.a, "1"), (t.b, "2")):
@@ -313,7 +313,7 @@ async def test_those_who_wait_leave_one_that_has_to_rest(trio: Made) -> None:
     assert sorted(name for names in t.where.values() for name in names) == ["1", "2", "4"]
 
 
-async def test_when_there_is_no_hope_for_any_the_last_words_are_told(trio: Made) -> None:
+async def test_last_error_is_raised_if_all_members_are_given_up(trio: Made) -> None:
     t = trio(in_order=True, slots=1)
     await t.ask("1")
     for member in t.members:
@@ -327,7 +327,7 @@ async def test_when_there_is_no_hope_for_any_the_last_words_are_told(trio: Made)
         await t.tasks["2"]
 
 
-async def test_closing_closes_all(trio: Made) -> None:
+async def test_closing_closes_all_members(trio: Made) -> None:
     t = trio()
     await t.pool.aclose()
     assert all(member.closed for member in t.members)

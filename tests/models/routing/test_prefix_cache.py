@@ -10,7 +10,7 @@ from retinue.errors import ProviderError
 from retinue.testing.clock import FakeClock
 
 if TYPE_CHECKING:
-    from tests.models.conftest import FakeEndpoint
+    from tests.models.routing.conftest import FakeEndpoint
 
 Opened = Callable[..., "FakeEndpoint"]
 
@@ -34,7 +34,7 @@ async def passing(clock: FakeClock, seconds: float) -> None:
 # One cache for all, as cloud providers and vLLM have it
 
 
-async def test_the_first_goes_ahead_until_its_first_token(endpoint: Opened) -> None:
+async def test_others_wait_for_the_first_token(endpoint: Opened) -> None:
     d = endpoint(slots=8)
     await siblings(d, "one", "two", "three")
     assert d.present == ["one"]
@@ -44,14 +44,14 @@ async def test_the_first_goes_ahead_until_its_first_token(endpoint: Opened) -> N
     assert d.present == ["one", "two", "three", "four"]
 
 
-async def test_a_reply_without_a_text_is_waited_for_to_its_end(endpoint: Opened) -> None:
+async def test_reply_without_text_counts_at_its_end(endpoint: Opened) -> None:
     d = endpoint(slots=8)
     await siblings(d, "one", "two", "three")
     await d["one"].answered()
     assert d.present == ["two", "three"]
 
 
-async def test_if_the_first_fails_the_next_goes_ahead(endpoint: Opened) -> None:
+async def test_next_request_reads_if_the_first_fails(endpoint: Opened) -> None:
     d = endpoint(slots=8)
     await siblings(d, "one", "two", "three")
     await d["one"].failed(ProviderError("Broken.", retryable=True))
@@ -62,7 +62,7 @@ async def test_if_the_first_fails_the_next_goes_ahead(endpoint: Opened) -> None:
     assert d.present == ["three", "another"]
 
 
-async def test_each_prefix_is_read_for_itself(endpoint: Opened) -> None:
+async def test_prefixes_are_independent(endpoint: Opened) -> None:
     d = endpoint(slots=8)
     await siblings(d, "one", "two")
     await siblings(d, "red", "blue", system=OTHER)
@@ -77,14 +77,14 @@ async def test_a_short_prefix_is_not_worth_waiting_for(endpoint: Opened) -> None
     assert d.present == ["one", "two"]
 
 
-async def test_an_endpoint_that_works_on_one_at_a_time_needs_no_order(endpoint: Opened) -> None:
+async def test_single_slot_needs_no_order(endpoint: Opened) -> None:
     d = endpoint(slots=1)
     await siblings(d, "one", "two")
     await d["one"].answered()
     assert d.present == ["two"]
 
 
-async def test_nobody_waits_for_ever_for_one_that_is_stuck(
+async def test_stuck_first_request_is_waited_for_only_so_long(
     endpoint: Opened, clock: FakeClock
 ) -> None:
     d = endpoint(slots=8)
@@ -95,7 +95,7 @@ async def test_nobody_waits_for_ever_for_one_that_is_stuck(
     assert d.present == ["one", "two"]
 
 
-async def test_a_slow_machine_is_given_time_to_read(endpoint: Opened, clock: FakeClock) -> None:
+async def test_cache_per_slot_allows_a_longer_wait(endpoint: Opened, clock: FakeClock) -> None:
     d = endpoint(slots=4)
     d.model.prefix_cache.per_slot = True
     await siblings(d, "one", "two", "three")
@@ -105,9 +105,7 @@ async def test_a_slow_machine_is_given_time_to_read(endpoint: Opened, clock: Fak
     assert d.present == ["one", "two"]
 
 
-async def test_what_nobody_used_for_a_while_is_cold_again(
-    endpoint: Opened, clock: FakeClock
-) -> None:
+async def test_unused_prefix_expires(endpoint: Opened, clock: FakeClock) -> None:
     d = endpoint(slots=8)
     await siblings(d, "one")
     await d["one"].answered()
@@ -165,9 +163,7 @@ async def test_a_cold_slot_is_used_when_waiting_would_cost_more(
     assert d.present == ["four", "five", "six"]
 
 
-async def test_where_reading_costs_little_all_slots_are_used_soon(
-    endpoint: Opened, clock: FakeClock
-) -> None:
+async def test_cheap_prefix_uses_all_slots_soon(endpoint: Opened, clock: FakeClock) -> None:
     d = endpoint(slots=4)
     await read_in(d, clock, 0.5)
     await passing(clock, 3.0)

@@ -93,7 +93,7 @@ def test_headers(headers: dict[str, str], limits: RateLimits | None) -> None:
     assert parse_rate_limits(headers) == limits
 
 
-def test_nothing_is_waited_for_until_a_limit_is_known() -> None:
+def test_no_wait_without_known_limits() -> None:
     limiter = RateLimiter()
     for _ in range(100):
         limiter.record_request()
@@ -113,13 +113,13 @@ def test_requests_are_spread_before_they_are_refused() -> None:
     assert limiter.wait_s(101.5) == pytest.approx(1.5)
 
 
-def test_requests_under_way_may_not_have_been_counted() -> None:
+def test_requests_in_flight_are_reserved() -> None:
     limiter = RateLimiter()
     limiter.update(RateLimits(RateWindow(60, 2, 58.0)), in_flight=2, now=0.0)
     assert limiter.wait_s(0.0) == 1.0
 
 
-def test_tokens_are_those_of_the_usual_reply() -> None:
+def test_tokens_are_estimated_from_earlier_replies() -> None:
     limiter = RateLimiter()
     limiter.record_reply(4_000)
     limiter.record_reply(5_000)
@@ -127,7 +127,7 @@ def test_tokens_are_those_of_the_usual_reply() -> None:
     assert limiter.wait_s(0.0) == pytest.approx((4_200 - 1_200) / (8_800 / 60))
 
 
-def test_a_reply_larger_than_the_limit_does_not_wait_for_ever() -> None:
+def test_reply_larger_than_the_limit_is_sent() -> None:
     limiter = RateLimiter()
     limiter.record_reply(50_000)
     limiter.update(RateLimits(tokens=RateWindow(10_000, 5_000, 30.0)), in_flight=0, now=0.0)
@@ -135,7 +135,7 @@ def test_a_reply_larger_than_the_limit_does_not_wait_for_ever() -> None:
     assert limiter.wait_s(30.0) == 0.0
 
 
-def test_an_empty_window_that_tells_no_rate_is_waited_for() -> None:
+def test_empty_window_without_a_rate_is_waited_for() -> None:
     limiter = RateLimiter()
     limiter.update(RateLimits(RateWindow(10, 10, 5.0)), in_flight=12, now=0.0)
     assert limiter.wait_s(0.0) == 5.0

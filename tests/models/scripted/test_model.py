@@ -62,7 +62,7 @@ class TestScriptedModel(ModelContract):
             yield model
 
 
-async def test_a_list_is_taken_in_order_by_whoever_asks() -> None:
+async def test_requests_take_the_steps_in_order() -> None:
     model = ScriptedModel([say("one"), say("two")])
     assert [await said(model), await said(model, asked(UserMessage("Other.")))] == ["one", "two"]
     model.assert_exhausted()
@@ -87,7 +87,7 @@ async def test_steps_left_over_are_listed() -> None:
     )
 
 
-async def test_a_test_that_failed_is_not_told_about_leftovers() -> None:
+async def test_leftovers_do_not_hide_an_error() -> None:
     with pytest.raises(KeyError):
         async with ScriptedModel([say("one")]):
             raise KeyError
@@ -186,12 +186,12 @@ async def test_many_conversations_play_the_same_rule_at_once() -> None:
     await model.aclose()
 
 
-async def test_a_resumed_conversation_goes_on_where_it_was() -> None:
+async def test_resumed_conversation_continues() -> None:
     request = asked(UserMessage("researcher"), AssistantMessage("", ()), ToolMessage("c", ""))
     assert await said(ScriptedModel(RULES, strict=False), request) == "found"
 
 
-async def test_a_rule_that_no_conversation_met_is_reported() -> None:
+async def test_unused_rule_is_reported() -> None:
     model = ScriptedModel(RULES)
     await talk(model, UserMessage("researcher"))
     with pytest.raises(AssertionError, match="rule 'Write tests'; rule ''"):

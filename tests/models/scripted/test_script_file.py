@@ -80,7 +80,7 @@ async def test_failures(kind: str, error: type[ModelError], retryable: bool) -> 
     assert caught.value.retryable is retryable
 
 
-async def test_what_looks_like_a_number_is_text() -> None:
+async def test_unquoted_numbers_are_text() -> None:
     assert (await ScriptedModel.from_text("steps: [{say: 42}]").reply(HI)).message.content == "42"
 
 

@@ -90,7 +90,7 @@ def at(server: ModelServer, model: str = "", **fields: Any) -> Endpoint:
     ],
     ids=["llama.cpp", "Ollama", "LM Studio", "LM Studio 0.3", "vLLM"],
 )
-async def test_a_server_tells_about_its_models(
+async def test_models_of_each_server(
     pages: dict[str, Any], kind: str, found: list[tuple[str, int | None, int | None, bool | None]]
 ) -> None:
     async with ModelServer(pages=pages) as server:
@@ -124,7 +124,7 @@ async def test_a_server_of_many_models_is_not_made_to_load_them() -> None:
         ([{"id": "gpt-4o", "owned_by": "somebody"}], {}, ""),
     ],
 )
-async def test_the_port_tells_only_what_the_server_confirms(
+async def test_default_port_needs_confirmation(
     cards: list[Any] | None, pages: dict[str, Any], kind: str
 ) -> None:
     there = "http://127.0.0.1:11434"
@@ -141,14 +141,14 @@ async def test_the_port_tells_only_what_the_server_confirms(
 
 
 @pytest.mark.parametrize("pages", [LLAMA_CPP, OLLAMA, LM_STUDIO])
-async def test_what_a_server_does_not_tell_is_left_out(pages: dict[str, Any]) -> None:
+async def test_missing_pages_are_left_out(pages: dict[str, Any]) -> None:
     async with ModelServer(pages={"/v1/models": pages["/v1/models"]}) as server:
         inventory = await inspect_server(at(server), timeout_s=10)
     assert inventory.models
     assert {m.slots for m in inventory.models} == {None}
 
 
-async def test_what_a_server_does_not_tell_in_time_is_left_out() -> None:
+async def test_late_pages_are_left_out() -> None:
     pages = {**LLAMA_CPP, "/props": Response(ending=ResponseEnding.HANG)}
     async with ModelServer(pages=pages) as server:
         inventory = await inspect_server(at(server), timeout_s=0.2)
@@ -205,21 +205,19 @@ async def test_a_server_that_begins_to_answer_and_never_ends() -> None:
     ],
     ids=str,
 )
-async def test_a_server_with_another_answer(
-    answer: Response, problem: str, no_server: bool
-) -> None:
+async def test_unusable_answers(answer: Response, problem: str, no_server: bool) -> None:
     async with ModelServer(pages={"/v1/models": lambda _: answer}) as server:
         assert await problem_of(server) == (problem, no_server)
 
 
-async def test_a_host_that_does_not_exist() -> None:
+async def test_unknown_host() -> None:
     found = await inspect_server(
         Endpoint(base_url="http://nowhere.invalid/v1", model=""), timeout_s=10
     )
     assert found.problem == "no host 'nowhere.invalid' is known"
 
 
-async def test_certificates_that_are_none(tmp_path: Path) -> None:
+async def test_invalid_ca_file(tmp_path: Path) -> None:
     empty = tmp_path / "ca.pem"
     empty.write_text("")
     endpoint = Endpoint(base_url="https://127.0.0.1:1/v1", model="", ca_file=str(empty))
@@ -237,7 +235,7 @@ async def test_a_key_is_sent_only_if_the_endpoint_has_one() -> None:
         assert server.visits[-1].headers["authorization"] == "Bearer sk-secret"
 
 
-async def test_anthropic_takes_the_key_in_its_own_way() -> None:
+async def test_key_header_of_anthropic() -> None:
     async with ModelServer(pages={"/v1/models": page("anthropic_models")}) as server:
         found = await inspect_server(
             at(server, api_key="sk-secret"), timeout_s=10, provider="anthropic"
@@ -249,7 +247,7 @@ async def test_anthropic_takes_the_key_in_its_own_way() -> None:
     assert "authorization" not in inspection.headers
 
 
-async def test_of_a_key_and_a_password_the_key_counts() -> None:
+async def test_key_wins_over_a_password() -> None:
     async with ModelServer(pages=VLLM) as server:
         url = server.base_url.replace("http://", "http://me:secret@")
         found = await inspect_server(
@@ -283,7 +281,7 @@ async def test_a_server_that_wants_a_key() -> None:
 # One model
 
 
-async def test_one_model_is_asked_for_by_itself() -> None:
+async def test_inspect_one_model() -> None:
     async with ModelServer(pages=OLLAMA) as server:
         found = await inspect_model(at(server, "gemma3"))
     assert found is not None
@@ -295,12 +293,12 @@ async def test_one_model_is_asked_for_by_itself() -> None:
     ]
 
 
-async def test_a_model_that_is_not_there_is_not_known() -> None:
+async def test_unknown_model() -> None:
     async with ModelServer(pages=OLLAMA) as server:
         assert await inspect_model(at(server, "llama3")) is None
 
 
-async def test_a_server_that_is_not_there_does_not_tell() -> None:
+async def test_unreachable_server_tells_nothing() -> None:
     async with ModelServer() as server:
         assert await inspect_model(at(server, "m")) is None
 
@@ -343,7 +341,7 @@ async def test_a_model_whose_window_is_known_is_not_called() -> None:
     assert not server.requests
 
 
-async def test_a_look_can_be_cancelled() -> None:
+async def test_inspection_can_be_cancelled() -> None:
     asked = asyncio.Event()
 
     def never(_: Received) -> Response:
@@ -360,7 +358,7 @@ async def test_a_look_can_be_cancelled() -> None:
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
-async def test_a_proxy_is_not_shown_the_key(provider: str) -> None:
+async def test_key_is_not_sent_to_the_proxy(provider: str) -> None:
     async with ForwardingProxy(refusal=403) as proxy:
         endpoint = Endpoint(
             base_url="https://example.invalid/v1", model="", api_key="sk-secret", proxy=proxy.url

@@ -38,7 +38,7 @@ def entries(name: str) -> list[cards.Card]:
         ("anthropic_models", ""),
     ],
 )
-def test_the_list_tells_what_kind_of_server_it_is(name: str, server: str) -> None:
+def test_list_of_models_shows_the_kind_of_server(name: str, server: str) -> None:
     assert cards.detect_server(entries(name)) == server
 
 
@@ -155,7 +155,7 @@ def test_vllm() -> None:
     ]
 
 
-def test_of_a_clouds_models_only_those_that_converse_are_listed() -> None:
+def test_only_chat_models_are_listed() -> None:
     assert [one.model for one in cards.chat_models(entries("openai_models"), "")] == ["gpt-5-mini"]
     (claude,) = cards.chat_models(entries("anthropic_models"), "")
     assert (claude.model, claude.window) == ("claude-sonnet-4-6", 200_000)
@@ -171,7 +171,7 @@ def test_other_names_for_a_window(key: str) -> None:
     "value",
     [None, [], "models", 1, {}, {"models": []}, {"data": "none"}, {"data": {"id": "m"}}],
 )
-def test_what_is_no_list_of_models(value: Any) -> None:
+def test_other_pages_are_no_list_of_models(value: Any) -> None:
     assert cards.parse_model_list(value) is None
 
 
@@ -184,7 +184,7 @@ def test_a_model_that_is_listed_twice_is_one() -> None:
     assert cards.parse_model_list({"data": [first, {"id": "n"}, second]}) == [first, {"id": "n"}]
 
 
-def test_numbers_of_nonsense_say_nothing() -> None:
+def test_implausible_numbers_are_ignored() -> None:
     (served,) = cards.chat_models([{"id": "m", "max_model_len": 10**30}], "")
     assert served.window is None
     props = {"total_slots": 10**30, "default_generation_settings": {"n_ctx": 2**63}}
@@ -194,7 +194,7 @@ def test_numbers_of_nonsense_say_nothing() -> None:
     assert shown.window is None
 
 
-def test_names_that_a_terminal_would_obey_are_left_out() -> None:
+def test_names_with_control_characters_are_left_out() -> None:
     bad = ["\x1b[2Jm", "two\nlines", "", "m" * 513, None, 3]
     assert cards.parse_model_list({"data": [{"id": name} for name in bad] + [{"id": "m"}]}) == [
         {"id": "m"}
@@ -216,7 +216,7 @@ pages = st.recursive(
 
 @given(pages, pages)
 @settings(max_examples=40)
-def test_no_page_of_any_shape_breaks_the_reading(first: Any, second: Any) -> None:
+def test_pages_of_any_shape_are_accepted(first: Any, second: Any) -> None:
     served = ServedModel(model="m", server="Ollama", loaded=False)
     for found in (cards.parse_model_list(first) or [], [{"id": "m", **_as_dict(first)}]):
         cards.detect_server(found)

@@ -39,7 +39,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSL
     return certificate, context
 
 
-async def test_a_proxy_is_used() -> None:
+async def test_proxy_is_used() -> None:
     async with ModelServer([say("x")]) as server, ForwardingProxy() as proxy:
         proxy_url = proxy.url.replace("//", "//bob:hunter22@")
         endpoint = Endpoint(base_url=server.base_url, model="m", proxy=proxy_url)
@@ -51,7 +51,7 @@ async def test_a_proxy_is_used() -> None:
     assert seen.headers["proxy-authorization"] == "Basic Ym9iOmh1bnRlcjIy"
 
 
-async def test_a_proxy_is_not_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_of_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ModelServer([say("x")]) as server, ForwardingProxy() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         async with OpenAIModel(Endpoint(base_url=server.base_url, model="m")) as model:
@@ -82,7 +82,7 @@ async def test_tls_through_a_proxy(
     assert not {"authorization", "proxy-authorization", "x-api-key"} & seen.headers.keys()
 
 
-async def test_an_authority_of_ones_own(certificate: tuple[Path, ssl.SSLContext]) -> None:
+async def test_custom_certificate_authority(certificate: tuple[Path, ssl.SSLContext]) -> None:
     ca_file, tls = certificate
     async with ModelServer([say("x")], tls=tls) as server:
         endpoint = Endpoint(base_url=server.base_url, model="m", ca_file=str(ca_file))
@@ -90,7 +90,7 @@ async def test_an_authority_of_ones_own(certificate: tuple[Path, ssl.SSLContext]
             assert (await model.reply(HI)).message.content == "x"
 
 
-async def test_a_certificate_that_is_not_trusted(
+async def test_untrusted_certificate(
     certificate: tuple[Path, ssl.SSLContext],
 ) -> None:
     _, tls = certificate
@@ -107,7 +107,7 @@ async def test_a_certificate_that_is_not_trusted(
     assert caught.value.__context__ is None
 
 
-async def test_https_to_a_server_that_speaks_http() -> None:
+async def test_https_to_an_http_server() -> None:
     async with ModelServer([say("x")]) as server:
         base_url = server.base_url.replace("http://", "https://")
         async with OpenAIModel(Endpoint(base_url=base_url, model="m")) as model:
@@ -118,7 +118,7 @@ async def test_https_to_a_server_that_speaks_http() -> None:
     assert not caught.value.retryable
 
 
-def test_an_authority_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_ca_file(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.pem")
     with pytest.raises(ConfigError) as caught:
         OpenAIModel(Endpoint(base_url="https://h/v1", model="m", ca_file=missing))
@@ -136,7 +136,7 @@ def test_an_authority_that_is_not_there(tmp_path: Path) -> None:
         (" HTTPS://h/v1", None, True),
     ],
 )
-def test_an_authority_is_read_where_it_is_needed(
+def test_ca_file_is_read_only_for_https(
     tmp_path: Path, base_url: str, proxy: str | None, read: bool
 ) -> None:
     missing = str(tmp_path / "missing.pem")
@@ -145,7 +145,7 @@ def test_an_authority_is_read_where_it_is_needed(
         OpenAIModel(endpoint)
 
 
-def test_an_authority_that_is_not_one(tmp_path: Path) -> None:
+def test_invalid_ca_file(tmp_path: Path) -> None:
     path = tmp_path / "ca.pem"
     path.write_text("hello")
     with pytest.raises(ConfigError, match="is not a certificate in PEM form"):

@@ -29,7 +29,7 @@ def two_turns(request: Received) -> ScriptedReply:
 
 
 @pytest.mark.slow
-async def test_three_hundred_children_come_through(opened: Opened, settings: Settings) -> None:
+async def test_three_hundred_children_finish(opened: Opened, settings: Settings) -> None:
     faulty = FaultyAnswers(
         lambda _: say("Done."), drops=0.02, stalls=0.01, breaks=0.01, work_s=0.005, seed=1
     )
@@ -64,7 +64,7 @@ async def test_three_hundred_children_come_through(opened: Opened, settings: Set
     assert max(e.fact.timing.queued_s for e in events if isinstance(e.fact, ModelReplied)) > 0
 
 
-async def test_a_refusal_is_obeyed_by_everybody_and_sinks_nobody(
+async def test_all_requests_obey_a_refusal_and_none_fails(
     opened: Opened, settings: Settings
 ) -> None:
     refusal = failing(429, "Slow down.", headers={"retry-after-ms": "200"})
@@ -106,9 +106,7 @@ async def test_a_recording_of_refusals_can_be_replayed(opened: Opened, tmp_path:
     assert now == was == server.refused > 0
 
 
-async def test_who_does_not_answer_in_time_is_asked_again_and_given_twice_the_time(
-    opened: Opened, settings: Settings
-) -> None:
+async def test_timeout_doubles_at_a_retry(opened: Opened, settings: Settings) -> None:
     # Without more time at each try, none of the four would do.
     slow = FaultyAnswers(lambda _: say("Done."), work_s=0.15)
     events: list[Event] = []

@@ -115,7 +115,7 @@ async def test_one_of_two_is_killed_and_comes_back(
         assert set(heard.replied) == {a.model}
 
 
-async def test_the_only_one_is_killed_and_everybody_waits_for_it(
+async def test_requests_wait_for_the_only_server_that_was_killed(
     opened: Opened, started: Started
 ) -> None:
     server = started("half a reply")
@@ -133,7 +133,7 @@ async def test_the_only_one_is_killed_and_everybody_waits_for_it(
         assert [(await job.result()).attempts for job in jobs] == [1, 1, 1]
 
 
-async def test_one_that_does_not_come_back_is_given_up_with_the_way_out(
+async def test_server_that_stays_down_is_given_up_with_advice(
     opened: Opened, settings: Settings, started: Started
 ) -> None:
     server = started("whole replies")

@@ -86,7 +86,7 @@ async def test_a_model_may_choose_a_pool_and_not_mix_it_with_an_endpoint(
     assert unknown == "[ERROR] Unknown model 'smarter'; there are: root, smart."
 
 
-async def test_beside_a_pool_a_bare_name_means_nothing(
+async def test_bare_name_is_unknown_if_the_default_is_a_pool(
     opened: Opened, settings: Settings, two: tuple[str, str]
 ) -> None:
     settings(pool(two))
@@ -110,7 +110,7 @@ async def test_models_given_by_a_program_may_be_in_a_pool(
     assert answered == ["large", ""]
 
 
-async def test_a_project_cannot_make_a_pool(
+async def test_project_cannot_define_a_pool(
     opened: Opened, settings: Settings, project: Path, two: tuple[str, str]
 ) -> None:
     (project / "retinue.toml").write_text(pool(two) + '[servers."http://a"]\nslots = 9\n')
@@ -121,7 +121,7 @@ async def test_a_project_cannot_make_a_pool(
         assert (await rt.spawn("researcher", "x", model="smart")).response == "second"
 
 
-async def test_a_pools_endpoints_are_the_users_and_get_the_key(
+async def test_pool_endpoints_get_the_key(
     tmp_path: Path, project: Path, settings: Settings
 ) -> None:
     async with ModelServer([say("hello")]) as server:
@@ -132,14 +132,14 @@ async def test_a_pools_endpoints_are_the_users_and_get_the_key(
     assert server.requests[0].headers["authorization"] == "Bearer sk-1"
 
 
-async def test_who_mistypes_a_pool_is_told(opened: Opened, settings: Settings) -> None:
+async def test_misspelled_pool_is_suggested(opened: Opened, settings: Settings) -> None:
     settings('[pools.smart]\nendpoints = ["openai:m@http://127.0.0.1:9/v1"]\n')
     with pytest.raises(ConfigError, match=r"Model 'smrt' needs a key: .* Did you mean 'smart'\?"):
         async with opened(model="smrt"):
             pass
 
 
-async def test_the_price_is_that_of_who_answered(
+async def test_price_is_that_of_the_member_that_answered(
     opened: Opened, settings: Settings, two: tuple[str, str]
 ) -> None:
     prices = f'[prices."{two[0]}"]\ninput = 1\noutput = 10\n'
@@ -160,7 +160,7 @@ async def test_the_price_is_that_of_who_answered(
         assert (await rt.spawn("researcher", "w")).usage.cost_usd == pytest.approx(0.002)
 
 
-async def test_what_is_reserved_is_enough_for_the_dearest(
+async def test_reservation_covers_the_most_expensive_member(
     opened: Opened, settings: Settings, two: tuple[str, str]
 ) -> None:
     settings(
@@ -173,7 +173,7 @@ async def test_what_is_reserved_is_enough_for_the_dearest(
     assert (result.status, result.usage.turns) == ("budget_exceeded", 0)
 
 
-async def test_runtimes_of_one_process_share_the_gate(
+async def test_runtimes_share_the_queue_of_an_endpoint(
     opened: Opened, settings: Settings, project: Path
 ) -> None:
     async with ModelServer(lambda _: say("hello"), slots=2) as server:
@@ -187,7 +187,7 @@ async def test_runtimes_of_one_process_share_the_gate(
         assert len(await store.runs()) == 2
 
 
-async def test_a_password_in_the_base_url_is_sent_and_never_shown(
+async def test_password_in_the_base_url_is_sent_and_never_shown(
     opened: Opened, tmp_path: Path
 ) -> None:
     refusal = failing(429, "Come back tomorrow.", headers={"retry-after": "9999"})
@@ -206,9 +206,7 @@ async def test_a_password_in_the_base_url_is_sent_and_never_shown(
         assert f"127.0.0.1:{server.port}" in text
 
 
-async def test_one_address_has_one_gate_however_it_is_written(
-    opened: Opened, settings: Settings
-) -> None:
+async def test_one_origin_has_one_queue(opened: Opened, settings: Settings) -> None:
     async with ModelServer(lambda _: say("hello"), slots=1) as server:
         settings(f'[servers."http://LocalHost:{server.port}"]\nslots = 1\n')
         names = [f"openai:m@http://{host}:{server.port}/v1" for host in ("localhost", "LOCALHOST")]
