@@ -33,7 +33,7 @@ def ran(command: str, exit_code: int = 0, changed: tuple[FileChange, ...] = ()) 
         "Tests: Passed.",
     ],
 )
-def test_a_claim_without_a_receipt_is_told(text: str) -> None:
+def test_claim_without_receipt_is_unverified(text: str) -> None:
     assert unverified(text, tested=False) in text
     assert unverified(text, tested=False) != ""
 
@@ -52,7 +52,7 @@ def test_a_claim_without_a_receipt_is_told(text: str) -> None:
         "",
     ],
 )
-def test_what_is_no_claim(text: str) -> None:
+def test_sentence_that_is_not_a_claim(text: str) -> None:
     assert unverified(text, tested=False) == ""
 
 
@@ -82,13 +82,13 @@ def seen_to_pass(*receipts: Receipt) -> bool:
         "make lint\nmake test",
     ],
 )
-def test_a_run_of_tests_after_the_last_change_bears_it_out(command: str) -> None:
+def test_test_run_after_the_last_change_supports_a_claim(command: str) -> None:
     assert seen_to_pass(WROTE, ran(command))
     assert seen_to_pass(WROTE, ran(command), ran("ls"))
     assert unverified("All tests pass.", tested=True) == ""
 
 
-def test_what_bears_nothing_out() -> None:
+def test_receipts_that_support_nothing() -> None:
     assert not seen_to_pass(ran("pytest", 1))
     assert not seen_to_pass(ran("pytest"), WROTE)
     assert not seen_to_pass(ran("ls"))
@@ -120,15 +120,15 @@ def test_what_bears_nothing_out() -> None:
         "true # pytest",
     ],
 )
-def test_a_command_that_would_have_succeeded_anyway_bears_nothing_out(command: str) -> None:
+def test_command_that_always_succeeds_supports_nothing(command: str) -> None:
     assert not seen_to_pass(ran(command))
 
 
-def test_tests_that_leave_files_behind_count() -> None:
+def test_test_run_that_changes_files_counts() -> None:
     assert seen_to_pass(WROTE, ran("pytest", changed=(FileChange(path="report.xml"),)))
 
 
-def test_a_long_claim_is_cut() -> None:
+def test_long_claim_is_cut() -> None:
     claim = unverified("All tests pass" + " and more" * 40, tested=False)
     assert claim.endswith("…")
     assert len(claim) == 160

@@ -39,7 +39,9 @@ def at(time: float, epoch: int) -> Event:
         ([(100.0, 1), (20.0, 1), (30.0, 2), (35.0, 2)], 5.0),
     ],
 )
-def test_time_is_that_of_the_processes(seen: list[tuple[float, int]], seconds: float) -> None:
+def test_work_time_counts_only_time_in_processes(
+    seen: list[tuple[float, int]], seconds: float
+) -> None:
     work_time = WorkTime()
     for time, epoch in seen:
         work_time.add(at(time, epoch))

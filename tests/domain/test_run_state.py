@@ -206,7 +206,7 @@ def state_after(life: list[ev.Fact]) -> State:
 
 @given(stories())
 @settings(max_examples=50)
-def test_the_view_is_what_happened(story: Story) -> None:
+def test_state_is_what_happened(story: Story) -> None:
     view = fold(story.events)
 
     assert view.last_seq == len(story.events)
@@ -250,7 +250,7 @@ def doing(life: list[ev.Fact]) -> str:
 
 @given(stories())
 @settings(max_examples=50)
-def test_the_tree_of_a_view_is_the_tree_of_agents(story: Story) -> None:
+def test_children_and_usage_follow_the_tree(story: Story) -> None:
     view = fold(story.events)
 
     assert view.root is view.agents["a0"]
@@ -268,7 +268,7 @@ def is_birth_below(event: ev.Event, parent: str) -> bool:
 
 @given(stories())
 @settings(max_examples=50)
-def test_a_view_that_follows_is_the_view_of_all_at_once(story: Story) -> None:
+def test_applying_one_by_one_equals_folding_at_once(story: Story) -> None:
     following = RunState()
     for count, one in enumerate(story.events, start=1):
         assert following.apply(one) is following
@@ -277,9 +277,7 @@ def test_a_view_that_follows_is_the_view_of_all_at_once(story: Story) -> None:
 
 @given(stories(), st.data())
 @settings(max_examples=50)
-def test_folding_does_not_touch_the_view_of_an_earlier_moment(
-    story: Story, data: st.DataObject
-) -> None:
+def test_folding_does_not_change_an_earlier_state(story: Story, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(story.events)))
     earlier = fold(story.events[:cut])
     kept = copy.deepcopy(earlier)
@@ -318,7 +316,7 @@ ROADS: dict[State, list[State]] = {
 
 @pytest.mark.parametrize("to", LIFE)
 @pytest.mark.parametrize("current", State)
-def test_a_journal_moves_agents_as_the_table_allows(current: State, to: State) -> None:
+def test_only_legal_transitions_are_applied(current: State, to: State) -> None:
     events = journal(created(), *(LIFE[state] for state in ROADS[current]), LIFE[to])
     view = fold(events[:-1])
     assert view.agents["a0"].state is current
@@ -332,7 +330,7 @@ def test_a_journal_moves_agents_as_the_table_allows(current: State, to: State) -
         assert view.agents["a0"].state is current
 
 
-def test_a_run_from_beginning_to_end() -> None:
+def test_run_from_start_to_finish() -> None:
     finished = ev.RunFinished(status=Status.ERROR, reason="no model")
     view = fold(journal(STARTED, finished))
 
@@ -348,7 +346,7 @@ def test_a_run_from_beginning_to_end() -> None:
     assert view.root is None
 
 
-def test_what_is_known_of_an_agent_at_its_birth() -> None:
+def test_created_agent() -> None:
     agent = fold(journal(created())).agents["a0"]
 
     assert (agent.path, agent.role, agent.title) == ("root/a0", "coder", "the work of a0")
@@ -358,7 +356,7 @@ def test_what_is_known_of_an_agent_at_its_birth() -> None:
     assert agent.status is None
 
 
-def test_the_life_of_an_agent_that_completes() -> None:
+def test_completed_agent() -> None:
     states = (State.RUNNING, State.WAITING_FOR_MERGE, State.COMPLETED, State.CLOSED)
     agent = fold(journal(created(), *(LIFE[state] for state in states))).agents["a0"]
 
@@ -370,7 +368,7 @@ def test_the_life_of_an_agent_that_completes() -> None:
 
 
 @pytest.mark.parametrize(("late", "kept"), [("", "the answer"), ("better", "better")])
-def test_a_failed_integration_keeps_the_answer(late: str, kept: str) -> None:
+def test_failed_integration_keeps_the_response(late: str, kept: str) -> None:
     failed = ev.AgentFailed(
         sub_agent_id="a0", status=Status.CONFLICT, reason="merge", response=late
     )
@@ -381,13 +379,13 @@ def test_a_failed_integration_keeps_the_answer(late: str, kept: str) -> None:
     assert (agent.status, agent.error, agent.response) == (Status.CONFLICT, "merge", kept)
 
 
-def test_an_agent_that_never_started_took_no_time() -> None:
+def test_agent_that_never_started_has_no_duration() -> None:
     agent = fold(journal(created(), LIFE[State.FAILED], LIFE[State.CLOSED])).agents["a0"]
 
     assert agent.duration_s == 0.0
 
 
-def test_turns_are_counted_anew_in_each_attempt() -> None:
+def test_each_attempt_counts_its_turns_anew() -> None:
     facts: list[ev.Fact] = [
         created(),
         LIFE[State.RUNNING],
@@ -402,9 +400,7 @@ def test_turns_are_counted_anew_in_each_attempt() -> None:
 
 
 @given(changes, changes, changes)
-def test_changes_to_one_file_merge_in_any_grouping(
-    a: FileChange, b: FileChange, c: FileChange
-) -> None:
+def test_merging_changes_is_associative(a: FileChange, b: FileChange, c: FileChange) -> None:
     a, b, c = (msgspec.structs.replace(change, path="a.py") for change in (a, b, c))
 
     assert merge_changes(merge_changes(a, b), c) == merge_changes(a, merge_changes(b, c))
@@ -412,7 +408,7 @@ def test_changes_to_one_file_merge_in_any_grouping(
     assert merge_changes(a, b).added == a.added + b.added
 
 
-def test_where_the_time_went_is_added_up() -> None:
+def test_timings_add_up() -> None:
     timing = Timing(queued_s=1.0, first_token_s=0.5, generating_s=2.0)
     replies = (
         ev.ModelReplied(turn=turn, content="", timing=timing, model=model)
@@ -461,14 +457,14 @@ CLOSED = [LIFE[State.FAILED], LIFE[State.CLOSED]]
         ({"untrusted": True, "command": "curl x"}, True, False),
     ],
 )
-def test_an_agent_is_tainted_by_its_receipts(
+def test_untrusted_receipts_taint_an_agent(
     seen: dict[str, Any], tainted: bool, heard: bool
 ) -> None:
     agent = run_of(("a0", None, [*working("a0"), *tool("1", **seen)])).agents["a0"]
     assert (agent.tainted, agent.heard_untrusted) == (tainted, heard)
 
 
-def test_a_child_taints_its_parent_when_it_is_closed() -> None:
+def test_closed_child_taints_its_parent() -> None:
     child = [*working("a1", 1), *tool("1", untrusted=True, command="curl x")]
     open_child = run_of(("a0", None, working("a0")), ("a1", "a0", child))
     closed = run_of(("a0", None, working("a0")), ("a1", "a0", child + CLOSED))
@@ -482,7 +478,7 @@ def test_a_child_taints_its_parent_when_it_is_closed() -> None:
     assert not program.agents["a0"].heard_untrusted
 
 
-def test_a_message_to_a_child_is_unread_until_it_is_told() -> None:
+def test_message_to_a_child_is_unread_until_received() -> None:
     sent = tool("2", "agent_message", '{"id": "[A1]", "text": "hurry"}')
     before = [("a0", None, working("a0")), ("a1", "a0", working("a1", 1))]
     send: list[ev.Fact] = [*tool("1", untrusted=True), *sent]
@@ -496,7 +492,7 @@ def test_a_message_to_a_child_is_unread_until_it_is_told() -> None:
     assert read.resume_points["a1"].unread == []
 
 
-def test_only_a_resumable_state_holds_resume_points() -> None:
+def test_only_a_detailed_state_has_resume_points() -> None:
     events = journal(STARTED, *working("a0"), ev.TurnStarted(turn=1, of=9))
     assert fold(events).resume_points == {}
     point = fold(events, detailed=True).resume_points["a0"]

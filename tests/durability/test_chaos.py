@@ -380,7 +380,7 @@ def check(chaos: Chaos, events: list[Event], sales: Sales, children: int, where:
     assert chaos.stray() == [], where
 
 
-async def test_left_alone_it_ends_by_itself(tmp_path: Path, project: Path) -> None:
+async def test_run_ends_without_interference(tmp_path: Path, project: Path) -> None:
     sales = Sales(SCRIPTS)
     async with ModelServer(sales) as server:
         chaos = Chaos(project, tmp_path, f"openai:m@{server.base_url}")
@@ -394,17 +394,17 @@ async def test_left_alone_it_ends_by_itself(tmp_path: Path, project: Path) -> No
     check(chaos, events, sales, CHILDREN, "left alone")
 
 
-async def test_killed_at_random_points(tmp_path: Path, project: Path) -> None:
+async def test_run_survives_kills_at_random_points(tmp_path: Path, project: Path) -> None:
     assert await killed_until_it_ends(tmp_path, project, seed=1) >= 3
 
 
-async def test_a_plan_killed_at_random_points(tmp_path: Path, project: Path) -> None:
+async def test_plan_survives_kills_at_random_points(tmp_path: Path, project: Path) -> None:
     assert await plan_killed_until_it_ends(tmp_path, project, seed=3, most=120) >= 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [killed_until_it_ends, plan_killed_until_it_ends])
-async def test_killed_at_two_hundred_points(
+async def test_run_survives_kills_at_two_hundred_points(
     tmp_path: Path, project: Path, killed: Callable[[Path, Path, int], Awaitable[int]]
 ) -> None:
     kills = seed = 0

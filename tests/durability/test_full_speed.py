@@ -25,7 +25,7 @@ MANY = Path(__file__).parent / "programs" / "many.py"
         *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 37, 400, 650, 900, 999)),
     ],
 )
-async def test_what_was_handed_over_is_on_record(
+async def test_acknowledged_events_survive_a_kill(
     tmp_path: Path, project: Path, results: int
 ) -> None:
     process = await asyncio.create_subprocess_exec(

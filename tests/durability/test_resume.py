@@ -63,9 +63,7 @@ async def journal(project: Path, run_id: str) -> list[Event]:
         return await read_all(store, run_id)
 
 
-async def test_a_stopped_agent_says_what_it_has_and_goes_on_from_there(
-    opened: Opened, project: Path
-) -> None:
+async def test_suspended_agent_reports_and_is_resumed(opened: Opened, project: Path) -> None:
     (project / "a.txt").write_text("a\n")
     told: list[tuple[object, ...]] = []
 
@@ -111,9 +109,7 @@ async def test_a_stopped_agent_says_what_it_has_and_goes_on_from_there(
     assert events[-1].epoch == 2
 
 
-async def test_a_run_that_is_over_or_worked_on_is_not_resumed(
-    opened: Opened, project: Path
-) -> None:
+async def test_finished_or_locked_run_cannot_be_resumed(opened: Opened, project: Path) -> None:
     never = asyncio.Event()
     at = At(lambda event: event.type == "turn.started")
     async with opened(model=ScriptedModel([hold(never, say("never"))]), on_event=at) as rt:
@@ -140,7 +136,7 @@ async def test_a_run_that_is_over_or_worked_on_is_not_resumed(
     assert not open_run_locks(project).is_held(at.run_id)
 
 
-async def test_what_writes_is_not_done_again_and_what_reads_is(
+async def test_interrupted_reads_are_repeated_and_writes_are_not(
     opened: Opened, project: Path
 ) -> None:
     (project / "a.txt").write_text("a\n")
@@ -189,7 +185,7 @@ async def test_what_writes_is_not_done_again_and_what_reads_is(
         assert result.usage.tool_calls == 1
 
 
-async def test_every_task_of_a_program_is_seen_through(opened: Opened, project: Path) -> None:
+async def test_resume_finishes_every_task_of_a_program(opened: Opened, project: Path) -> None:
     never = asyncio.Event()
     tasks = [Task(role="researcher", task=f"Task {n}.") for n in range(8)]
     tasks[5] = Task(
@@ -229,7 +225,7 @@ async def test_every_task_of_a_program_is_seen_through(opened: Opened, project: 
     await journal(project, at.run_id)
 
 
-async def test_a_message_that_was_not_heard_is_heard_later(opened: Opened, project: Path) -> None:
+async def test_unread_message_is_delivered_after_a_resume(opened: Opened, project: Path) -> None:
     never, heard = asyncio.Event(), list[str]()
 
     def answer(request: Request) -> Step:
@@ -262,7 +258,7 @@ async def test_a_message_that_was_not_heard_is_heard_later(opened: Opened, proje
     assert heard == ["One.", "Two."]
 
 
-async def test_a_limit_that_was_told_is_kept(opened: Opened, project: Path) -> None:
+async def test_limit_stays_reached_after_a_resume(opened: Opened, project: Path) -> None:
     """The last word is asked for once, and is the last."""
     never = asyncio.Event()
     model = script(call("list_dir"), hold(never, say("What I have.")))
@@ -280,9 +276,7 @@ async def test_a_limit_that_was_told_is_kept(opened: Opened, project: Path) -> N
     assert [e.type for e in events].count("agent.limit_reached") == 1
 
 
-async def test_a_session_goes_on_after_a_run_of_it_was_resumed(
-    opened: Opened, project: Path
-) -> None:
+async def test_session_continues_after_a_resumed_run(opened: Opened, project: Path) -> None:
     never, seen = asyncio.Event(), list[int]()
 
     def second(request: Request) -> Step:
@@ -311,7 +305,7 @@ async def test_a_session_goes_on_after_a_run_of_it_was_resumed(
     assert seen[-2:] == [4, 6]
 
 
-async def test_a_run_that_somebody_else_has_begun_is_not_resumed(
+async def test_run_of_another_user_is_not_resumed(
     opened: Opened, project: Path, tmp_path: Path
 ) -> None:
     """A project can bring a journal along, in which an agent is about to do anything."""

@@ -20,9 +20,7 @@ Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 GONE = ProviderError("The server is gone.")
 
 
-async def test_a_root_without_its_model_goes_on_when_there_is_one(
-    opened: Opened, project: Path
-) -> None:
+async def test_run_resumes_when_its_model_is_back(opened: Opened, project: Path) -> None:
     seen: list[Event] = []
     steps: list[Step] = [call("write_file", path="a.txt", content="a\n"), fail(GONE)]
     async with opened(model=ScriptedModel({"": steps}), mode="auto", on_event=seen.append) as rt:
@@ -41,7 +39,7 @@ async def test_a_root_without_its_model_goes_on_when_there_is_one(
         await audit(store, left.id)
 
 
-async def test_its_children_are_left_as_they_are(opened: Opened) -> None:
+async def test_children_of_a_root_without_model_stay_open(opened: Opened) -> None:
     """Who works in the background goes on as well, and is not asked anew what it has answered."""
     seen: list[Event] = []
     first = call("spawn_agent", task="reader: look", role="researcher", background=True)
@@ -65,14 +63,14 @@ async def test_its_children_are_left_as_they_are(opened: Opened) -> None:
     assert set(bought.values()) == {1}
 
 
-async def test_what_never_began_is_over(opened: Opened) -> None:
+async def test_run_whose_model_never_replied_is_over(opened: Opened) -> None:
     seen: list[Event] = []
     async with opened(model=ScriptedModel([fail(GONE)]), on_event=seen.append) as rt:
         done = await rt.run("Lead.")
     assert (done.status, retinue.fold(seen).status) == ("error", "error")
 
 
-async def test_a_child_without_its_model_is_its_parents_matter(opened: Opened) -> None:
+async def test_child_without_model_fails_to_its_parent(opened: Opened) -> None:
     rules: dict[str, list[Step]] = {
         "reader:": [call("list_dir"), fail(GONE)],
         "": [call("spawn_agent", task="reader: look", role="researcher"), say("Without it.")],

@@ -19,7 +19,7 @@ from retinue.testing.clock import FakeClock
 Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 
-async def test_the_events_of_a_run_are_those_that_were_heard(opened: Opened) -> None:
+async def test_stored_events_equal_those_of_the_listener(opened: Opened) -> None:
     seen: list[Event] = []
     async with opened(
         model=ScriptedModel([call("list_dir"), say("ok")]), on_event=seen.append
@@ -30,7 +30,7 @@ async def test_the_events_of_a_run_are_those_that_were_heard(opened: Opened) -> 
     assert [event.seq for event in seen] == list(range(1, len(seen) + 1))
 
 
-async def test_following_goes_on_until_the_run_is_finished(
+async def test_following_continues_until_the_run_is_finished(
     opened: Opened, clock: FakeClock
 ) -> None:
     gate = asyncio.Event()
@@ -66,21 +66,21 @@ async def test_following_goes_on_until_the_run_is_finished(
         await asyncio.gather(following, time, return_exceptions=True)
 
 
-async def test_following_a_finished_run_ends(opened: Opened) -> None:
+async def test_following_a_finished_run_ends_at_once(opened: Opened) -> None:
     async with opened(model=ScriptedModel([say("ok")])) as rt:
         result = await rt.run("Look.")
         types = [event.type async for event in rt.events(result.id, follow=True)]
     assert types[-1] == "run.finished"
 
 
-async def test_an_unknown_run_is_told(opened: Opened) -> None:
+async def test_unknown_run_is_an_error(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UnknownRun, match="No run 'zzzz' in"):
             async for _ in rt.events("zzzz"):
                 pass
 
 
-async def test_folding_the_events_gives_what_the_results_say(
+async def test_folded_state_agrees_with_the_results(
     opened: Opened, project: Path, clock: FakeClock
 ) -> None:
     """For children that complete, fail, run out of calls, are denied, and are timed out."""
@@ -149,7 +149,7 @@ async def test_folding_the_events_gives_what_the_results_say(
         assert agent.state == "closed"
 
 
-async def test_the_bill_of_a_run_is_that_of_its_tree(opened: Opened) -> None:
+async def test_usage_of_a_run_is_the_sum_of_its_tree(opened: Opened) -> None:
     seen: list[Event] = []
     model = ScriptedModel([call("list_dir").using(400, 20), say("ok").using(500, 10)])
     async with opened(model=model, on_event=seen.append) as rt:
@@ -159,7 +159,7 @@ async def test_the_bill_of_a_run_is_that_of_its_tree(opened: Opened) -> None:
     assert retinue.fold(seen).usage.tokens == 930
 
 
-async def test_words_are_heard_while_they_are_said(opened: Opened) -> None:
+async def test_text_is_streamed_while_the_model_writes(opened: Opened) -> None:
     model = ScriptedModel(
         {
             "Lead.": [call("spawn_agent", role="researcher", task="Look"), say("All is well.")],

@@ -23,7 +23,7 @@ RUN_TESTS = "test_it() { :; }; test_it"
 TEST = call("run_command", command=RUN_TESTS)
 
 
-async def test_a_claim_that_nothing_bears_out_is_told_everywhere(
+async def test_unsupported_claim_is_shown_everywhere(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"a": "1\n"})
@@ -50,7 +50,7 @@ async def test_a_claim_that_nothing_bears_out_is_told_everywhere(
     assert "- Unverified: " in (project / ".retinue" / "step-0-result.md").read_text()
 
 
-async def test_tests_that_were_run_after_the_last_change_bear_it_out(
+async def test_test_run_after_the_last_change_supports_the_claim(
     opened: Opened, repo: Repo
 ) -> None:
     repo.init().commit({"a": "1\n"})
@@ -64,7 +64,9 @@ async def test_tests_that_were_run_after_the_last_change_bear_it_out(
     assert change.before_sha256 != change.after_sha256
 
 
-async def test_checks_of_a_child_bear_out_what_its_parent_says(opened: Opened, repo: Repo) -> None:
+async def test_checks_of_a_child_support_the_claim_of_its_parent(
+    opened: Opened, repo: Repo
+) -> None:
     repo.init().commit({"a": "1\n"})
     model = ScriptedModel(
         {

@@ -288,13 +288,13 @@ MALFORMED: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(
     ("data", "text"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED]
 )
-def test_a_malformed_plan_is_answered_with_its_step_and_field(data: Any, text: str) -> None:
+def test_problem_names_step_and_field(data: Any, text: str) -> None:
     found = told(data)
     assert any(line.startswith(text) for line in found), found
     assert len(found) == 1, found
 
 
-def test_there_are_forty_kinds() -> None:
+def test_there_are_forty_kinds_of_malformed_plans() -> None:
     assert len(MALFORMED) >= 40
 
 
@@ -361,12 +361,12 @@ def test_there_are_forty_kinds() -> None:
         ),
     ],
 )
-def test_what_cannot_be_done_here_is_told(with_: PlanContext, data: Any, text: str) -> None:
+def test_plan_that_cannot_run_here_is_refused(with_: PlanContext, data: Any, text: str) -> None:
     (line,) = told(data, with_)
     assert line.startswith(text)
 
 
-def test_everything_wrong_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     data = plan(
         step("one", role="cook", depends_on=["nobody"]),
         step("two", task="", budget={"max_tokens": -1}, colour="red"),
@@ -403,7 +403,7 @@ def test_everything_wrong_is_told_at_once() -> None:
         plan(step(budget={"max_tokens": 5000}), budget={"max_tokens": 5000}),
     ],
 )
-def test_a_sound_plan_has_no_problems(data: Any) -> None:
+def test_valid_plan_has_no_problems(data: Any) -> None:
     assert told(data) == []
 
 
@@ -421,30 +421,30 @@ def test_a_sound_plan_has_no_problems(data: Any) -> None:
         ("#" * 1_000_001, "p.toml is not a plan: it has more than 1,000,000 characters."),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told(text: str, message: str) -> None:
+def test_unreadable_file_is_an_error(text: str, message: str) -> None:
     with pytest.raises(PlanError) as caught:
         parse(text, source="p.toml")
     assert str(caught.value) == message
 
 
-def test_no_problem_is_longer_than_a_person_reads() -> None:
+def test_problem_is_short() -> None:
     (line,) = told(plan(step("x" * 10_000, task=["y" * 10_000])))[:1]
     assert len(line) == 500
 
 
 @pytest.mark.parametrize("text", ["goal = 'x'\r\n", '{"goal": "x"}'])
-def test_what_editors_put_before_a_file_is_no_part_of_it(text: str) -> None:
+def test_byte_order_mark_is_ignored(text: str) -> None:
     assert parse(f"\ufeff{text}") == {"goal": "x"}
 
 
-def test_a_step_that_is_not_there_is_a_wrong_key() -> None:
+def test_unknown_step_is_a_key_error() -> None:
     given, _ = read(plan(step()))
     assert given["a"].role == "researcher"
     with pytest.raises(KeyError, match="b"):
         given["b"]
 
 
-def test_json_is_as_good_as_toml() -> None:
+def test_plan_can_be_json() -> None:
     data = plan(step(**WRITES), review=True)
     assert parse(msgspec.json.encode(data).decode()) == data
 
@@ -480,7 +480,7 @@ STEPS = st.builds(
     ),
     st.lists(TEXTS, max_size=2),
 )
-def test_a_plan_that_is_written_is_read_again(written: Plan, comments: list[str]) -> None:
+def test_written_plan_can_be_read(written: Plan, comments: list[str]) -> None:
     data = parse(to_toml(written, comments=comments))
     again = msgspec.convert(data, Plan)
     assert again == written
@@ -489,7 +489,7 @@ def test_a_plan_that_is_written_is_read_again(written: Plan, comments: list[str]
     assert read(data)[0] == written or blank
 
 
-def test_what_names_no_limit_has_an_equal_part() -> None:
+def test_steps_without_limit_share_the_rest() -> None:
     given, _ = read(
         plan(
             step("a", budget={"max_tokens": 10_000}, on_failure="retry"),
@@ -504,7 +504,7 @@ def test_what_names_no_limit_has_an_equal_part() -> None:
     assert shares(given, ROLES, 10_000_000)["b"] == 65_536
 
 
-def test_a_path_has_its_owners() -> None:
+def test_owners_of_a_path() -> None:
     given, _ = read(plan(step(**WRITES), step("b", role="executor", writes=["docs"])))
     assert [s.name for s in owned(given.steps, "src/x/y.py", ROLES)] == ["a"]
     assert owned(given.steps, "README.md", ROLES) == []

@@ -13,7 +13,7 @@ from retinue.domain.plan.schedule import Schedule, cycles, in_order, ranks, run_
 DIAMOND = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
 
 
-def test_the_longest_way_to_the_end_goes_first() -> None:
+def test_critical_path_goes_first() -> None:
     weights = {"a": 1.0, "b": 1.0, "c": 5.0, "d": 1.0}
     assert ranks(DIAMOND, weights) == {"a": 7.0, "b": 2.0, "c": 6.0, "d": 1.0}
     schedule = Schedule(DIAMOND, weights)
@@ -24,37 +24,37 @@ def test_the_longest_way_to_the_end_goes_first() -> None:
     assert schedule.waiting == ["d"]
 
 
-def test_without_weights_the_order_is_that_of_the_plan() -> None:
+def test_without_weights_steps_start_in_plan_order() -> None:
     schedule = Schedule({"x": (), "b": (), "a": ("b",)}, {})
     assert [schedule.start_next(), schedule.start_next(), schedule.start_next()] == ["x", "b", None]
 
 
-def test_who_needs_what_failed_is_never_begun() -> None:
+def test_dependents_of_a_failed_step_never_start() -> None:
     schedule = Schedule({"d": ("c",), "a": (), "b": (), "c": ("a",)}, {})
     assert schedule.start_next() == "a"
     assert schedule.fail("a") == ["d", "c"]
     assert [schedule.start_next(), schedule.start_next()] == ["b", None]
 
 
-def test_a_step_can_be_begun_again() -> None:
+def test_step_can_be_retried() -> None:
     schedule = Schedule(DIAMOND, {})
     assert schedule.start_next() == "a"
     schedule.retry("a")
     assert schedule.start_next() == "a"
 
 
-def test_nothing_is_begun_after_a_stop() -> None:
+def test_nothing_starts_after_a_stop() -> None:
     schedule = Schedule(DIAMOND, {})
     schedule.stop()
     assert schedule.start_next() is None
     assert schedule.waiting == ["a", "b", "c", "d"]
 
 
-def test_what_is_no_step_counts_as_met() -> None:
+def test_unknown_need_counts_as_met() -> None:
     assert Schedule({"a": ("earlier",)}, {}).start_next() == "a"
 
 
-def test_all_that_comes_before() -> None:
+def test_upstream_is_transitive() -> None:
     assert upstream(DIAMOND, "d") == {"a", "b", "c"}
     assert upstream(DIAMOND, "a") == set()
 
@@ -68,7 +68,7 @@ def test_all_that_comes_before() -> None:
         (DIAMOND, []),
     ],
 )
-def test_circles_are_found(needs: dict[str, tuple[str, ...]], found: list[list[str]]) -> None:
+def test_cycles_are_found(needs: dict[str, tuple[str, ...]], found: list[list[str]]) -> None:
     assert list(cycles(needs)) == found
 
 
@@ -104,7 +104,7 @@ def best_list_schedule(
 
 
 @pytest.mark.parametrize("slots", [2, 3, 6])
-def test_thirty_steps_take_hardly_longer_than_the_best_list_schedule(slots: int) -> None:
+def test_makespan_is_close_to_the_best_list_schedule(slots: int) -> None:
     for seed in range(4):
         numbers = random.Random(seed)
         needs = diamond(numbers)
@@ -120,7 +120,7 @@ def test_thirty_steps_take_hardly_longer_than_the_best_list_schedule(slots: int)
     st.integers(1, 5),
     st.lists(st.floats(0.5, 20), min_size=12, max_size=12),
 )
-def test_every_schedule_keeps_to_needs_and_slots(seed: int, slots: int, took: list[float]) -> None:
+def test_schedule_keeps_to_needs_and_slots(seed: int, slots: int, took: list[float]) -> None:
     needs = diamond(random.Random(seed), 12)
     took_s = dict(zip(needs, took, strict=True))
     times = run_through(needs, took_s, took_s, slots=slots)
@@ -136,7 +136,7 @@ def test_every_schedule_keeps_to_needs_and_slots(seed: int, slots: int, took: li
 
 
 @given(st.integers(0, 10**6), st.lists(st.sampled_from(["next", "done", "again", "failed"])))
-def test_the_best_of_those_that_can_be_begun_is_always_next(seed: int, acts: list[str]) -> None:
+def test_best_ready_step_is_always_next(seed: int, acts: list[str]) -> None:
     needs = diamond(random.Random(seed), 12)
     weights = {name: float(number % 3) for number, name in enumerate(needs)}
     rank, place = ranks(needs, weights), list(needs)
@@ -166,7 +166,7 @@ def test_the_best_of_those_that_can_be_begun_is_always_next(seed: int, acts: lis
     assert schedule.running == running
 
 
-def test_of_some_there_is_one_at_a_time_and_others_go_ahead() -> None:
+def test_exclusive_steps_run_one_at_a_time() -> None:
     needs: dict[str, tuple[str, ...]] = {"a": (), "b": (), "c": (), "d": ()}
     weights = {"a": 4.0, "b": 3.0, "c": 2.0, "d": 1.0}
     schedule = Schedule(needs, weights, exclusive=("a", "b", "c"))

@@ -25,7 +25,7 @@ async def journal(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     await store.aclose()
 
 
-async def test_what_is_there_is_read_to_its_end(journal: SqliteStore) -> None:
+async def test_follow_reads_to_the_end(journal: SqliteStore) -> None:
     writer, clock = JournalWriter(journal, "k3f9"), FakeClock()
     written = [writer.begin(), writer.note()]
     await journal.flush()
@@ -33,12 +33,12 @@ async def test_what_is_there_is_read_to_its_end(journal: SqliteStore) -> None:
     assert clock.sleeps == []
 
 
-async def test_a_run_that_is_not_there_is_told(journal: SqliteStore) -> None:
+async def test_unknown_run_is_an_error(journal: SqliteStore) -> None:
     with pytest.raises(UnknownRun):
         await anext(follow(journal, FakeClock(), "k3f9", written=always))
 
 
-async def test_a_finished_run_ends_at_once(journal: SqliteStore) -> None:
+async def test_finished_run_ends_at_once(journal: SqliteStore) -> None:
     writer, clock = JournalWriter(journal, "k3f9"), FakeClock()
     written = [writer.begin(), writer.finish()]
     await journal.flush()
@@ -46,7 +46,7 @@ async def test_a_finished_run_ends_at_once(journal: SqliteStore) -> None:
     assert clock.sleeps == []
 
 
-async def test_pages_are_put_together(journal: SqliteStore) -> None:
+async def test_follow_reads_several_pages(journal: SqliteStore) -> None:
     writer = JournalWriter(journal, "k3f9")
     writer.begin()
     for _ in range(10_001):
@@ -56,7 +56,7 @@ async def test_pages_are_put_together(journal: SqliteStore) -> None:
     assert seqs == list(range(1, 10_003))
 
 
-async def test_it_waits_for_more_until_the_end(journal: SqliteStore) -> None:
+async def test_follow_waits_for_new_events(journal: SqliteStore) -> None:
     writer, clock = JournalWriter(journal, "k3f9"), FakeClock()
     written = [writer.begin()]
     await journal.flush()
@@ -90,7 +90,7 @@ async def test_a_reader_may_stop_early(journal: SqliteStore) -> None:
             break
 
 
-async def test_it_ends_when_nobody_writes_any_more(journal: SqliteStore) -> None:
+async def test_follow_ends_when_no_process_writes(journal: SqliteStore) -> None:
     writer, clock, asked = JournalWriter(journal, "k3f9"), FakeClock(), []
     writer.begin()
     await journal.flush()

@@ -35,7 +35,7 @@ def edit(old: str, new: str) -> ScriptedReply:
 
 
 @pytest.mark.parametrize("versioned", [True, False])
-async def test_one_child_alone_its_commands_included_and_again(
+async def test_undo_and_redo_one_child(
     opened: Opened, repo: Repo, project: Path, versioned: bool
 ) -> None:
     repo.write("shared.txt", LINES)
@@ -86,7 +86,7 @@ async def test_one_child_alone_its_commands_included_and_again(
     assert repo.git_dir() == before
 
 
-async def test_edits_in_the_way_are_named_and_nothing_is_undone(
+async def test_conflicting_edits_are_named_and_nothing_is_undone(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"shared.txt": LINES, "other": "1\n"})
@@ -117,7 +117,7 @@ async def test_edits_in_the_way_are_named_and_nothing_is_undone(
             await rt.diff(one.run_id, "a9")
 
 
-async def test_back_to_a_step_of_the_root(opened: Opened, repo: Repo, project: Path) -> None:
+async def test_undo_to_a_step(opened: Opened, repo: Repo, project: Path) -> None:
     repo.init().commit({"a": "0\n"})
     writes = [call("write_file", path="a", content=f"{number}\n") for number in range(1, 4)]
     async with opened(model=ScriptedModel([*writes, say("Done.")]), mode="auto") as rt:
@@ -135,7 +135,7 @@ async def test_back_to_a_step_of_the_root(opened: Opened, repo: Repo, project: P
         assert (project / "a").read_text() == "3\n"
 
 
-async def test_the_work_of_a_child_that_failed_can_be_brought_in(
+async def test_redo_applies_kept_work_of_a_failed_child(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"a": "1\n"})
@@ -154,7 +154,7 @@ async def test_the_work_of_a_child_that_failed_can_be_brought_in(
         assert kept.state == "kept"
 
 
-async def test_who_is_still_at_work_cannot_be_undone(opened: Opened, repo: Repo) -> None:
+async def test_agent_at_work_cannot_be_undone(opened: Opened, repo: Repo) -> None:
     repo.init().commit({"a": "1\n"})
     gate = asyncio.Event()
     model = ScriptedModel([hold(gate, say("Done."))])
@@ -167,7 +167,7 @@ async def test_who_is_still_at_work_cannot_be_undone(opened: Opened, repo: Repo)
         assert (await job.result()).ok
 
 
-async def test_it_is_all_in_the_journal(opened: Opened, repo: Repo, project: Path) -> None:
+async def test_undo_and_redo_are_recorded(opened: Opened, repo: Repo, project: Path) -> None:
     repo.init().commit({"a": "1\n"})
     writes = [call("write_file", path="a", content="2\n"), say("Done.")]
     async with opened(model=ScriptedModel(writes), mode="auto") as rt:
@@ -200,7 +200,7 @@ async def test_it_is_all_in_the_journal(opened: Opened, repo: Repo, project: Pat
     assert "And now?" in str(task)
 
 
-async def test_one_that_has_ended_while_others_are_at_work(
+async def test_closed_agent_can_be_undone_while_others_work(
     opened: Opened, repo: Repo, project: Path
 ) -> None:
     repo.init().commit({"a": "1\n"})
@@ -239,9 +239,7 @@ async def test_one_that_has_ended_while_others_are_at_work(
     assert types.index("run.steps_undone") < types.index("run.finished")
 
 
-async def test_a_number_is_never_taken_a_second_time(
-    opened: Opened, repo: Repo, project: Path
-) -> None:
+async def test_change_number_is_never_reused(opened: Opened, repo: Repo, project: Path) -> None:
     repo.init().commit({"a": "0\n"})
     gate, reached, run_id = asyncio.Event(), asyncio.Event(), ""
 
@@ -276,7 +274,7 @@ async def test_a_number_is_never_taken_a_second_time(
 
 @pytest.mark.parametrize("autocrlf", ["true", "input", "false"])
 @pytest.mark.parametrize("committed", ["\n", "\r\n"])
-async def test_line_ends_that_git_mends_are_not_in_the_way(
+async def test_line_ends_that_git_normalizes_are_no_conflict(
     opened: Opened, repo: Repo, project: Path, autocrlf: str, committed: str
 ) -> None:
     repo.init()
@@ -297,9 +295,7 @@ async def test_line_ends_that_git_mends_are_not_in_the_way(
         assert (project / "a").read_bytes() == end.join([b"1", b"two", b"3", b"4", b"5", b""])
 
 
-async def test_again_where_a_line_end_came_with_the_change(
-    opened: Opened, repo: Repo, project: Path
-) -> None:
+async def test_redo_of_a_line_end_change(opened: Opened, repo: Repo, project: Path) -> None:
     repo.init().commit({"a": "1\n"})
     write = call("write_file", path="a", content="1\r\n2\n")
     async with opened(model=ScriptedModel([write, say("Done.")]), mode="auto") as rt:

@@ -74,7 +74,7 @@ def decisions(events: list[Event]) -> list[str]:
     return [event.summary for event in events if isinstance(event.fact, kinds)]
 
 
-async def test_results_reach_those_who_depend_on_them(opened: Opened, project: Path) -> None:
+async def test_reports_reach_dependent_steps(opened: Opened, project: Path) -> None:
     model = ScriptedModel(
         {"Do look.": [say("It is in auth.py.")], "Do tell.": [say("ok")], "Do else.": [say("ok")]}
     )
@@ -102,7 +102,7 @@ async def test_results_reach_those_who_depend_on_them(opened: Opened, project: P
     assert (project / ".retinue" / "step-1-result.md").read_text().startswith("# Tell of it\n")
 
 
-async def test_what_is_handed_on_is_capped(opened: Opened) -> None:
+async def test_reports_for_dependent_steps_are_capped(opened: Opened) -> None:
     model = ScriptedModel({"Do look.": [say("long\n" * 4_000)], "Do tell.": [say("ok")]})
     async with opened(model=model) as rt:
         done = await rt.execute(
@@ -116,7 +116,7 @@ async def test_what_is_handed_on_is_capped(opened: Opened) -> None:
     assert any(note.startswith("the report of look was cut to ") for note in result.notes)
 
 
-async def test_the_plan_is_a_run_of_its_own(opened: Opened, project: Path) -> None:
+async def test_plan_is_a_run_of_its_own(opened: Opened, project: Path) -> None:
     model = ScriptedModel({"Do a.": [say("1")], "Do b.": [say("2")]})
     async with opened(model=model) as rt:
         done = await rt.execute(plan(step("a"), step("b", "a")))
@@ -135,7 +135,7 @@ async def test_the_plan_is_a_run_of_its_own(opened: Opened, project: Path) -> No
     assert (project / ".retinue" / f"plan-{done.run_id}.md").read_text() == done.report
 
 
-async def test_a_plan_may_be_a_python_value(opened: Opened) -> None:
+async def test_plan_may_be_a_python_value(opened: Opened) -> None:
     model = ScriptedModel({"Do a.": [say("1")]})
     value = Plan(goal="G", steps=(PlanStep(name="a", role="researcher", task="Do a."),))
     async with opened(model=model) as rt:
@@ -149,7 +149,7 @@ def _cooked(step: PlanStep) -> PlanStep:
     return msgspec.structs.replace(step, role="cook")
 
 
-async def test_a_plan_that_would_exceed_its_budget_is_refused_before_the_first_call(
+async def test_plan_above_its_budget_is_refused_before_the_first_call(
     opened: Opened, project: Path
 ) -> None:
     model = ScriptedModel([])
@@ -167,7 +167,7 @@ async def test_a_plan_that_would_exceed_its_budget_is_refused_before_the_first_c
         assert list(await store.runs()) == []
 
 
-async def test_all_steps_together_keep_to_the_budget_of_the_plan(opened: Opened) -> None:
+async def test_steps_keep_to_the_budget_of_the_plan(opened: Opened) -> None:
     greedy = [call("list_dir", path=".")] * 40
     model = ScriptedModel({f"Do {name}.": greedy for name in "abc"}, strict=False)
     async with opened(model=model) as rt:
@@ -178,7 +178,7 @@ async def test_all_steps_together_keep_to_the_budget_of_the_plan(opened: Opened)
     assert 0 < done.total.tokens <= 20_000
 
 
-async def test_at_least_one_at_a_time(opened: Opened) -> None:
+async def test_max_concurrent_must_be_positive(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UsageError, match="max_concurrent must be at least 1, not 0"):
             await rt.execute(plan(step("a")), max_concurrent=0)
@@ -190,7 +190,7 @@ async def test_at_least_one_at_a_time(opened: Opened) -> None:
 BROKEN = [fail(ProviderError("no such model"))]
 
 
-async def test_stop_begins_nothing_more(opened: Opened, project: Path) -> None:
+async def test_stop_starts_no_more_steps(opened: Opened, project: Path) -> None:
     gate = asyncio.Event()
     model = ScriptedModel(
         {
@@ -225,7 +225,7 @@ async def test_stop_begins_nothing_more(opened: Opened, project: Path) -> None:
     assert done["later"].reason == "it needs bad, which failed"
 
 
-async def test_continue_goes_on_with_what_does_not_need_it(opened: Opened, project: Path) -> None:
+async def test_continue_runs_independent_steps(opened: Opened, project: Path) -> None:
     model = ScriptedModel({"Do bad.": BROKEN, "Do next.": [say("ok")]})
     async with opened(model=model) as rt:
         done = await rt.execute(
@@ -242,7 +242,7 @@ async def test_continue_goes_on_with_what_does_not_need_it(opened: Opened, proje
     ]
 
 
-async def test_retry_is_told_what_went_wrong(opened: Opened, project: Path) -> None:
+async def test_retry_gets_the_evidence_of_the_failure(opened: Opened, project: Path) -> None:
     def answer(request: Any) -> Step:
         if "An earlier try at this failed" in request.messages[1].content:
             return say('{"n": 1}')
@@ -265,7 +265,7 @@ async def test_retry_is_told_what_went_wrong(opened: Opened, project: Path) -> N
     assert "(2 tries)" in done.report
 
 
-async def test_a_second_failure_ends_a_retry(opened: Opened, project: Path) -> None:
+async def test_second_failure_ends_a_retry(opened: Opened, project: Path) -> None:
     model = ScriptedModel({"Do bad.": [*BROKEN, *BROKEN]})
     async with opened(model=model) as rt:
         done = await rt.execute(plan(step("bad", on_failure="retry")))
@@ -328,7 +328,7 @@ async def test_replan_replaces_the_rest(opened: Opened, project: Path) -> None:
     ]
 
 
-async def test_a_plan_that_is_no_better_ends_it(opened: Opened) -> None:
+async def test_invalid_replan_ends_the_plan(opened: Opened) -> None:
     again = {"name": "bad", "role": "researcher", "task": "Do it."}
     model = ScriptedModel({"You are a planner": [replanning(again)], "Do bad.": BROKEN})
     async with opened(model=model) as rt:
@@ -342,7 +342,7 @@ async def test_a_plan_that_is_no_better_ends_it(opened: Opened) -> None:
     assert "An earlier plan could not be carried out. Avoid this:" in second
 
 
-async def test_a_planner_that_fails_ends_it(opened: Opened) -> None:
+async def test_failed_planner_ends_the_plan(opened: Opened) -> None:
     model = ScriptedModel({"You are a planner": BROKEN, "Do bad.": BROKEN})
     async with opened(model=model) as rt:
         done = await rt.execute(plan(step("bad", on_failure="replan")))
@@ -353,9 +353,7 @@ async def test_a_planner_that_fails_ends_it(opened: Opened) -> None:
 # Planning
 
 
-async def test_a_planner_writes_a_plan_and_does_nothing_of_it(
-    opened: Opened, project: Path
-) -> None:
+async def test_planner_writes_a_plan_without_running_it(opened: Opened, project: Path) -> None:
     (project / "notes.txt").write_text("Mind the gap.\n")
     model = ScriptedModel(
         {
@@ -384,7 +382,7 @@ async def test_a_planner_writes_a_plan_and_does_nothing_of_it(
 
 
 @pytest.mark.parametrize("mode", ["plan", "normal"])
-async def test_a_plan_that_writes_is_written_in_any_mode_and_paid_for_once(
+async def test_plan_that_writes_can_be_planned_in_any_mode(
     opened: Opened, project: Path, mode: str
 ) -> None:
     do = {"name": "do", "role": "executor", "task": "Do it.", "writes": ["src/**"]}
@@ -402,7 +400,7 @@ async def test_a_plan_that_writes_is_written_in_any_mode_and_paid_for_once(
     assert read(kept) == (plan, [])
 
 
-async def test_a_planner_is_told_how_many_steps_the_budget_has_parts_for(
+async def test_planner_is_told_how_many_steps_the_budget_allows(
     opened: Opened, project: Path
 ) -> None:
     a = {"name": "a", "role": "researcher", "task": "Do a."}
@@ -417,7 +415,7 @@ async def test_a_planner_is_told_how_many_steps_the_budget_has_parts_for(
         assert len(await store.runs()) == 1
 
 
-async def test_a_planner_is_told_once_what_is_wrong_with_its_plan(opened: Opened) -> None:
+async def test_second_planner_is_told_the_problems(opened: Opened) -> None:
     def answer(request: Any) -> Step:
         mended = "An earlier plan could not be carried out" in request.messages[1].content
         needs = [] if mended else ["nobody"]
@@ -430,9 +428,7 @@ async def test_a_planner_is_told_once_what_is_wrong_with_its_plan(opened: Opened
     assert "- step 'a': depends_on: 'nobody' is not a step; there are: a" in second
 
 
-async def test_a_plan_that_stays_wrong_is_an_error_with_the_draft(
-    opened: Opened, project: Path
-) -> None:
+async def test_invalid_plan_is_an_error_with_the_draft(opened: Opened, project: Path) -> None:
     wrong = {"name": "a", "role": "researcher", "task": "Do a.", "depends_on": ["a"]}
     model = ScriptedModel({"You are a planner": [replanning(wrong)]})
     async with opened(model=model) as rt:
@@ -447,7 +443,7 @@ async def test_a_plan_that_stays_wrong_is_an_error_with_the_draft(
     assert run.status == "error"
 
 
-async def test_a_planner_that_comes_to_nothing_is_told(opened: Opened) -> None:
+async def test_failed_planner_is_an_error(opened: Opened) -> None:
     async with opened(model=ScriptedModel({"You are a planner": BROKEN})) as rt:
         with pytest.raises(PlanError, match="The planner failed: error: no such model"):
             await rt.plan("Get there")
@@ -462,7 +458,9 @@ def reviewing(*findings: dict[str, Any]) -> Step:
     return say(msgspec.json.encode({"summary": "Seen.", "findings": list(findings)}).decode())
 
 
-async def test_findings_become_one_more_round(opened: Opened, project: Path, repo: Repo) -> None:
+async def test_findings_become_one_more_round_of_steps(
+    opened: Opened, project: Path, repo: Repo
+) -> None:
     repo.init().commit({"a.txt": "a\n"})
     finding = {"title": "No end", "task": "Fix the end.", "files": ["src/x.py"]}
     model = ScriptedModel(
@@ -490,7 +488,7 @@ async def test_findings_become_one_more_round(opened: Opened, project: Path, rep
     assert "## Review\n\n> Seen.\n\n- Fix the end.\n- Else.\n" in done.report
 
 
-async def test_nothing_found_is_the_end(opened: Opened, project: Path) -> None:
+async def test_review_without_findings_ends_the_plan(opened: Opened, project: Path) -> None:
     model = ScriptedModel({"You are a reviewer": [reviewing()], "Do a.": [say("1")]})
     async with opened(model=model) as rt:
         done = await rt.execute(plan(step("a"), review=True))
@@ -502,7 +500,7 @@ async def test_nothing_found_is_the_end(opened: Opened, project: Path) -> None:
     ]
 
 
-async def test_what_failed_is_not_reviewed(opened: Opened) -> None:
+async def test_failed_plan_is_not_reviewed(opened: Opened) -> None:
     model = ScriptedModel({"Do bad.": BROKEN})
     async with opened(model=model) as rt:
         done = await rt.execute(plan(step("bad"), review=True))
@@ -512,7 +510,7 @@ async def test_what_failed_is_not_reviewed(opened: Opened) -> None:
 # Writing
 
 
-async def test_a_check_that_fails_is_the_evidence_for_the_next(
+async def test_failed_check_is_evidence_for_the_retry(
     tmp_path: Path, project: Path, repo: Repo
 ) -> None:
     repo.init().commit({"a.txt": "a\n"})
@@ -606,7 +604,7 @@ def diamond(numbers: random.Random) -> dict[str, tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("slots", [3, pytest.param(5, marks=pytest.mark.slow)])
-async def test_thirty_steps_take_as_long_as_they_must(
+async def test_thirty_steps_take_as_long_as_their_critical_path(
     tmp_path: Path, repo: Repo, slots: int
 ) -> None:
     repo.init().commit({"a.txt": "a\n"})
@@ -667,9 +665,7 @@ async def test_thirty_steps_take_as_long_as_they_must(
     assert sum(isinstance(event.fact, WorktreeCreated) for event in events) == len(owners)
 
 
-async def test_without_git_who_must_wait_for_another_writer_holds_no_place(
-    opened: Opened, project: Path
-) -> None:
+async def test_without_git_waiting_writers_hold_no_slot(opened: Opened, project: Path) -> None:
     """Two writers and a reader, two at a time: the reader goes while one of them writes."""
     reading = asyncio.Event()
 
@@ -726,7 +722,7 @@ def most_at_once(times: dict[str, tuple[float, float]]) -> int:
 # Stopping
 
 
-async def test_a_plan_that_is_stopped_is_cancelled(opened: Opened, project: Path) -> None:
+async def test_stopped_plan_is_cancelled(opened: Opened, project: Path) -> None:
     waiting = asyncio.Event()
 
     class Never:
@@ -751,7 +747,7 @@ async def test_a_plan_that_is_stopped_is_cancelled(opened: Opened, project: Path
     ("policy", "then", "other"),
     [("continue", "continue", "done"), ("retry", "stop", "skipped"), ("replan", "stop", "skipped")],
 )
-async def test_a_step_that_is_stopped_is_given_to_nobody_else(
+async def test_stopped_step_is_not_retried(
     opened: Opened, project: Path, policy: str, then: str, other: str
 ) -> None:
     waiting = asyncio.Event()
@@ -776,7 +772,7 @@ async def test_a_step_that_is_stopped_is_given_to_nobody_else(
     assert (done["a"].state, str(done["b"].state)) == (StepState.FAILED, other)
 
 
-async def test_a_program_that_is_cancelled_closes_everything(opened: Opened, project: Path) -> None:
+async def test_cancelled_program_closes_every_agent(opened: Opened, project: Path) -> None:
     waiting = asyncio.Event()
 
     class Never:

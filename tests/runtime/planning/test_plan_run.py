@@ -45,9 +45,7 @@ class After:
             self.gate.set()
 
 
-async def test_what_has_failed_is_not_tried_again_in_a_plan_that_was_stopped(
-    opened: Opened, project: Path
-) -> None:
+async def test_stopped_plan_retries_nothing(opened: Opened, project: Path) -> None:
     after = After("bad")
     model = ScriptedModel(
         {
@@ -70,9 +68,7 @@ async def test_what_has_failed_is_not_tried_again_in_a_plan_that_was_stopped(
 
 
 @pytest.mark.parametrize(("first", "second"), [("stop", "replan"), ("replan", "stop")])
-async def test_a_stop_is_a_stop_whoever_else_would_plan_anew(
-    opened: Opened, first: str, second: str
-) -> None:
+async def test_stop_wins_over_replan(opened: Opened, first: str, second: str) -> None:
     after = After("one")
     model = ScriptedModel(
         {"Do one.": BROKEN, "Do two.": [hold(after.gate, fail(ProviderError("two broke")))]}
@@ -86,7 +82,7 @@ async def test_a_stop_is_a_stop_whoever_else_would_plan_anew(
 
 
 @pytest.mark.parametrize("first", ["one", "two"])
-async def test_who_was_faster_to_fail_makes_no_difference(
+async def test_order_of_failures_makes_no_difference(
     opened: Opened, project: Path, first: str
 ) -> None:
     after = After(first)
@@ -109,7 +105,7 @@ async def test_who_was_faster_to_fail_makes_no_difference(
 
 
 @pytest.mark.parametrize("second", ["retry", "replan"])
-async def test_what_fails_beside_a_replan_is_planned_anew_with_the_rest(
+async def test_step_that_fails_during_a_replan_is_replanned_too(
     opened: Opened, project: Path, second: str
 ) -> None:
     after = After("one")
@@ -137,7 +133,7 @@ async def test_what_fails_beside_a_replan_is_planned_anew_with_the_rest(
     ]
 
 
-async def test_what_was_planned_anew_stops_when_it_fails(opened: Opened, project: Path) -> None:
+async def test_failed_replan_stops_the_plan(opened: Opened, project: Path) -> None:
     again = {"name": "around", "role": "researcher", "task": "Do around.", "on_failure": "replan"}
     model = ScriptedModel(
         {"You are a planner": [replanning(again)], "Do bad.": BROKEN, "Do around.": BROKEN}
@@ -151,7 +147,7 @@ async def test_what_was_planned_anew_stops_when_it_fails(opened: Opened, project
 
 
 @pytest.mark.parametrize(("policy", "children"), [("retry", 2), ("replan", 3)])
-async def test_neither_a_second_try_nor_a_new_plan_gets_past_the_budget(
+async def test_retry_and_replan_keep_to_the_budget(
     opened: Opened, project: Path, policy: str, children: int
 ) -> None:
     greedy = [call("list_dir", path=".")] * 60
@@ -170,7 +166,7 @@ async def test_neither_a_second_try_nor_a_new_plan_gets_past_the_budget(
     assert sum(event.type == "agent.subagent_created" for event in events) == children + 1
 
 
-async def test_what_was_planned_anew_is_reviewed(opened: Opened) -> None:
+async def test_replanned_steps_are_reviewed(opened: Opened) -> None:
     model = ScriptedModel(
         {
             "You are a planner": [
@@ -187,9 +183,7 @@ async def test_what_was_planned_anew_is_reviewed(opened: Opened) -> None:
     assert done.review is not None
 
 
-async def test_a_plan_that_has_a_step_named_like_a_repair_is_repaired(
-    opened: Opened, project: Path, repo: Repo
-) -> None:
+async def test_repair_step_gets_a_free_name(opened: Opened, project: Path, repo: Repo) -> None:
     repo.init().commit({"a.txt": "a\n"})
     finding = {"task": "Fix the end.", "files": ["src/x.py"]}
     model = ScriptedModel(
@@ -208,7 +202,7 @@ async def test_a_plan_that_has_a_step_named_like_a_repair_is_repaired(
     assert (project / "src" / "x.py").read_text() == "one\ntwo\n"
 
 
-async def test_what_no_step_repairs_is_told_in_the_report(opened: Opened) -> None:
+async def test_report_names_findings_that_no_step_repairs(opened: Opened) -> None:
     model = ScriptedModel(
         {
             "You are a reviewer": [reviewing({"task": "Else.", "files": ["a.txt"]})],
@@ -221,7 +215,7 @@ async def test_what_no_step_repairs_is_told_in_the_report(opened: Opened) -> Non
     assert "Left open: finding 1 is about files that no step owns" in done.report
 
 
-async def test_a_review_that_came_to_nothing_is_told(opened: Opened) -> None:
+async def test_failed_review_is_reported(opened: Opened) -> None:
     model = ScriptedModel({"You are a reviewer": BROKEN, "Do a.": [say("1")]})
     async with opened(model=model) as rt:
         done = await rt.execute(plan(step("a"), review=True))
@@ -238,7 +232,7 @@ async def test_a_review_that_came_to_nothing_is_told(opened: Opened) -> None:
     assert shows in done.report
 
 
-async def test_a_review_that_runs_out_of_its_part_is_told_as_that(opened: Opened) -> None:
+async def test_review_that_exceeds_its_budget_is_reported(opened: Opened) -> None:
     look = call("list_dir", path=".").using(7_990, 5)
     model = ScriptedModel(
         {"You are a reviewer": [look, reviewing()], "Do a.": [say("1")]}, strict=False
@@ -249,13 +243,13 @@ async def test_a_review_that_runs_out_of_its_part_is_told_as_that(opened: Opened
     assert done["a"].state is StepState.DONE
 
 
-async def test_a_review_that_was_never_begun_is_told(opened: Opened) -> None:
+async def test_review_that_never_started_is_reported(opened: Opened) -> None:
     async with opened(model=ScriptedModel({"Do a.": BROKEN})) as rt:
         done = await rt.execute(plan(step("a"), review=True))
     assert "- Steps: 0 of 1 done\n- Review: not begun\n" in done.report
 
 
-async def test_a_file_that_is_not_there_is_told_with_its_step(opened: Opened) -> None:
+async def test_missing_context_file_is_reported_with_its_step(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(PlanError) as caught:
             await rt.check(plan(step("a", context_files=["nowhere.txt"]), step("b", task="")))

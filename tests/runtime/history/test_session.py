@@ -38,7 +38,7 @@ def everything_said(model: ScriptedModel, answer: str) -> tuple[Message, ...]:
     return (*model.requests[-1].messages, AssistantMessage(answer))
 
 
-async def test_the_next_run_goes_on_with_the_very_messages(opened: Opened) -> None:
+async def test_next_run_continues_with_the_same_messages(opened: Opened) -> None:
     model = ScriptedModel([call("page", number=1), say("One."), say("Two.")])
     async with opened(model=model, tools=[page]) as rt:
         first = await rt.run("Read page 1.")
@@ -54,7 +54,7 @@ async def test_the_next_run_goes_on_with_the_very_messages(opened: Opened) -> No
     assert second.response == "Two."
 
 
-async def test_a_run_without_a_session_begins_one(opened: Opened) -> None:
+async def test_run_without_a_session_starts_one(opened: Opened) -> None:
     model = ScriptedModel([say("One."), say("Two.")])
     async with opened(model=model) as rt:
         first, second = await rt.run("First."), await rt.run("Second.")
@@ -62,7 +62,7 @@ async def test_a_run_without_a_session_begins_one(opened: Opened) -> None:
     assert len(model.requests[-1].messages) == 2
 
 
-async def test_the_last_session_is_found_by_another_process(opened: Opened, project: Path) -> None:
+async def test_another_process_finds_the_last_session(opened: Opened, project: Path) -> None:
     async with opened(model=ScriptedModel([say("One.")])) as rt:
         first = await rt.run("First.")
     async with opened(model=ScriptedModel({"": [say("fan")]})) as rt:
@@ -87,7 +87,7 @@ async def test_the_last_session_is_found_by_another_process(opened: Opened, proj
             assert (await audit(store, row.id)).agents == 1
 
 
-async def test_every_message_has_its_own_budget_and_outcome(opened: Opened) -> None:
+async def test_each_run_of_a_session_has_its_own_budget_and_outcome(opened: Opened) -> None:
     turns = [call("page", number=n) for n in range(3)]
     model = ScriptedModel([*turns, say("One."), *turns, say("Two.")])
     async with opened(model=model, tools=[page], limits={"max_turns": 5}) as rt:
@@ -97,7 +97,7 @@ async def test_every_message_has_its_own_budget_and_outcome(opened: Opened) -> N
     assert (second.status, second.usage.turns) == ("completed", 4)
 
 
-async def test_children_are_numbered_through_the_whole_session(opened: Opened) -> None:
+async def test_children_are_numbered_across_the_session(opened: Opened) -> None:
     model = ScriptedModel(
         {
             "Lead.": [
@@ -117,7 +117,7 @@ async def test_children_are_numbered_through_the_whole_session(opened: Opened) -
     assert ids == ["a0", "a3"]
 
 
-async def test_the_reports_of_earlier_children_can_still_be_read(opened: Opened) -> None:
+async def test_earlier_reports_can_still_be_read(opened: Opened) -> None:
     long = "It stands on line 1.\n" * 500
     model = ScriptedModel(
         {
@@ -144,7 +144,7 @@ async def test_the_reports_of_earlier_children_can_still_be_read(opened: Opened)
     assert awaited == "[a2: ERROR]\nerror: No.\n\n[a9: NOT FOUND]"
 
 
-async def test_what_came_between_the_turns_is_there_too(opened: Opened) -> None:
+async def test_messages_between_turns_are_read_back(opened: Opened) -> None:
     model = ScriptedModel(
         {
             "Lead.": [
@@ -169,7 +169,7 @@ async def test_what_came_between_the_turns_is_there_too(opened: Opened) -> None:
 # Runs that did not come to their end
 
 
-async def test_a_run_that_failed_is_told_of(opened: Opened) -> None:
+async def test_failed_run_is_mentioned_in_the_session(opened: Opened) -> None:
     model = ScriptedModel([fail(ProviderError("The server is away.")), say("Two.")])
     async with opened(model=model) as rt:
         assert not (await rt.run("First.")).ok
@@ -179,7 +179,7 @@ async def test_a_run_that_failed_is_told_of(opened: Opened) -> None:
     assert note == UserMessage("[This was ended before it was done: error: The server is away.]")
 
 
-async def test_a_run_that_reached_a_limit_keeps_its_answer(opened: Opened) -> None:
+async def test_run_that_reached_a_limit_keeps_its_answer(opened: Opened) -> None:
     more = calls(call("page", number=1), call("page", number=2))
     model = ScriptedModel([more, say("Half."), say("Two.")])
     async with opened(model=model, tools=[page], limits={"max_tool_calls": 1}) as rt:
@@ -198,7 +198,7 @@ async def test_a_run_that_reached_a_limit_keeps_its_answer(opened: Opened) -> No
     assert said[6] == UserMessage(f"[This was ended before it was done: {ended}]")
 
 
-async def test_calls_that_were_under_way_when_it_was_stopped_are_answered(opened: Opened) -> None:
+async def test_interrupted_calls_are_answered(opened: Opened) -> None:
     begun, never = asyncio.Event(), asyncio.Event()
 
     @tool(effect="write")
@@ -226,7 +226,7 @@ async def test_calls_that_were_under_way_when_it_was_stopped_are_answered(opened
 # The window
 
 
-async def test_a_long_session_is_masked_before_it_is_sent(opened: Opened) -> None:
+async def test_long_session_is_masked_before_it_is_sent(opened: Opened) -> None:
     script = [call("page", number=n, lines=400) for n in range(4)]
     wide, narrow = {"max_context_tokens": 30_000}, {"max_context_tokens": 8_000}
     reader, model = ScriptedModel([*script, say("One.")]), ScriptedModel([say("Two.")])
@@ -238,7 +238,7 @@ async def test_a_long_session_is_masked_before_it_is_sent(opened: Opened) -> Non
     assert [a.content.startswith("[masked: ") for a in answers] == [True, True, False, False]
 
 
-async def test_a_session_that_was_summed_up_goes_on_from_the_summary(opened: Opened) -> None:
+async def test_summarized_session_continues_from_the_summary(opened: Opened) -> None:
     model = ScriptedModel(
         [
             say("x" * 8_000),
@@ -272,7 +272,9 @@ steps = st.lists(
 
 @settings(max_examples=25)
 @given(runs=st.lists(steps, min_size=1, max_size=3), window=st.sampled_from([1_500, 4_000, 30_000]))
-async def test_what_is_read_back_is_what_the_model_had(runs: list[list[Step]], window: int) -> None:
+async def test_conversation_read_back_is_what_the_model_had(
+    runs: list[list[Step]], window: int
+) -> None:
     """Whatever was called, masked or summed up, over several runs."""
     script = [step for number, some in enumerate(runs) for step in (*some, say(f"Done {number}."))]
 
@@ -303,7 +305,7 @@ async def test_what_is_read_back_is_what_the_model_had(runs: list[list[Step]], w
 # Mistakes
 
 
-async def test_a_session_that_is_at_work_is_not_gone_on_with(opened: Opened) -> None:
+async def test_session_at_work_cannot_be_continued(opened: Opened) -> None:
     asked, gate = asyncio.Event(), asyncio.Event()
 
     def listen(event: retinue.Event) -> None:
@@ -325,7 +327,7 @@ async def test_a_session_that_is_at_work_is_not_gone_on_with(opened: Opened) -> 
     )
 
 
-async def test_a_session_that_is_not_there_is_told(opened: Opened) -> None:
+async def test_unknown_session_is_an_error(opened: Opened) -> None:
     async with opened(model=ScriptedModel([])) as rt:
         with pytest.raises(UnknownRun, match="There is no session to continue yet; `retinue run`"):
             await rt.run("Go on.", session="last")
@@ -333,7 +335,7 @@ async def test_a_session_that_is_not_there_is_told(opened: Opened) -> None:
             await rt.run("Go on.", session="zzz")
 
 
-async def test_what_a_program_led_is_no_session(opened: Opened) -> None:
+async def test_run_led_by_a_program_is_not_a_session(opened: Opened) -> None:
     async with opened(model=ScriptedModel([say("done")])) as rt:
         child = await rt.spawn("researcher", "Look.")
         with pytest.raises(UnknownRun, match=f"Run {child.run_id} does not belong to a session"):

@@ -39,7 +39,7 @@ def lapses(events: list[Event]) -> list[str]:
     return [event.summary for event in events if isinstance(event.fact, ClockGapDetected)]
 
 
-async def test_a_stall_ends_no_attempt_and_is_told(opened: Opened, clock: FakeClock) -> None:
+async def test_stall_extends_deadlines_and_is_recorded(opened: Opened, clock: FakeClock) -> None:
     gate, seen = Gate(), list[Event]()
     model = ScriptedModel([hold(gate, say("Here."))])
     async with opened(model=model, on_event=seen.append) as rt:
@@ -53,7 +53,7 @@ async def test_a_stall_ends_no_attempt_and_is_told(opened: Opened, clock: FakeCl
     assert not [event for event in seen if isinstance(event.fact, SilenceDetected)]
 
 
-async def test_what_is_slow_after_a_stall_still_ends(opened: Opened, clock: FakeClock) -> None:
+async def test_timeout_still_works_after_a_stall(opened: Opened, clock: FakeClock) -> None:
     gate = Gate()
     async with opened(model=ScriptedModel([hold(gate, say("never"))], strict=False)) as rt:
         job = await rt.start("researcher", "Look.", timeout_s=60, max_retries=0)
@@ -64,7 +64,7 @@ async def test_what_is_slow_after_a_stall_still_ends(opened: Opened, clock: Fake
     assert (result.status, result.error) == ("timeout", "timeout after 60 s")
 
 
-async def test_a_short_stall_is_not_worth_a_word(opened: Opened, clock: FakeClock) -> None:
+async def test_short_stall_is_not_recorded(opened: Opened, clock: FakeClock) -> None:
     gate, seen = Gate(), list[Event]()
     async with opened(model=ScriptedModel([hold(gate, say("Here."))]), on_event=seen.append) as rt:
         job = await rt.start("researcher", "Look.")
@@ -76,7 +76,7 @@ async def test_a_short_stall_is_not_worth_a_word(opened: Opened, clock: FakeCloc
 
 
 @pytest.mark.parametrize("seconds", [86_400.0, -86_400.0])
-async def test_a_clock_that_is_set_changes_no_duration(
+async def test_setting_the_clock_changes_no_duration(
     opened: Opened, clock: FakeClock, seconds: float
 ) -> None:
     gate, seen = Gate(), list[Event]()
@@ -95,9 +95,7 @@ async def test_a_clock_that_is_set_changes_no_duration(
     assert any(isinstance(event.fact, AgentClosed) for event in seen)
 
 
-async def test_an_attempt_that_goes_on_has_not_used_what_was_lost(
-    opened: Opened, clock: FakeClock
-) -> None:
+async def test_resumed_attempt_is_not_charged_for_a_stall(opened: Opened, clock: FakeClock) -> None:
     """Of its minute 40 s are left, whatever the times in the journal seem to say."""
     first, second, third = Gate(), Gate(), Gate()
     started: list[Event] = []
@@ -129,7 +127,7 @@ async def test_an_attempt_that_goes_on_has_not_used_what_was_lost(
     assert (result.status, result.error) == ("timeout", "timeout after 60 s")
 
 
-async def test_a_blocked_loop_ends_nothing_that_was_in_time() -> None:
+async def test_blocked_event_loop_times_out_nothing() -> None:
     clock, told = SystemClock(), list[ClockGap]()
     with clock.watch(told.append):
         async with clock.timeout(1.0):

@@ -106,7 +106,7 @@ SCRIPT: dict[str, list[Step]] = {
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-async def test_the_same_plan_twice_is_the_same_journal_and_the_same_tree(
+async def test_same_plan_twice_gives_the_same_journal_and_tree(
     repos: Callable[[], Repo], slots: int
 ) -> None:
     first, one, tree = await carried_out(repos(), SCRIPT, PLAN, slots=slots, seed=1)
@@ -188,7 +188,7 @@ def assert_in_order(events: list[Event], needs: Mapping[str, list[str]]) -> None
 
 @settings(max_examples=4, suppress_health_check=list(HealthCheck))
 @given(plans(), st.integers(2, 4), st.integers(0, 10**6))
-def test_any_plan_twice_with_several_at_a_time(
+def test_any_plan_is_deterministic_with_concurrent_steps(
     repos: Callable[[], Repo], made: Made, slots: int, seed: int
 ) -> None:
     asyncio.run(same_twice(repos, made, slots, seed))
@@ -197,7 +197,7 @@ def test_any_plan_twice_with_several_at_a_time(
 @pytest.mark.slow
 @settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(plans(), st.integers(2, 4), st.integers(0, 10**6))
-def test_many_plans_twice_with_several_at_a_time(
+def test_many_plans_are_deterministic_with_concurrent_steps(
     repos: Callable[[], Repo], made: Made, slots: int, seed: int
 ) -> None:
     asyncio.run(same_twice(repos, made, slots, seed))

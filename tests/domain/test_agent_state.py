@@ -1,0 +1,176 @@
+"""The rules that a live agent and the fold of a journal share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from retinue.domain import events as ev
+from retinue.domain.agent_state import TAINTED, AgentState, plain_id, result_of
+from retinue.domain.lifecycle import State
+from retinue.domain.messages import Usage
+from retinue.domain.plan.plan import Plan, PlanStep
+from retinue.domain.result import Check, FileChange, Receipt, Result, Spent, Status
+
+
+def agent(id: str = "a1", origin_key: str = "", **fields: Any) -> AgentState:
+    return AgentState(
+        id=id,
+        parent_id="a0",
+        path=f"root/{id}",
+        role="coder",
+        title="the work",
+        depth=1,
+        step_idx=0,
+        contract_sha256="0" * 64,
+        created_at=1.0,
+        origin_key=origin_key,
+        **fields,
+    )
+
+
+def apply(state: AgentState, *facts: ev.Fact) -> AgentState:
+    for fact in facts:
+        event = ev.Event(
+            seq=1,
+            run_id="k3f9",
+            agent_id=state.id,
+            parent_agent_id=state.parent_id,
+            attempt=1,
+            epoch=1,
+            time=2.0,
+            type=ev.TYPES[type(fact)],
+            summary=fact.summary,
+            payload=msgspec.Raw(ev.encode_fact(fact)),
+            hash="",
+        )
+        state.apply(event, fact)
+    return state
+
+
+def receipt(**fields: Any) -> Receipt:
+    return Receipt(tool="t", ok=True, output_sha256="0", **fields)
+
+
+def result(state: AgentState, **fields: Any) -> Result:
+    return result_of(
+        state, run_id="k3f9", task="Do it.", summary_tokens=2, duration_s=3.0, **fields
+    )
+
+
+STARTED = ev.AgentStarted(sub_agent_id="a1")
+PROPOSED = ev.ResultProposed(sub_agent_id="a1", response="All tests pass.")
+PASSED = receipt(command="pytest", exit_code=0)
+EDIT = receipt(changed=(FileChange(path="a.py", added=1),))
+
+
+@pytest.mark.parametrize("text", ["a3", "[a3]", ' "A3"\n', "'a3'"])
+def test_models_write_ids_in_several_ways(text: str) -> None:
+    assert plain_id(text) == "a3"
+
+
+@pytest.mark.parametrize(
+    ("receipts", "tested"),
+    [([PASSED], True), ([PASSED, EDIT], False), ([EDIT, PASSED], True), ([EDIT], False)],
+)
+def test_tests_count_until_a_file_changes(receipts: list[Receipt], tested: bool) -> None:
+    state = agent()
+    for one in receipts:
+        state.add_receipt(one)
+    assert state.tested is tested
+    assert apply(state, STARTED, PROPOSED).claim == ("" if tested else "All tests pass.")
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_a_check_decides_whether_the_work_is_tested(exit_code: int) -> None:
+    check = Check(command="pytest", exit_code=exit_code, output_sha256="0")
+    state = apply(agent(tested=exit_code != 0), ev.CheckFinished(check=check))
+    assert state.tested is (exit_code == 0)
+    assert state.checks == [check]
+
+
+@pytest.mark.parametrize(
+    ("child", "tested"),
+    [
+        ({"tested": True}, True),
+        ({}, True),
+        ({"files_modified": {"a": FileChange(path="a")}}, False),
+        # Work that was not integrated changes nothing for the parent.
+        ({"files_modified": {"a": FileChange(path="a")}, "kept": (FileChange(path="a"),)}, True),
+    ],
+)
+def test_integrated_work_of_a_child_decides_about_its_parent(
+    child: dict[str, Any], tested: bool
+) -> None:
+    parent = agent("a0", tested=True)
+    parent.child_closed(agent(**child))
+    assert parent.tested is tested
+
+
+def test_a_child_inherits_what_its_parent_has_heard() -> None:
+    parent, child = agent("a0", heard_untrusted=True), agent()
+    parent.add_child(child)
+    assert child.heard_untrusted
+    assert not child.tainted
+
+
+def test_a_call_is_charged_for_each_further_child() -> None:
+    parent = agent("a0")
+    for key in ("c1/0", "c1/1", "c1/2", "c2"):
+        parent.add_child(agent(origin_key=key))
+    apply(parent, ev.ToolStarted(call_id="c1", tool="delegate_task", arguments="{}"))
+    assert parent.spent.tool_calls == 3
+    assert parent.next_step == 4
+
+
+def test_steps_of_a_plan_have_the_first_numbers() -> None:
+    steps = tuple(PlanStep(name=name, role="r", task="t") for name in "abc")
+    root = apply(agent("a0"), ev.PlanAdopted(plan=Plan(goal="g", steps=steps)))
+    assert root.next_step == 3
+    root.add_child(agent())
+    assert root.next_step == 4
+    more = Plan(goal="g", steps=(PlanStep(name="d", role="r", task="t"),))
+    assert apply(root, ev.PlanAdopted(plan=more, because="the review")).next_step == 4
+
+
+def test_the_result_of_a_completed_agent() -> None:
+    state = apply(
+        agent(notes=("narrowed",)),
+        STARTED,
+        ev.AttemptStarted(number=1, of=1, timeout_s=5.0, opening=()),
+        ev.ModelReplied(turn=1, content="", usage=Usage(5, 1, 2)),
+    )
+    state.add_receipt(receipt(untrusted=True, read=("b.py",)))
+    apply(state, PROPOSED, ev.AgentCompleted(sub_agent_id="a1"))
+
+    assert result(state, data=[1]) == Result(
+        status=Status.COMPLETED,
+        agent_id="a1",
+        run_id="k3f9",
+        role="coder",
+        task="Do it.",
+        summary="All test",
+        response="All tests pass.",
+        data=[1],
+        tainted=True,
+        notes=("narrowed", TAINTED),
+        usage=Spent(turns=1, tokens_in=5, tokens_cached=1, tokens_out=2, duration_s=3.0),
+        files_read=("b.py",),
+        receipts=tuple(state.receipts),
+        unverified="All tests pass.",
+    )
+
+
+def test_an_agent_that_waits_to_be_merged_counts_as_completed() -> None:
+    state = apply(agent(), STARTED, PROPOSED)
+    assert state.state is State.WAITING_FOR_MERGE
+    assert result(state).status is Status.COMPLETED
+    assert result(state).error is None
+
+
+def test_the_result_of_a_failed_agent() -> None:
+    failed = ev.AgentFailed(sub_agent_id="a1", status=Status.TIMEOUT, reason="late", response="so")
+    found = result(apply(agent(), STARTED, failed))
+    assert (found.status, found.error, found.response) == (Status.TIMEOUT, "late", "so")
